@@ -39,7 +39,7 @@ pub use format::format;
 pub use glob::{expand as expand_glob, matches as glob_matches};
 pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
-pub use print::{dump, print};
+pub use print::{Bare, dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
 pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, edit_distance, slips_max};
 pub use tree::{Statement, Tree, Word, parse, parse_past_faults};

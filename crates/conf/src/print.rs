@@ -42,18 +42,29 @@ fn write_statements(out: &mut String, statements: &[Statement], depth: usize) ->
 /// Formats the word as written in a configuration: quoted if it was quoted, or if it would otherwise parse differently.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.quoted && is_bare(&self.text) {
-            return f.write_str(&self.text);
-        }
-        f.write_char('"')?;
-        for character in self.text.chars() {
-            if matches!(character, '"' | '\\') {
-                f.write_char('\\')?;
-            }
-            f.write_char(character)?;
-        }
-        f.write_char('"')
+        if self.quoted { write_quoted(f, &self.text) } else { Bare(&self.text).fmt(f) }
     }
+}
+
+/// A text that is formatted as one word of a configuration: quoted only if it would otherwise parse differently.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare<'a>(pub &'a str);
+
+impl fmt::Display for Bare<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_bare(self.0) { f.write_str(self.0) } else { write_quoted(f, self.0) }
+    }
+}
+
+fn write_quoted(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    f.write_char('"')?;
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            f.write_char('\\')?;
+        }
+        f.write_char(character)?;
+    }
+    f.write_char('"')
 }
 
 fn is_bare(text: &str) -> bool {

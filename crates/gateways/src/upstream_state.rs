@@ -135,7 +135,8 @@ mod tests {
     fn written_state_is_read_back_unchanged() {
         let text = "server 127.0.0.1:81;\n\
             server 127.0.0.2:82 weight=5 max_conns=7 max_fails=3 fail_timeout=1m slow_start=2s route=x backup down;\n\
-            server unix:/a.sock drain;\nserver [::1]:83 max_fails=0;\n";
+            server unix:/a.sock drain;\nserver [::1]:83 max_fails=0;\n\
+            server \"unix:/my app;x.sock\" \"route=a b\";\n";
         let written = again(text);
         assert_eq!(
             written,

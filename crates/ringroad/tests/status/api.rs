@@ -278,27 +278,63 @@ const STATE: &str = "worker_processes 2; error_log logs/error.log notice;
 events {}
 http {
     upstream back { state @DATA@/state/back.state; }
+    upstream hashed { hash $uri; state @DATA@/state/hashed.state; }
     server {
         listen 127.0.0.1:0;
         location / { proxy_pass http://back; }
-        location /api { api write=on; }
+        location /hashed { proxy_pass http://hashed; }
+        location /api { api write=on; client_body_in_file_only clean; }
     }
 }
 ";
 
-#[test]
-fn changes_are_stored_in_a_file() {
-    if !ours_only("state") {
-        return;
-    }
+/// Starts a server with groups that are stored in files; returns their directory too.
+fn start_with_state() -> (Site, std::path::PathBuf) {
     let [first, second] = ["first", "second"].map(|name| Origin::start(move |_| Reply::text(name)));
     let setup = Setup::new(STATE);
     let folder = setup.data().join("state");
     std::fs::create_dir(&folder).expect("a new folder");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&folder, open).expect("it is ours");
+    (Site { server: setup.start(BINARY), first, second, _setup: setup }, folder)
+}
+
+#[test]
+fn accepted_changes_are_read_again_after_a_reload() {
+    if !ours_only("state") {
+        return;
+    }
+    let (site, folder) = start_with_state();
+    let [back, hashed] = ["back", "hashed"].map(|name| format!("/api/9/http/upstreams/{name}/servers"));
+    let add = |path: &str, body: &str| site.change("POST", path, &[], body).0;
+    assert_eq!(add(&back, r#"{"server": "unix:/my app;x.sock", "backup": true}"#), 201);
+    assert_eq!(add(&hashed, r#"{"server": "10.0.0.1:80"}"#), 201);
+    for refused in [
+        r#"{"server": "10.0.0.2:80", "backup": true}"#,
+        r#"{"server": "10.0.0.2:80", "slow_start": "10s"}"#,
+        r#"{"server": "10.0.0.2:80", "max_conns": 18446744073709551615}"#,
+        r#"{"server": "unix:/a\nserver evil.example"}"#,
+        "",
+    ] {
+        assert_eq!(add(&hashed, refused), 400, "{refused}");
+    }
+    assert_eq!(site.change("PATCH", &format!("{hashed}/0"), &[], r#"{"slow_start": "10s"}"#).0, 400);
+    assert_eq!(
+        std::fs::read_to_string(folder.join("back.state")).expect("it was written"),
+        "server \"unix:/my app;x.sock\" backup;\n"
+    );
+    site.server.reload();
+    site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
+    assert_eq!(site.json("http/upstreams/back/servers/0")["server"], json!("unix:/my app;x.sock"));
+}
+
+#[test]
+fn changes_are_stored_in_a_file() {
+    if !ours_only("state") {
+        return;
+    }
+    let (site, folder) = start_with_state();
     let file = folder.join("back.state");
-    let site = Site { server: setup.start(BINARY), first, second, _setup: setup };
     let servers = "/api/9/http/upstreams/back/servers";
     assert_eq!(site.get("/").status, 502, "there is no server yet");
     let added = |origin: &Origin, more: &str| {

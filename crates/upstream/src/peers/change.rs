@@ -21,8 +21,10 @@ pub struct ServerChange {
     pub fail_timeout: Option<i64>,
     /// `slow_start`, in milliseconds.
     pub slow_start_ms: Option<i64>,
-    /// `down`, `drain`
-    pub accepts: Option<Accepts>,
+    /// `down`
+    pub down: Option<bool>,
+    /// `drain`
+    pub drain: Option<bool>,
     /// `backup`, for a new server.
     pub backup: Option<bool>,
 }
@@ -34,23 +36,37 @@ pub enum AddError {
     Name,
     /// The group already has this server.
     Duplicate,
+    /// The group's method does not support a setting, so that the `state` file could not be read again.
+    Unsupported,
 }
 
 impl ServerChange {
     fn apply(&self, line: &mut Line) {
-        let ServerChange { weight, max_conns, max_fails, fail_timeout, slow_start_ms, accepts, backup } =
+        let ServerChange { weight, max_conns, max_fails, fail_timeout, slow_start_ms, down, drain, backup } =
             *self;
         line.weight = weight.unwrap_or(line.weight);
         line.max_conns = max_conns.unwrap_or(line.max_conns);
         line.max_fails = max_fails.unwrap_or(line.max_fails);
         line.fail_timeout = fail_timeout.unwrap_or(line.fail_timeout);
         line.slow_start_ms = slow_start_ms.unwrap_or(line.slow_start_ms);
-        line.accepts = accepts.unwrap_or(line.accepts);
+        let is_down = down.unwrap_or(line.accepts == Accepts::Nothing);
+        let is_drained = drain.unwrap_or(line.accepts == Accepts::Sessions);
+        line.accepts = match () {
+            () if is_down => Accepts::Nothing,
+            () if is_drained => Accepts::Sessions,
+            () => Accepts::All,
+        };
         line.backup = backup.unwrap_or(line.backup);
     }
 }
 
 impl Group {
+    /// Whether the group's method supports the changed settings.
+    pub fn supports(&self, change: &ServerChange) -> bool {
+        let needs_support = change.backup == Some(true) || change.slow_start_ms.is_some_and(|time| time > 0);
+        !needs_support || self.method.takes_backup()
+    }
+
     /// Changes the server with this ID, and other servers of its name. Requests in flight continue.
     pub fn change(&self, id: u32, change: &ServerChange) -> bool {
         self.with_lines(|lines, server| {
@@ -73,6 +89,9 @@ impl Group {
 
     /// Adds a server with these settings.
     pub fn add(&self, text: &str, url: &Url, change: &ServerChange) -> Result<(), AddError> {
+        if !self.supports(change) {
+            return Err(AddError::Unsupported);
+        }
         self.with_lines(|lines, _| {
             let mut line = Line::new(text, url);
             if !matches!(line.source, Source::Fixed(_)) {

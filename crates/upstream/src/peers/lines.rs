@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::Span;
+use conf::{Bare, Span};
 use io::op::PeerAddr;
 
 use super::ServersZone;
@@ -83,7 +83,7 @@ impl Line {
 /// Formats the directive of this line without the semicolon; parameters with default values are omitted.
 impl Display for Line {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "server {}", self.text)?;
+        write!(f, "server {}", Bare(&self.text))?;
         let pairs = [
             ("weight", (self.weight != 1).then(|| self.weight.to_string())),
             ("max_conns", (self.max_conns != 0).then(|| self.max_conns.to_string())),
@@ -95,7 +95,7 @@ impl Display for Line {
         ];
         for (name, value) in pairs {
             if let Some(value) = value {
-                write!(f, " {name}={value}")?;
+                write!(f, " {}", Bare(&format!("{name}={value}")))?;
             }
         }
         let words = [

@@ -831,7 +831,7 @@ fn servers_change_while_they_have_requests() {
         peers.iter().find(|peer| peer.name.starts_with(name)).map(|peer| peer.id)
     };
     let first = id("10.0.0.1").expect("it is there");
-    let down = ServerChange { accepts: Some(Accepts::Nothing), ..ServerChange::default() };
+    let down = ServerChange { down: Some(true), drain: Some(false), ..ServerChange::default() };
     assert!(bench.group.change(first, &down) && !bench.group.change(99, &down));
     assert_eq!(bench.run(3), "bbb");
     let state = &bench.group.peers(now)[0];
@@ -841,6 +841,8 @@ fn servers_change_while_they_have_requests() {
     let add = |text: &str| bench.group.add(text, &url(text), &ServerChange::default());
     assert_eq!(add("10.0.0.3:80"), Ok(()));
     assert_eq!([add("10.0.0.3:80"), add("name:80")], [Err(AddError::Duplicate), Err(AddError::Name)]);
+    let drained = ServerChange { drain: Some(false), ..ServerChange::default() };
+    assert!(bench.group.change(first, &drained), "a server that is down stays down");
     assert!(bench.group.remove(id("10.0.0.2").expect("it is there")));
     assert_eq!((bench.run(2).as_str(), id("10.0.0.2")), ("cc", None));
 }

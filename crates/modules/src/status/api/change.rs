@@ -1,11 +1,12 @@
 //! Changes to the servers of upstream groups: `http/upstreams/NAME/servers`, optionally followed by a server's number.
 
+use std::rc::Rc;
+
 use conf::value;
 use serde_json::{Map, Value};
 use upstream::peers::Group;
 use upstream::peers::address::Url;
 use upstream::peers::change::{AddError, ServerChange};
-use upstream::peers::lines::Accepts;
 
 use super::tree;
 use super::{Fault, NOT_ALLOWED, NOT_FOUND, UNKNOWN_VERSION, VERSIONS, fault};
@@ -18,14 +19,20 @@ const NO_SERVER: Fault = fault(404, "UpstreamServerNotFound", "server with this 
 const BAD_ADDRESS: Fault = fault(400, "UpstreamBadAddress", "the server is no address");
 /// Unknown fields are errors: if they were ignored, the object would silently remain unchanged.
 const BAD_FORMAT: Fault = fault(400, "UpstreamConfFormatError", "a field is unknown, or its value is wrong");
+const UNSUPPORTED: Fault = fault(
+    400,
+    "UpstreamConfFormatError",
+    "the group's method does not support \"backup\" and \"slow_start\"",
+);
 const EXISTS: Fault = fault(409, "EntryExists", "the group has this server");
+const UNREADABLE: Fault = fault(500, "InternalError", "the body could not be read");
 const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
 
 /// Maximum length of the body of a change in bytes: its fields take a few hundred.
 const BODY_MAX: u64 = 64 << 10;
 
 /// Performs a change; returns the status and the resulting object.
-pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Fault> {
+pub(super) fn run(request: &Request, path: &[&str], body: &[u8]) -> Result<(u16, Value), Fault> {
     let (version, path) = path.split_first().ok_or(NOT_ALLOWED)?;
     if !VERSIONS.contains(version) {
         return Err(UNKNOWN_VERSION);
@@ -34,9 +41,12 @@ pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Faul
     // Implicit groups have no block whose servers could be changed.
     let group = tree::group(request, name).filter(|group| group.port.is_none()).ok_or(NO_GROUP)?;
     match (request.method_text(), rest) {
-        (b"POST", []) => add(group, body(request)?),
+        (b"POST", []) => add(group, object(body)?),
         (b"PATCH", [id]) => {
-            let (id, change) = (number(id)?, change(body(request)?)?);
+            let (id, change) = (number(id)?, change(object(body)?)?);
+            if !group.supports(&change) {
+                return Err(UNSUPPORTED);
+            }
             match group.change(id, &change) {
                 true => Ok((200, tree::server(&group.peer(id).ok_or(NO_SERVER)?))),
                 false => Err(NO_SERVER),
@@ -56,18 +66,24 @@ fn number(id: &str) -> Result<u32, Fault> {
     id.parse().map_err(|_| NO_SERVER)
 }
 
-/// Parses the object in the body.
-fn body(request: &Request) -> Result<Map<String, Value>, Fault> {
-    let body = request.body.as_ref().ok_or(BAD_FORMAT)?;
+/// Returns the body, which may be in a file.
+pub(super) async fn body(request: &mut Request) -> Result<Vec<u8>, Fault> {
+    let Some(mut body) = request.body.take() else { return Ok(Vec::new()) };
     if body.byte_count() > BODY_MAX {
         return Err(TOO_LARGE);
     }
-    let mut bytes = Vec::new();
-    // A body in a file exceeds the memory limit, and so that of a change.
-    if !body.push_to(&mut bytes) {
-        return Err(TOO_LARGE);
+    let (mut bytes, mut taken) = (Vec::new(), 0);
+    let body = Rc::get_mut(&mut body).ok_or(UNREADABLE)?;
+    body.seal();
+    while let Some(piece) = body.next_piece(&mut taken).await.map_err(|_| UNREADABLE)? {
+        bytes.extend_from_slice(piece.bytes());
     }
-    serde_json::from_slice(&bytes).map_err(|_| BAD_FORMAT)
+    Ok(bytes)
+}
+
+/// Parses the object in the body.
+fn object(body: &[u8]) -> Result<Map<String, Value>, Fault> {
+    serde_json::from_slice(body).map_err(|_| BAD_FORMAT)
 }
 
 /// Adds a server, which new requests may use.
@@ -79,10 +95,14 @@ fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fa
         Some(_) => return Err(BAD_FORMAT),
     };
     let change = ServerChange { backup, ..change(fields)? };
+    if server.contains(|char: char| char.is_ascii_control()) {
+        return Err(BAD_ADDRESS);
+    }
     let url: Url = Url::parse(&server, 80).map_err(|_| BAD_ADDRESS)?;
     group.add(&server, &url, &change).map_err(|error| match error {
         AddError::Name => BAD_ADDRESS,
         AddError::Duplicate => EXISTS,
+        AddError::Unsupported => UNSUPPORTED,
     })?;
     let added = group.peers(rt::now()).into_iter().find(|peer| *peer.server == *server);
     Ok((201, tree::server(&added.ok_or(BAD_ADDRESS)?)))
@@ -92,22 +112,23 @@ fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fa
 fn change(fields: Map<String, Value>) -> Result<ServerChange, Fault> {
     let mut change = ServerChange::default();
     for (name, value) in fields {
-        let whole = || value.as_u64().ok_or(BAD_FORMAT);
-        let signed = || i64::try_from(whole()?).map_err(|_| BAD_FORMAT);
+        // The bound of numbers in a configuration, because the `state` file is read again.
+        let signed = || value.as_i64().filter(|number| *number >= 0).ok_or(BAD_FORMAT);
+        let whole = || signed().map(i64::cast_unsigned);
         let seconds = || {
             let text = value.as_str().ok_or(BAD_FORMAT)?;
             let seconds = value::seconds(text).map_err(|_| BAD_FORMAT)?;
             i64::try_from(seconds).map_err(|_| BAD_FORMAT)
         };
-        let accepts = |accepts| Ok(if value.as_bool().ok_or(BAD_FORMAT)? { accepts } else { Accepts::All });
+        let flag = || value.as_bool().ok_or(BAD_FORMAT);
         match name.as_str() {
             "weight" => change.weight = Some(signed()?).filter(|weight| *weight > 0),
             "max_conns" => change.max_conns = Some(whole()?),
             "max_fails" => change.max_fails = Some(whole()?),
             "fail_timeout" => change.fail_timeout = Some(seconds()?),
             "slow_start" => change.slow_start_ms = Some(seconds()?.checked_mul(1000).ok_or(BAD_FORMAT)?),
-            "down" => change.accepts = Some(accepts(Accepts::Nothing)?),
-            "drain" => change.accepts = Some(accepts(Accepts::Sessions)?),
+            "down" => change.down = Some(flag()?),
+            "drain" => change.drain = Some(flag()?),
             _ => return Err(BAD_FORMAT),
         }
         if name == "weight" && change.weight.is_none() {
@@ -134,15 +155,19 @@ mod tests {
             weight: Some(5),
             fail_timeout: Some(60),
             slow_start_ms: Some(2000),
-            accepts: Some(Accepts::Sessions),
+            drain: Some(true),
             ..ServerChange::default()
         };
         assert_eq!(found, Ok(expected));
-        let up = read(json!({ "down": false })).map(|change| change.accepts);
-        assert_eq!(up, Ok(Some(Accepts::All)));
-        for wrong in
-            [json!({ "weight": 0 }), json!({ "weight": "1" }), json!({ "port": 1 }), json!({ "down": 1 })]
-        {
+        let up = read(json!({ "down": false })).map(|change| (change.down, change.drain));
+        assert_eq!(up, Ok((Some(false), None)));
+        for wrong in [
+            json!({ "weight": 0 }),
+            json!({ "weight": "1" }),
+            json!({ "port": 1 }),
+            json!({ "down": 1 }),
+            json!({ "max_conns": u64::MAX }),
+        ] {
             assert_eq!(read(wrong), Err(BAD_FORMAT));
         }
     }

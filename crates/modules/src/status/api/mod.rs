@@ -67,7 +67,10 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
         Err(fault) => Err(fault),
         // The body is read first, and then this is called again.
         Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
-        Ok(()) => change::run(request, &segments(&path)),
+        Ok(()) => match change::body(request).await {
+            Ok(body) => change::run(request, &segments(&path), &body),
+            Err(fault) => Err(fault),
+        },
     };
     if done.is_ok()
         && let [_, "http", "upstreams", name, ..] = segments(&path).as_slice()
