@@ -265,12 +265,15 @@ impl<T: Transport> Pump<'_, T> {
         let sends_continue = transport.begin_response(request, core);
         let mut head = std::mem::take(&mut request.spare);
         if !transport.write_head(request, core, &mut head) {
-            request.log(Level::Error, format_args!("a response header field has a control character"));
-            request.keepalive = false;
-            // All fields are dropped, because the invalid one is not known.
-            request.response.clear();
-            error_page::respond(request, 500);
-            transport.write_head(request, core, &mut head);
+            request.response.blank_controls();
+            if !transport.write_head(request, core, &mut head) {
+                request.log(Level::Error, format_args!("the name of a response header field is not valid"));
+                request.keepalive = false;
+                // All fields are dropped, because the invalid one is not known.
+                request.response.clear();
+                error_page::respond(request, 500);
+                transport.write_head(request, core, &mut head);
+            }
         }
         request.sent_head = head.len() as u64;
         request.header_ready = rt::now();

@@ -6,6 +6,7 @@ use std::ops::Range;
 use http::StatusCode;
 use http::conditional::Etag;
 use http::h2::hpack::NeverIndexed;
+use http::response::blank_controls;
 use io::op::Source;
 
 use crate::filter::BodyFilter;
@@ -167,6 +168,24 @@ impl std::fmt::Debug for Body {
 }
 
 impl Response {
+    /// Replaces the bytes that values must not contain by spaces. Values of upstreams and variables are not checked before.
+    pub fn blank_controls(&mut self) {
+        let reason = self.reason.as_mut().and_then(|reason| reason.text.as_mut());
+        let members = [self.location.as_mut(), self.content_range.as_mut(), self.server.as_mut(), reason];
+        let fields = self.fields.iter_mut().map(|(_, value)| value);
+        for value in members.into_iter().flatten().chain(&mut self.www_authenticate).chain(fields) {
+            blank_controls(value);
+        }
+        if let Some(tag) = &mut self.etag {
+            let mut text = tag.as_bytes().to_vec();
+            blank_controls(&mut text);
+            *tag = Etag::from_text(&text);
+        }
+        if let ContentType::Text(text) = &mut self.content_type {
+            *text = text.replace(|char: char| char.is_ascii_control() && char != '\t', " ").into();
+        }
+    }
+
     /// Resets everything but retains the memory.
     pub fn clear(&mut self) {
         // Field by field: most fields were never set, and checking costs less than resetting all of them.

@@ -315,6 +315,13 @@ pub fn check_value(value: &[u8]) -> Result<(), InvalidField> {
     if find_control(value, 0) == value.len() { Ok(()) } else { Err(InvalidField::Value) }
 }
 
+/// Replaces the bytes that a value must not contain by spaces, so that it can be sent (RFC 9110 section 5.5).
+pub fn blank_controls(value: &mut [u8]) {
+    for byte in value.iter_mut().filter(|byte| byte.is_ascii_control() && **byte != b'\t') {
+        *byte = b' ';
+    }
+}
+
 /// Whether a text is a valid field name (RFC 9110 section 5.1).
 fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().fold(true, |is_good, &byte| is_good & is_token(byte))

@@ -1,15 +1,16 @@
 //! Tries upstreams until one responds or no server remains.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Instant;
 
 use http::gateway::Protocol;
 use http::request::{HeaderId, Method};
 use io::op::{PeerAddr, Source};
 use rt::net::{ConnectOptions, ConnectStep};
-use rt::{Either, select};
 
 use crate::attempt::{self, TryError, TryResponse};
 use crate::body::{BodyStart, Live};
@@ -264,32 +265,30 @@ impl Aborted {
     }
 }
 
-/// Waits for a future, until there is a reason to stop waiting. The future is pinned by the caller, because a future that is passed by
-/// value needs memory twice in each call.
+/// Waits for a future, until the client closes its connection or the deadline passes. The future is pinned by the caller, because a
+/// future that is passed by value needs memory twice in each call.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
     deadline: Option<Instant>,
-    future: Pin<&mut F>,
+    mut future: Pin<&mut F>,
 ) -> Result<F::Output, Aborted> {
     let client = request.client_if(!settings.ignore_client_abort && !request.is_detached);
-    match select(future, aborted(client::closed(client), deadline)).await {
-        Either::Left(output) => Ok(output),
-        Either::Right(aborted) => Err(aborted),
-    }
-}
-
-/// Waits until the client closes its connection or the deadline passes.
-async fn aborted(gone: impl Future<Output = ()>, deadline: Option<Instant>) -> Aborted {
-    let Some(deadline) = deadline else {
-        gone.await;
-        return Aborted::ClientClosed;
-    };
+    let mut closed = pin!(client::closed(client));
     // Boxed to save memory, because few requests have a deadline.
-    match select(Box::pin(rt::sleep_until(deadline)), pin!(gone)).await {
-        Either::Left(()) => Aborted::DeadlinePassed,
-        Either::Right(()) => Aborted::ClientClosed,
-    }
+    let mut passed = deadline.map(|deadline| Box::pin(rt::sleep_until(deadline)));
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        if let Some(passed) = &mut passed
+            && passed.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(Aborted::DeadlinePassed));
+        }
+        closed.as_mut().poll(context).map(|()| Err(Aborted::ClientClosed))
+    })
+    .await
 }
 
 /// One try.

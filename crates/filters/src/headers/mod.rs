@@ -210,9 +210,7 @@ fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
 /// Returns the value with control characters replaced by spaces, so that a variable cannot inject a field.
 pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
     let mut value = value.rendered(request);
-    for byte in value.iter_mut().filter(|byte| byte.is_ascii_control() && **byte != b'\t') {
-        *byte = b' ';
-    }
+    http::response::blank_controls(&mut value);
     value
 }
 

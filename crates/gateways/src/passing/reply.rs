@@ -10,12 +10,11 @@
 //! | `X-Accel-*`, `X-Pad` | hidden; the former control this server |
 //! | hop-by-hop fields, and fields that `Connection` names | dropped |
 //! | names that are not tokens | dropped, with a warning |
-//! | all others | passed on, with blanks in the place of control bytes |
+//! | all others | passed on; the header section gets blanks in the place of control bytes |
 //!
 //! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and conditions work as
 //! for files; all other fields are passed on unchanged.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::conditional::Etag;
@@ -157,7 +156,7 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
     if status == 401 {
         // The page keeps the upstream's challenge.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
-        request.response.www_authenticate = questions.map(|value| clean(value).into_owned()).collect();
+        request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
     }
     Some(Step::Status(status))
 }
@@ -234,7 +233,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let response = &mut request.response;
     response.status = status.code();
     response.reason = Some(match head.received_reason(raw) {
-        Some(text) => Reason::new(status, &clean(text)),
+        Some(text) => Reason::new(status, text),
         None => Reason { status: status.code(), text: None },
     });
     // A chunked body has no announced length, even with `Content-Length` (RFC 9112 section 6.3).
@@ -289,7 +288,6 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
         }
         return;
     }
-    let value = &*clean(value);
     match id {
         HeaderId::ContentLength => {}
         HeaderId::ContentType => content_type(request, name, value),
@@ -318,15 +316,6 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
 
 /// Appendix of log messages.
 const READING: &str = "while reading response header from upstream";
-
-/// Replaces the bytes of a value that must not be sent by blanks, so that one odd field does not make the response an error.
-fn clean(value: &[u8]) -> Cow<'_, [u8]> {
-    if response::check_value(value).is_ok() {
-        return Cow::Borrowed(value);
-    }
-    let is_kept = |byte: u8| !byte.is_ascii_control() || byte == b'\t';
-    Cow::Owned(value.iter().map(|&byte| if is_kept(byte) { byte } else { b' ' }).collect())
-}
 
 fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {
     request.response.fields.push((name.to_vec(), value));

@@ -19,6 +19,7 @@ use http::gateway::{Encoder, http1, http2};
 use http::h2::hpack::NeverIndexed;
 use http::hop_by_hop::ConnectionOptions;
 use http::request::{BodyLength, HeaderId, Method, Version};
+use http::response;
 
 use crate::passing::conf::Conf;
 use crate::passing::early_hints;
@@ -219,6 +220,9 @@ fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut
 
 /// Appends a part of a URI, encoding bytes that would end it.
 fn push_safe(text: &[u8], out: &mut Vec<u8>) {
+    if text.iter().fold(true, |is_safe, &byte| is_safe & (byte > b' ') & (byte != 0x7f)) {
+        return out.extend_from_slice(text);
+    }
     for &byte in text {
         match byte {
             0..=b' ' | 0x7f => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
@@ -312,8 +316,11 @@ impl Writer<'_> {
             HeaderId::Upgrade => self.upgrades = true,
             _ => {}
         }
-        let clean = |byte: &u8| if byte.is_ascii_control() && *byte != b'\t' { b' ' } else { *byte };
-        let value: Vec<u8> = value.iter().map(clean).collect();
+        if response::check_value(value).is_ok() {
+            return self.encoder.field(name, value);
+        }
+        let mut value = value.to_vec();
+        response::blank_controls(&mut value);
         self.encoder.field(name, &value);
     }
 }
