@@ -325,7 +325,7 @@ fn accepted_changes_are_read_again_after_a_reload() {
     );
     site.server.reload();
     site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
-    assert_eq!(site.json("http/upstreams/back/servers/0")["server"], json!("unix:/my app;x.sock"));
+    assert_eq!(site.json("http/upstreams/back/servers")[0]["server"], json!("unix:/my app;x.sock"));
 }
 
 #[test]
