@@ -107,7 +107,7 @@ impl<'a> Http2Outlet<'a> {
                 let polled = self.shared.poll_framed(self.stream, context);
                 ready!(
                     self.progress_timeout
-                        .follow(context, self.timer, polled, || Shared::progress(self.stream))
+                        .follow(context, self.timer, polled, || self.shared.progress(self.stream))
                 )?;
                 self.is_queued = false;
             }
@@ -178,7 +178,7 @@ impl Outlet for Http2Outlet<'_> {
             ready!(self.pace.poll_due(context, self.sent));
         }
         let polled = self.shared.poll_space(self.stream, context);
-        let progress = || Shared::progress(self.stream);
+        let progress = || self.shared.progress(self.stream);
         let room = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
         Poll::Ready(Ok(room.max(READ_MIN.min(wanted))))
     }

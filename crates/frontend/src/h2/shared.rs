@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) out: Vec<u8>,
     /// Streams that have body bytes to send and an open window.
     ready: Scheduler,
+    /// Number of body bytes of all streams that were put into frames.
+    framed: u64,
     /// The error after which nothing is sent.
     closed: Option<Errno>,
 }
@@ -266,7 +268,7 @@ impl Shared {
         Rc::new(Shared {
             thread,
             handle,
-            state: RefCell::new(State { session, out, ready: Scheduler::default(), closed: None }),
+            state: RefCell::new(State { session, out, ready: Scheduler::default(), framed: 0, closed: None }),
             driver: Cell::new(None),
             keepalive_timeout: Cell::new(keepalive_timeout),
             is_ending: Cell::new(false),
@@ -385,9 +387,12 @@ impl Shared {
         self.state.borrow().read_ahead() as u64
     }
 
-    /// Returns a number that increases as the client accepts bytes of this stream.
-    pub(super) fn progress(stream: &Stream) -> u64 {
-        stream.outbox.borrow().moved
+    /// Returns a number that increases as the client accepts bytes: of any stream, because other responses may be sent first, but only of
+    /// this stream while its window is closed.
+    pub(super) fn progress(&self, stream: &Stream) -> u64 {
+        let state = self.state.borrow();
+        let others = if state.session.window(stream.id) > 0 { state.framed } else { 0 };
+        others + stream.outbox.borrow().moved
     }
 
     /// Returns the number of bytes that can be sent immediately.
@@ -551,6 +556,7 @@ impl State {
             let ends_here = end.as_ref().is_some_and(|trailers| trailers.is_empty());
             self.session.push_data(id, len, ends_here, &mut self.out);
             outbox.take(len, &mut self.out);
+            self.framed += len as u64;
             if let Some(trailers) = end {
                 if !ends_here {
                     self.session.push_head(id, &trailers, true, &mut self.out);

@@ -129,7 +129,7 @@ impl Transport for StreamTransport {
         let StreamTransport { shared, stream, timer, .. } = self;
         let sent = poll_fn(|context| {
             let polled = shared.poll_framed(stream, context);
-            progress_timeout.follow(context, timer, polled, || Shared::progress(stream))
+            progress_timeout.follow(context, timer, polled, || shared.progress(stream))
         });
         let sent = sent.await;
         if sent.is_err() {

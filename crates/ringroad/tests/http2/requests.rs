@@ -3,7 +3,7 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::http2::{
     self, DATA, END, HEADERS, Http2, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
@@ -31,6 +31,11 @@ pub(super) fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
          location / {{ proxy_pass http://@ORIGIN@; }} }} }}"
     );
     Setup::new(&text).origin(origin).start(BINARY)
+}
+
+/// Lets some time pass between two frames of a slow client.
+fn pause(time: Duration) {
+    let _ = testkit::wait::until("the next frame", Deadline::after(time), || None::<()>);
 }
 
 pub(super) fn numbers(count: usize) -> Vec<u8> {
@@ -373,6 +378,44 @@ fn a_stream_that_its_client_does_not_read_is_reset() {
     let got = client.response(stream);
     assert_eq!((got.body.len(), got.ended, got.reset), (10, false, Some(2)));
     assert_eq!(client.get("/none").status, 404, "the connection goes on");
+}
+
+/// A response that waits for another response is not reset, however long the other takes, while the client reads.
+#[test]
+fn a_response_that_waits_for_another_is_not_reset() {
+    // A machine that stops for as long as the timeout proves nothing; then a longer timeout is tried.
+    for timeout in [1, 2, 4, 8, 16].map(Duration::from_secs) {
+        let text =
+            format!("root html; send_timeout {}s; location /text {{ return 200 hello; }}", timeout.as_secs());
+        let server = serve_with(&one_server("http2 on;", &text), |builder| {
+            let builder = builder.file("html/first.bin", Content::new(1, 3_000_000));
+            builder.file("html/other.bin", Content::new(2, 90_000))
+        });
+        let mut client = http2::connect_with(&server, &setting(4, 1 << 30));
+        client.opens = false;
+        let first = client.ask("/first.bin");
+        client.until(|client| client.streams.get(&first).is_some_and(|got| got.body.len() == 65_535));
+        let waiting = [client.ask("/other.bin"), client.ask("/text")];
+        let (start, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+        while start.elapsed() < timeout * 5 / 2 {
+            let received =
+                |client: &Http2<TcpStream>| client.streams.values().map(|got| got.body.len()).sum::<usize>();
+            let wanted = received(&client) + 100;
+            client.frame(WINDOW, 0, 0, &100u32.to_be_bytes());
+            client.until(|client| received(client) == wanted);
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            pause(timeout / 100);
+        }
+        client.frame(WINDOW, 0, 0, &(1u32 << 30).to_be_bytes());
+        let got = waiting.map(|stream| client.response(stream));
+        let got = got.each_ref().map(|got| (got.body.len(), got.reset));
+        if got == [(90_000, None), (5, None)] {
+            return;
+        }
+        assert!(longest >= timeout / 2, "{got:?} after {longest:?}");
+    }
+    panic!("this machine is too slow");
 }
 
 /// A cancelled request ends its processing; the log has nginx's status.
