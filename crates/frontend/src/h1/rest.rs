@@ -6,8 +6,9 @@
 //! ```
 //! Closing a socket with unread bytes sends a reset, which can destroy the response in flight.
 
+use http::connection;
 use http::framing::{ChunkedDecoder, Event};
-use http::request::BodyLength;
+use http::request::{BodyLength, Phase};
 use io::Errno;
 
 use crate::h1::Connection;
@@ -63,11 +64,15 @@ impl Connection {
 
     /// Whether the client may have sent bytes that were not read: closing now could cause a reset and destroy the response in
     /// flight.
-    pub(super) fn client_may_send(&self, request: &Request) -> bool {
-        request.head.body().has_body()
+    fn client_may_send(&mut self, request: &Request) -> bool {
+        let head = &request.head;
+        head.body().has_body()
             || !self.input.bytes().is_empty()
-            || request.head.in_request_line()
+            || head.phase() != Phase::Done
             || request.response.status >= 400 && !request.completed
+            || request.pipelined
+            // A client that announced the end sends no further request (RFC 9112 section 9.6).
+            || connection::requests_keep_alive(head, request.bytes()) && !self.wire.is_quiet()
     }
 
     /// Performs a lingering close: shuts down sending, then reads and discards input for some time, so that the client can read the
@@ -79,7 +84,7 @@ impl Connection {
         }
     }
 
-    fn lingers(&self, request: &Request, core: &Core) -> bool {
+    fn lingers(&mut self, request: &Request, core: &Core) -> bool {
         match core.keepalive.lingering_close {
             LingeringClose::Off => false,
             LingeringClose::On => self.client_may_send(request),
@@ -88,7 +93,7 @@ impl Connection {
     }
 
     /// Whether the connection can be closed directly after a response without keep-alive.
-    pub(super) fn closes_immediately(&self, request: &Request, core: &Core) -> bool {
+    pub(super) fn closes_immediately(&mut self, request: &Request, core: &Core) -> bool {
         let has_more_to_do =
             request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();
         !has_more_to_do && !self.lingers(request, core)

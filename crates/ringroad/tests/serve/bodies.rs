@@ -3,8 +3,9 @@
 //! No location here stores a body, so the tests check the response, and that the next request on the connection is
 //! parsed from the correct byte. Broken framing is in `serve/refused.rs`.
 
-use crate::common::{client, one_server, serve, serve_with};
-use testkit::{Client, Deadline, Server};
+use crate::common::{against_nginx, client, one_server, serve, serve_with};
+use testkit::client::request_bytes;
+use testkit::{Client, Deadline, Gate, Origin, Reply, Server};
 
 fn site() -> Server {
     serve_with(
@@ -151,6 +152,44 @@ fn the_client_of_a_refused_upload_can_read_the_response() {
         let _ = client.try_send(&vec![b'x'; 300_000]);
         assert_eq!(client.response().status, 413);
     }
+}
+
+/// Expects the end of the responses; then the server must read on, because a reset could destroy the last response.
+#[track_caller]
+fn reads_on(client: &mut Client) {
+    client.expect_end();
+    client.try_send(&vec![b'x'; 8 << 20]).expect("the server reads on");
+}
+
+#[test]
+fn the_client_of_a_refused_header_section_can_read_the_response() {
+    let server =
+        serve(&one_server("lingering_timeout 60s; lingering_time 60s;", "location / { return 200 ok; }"));
+    let mut client = client(&server);
+    let _ = client.try_send(format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}", "x".repeat(200_000)).as_bytes());
+    assert_eq!(client.response().status, if against_nginx() { 400 } else { 431 });
+    reads_on(&mut client);
+}
+
+/// The last response that `keepalive_requests` permits, while the next request is unread.
+#[test]
+fn a_client_that_pipelines_can_read_the_last_response() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    gate.close();
+    let origin = Origin::start(move |_| Reply::text("up").wait_first(&held));
+    let conf = one_server(
+        "lingering_timeout 60s; lingering_time 60s; keepalive_requests 1;",
+        &format!("location / {{ proxy_pass http://{}; }}", origin.addr()),
+    );
+    let server = serve(&conf);
+    let mut client = client(&server);
+    client.send(request_bytes("GET", "/", &[]));
+    origin.wait_for("the request", |stats| stats.requests > 0);
+    client.send(request_bytes("GET", "/", &[]));
+    gate.open();
+    assert_eq!(client.response().text(), "up");
+    reads_on(&mut client);
 }
 
 #[test]
