@@ -103,6 +103,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         end: End::Open,
         is_first: true,
         head_until: None,
+        idle_since: None,
         batches: 0,
         received: 0,
         receive_max,
@@ -161,8 +162,10 @@ struct Connection {
     end: End,
     /// Whether no request has arrived yet.
     is_first: bool,
-    /// Deadline for a header block that has begun.
+    /// Deadline for a header section that has begun.
     head_until: Option<Instant>,
+    /// Start of the wait for a request, while there are none.
+    idle_since: Option<Instant>,
     /// Number of sends since other connections got their turn.
     batches: u32,
     /// Number of bytes received since then.
@@ -262,6 +265,7 @@ impl Connection {
                 Event::More => break,
                 Event::Nothing => {}
                 Event::Head { stream, ends, block } => {
+                    (self.head_until, self.idle_since) = (None, None);
                     let scratch = &mut self.scratch;
                     let head = stream::Head { id: stream, ends, block, input, scratch };
                     let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
@@ -387,7 +391,7 @@ impl Connection {
 
     /// Handles a deadline that passed while waiting for bytes.
     fn elapsed(&mut self) -> ControlFlow<Stop> {
-        if self.shared.with(|state| state.session.is_in_head()) {
+        if self.is_in_head() {
             return ControlFlow::Break(Stop::TimedOut);
         }
         if self.open_streams() == 0 && self.end == End::Open {
@@ -471,7 +475,7 @@ impl Connection {
     /// Waits for an event, and sends during the wait.
     async fn wait(&mut self) -> Result<Woken, Stop> {
         let is_idle = self.open_streams() == 0;
-        let is_in_head = self.shared.with(|state| state.session.is_in_head());
+        let is_in_head = self.is_in_head();
         self.set_timer(is_idle, is_in_head);
         if is_idle {
             self.release_memory();
@@ -530,6 +534,13 @@ impl Connection {
         self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
     }
 
+    /// Whether the start of the connection or a header section is incomplete, which any frame may be that begins on an idle
+    /// connection.
+    fn is_in_head(&self) -> bool {
+        let begins = self.open_streams() == 0 && !self.input.bytes().is_empty();
+        begins || self.shared.with(|state| state.session.is_in_head())
+    }
+
     /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
         let generation = self.shared.thread.generation();
@@ -538,13 +549,16 @@ impl Connection {
             self.head_until = None;
         }
         let now = rt::now();
+        // As in nginx, only a request extends it.
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
+        let since = self.idle_since.unwrap_or(now);
         let until = match (is_in_head, is_idle) {
             // Applies to the complete head, however many frames it arrives in.
             (true, _) => Some(*self.head_until.get_or_insert(now + reading.client_header_timeout)),
             // Only the client's acceptance of the last frames is awaited.
             (false, _) if self.end == End::Last => None,
-            (false, true) if self.is_first => Some(now + reading.client_header_timeout),
-            (false, true) => Some(now + self.shared.keepalive_timeout.get()),
+            (false, true) if self.is_first => Some(since + reading.client_header_timeout),
+            (false, true) => Some(since + self.shared.keepalive_timeout.get()),
             (false, false) => None,
         };
         let announced = match self.end {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::http2::{
-    self, DATA, END, HEADERS, Http2, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
+    self, DATA, END, HEADERS, Http2, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
 };
 use crate::common::{BINARY, client, one_server, ours_only, serve, serve_with};
 use rcgen::{CertificateParams, KeyPair};
@@ -523,6 +523,41 @@ fn a_silent_client_times_out() {
     let mut client = http2::connect(&server);
     client.frame(HEADERS, END, 1, &[0x82]);
     client.until_closed();
+}
+
+/// PING frames do not extend the time for the first request, nor that of an idle connection.
+#[test]
+fn frames_without_a_request_do_not_extend_timeouts() {
+    let text = "client_header_timeout 300ms; keepalive_timeout 300ms; location / { return 200 x; }";
+    for requests in 0..2 {
+        let server = start(text);
+        let mut client = http2::connect(&server);
+        (0..requests).for_each(|_| assert_eq!(client.get("/").status, 200));
+        while client.try_send(&frame(PING, 0, 0, b"12345678")).is_ok() && client.read_frame().is_ok() {
+            pause(Duration::from_millis(10));
+        }
+        client.until_closed();
+        // Not ENHANCE_YOUR_CALM, after a thousand frames.
+        assert_eq!(client.goodbyes, [(requests, 0)]);
+    }
+}
+
+/// The time for a header section applies to a frame that arrives byte by byte.
+#[test]
+fn a_header_section_in_slow_pieces_times_out() {
+    let text = "client_header_timeout 300ms; keepalive_timeout 1h; location / { return 200 x; }";
+    for requests in 0..2 {
+        let server = start(text);
+        let mut client = http2::connect(&server);
+        (0..requests).for_each(|_| assert_eq!(client.get("/").status, 200));
+        client.settle();
+        let slow = frame(HEADERS, WHOLE | END, 3, &[0; 16_000]);
+        let is_refused = slow.iter().any(|byte| {
+            pause(Duration::from_millis(10));
+            client.try_send(&[*byte]).is_err()
+        });
+        assert!(is_refused, "after {requests} requests");
+    }
 }
 
 /// Both streams are first polled by the task of the connection, and then continued by tasks of their own, which the outcome of the
