@@ -574,8 +574,8 @@ impl Connection {
     /// Releases memory while the connection has no request.
     fn release_memory(&mut self) {
         self.stage.set(Stage::Waiting);
-        self.spare = Vec::new();
         self.scratch = Scratch::default();
+        self.shared.with(|state| state.session.trim());
     }
 
     /// Whether to receive more: not while the client does not read the responses that it requested.
@@ -617,11 +617,14 @@ impl Connection {
         let spare = &mut self.spare;
         let out = self.shared.with(|state| {
             state.gather();
-            if state.out.is_empty() {
-                Vec::new()
-            } else {
-                std::mem::replace(&mut state.out, std::mem::take(spare))
+            if !state.out.is_empty() {
+                return std::mem::replace(&mut state.out, std::mem::take(spare));
             }
+            // An idle connection retains no memory for frames.
+            if state.session.open_streams() == 0 {
+                (state.out, *spare) = (Vec::new(), Vec::new());
+            }
+            Vec::new()
         });
         if out.is_empty() {
             return Ok(false);

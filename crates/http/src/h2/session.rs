@@ -316,6 +316,11 @@ impl<T> Session<T> {
         self.streams.iter().map(|stream| (stream.id, &stream.user))
     }
 
+    /// Releases the memory of long header sections.
+    pub fn trim(&mut self) {
+        self.decoder.trim();
+    }
+
     /// Takes the number of streams refused since the last call.
     pub fn take_refused(&mut self) -> u32 {
         std::mem::take(&mut self.refused)

@@ -230,6 +230,45 @@ fn a_body_requested_byte_by_byte_is_served() {
     ends_with(&server, CALM, &mut client, |_| frame(WINDOW, 0, stream, &1u32.to_be_bytes()));
 }
 
+/// Returns the resident memory of the worker in KiB.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.workers()[0]));
+    let status = status.expect("a worker");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a size").to_owned();
+    line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("a number")
+}
+
+/// Neither the frames of a long response nor a long field is retained by an idle connection.
+#[test]
+fn idle_connections_retain_little_memory() {
+    let http = "http2 on; large_client_header_buffers 4 64k;";
+    let server = serve_with(&one_server(http, "root html; location = /x { return 200 x; }"), |builder| {
+        builder.file("html/file.bin", Content::new(1, 1_000_000))
+    });
+    // The Huffman code of `0` has five zero bits: 40 000 bytes are a value of 64 000 bytes.
+    let mut head = block(&[LINE[0], LINE[1], (":path", "/x"), LINE[3]]);
+    head.extend([0, 1, b'a', 0xff, 0xc1, 0xb7, 2]);
+    head.extend([0; 40_000]);
+    let idle = || {
+        let mut client = http2::connect_with(&server, &setting(4, 1 << 30));
+        client.send(&frame(WINDOW, 0, 0, &(1u32 << 30).to_be_bytes()));
+        assert_eq!(client.get("/file.bin").body.len(), 1_000_000);
+        let stream = client.next_stream();
+        let parts: Vec<&[u8]> = head.chunks(16_000).collect();
+        client.frame(HEADERS, END, stream, parts[0]);
+        client.frame(CONTINUATION, 0, stream, parts[1]);
+        client.frame(CONTINUATION, WHOLE, stream, parts[2]);
+        assert_eq!(client.response(stream).status, 200);
+        client.settle();
+        client
+    };
+    drop((idle(), idle()));
+    let before = resident(&server);
+    let clients: Vec<_> = (0..100).map(|_| idle()).collect();
+    let each = resident(&server).saturating_sub(before) / clients.len() as u64;
+    assert!(each < 40, "{each} KiB");
+}
+
 /// Clients that send requests without reading: the memory for each is bounded, and other clients are served.
 #[test]
 fn memory_for_clients_that_do_not_read_is_bounded() {
@@ -237,13 +276,7 @@ fn memory_for_clients_that_do_not_read_is_bounded() {
         serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
             builder.file("html/file.bin", Content::new(1, 1_000_000))
         });
-    let memory = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.workers()[0]));
-        let status = status.expect("a worker");
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a size").to_owned();
-        line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("a number")
-    };
-    let before = memory();
+    let before = resident(&server);
     let path = block(&[LINE[0], LINE[1], (":path", "/file.bin"), LINE[3]]);
     let mut clients = Vec::new();
     for _ in 0..8 {
@@ -257,7 +290,7 @@ fn memory_for_clients_that_do_not_read_is_bounded() {
     for _ in 0..20 {
         assert_eq!(http2::connect(&server).get("/").status, 200);
     }
-    let grown = memory().saturating_sub(before);
+    let grown = resident(&server).saturating_sub(before);
     // For 8 connections with 128 responses of 1 MB each, readahead is two buffers of 16 to 128 KiB per stream.
     assert!(grown < 80 << 10, "{grown} KiB");
     drop(clients);

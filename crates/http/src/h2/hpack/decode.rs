@@ -3,6 +3,9 @@
 use super::table::{STATIC, Table};
 use super::{HpackError, NeverIndexed, TABLE_BYTES_DEFAULT, huffman, integer};
 
+/// Maximum capacity in bytes of the memory for a name or a value that an idle connection retains: enough for most cookies.
+const RETAINED_BYTES: usize = 1 << 10;
+
 /// Decoder state of one direction of a connection.
 #[derive(Debug)]
 pub struct Decoder {
@@ -104,8 +107,11 @@ impl Decoder {
 
     /// Releases the memory of long names and values.
     pub fn trim(&mut self) {
-        self.name.shrink_to(0);
-        self.value.shrink_to(0);
+        for memory in [&mut self.name, &mut self.value] {
+            if memory.capacity() > RETAINED_BYTES {
+                *memory = Vec::new();
+            }
+        }
     }
 
     /// Decodes an indexed field (RFC 7541 section 6.1).
