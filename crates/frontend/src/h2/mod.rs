@@ -199,6 +199,8 @@ enum Stop {
     Disconnected(Errno),
     /// The client accepted no bytes for too long.
     TimedOut,
+    /// The connection was chosen to make room for another.
+    Reclaimed,
 }
 
 /// Result of a wait.
@@ -426,6 +428,10 @@ impl Connection {
                 self.complain(Level::Info, format_args!("client timed out ({why})"));
                 self.shared.with(|state| state.abort_all(Errno::TIMEDOUT));
             }
+            Stop::Reclaimed => {
+                self.complain(Level::Info, format_args!("connection was closed to make room for another"));
+                self.shared.with(|state| state.abort_all(Errno::CANCELED));
+            }
         }
         // Requests end by themselves, and are notified that their client has disconnected.
         self.wire.abandon_send();
@@ -482,11 +488,12 @@ impl Connection {
         }
         let thread = Rc::clone(&self.shared.thread);
         let timer = self.timer.clone();
+        let awaits_bodies = self.awaits_bodies();
         let kind = match (is_idle, self.is_first) {
             _ if is_in_head && !self.is_first => Some(Waits::Head),
             (true, true) => Some(Waits::First),
             (true, false) => Some(Waits::Idle),
-            (false, _) => None,
+            (false, _) => awaits_bodies.then_some(Waits::Body),
         };
         let waiting = kind.map(|kind| thread.capacity.waits(kind, &timer, self.wire.fd()));
         // With requests in flight only this event notifies of the worker's shutdown.
@@ -495,14 +502,17 @@ impl Connection {
             if self.end == End::Open && draining.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Ok(Woken::Streams));
             }
-            self.poll_woken(context, is_idle)
+            let woken = self.poll_woken(context, is_idle);
+            // A stalled body is registered as such.
+            let has_changed = woken.is_pending() && self.awaits_bodies() != awaits_bodies;
+            if has_changed { Poll::Ready(Ok(Woken::Streams)) } else { woken }
         });
-        match woken.await? {
+        let woken = woken.await?;
+        let is_chosen = waiting.is_some_and(|waiting| waiting.is_chosen());
+        match woken {
+            Woken::Elapsed if is_chosen && kind == Some(Waits::Body) => Err(Stop::Reclaimed),
             // Woken to release a configuration version.
-            Woken::Elapsed
-                if !waiting.is_some_and(|waiting| waiting.is_chosen())
-                    && timer.deadline().is_none_or(|deadline| deadline > rt::now()) =>
-            {
+            Woken::Elapsed if !is_chosen && timer.deadline().is_none_or(|deadline| deadline > rt::now()) => {
                 Ok(Woken::Streams)
             }
             woken => Ok(woken),
@@ -569,6 +579,12 @@ impl Connection {
             Some(until) => self.timer.set(until),
             None => self.timer.clear(),
         }
+    }
+
+    /// Whether a request is open, and each open request waits for its body.
+    fn awaits_bodies(&self) -> bool {
+        let awaits = |state: &mut shared::State| state.session.open_streams() > 0 && state.awaits_bodies();
+        self.in_flight.is_none() && self.shared.with(awaits)
     }
 
     /// Releases memory while the connection has no request.

@@ -116,6 +116,8 @@ struct Outbox {
     queued: usize,
     /// Number of bytes moved to frames.
     moved: u64,
+    /// Whether the response has begun.
+    has_begun: bool,
     /// Set once the body has ended: the block of trailers, possibly empty.
     end: Option<Vec<u8>>,
     /// Whether the scheduler contains the stream.
@@ -488,7 +490,9 @@ impl State {
     /// Appends a head. Heads are compressed in the order of sending, because each changes the dynamic table of the connection.
     fn push_head(&mut self, stream: &Stream, head: &[u8], ends: bool) -> usize {
         let head_bytes = self.session.push_head(stream.id, head, ends, &mut self.out);
-        stream.outbox.borrow_mut().is_done |= ends;
+        let mut outbox = stream.outbox.borrow_mut();
+        outbox.has_begun = true;
+        outbox.is_done |= ends;
         head_bytes
     }
 
@@ -594,6 +598,13 @@ impl State {
             self.discard(&stream);
             stream.abort();
         }
+    }
+
+    /// Whether nothing is to be sent, and each request waits for its body before its response.
+    pub(super) fn awaits_bodies(&self) -> bool {
+        let waits =
+            |stream: &Stream| stream.inbox.borrow().taker.is_some() && !stream.outbox.borrow().has_begun;
+        self.out.is_empty() && self.session.each().all(|(_, stream)| waits(stream))
     }
 
     /// Handles the end of the connection, for this reason.

@@ -2,6 +2,7 @@
 //! proxy forwards to itself.
 
 use crate::common;
+use crate::common::http2::{HEADERS, SETTINGS, WHOLE, block, frame};
 use rustix::process::Signal;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
@@ -172,6 +173,23 @@ fn connections_with_stalled_bodies_are_closed_for_new_clients() {
         assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
         let line = server.wait_for_log("closed to make room for another", Deadline::default());
         assert!(line.contains("while reading client request body"), "{line}");
+    });
+}
+
+#[test]
+fn http2_connections_with_stalled_bodies_are_closed_for_new_clients() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("http2 on; location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    let line = [(":method", "POST"), (":scheme", "http"), (":path", "/up"), (":authority", "a")];
+    let request = frame(HEADERS, WHOLE, 1, &block(&line));
+    let start = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[]), &request].concat();
+    let start = String::from_utf8(start).expect("bytes below 128");
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        let _halves = crowd(server, LIMIT, &start);
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("while processing HTTP/2 connection"), "{line}");
     });
 }
 
