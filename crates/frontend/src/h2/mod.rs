@@ -38,6 +38,7 @@ use exchange::effect;
 use exchange::http2::Http2;
 use exchange::request::{ConnInfo, Generation};
 use exchange::settings::core::Core;
+use exchange::settings::keepalive::LingeringClose;
 use exchange::thread::Thread;
 use shared::{Input, OUT_BYTES_MAX, Shared};
 use telemetry::tally::{self, Http2Limit, Stage};
@@ -444,9 +445,12 @@ impl Connection {
 
     /// Performs a lingering close, so that a TCP reset does not discard the GOAWAY frame before the client has read it.
     async fn linger(&mut self) {
-        self.wire.shutdown_write();
         let generation = self.shared.thread.generation();
         let keepalive = &core_of(&self.entrance, &generation, &self.info).keepalive;
+        if keepalive.lingering_close == LingeringClose::Off {
+            return;
+        }
+        self.wire.shutdown_write();
         let (lingering_time, lingering_timeout) = (keepalive.lingering_time, keepalive.lingering_timeout);
         let until = rt::now() + lingering_time;
         while rt::now() < until {

@@ -514,6 +514,21 @@ fn a_connection_closes_after_keepalive_requests_and_keepalive_time() {
     assert_eq!(client.goodbyes, [(1, 0)]);
 }
 
+/// Unless it is off, the server reads on after the last response, as with HTTP/1.
+#[test]
+fn lingering_close_can_be_turned_off() {
+    for (setting, reads_on) in [("on", true), ("off", false)] {
+        let http = format!("http2 on; lingering_time 1h; lingering_timeout 1h; lingering_close {setting};");
+        let server = serve(&one_server(&http, "keepalive_requests 1; location / { return 200 x; }"));
+        let mut client = http2::connect(&server);
+        assert_eq!(client.get("/").status, 200);
+        client.until_closed();
+        // More than the kernel's buffers.
+        let is_refused = (0..64).any(|_| client.try_send(&vec![0; 1 << 20]).is_err());
+        assert_eq!(is_refused, !reads_on, "{setting}");
+    }
+}
+
 #[test]
 fn a_silent_client_times_out() {
     let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
