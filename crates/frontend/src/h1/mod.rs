@@ -174,8 +174,12 @@ impl Connection {
             if !is_here && self.wait_for_request().await != Some(true) {
                 return Spoken::Http1;
             }
-            if self.info.requests.get() == 0 && self.may_be_http2() && Box::pin(self.is_http2()).await {
-                return Spoken::Http2;
+            if self.info.requests.get() == 0 && self.may_be_http2() {
+                match Box::pin(self.is_http2()).await {
+                    Some(false) => {}
+                    Some(true) => return Spoken::Http2,
+                    None => return Spoken::Http1,
+                }
             }
             // Behind a proxy the first request may arrive together with the PROXY protocol header.
             let pipelined = is_here && self.info.requests.get() > 0;

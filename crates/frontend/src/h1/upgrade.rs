@@ -2,6 +2,7 @@
 //! by prior knowledge (section 3.3).
 
 use http::h2::PREFACE;
+use io::Errno;
 
 use crate::h1::Connection;
 use crate::h2::{self, Start};
@@ -21,28 +22,31 @@ impl Connection {
         self.input.bytes().first() == Some(&PREFACE[0])
     }
 
-    /// Whether the connection begins with the preface, if HTTP/2 without ALPN is enabled.
-    pub(super) async fn is_http2(&mut self) -> bool {
+    /// Whether the connection begins with the preface, if HTTP/2 without ALPN is enabled; `None` if the connection must end before this
+    /// is known.
+    pub(super) async fn is_http2(&mut self) -> Option<bool> {
         let listen = self.entrance.listen(&self.generation);
         let is_told = listen.is_some_and(|listen| listen.is_http2(&self.info.local));
         let is_on = is_told || h2::settings_of(&self.entrance, &self.generation, &self.info).enabled;
         // With TLS the protocol was negotiated.
         if !is_on || self.info.secured.get().is_some() || self.info.is_tls {
-            return false;
+            return Some(false);
         }
         self.timer.set(rt::now() + self.core().reading.client_header_timeout);
         loop {
             let bytes = self.input.bytes();
             let count = bytes.len().min(PREFACE.len());
             if bytes[..count] != PREFACE[..count] {
-                return false;
+                return Some(false);
             }
             if count >= PREFACE_BYTES_MIN {
-                return true;
+                return Some(true);
             }
-            // The parser of the header section handles any failure of this wait.
-            if !matches!(self.receive_unless_reclaimed(Waits::Head, 0).await, Ok(true)) {
-                return false;
+            match self.receive_unless_reclaimed(Waits::Head, 0).await {
+                Ok(true) => {}
+                Err(Errno::TIMEDOUT | Errno::CANCELED | Errno::NOBUFS) => return None,
+                // The parser of the header section handles the end of the connection.
+                Ok(false) | Err(_) => return Some(false),
             }
         }
     }

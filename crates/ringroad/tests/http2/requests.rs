@@ -85,6 +85,19 @@ fn a_preface_in_pieces_is_distinguished_from_other_methods() {
     assert_eq!(post.response().text(), "POST");
 }
 
+/// The connection ends at the first timeout, and not as an incomplete request of HTTP/1 at a second one.
+#[test]
+fn an_incomplete_preface_times_out_once() {
+    let http =
+        "http2 on; client_header_timeout 200ms; log_format line $status; access_log logs/access.log line;";
+    let server = serve(&one_server(http, "location / { return 200 x; }"));
+    let mut silent = client(&server);
+    silent.send("P").expect_end();
+    assert_eq!(client(&server).get("/").status, 200);
+    // A request of HTTP/1 would have a line with 408.
+    assert_eq!(server.wait_for_access_log(1, Deadline::default()), "200\n");
+}
+
 #[test]
 fn the_preface_is_refused_without_the_http2_directive() {
     if !ours_only("nginx answers in its own words") {
