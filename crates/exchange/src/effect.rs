@@ -73,12 +73,21 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
         debug_assert_eq!(request.head.version(), Version::Http10);
         absolute.extend_from_slice(address.ip().to_string().as_bytes());
     }
-    let port = if let Address::Inet(address) = &request.conn.local { address.port() } else { 80 };
-    if conf.responding.port_in_redirect && port != 80 {
+    let port = port_to_name(&request.conn.local, request.conn.secured.get().is_some());
+    if let Some(port) = port.filter(|_| conf.responding.port_in_redirect) {
         absolute.extend_from_slice(format!(":{port}").as_bytes());
     }
     absolute.extend_from_slice(location);
     Cow::Owned(absolute)
+}
+
+/// Returns the port of a local address, unless it is the default of the scheme; a UNIX-domain socket has none.
+fn port_to_name(local: &Address, is_secured: bool) -> Option<u16> {
+    let default = if is_secured { 443 } else { 80 };
+    match local {
+        Address::Inet(address) => Some(address.port()).filter(|&port| port != default),
+        Address::Unix(_) => None,
+    }
 }
 
 impl From<PeerAddr> for Address {
@@ -88,5 +97,21 @@ impl From<PeerAddr> for Address {
             PeerAddr::Inet(address) => Address::Inet(address),
             PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_omit_only_the_default_port_of_their_scheme() {
+        let named =
+            |port: u16, is_secured| port_to_name(&Address::Inet(([127, 0, 0, 1], port).into()), is_secured);
+        assert_eq!((named(80, false), named(443, true)), (None, None));
+        assert_eq!((named(443, false), named(80, true)), (Some(443), Some(80)));
+        assert_eq!((named(8080, false), named(8443, true)), (Some(8080), Some(8443)));
+        let unix = Address::Unix(b"/run/socket".to_vec());
+        assert_eq!((port_to_name(&unix, false), port_to_name(&unix, true)), (None, None));
     }
 }
