@@ -53,20 +53,23 @@ impl Network {
         })
     }
 
-    /// Whether the network contains an address.
+    /// Whether the network contains an address. An IPv4-mapped address on an IPv6 socket is matched as IPv4.
     pub fn includes(self, address: &Address) -> bool {
-        match (self, address) {
-            (Network::Unix, Address::Unix(_)) => true,
-            // An IPv4-mapped address on an IPv6 socket is matched as IPv4.
-            (_, Address::Inet(address)) => match (self, address.ip().to_canonical()) {
-                (Network::V4(network, bits), IpAddr::V4(ip)) => {
-                    u32::from(ip) & mask_v4(bits) == u32::from(network)
-                }
-                (Network::V6(network, bits), IpAddr::V6(ip)) => {
-                    u128::from(ip) & mask_v6(bits) == u128::from(network)
-                }
-                _ => false,
-            },
+        match address {
+            Address::Unix(_) => self == Network::Unix,
+            Address::Inet(address) => self.includes_ip(address.ip().to_canonical()),
+        }
+    }
+
+    /// Whether the network contains an IP address; an IPv4-mapped address is matched as IPv6.
+    pub fn includes_ip(self, ip: IpAddr) -> bool {
+        match (self, ip) {
+            (Network::V4(network, bits), IpAddr::V4(ip)) => {
+                u32::from(ip) & mask_v4(bits) == u32::from(network)
+            }
+            (Network::V6(network, bits), IpAddr::V6(ip)) => {
+                u128::from(ip) & mask_v6(bits) == u128::from(network)
+            }
             _ => false,
         }
     }

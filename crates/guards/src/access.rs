@@ -107,12 +107,28 @@ impl Clients {
             Clients::Network(network) => network.includes(client),
         }
     }
+
+    /// Whether the rule can apply to clients with IPv4.
+    fn concern_ipv4(self) -> bool {
+        matches!(self, Clients::All | Clients::Network(Network::V4(..)))
+    }
 }
 
 impl Conf {
     /// Returns the decision of the rules on a client; `None` if no rule matches.
     fn judge(&self, peer: &Address) -> Option<bool> {
-        self.rules.items().iter().find(|rule| rule.clients.includes(peer)).map(|rule| rule.allow)
+        let rules = self.rules.items();
+        let mapped = match peer {
+            Address::Inet(address) if address.ip() != address.ip().to_canonical() => Some(address.ip()),
+            _ => None,
+        };
+        // As in nginx: without a rule for IPv4 the rules for IPv6 apply to an IPv4-mapped address as written.
+        let as_ipv6 = mapped.filter(|_| !rules.iter().any(|rule| rule.clients.concern_ipv4()));
+        let matches = |clients: Clients| match (clients, as_ipv6) {
+            (Clients::Network(network), Some(ip)) => network.includes_ip(ip),
+            _ => clients.includes(peer),
+        };
+        rules.iter().find(|rule| matches(rule.clients)).map(|rule| rule.allow)
     }
 }
 
@@ -169,6 +185,24 @@ mod tests {
         assert_eq!(judge("deny 0.0.0.0/0;", "1.2.3.4"), Some(false));
         assert_eq!(judge("deny 0.0.0.0/0;", "::1"), None);
         assert_eq!(judge("deny ::/0;", "::1"), Some(false));
+    }
+
+    #[test]
+    fn rules_for_ipv6_apply_to_mapped_addresses_if_none_is_for_ipv4() {
+        for (rules, peer, expected) in [
+            ("deny ::/0;", "::ffff:192.0.2.1", Some(false)),
+            ("allow unix:; deny ::/0;", "::ffff:192.0.2.1", Some(false)),
+            ("deny ::ffff:192.0.2.0/120; allow ::/0;", "::ffff:192.0.2.1", Some(false)),
+            ("deny ::ffff:192.0.2.0/120; allow ::/0;", "::ffff:192.0.3.1", Some(true)),
+            ("deny 2001:db8::/32;", "::ffff:192.0.2.1", None),
+            // `all` is a rule for IPv4 too.
+            ("deny ::/0; allow all;", "::ffff:192.0.2.1", Some(true)),
+            ("deny ::/0; allow 10.0.0.0/8;", "::ffff:192.0.2.1", None),
+            ("deny ::/0; allow 10.0.0.0/8;", "::ffff:10.0.0.1", Some(true)),
+            ("deny ::/0;", "192.0.2.1", None),
+        ] {
+            assert_eq!(judge(rules, peer), expected, "{rules} {peer}");
+        }
     }
 
     #[test]
