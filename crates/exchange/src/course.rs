@@ -274,7 +274,7 @@ impl PhaseCursor {
             Phase::PostRead => self.restart_at_server(request),
             Phase::ServerRewrite => {
                 return match find_location(request) {
-                    Ok(()) => self.enter_location(request),
+                    Ok(()) => self.enter_found_location(request),
                     Err(step) => step,
                 };
             }
@@ -308,8 +308,17 @@ impl PhaseCursor {
         request.location = request.server().root;
         request.uri_changed = false;
         match find_location(request) {
-            Ok(()) => self.enter_location(request),
+            Ok(()) => self.enter_found_location(request),
             Err(step) => step,
+        }
+    }
+
+    /// Starts the rewrite phase in a location that was found. As in nginx only a search compares the length of the body:
+    /// a named location continues the request of another location, which has compared it.
+    fn enter_found_location(&mut self, request: &mut Request) -> Step {
+        match self.enter_location(request) {
+            Step::Next => too_large(request).map_or(Step::Next, Step::Status),
+            step => step,
         }
     }
 
@@ -322,7 +331,7 @@ impl PhaseCursor {
             return Step::Status(404);
         }
         apply_limit_except(request);
-        too_large(request).map_or(Step::Next, Step::Status)
+        Step::Next
     }
 }
 
@@ -476,6 +485,7 @@ pub async fn post_action(request: &mut Request) {
 
 /// Runs all phases of a request whose body was read already, or that has none.
 async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
+    request.ignores_body = true;
     loop {
         match run(cursor, request).await {
             Some(outcome) => return outcome,
@@ -662,13 +672,17 @@ fn apply_limit_except(request: &mut Request) {
     }
 }
 
-/// Returns 413 if the announced length of the body exceeds `client_max_body_size`.
-pub fn too_large(request: &mut Request) -> Option<u16> {
+/// Returns 413 if the announced length of the body exceeds `client_max_body_size`. The body is then never read.
+pub(crate) fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.reading.client_max_body_size;
     let BodyLength::Exactly(length) = request.head.body() else { return None };
-    if most == 0 || length <= most || request.internal {
+    // Only the client's request reads its body.
+    if most == 0 || length <= most || request.depth > 0 || request.ignores_body {
         return None;
     }
+    request.ignores_body = true;
+    // A handler that asks for the body of the request gets none.
+    request.body.get_or_insert_default();
     request.log(Level::Error, format_args!("client intended to send too large body: {length} bytes"));
     Some(413)
 }

@@ -144,7 +144,13 @@ impl<T: Transport> Pump<'_, T> {
         let generation = Rc::clone(&self.request.generation);
         match PhaseCursor::begin(self.request, self.transport.listen(&generation)) {
             (_, Some(outcome)) => self.decided(outcome),
-            (cursor, None) if needs_early_body(self.request) => Pending::Body(cursor),
+            (mut cursor, None) if needs_early_body(self.request) => match course::too_large(self.request) {
+                None => Pending::Body(cursor),
+                Some(status) => match cursor.take(self.request, Step::Status(status)) {
+                    Some(outcome) => self.decided(outcome),
+                    None => self.advance(cursor),
+                },
+            },
             (cursor, None) => self.advance(cursor),
         }
     }

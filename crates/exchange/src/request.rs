@@ -181,6 +181,8 @@ pub struct Request {
     pub is_body_consumed: bool,
     /// Whether a handler consumed the body piece by piece, so that it cannot be read again.
     pub body_was_streamed: bool,
+    /// Whether the body will not be read any more, so that its length no longer matters: after a 413, and after the response.
+    pub ignores_body: bool,
     /// Background subrequests of this request.
     pub background: Option<WaitGroup>,
     /// Memory for the header sections of responses.
@@ -276,6 +278,7 @@ impl Request {
             incoming: None,
             is_body_consumed: false,
             body_was_streamed: false,
+            ignores_body: false,
             background: None,
             spare: Vec::new(),
             path: Vec::new(),
@@ -331,7 +334,7 @@ impl Request {
         (self.mover, self.limit_rate, self.limit_rate_after) = (None, None, None);
         self.extensions.clear();
         (self.body, self.is_body_consumed, self.background) = (None, false, None);
-        (self.incoming, self.body_was_streamed) = (None, false);
+        (self.incoming, self.body_was_streamed, self.ignores_body) = (None, false, false);
     }
 
     /// Returns a subrequest with this request's header section and variables, for the same server; `None` if no memory

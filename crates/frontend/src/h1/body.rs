@@ -18,7 +18,6 @@ use rt::net::Appended;
 use crate::h1::Connection;
 use crate::h1::rest::BodyRemainder;
 use exchange::capacity::Waits;
-use exchange::course;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
 use exchange::settings::core::Core;
@@ -43,8 +42,6 @@ impl Connection {
         let mut body = ReceivedBody::default();
         let done = match BodyRemainder::of(request) {
             None => Ok(()),
-            // The location has compared it; the server's settings may be stricter.
-            Some(_) if course::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
             Some(mut rest) => {
                 match self.receive_body(request, core, &mut rest, &mut body, accepts_pieces).await {
                     Ok(Received::Whole) => Ok(()),
@@ -351,9 +348,6 @@ impl Connection {
         &mut self,
         request: &mut Request,
     ) -> Result<Feed<BodyRemainder>, BodyFailure> {
-        if course::too_large(request).is_some() {
-            return Err(BodyFailure::Refused(413));
-        }
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         let rest = BodyRemainder::of(request);

@@ -19,7 +19,6 @@ use rt::Timer;
 
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
-use exchange::course;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
 use exchange::settings::core::Core;
@@ -53,8 +52,6 @@ impl StreamTransport {
         let mut body = ReceivedBody::default();
         let done = if !request.head.body().has_body() {
             Ok(())
-        } else if course::too_large(request).is_some() {
-            Err(BodyFailure::Refused(413))
         } else {
             self.shared.widen(&self.stream, COMPLETE_BODY_WINDOW);
             match self.receive_body(request, core, &mut body, accepts_pieces).await {
@@ -63,7 +60,8 @@ impl StreamTransport {
                     // The inbox may still have bytes although the client has sent its last byte.
                     let inbox = self.stream.inbox.borrow();
                     let rest = (inbox.held > 0 || !inbox.is_complete()).then_some(());
-                    return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
+                    let most = size_max(request);
+                    return Ok(Some(Box::new(Feed { held: Some(body), rest, most, ..Feed::of(core) })));
                 }
                 Err(failure) => Err(failure),
             }
@@ -100,7 +98,7 @@ impl StreamTransport {
                     other => body.add(other.bytes()),
                 }
             }
-            check(request, body, core.reading.client_max_body_size)?;
+            check(request, body)?;
             // A body with a file is stored completely in it, so that readers need not combine two sources.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 let left = match request.head.body() {
@@ -137,9 +135,6 @@ impl StreamTransport {
 
     /// Prepares feeding the body to a handler.
     pub(super) fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
-        if course::too_large(request).is_some() {
-            return Err(BodyFailure::Refused(413));
-        }
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         let rest = request.head.body().has_body().then_some(());
@@ -148,7 +143,7 @@ impl StreamTransport {
             self.shared.widen(&self.stream, u32::try_from(window).unwrap_or(u32::MAX));
             self.send_continue(request);
         }
-        Ok(Feed { rest, ..Feed::of(core) })
+        Ok(Feed { rest, most: size_max(request), ..Feed::of(core) })
     }
 
     /// Reads the body at the speed of the handler.
@@ -171,8 +166,8 @@ impl StreamTransport {
 
     /// Returns the remaining body at the start of its response.
     pub(super) fn body_remainder(&self, request: &Request, received: u64) -> StreamBodyRemainder {
-        let reading = &request.scope().core.reading;
-        self.body_from(received, reading.client_body_timeout, reading.client_max_body_size)
+        let timeout = request.scope().core.reading.client_body_timeout;
+        self.body_from(received, timeout, size_max(request))
     }
 
     /// Returns the body after the first `received` bytes.
@@ -200,7 +195,7 @@ pub(super) struct StreamBodyRemainder {
     timer: Timer,
     /// `client_body_timeout`
     timeout: Duration,
-    /// `client_max_body_size`
+    /// The limit of [`size_max`].
     most: u64,
     /// Number of bytes received so far.
     total: u64,
@@ -241,10 +236,18 @@ impl PieceSource for StreamBodyRemainder {
     }
 }
 
-/// Checks the size of a body without an announced length, which is known only as it arrives. An announced length was compared
-/// before.
-fn check(request: &Request, body: &ReceivedBody, most: u64) -> Result<(), BodyFailure> {
-    let total = body.byte_count();
+/// Returns `client_max_body_size` for a body without an announced length, whose size is known only as it arrives; 0 if there is no
+/// limit. An announced length was compared when the location was found, perhaps with another location's limit.
+fn size_max(request: &Request) -> u64 {
+    match request.head.body() {
+        BodyLength::Exactly(_) => 0,
+        BodyLength::None | BodyLength::Unknown => request.scope().core.reading.client_max_body_size,
+    }
+}
+
+/// Checks the size of a body as it arrives.
+fn check(request: &Request, body: &ReceivedBody) -> Result<(), BodyFailure> {
+    let (total, most) = (body.byte_count(), size_max(request));
     if most == 0 || total <= most {
         return Ok(());
     }

@@ -242,6 +242,30 @@ fn frames_are_no_longer_than_the_client_allows() {
     }
 }
 
+/// A length over the limit is refused before the body arrives. The limit of a named location applies only to a body without
+/// an announced length.
+#[test]
+fn announced_lengths_are_compared_after_redirects() {
+    let server = start(
+        "client_max_body_size 1k; rewrite ^/server$ /small last;
+         location = /small { client_max_body_size 10; return 200 small; }
+         location = /copy { return 204; }
+         location = /location { rewrite ^ /small last; }
+         location = /files { try_files none /small; }
+         location = /named { try_files none @small; }
+         location @small { client_max_body_size 10; mirror /copy; }",
+    );
+    for target in ["/small", "/server", "/location", "/files"] {
+        let mut client = http2::connect(&server);
+        let stream = client.begin("POST", target, &[("content-length", "50000000000")], false);
+        assert_eq!(client.response(stream).status, 413, "{target}");
+        assert_eq!(client.post(target, &[("content-length", "5")], b"hello").status, 200, "{target}");
+    }
+    let mut client = http2::connect(&server);
+    assert_eq!(client.post("/named", &[("content-length", "20")], &[b'x'; 20]).status, 404);
+    assert_eq!(client.post("/named", &[], &[b'x'; 20]).status, 413);
+}
+
 #[test]
 fn request_bodies_are_read() {
     let server = start(

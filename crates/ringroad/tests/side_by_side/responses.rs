@@ -73,6 +73,18 @@ http {
         location /try444/ { try_files $uri =444; error_page 444 /page.html; }
         location = /first { error_page 404 /second; return 404; }
         location = /second { recursive_error_pages on; error_page 403 =200 /page.html; return 403; }
+        rewrite ^/size/server$ /size/small last;
+        location = /size/small { client_max_body_size 10; return 200 small; }
+        location = /size/location { rewrite ^ /size/small last; }
+        location = /size/files { try_files none /size/small; }
+        location = /size/error { error_page 404 /size/small; return 404; }
+        location = /size/named { try_files none @small; }
+        location @small { client_max_body_size 10; return 200 named; }
+        location = /size/later { try_files none @later; }
+        location @later { client_max_body_size 10; rewrite ^ /size/small last; }
+        location = /size/page { client_max_body_size 10; error_page 413 /size/text; }
+        location = /size/text { client_max_body_size 10; return 200 text; }
+        location = /size/again { client_max_body_size 10; error_page 413 @small; }
         location = /all { recursive_error_pages on; error_page 404 /second; return 404; }
     }
 }
@@ -334,6 +346,18 @@ fn discarded_chunked_bodies_match_nginx() {
         "POST /403 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}0\r\n\r\n\
          GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n"
     ))]);
+}
+
+#[test]
+fn body_sizes_after_redirects_match_nginx() {
+    let targets = ["small", "server", "location", "files", "error", "named", "later", "page", "again"];
+    let cases = targets.iter().flat_map(|target| {
+        [5, 20].map(|length| {
+            let body = "x".repeat(length);
+            raw(format!("POST /size/{target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"))
+        })
+    });
+    compare(cases.collect());
 }
 
 #[test]

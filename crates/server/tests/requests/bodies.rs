@@ -142,6 +142,45 @@ fn a_location_can_depend_on_the_body() {
     assert_eq!(ask("Early: 1\r\n", &"x".repeat(21)).0, 413);
 }
 
+/// The limit of every location that is found applies, after rewrites and internal redirects too.
+#[test]
+fn a_body_that_is_too_large_is_refused_in_every_location_found() {
+    let site = Site::start(
+        "bodies-redirected",
+        "access_log off; root .;
+         server { listen 127.0.0.1:PORT; rewrite ^/server$ /small last; client_max_body_size 1k;
+           location = /small { client_max_body_size 10; return 200 small; }
+           location = /copy { return 204; }
+           location = /location { rewrite ^ /small last; }
+           location = /break { rewrite ^ /none break; }
+           location = /files { try_files none /small; }
+           location = /error { error_page 404 /small; return 404; }
+           location = /named { try_files none @small; }
+           location @small { client_max_body_size 10; mirror /copy; }
+           location = /later { try_files none @later; }
+           location @later { client_max_body_size 10; rewrite ^ /small last; }
+           location = /page { client_max_body_size 10; error_page 413 =202 /read; }
+           location = /read { client_max_body_size 10; mirror /copy; }
+           location = /action { client_max_body_size 0; post_action /after; return 200 action; }
+           location = /after { mirror /copy; } }",
+    );
+    let ask = |target: &str, length: u64| {
+        let text = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let body = "x".repeat(if length > 1000 { 0 } else { length as usize });
+        site.client().send(text + &body).response().head.status
+    };
+    for target in ["/server", "/location", "/files", "/error", "/later"] {
+        assert_eq!(ask(target, 50_000_000_000), 413, "{target}");
+        assert_eq!(ask(target, 11), 413, "{target}");
+        let expected = if target == "/error" { 404 } else { 200 };
+        assert_eq!(ask(target, 10), expected, "{target}");
+    }
+    assert_eq!((ask("/break", 1001), ask("/break", 20)), (404, 404), "the limit of its own location");
+    assert_eq!((ask("/named", 1025), ask("/named", 20)), (413, 404), "a named location is not searched");
+    assert_eq!((ask("/page", 50_000_000_000), ask("/page", 5)), (404, 404), "the page does not read it");
+    assert_eq!(ask("/action", 20), 200);
+}
+
 #[test]
 fn an_unread_body_is_not_parsed_as_the_next_request() {
     let site = Site::start(
