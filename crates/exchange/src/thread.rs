@@ -253,7 +253,7 @@ fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generat
     let ConfigVersion { config, roots, number, in_force } = version;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
-    let roots = Rc::new(Roots(roots));
+    let roots = Rc::new(Roots::new(roots));
     Generation {
         config,
         roots,

@@ -14,8 +14,8 @@ use exchange::effect;
 use exchange::files;
 use exchange::request::{Address, Request};
 use exchange::variables::{Prefixed, Variable};
-use telemetry::Level;
 use telemetry::time_zone::since_1970;
+use telemetry::{Level, Reason};
 
 /// The version of nginx that this server is compatible with.
 pub const NGINX_VERSION: &str = "1.31.5";
@@ -127,7 +127,11 @@ pub(super) const VARIABLES: &[Variable] = &[
     // nginx has two names for some values, and configurations use both.
     variable("query_string", |request, out| full(&request.args, out), "The same as `$args`."),
     // A path with variables has no value, because it would have to be resolved for each request.
-    variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
+    variable(
+        "realpath_root",
+        realpath_root,
+        "The root with its symbolic links followed, as of the last second.",
+    ),
     // The peer of the socket, or the address that `realip` determined.
     variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
     variable("remote_port", |request, out| request.client().show_port(out), "The client's port."),
@@ -338,10 +342,23 @@ fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// Appends the path resolved when the configuration was loaded, because resolving links now could block on the disk.
+/// Appends the root without symbolic links, resolved at most a second ago, so that a switched link takes effect.
 fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
-    let facts = request.generation.roots.of(request.location.0 as usize);
-    facts.real().is_some_and(|path| some(path, out))
+    request.nested("realpath_root", || {
+        let mut root = Vec::new();
+        files::root_of(request, &mut root);
+        if root.is_empty() {
+            root.push(b'/');
+        }
+        match request.generation.roots.push_real(&root, rt::now(), out) {
+            Ok(found) => found,
+            Err(errno) => {
+                let (root, reason) = (files::display(&root), Reason(errno));
+                request.log(Level::Crit, format_args!("realpath() \"{root}\" failed ({reason})"));
+                false
+            }
+        }
+    })
 }
 
 /// Appends the path, which changes with `$uri`.

@@ -19,6 +19,37 @@ fn remove(site: &Site, name: &str) {
     rustix::fs::unlink(site.folder.path().join(name)).expect("it is removed");
 }
 
+/// The usual atomic deployment: the root is a symbolic link that is replaced.
+#[test]
+fn realpath_root_follows_a_switched_link() {
+    let site = Site::start(
+        "realpath",
+        "access_log off; root current;
+         server { listen 127.0.0.1:PORT; location / { return 200 $realpath_root; }
+           location /variable { root $arg_root; return 200 $realpath_root; } }",
+    );
+    let (first, second) = (site.folder.dir("first"), site.folder.dir("second"));
+    let [first, second] =
+        [first, second].map(|path| path.canonicalize().expect("it is there").display().to_string());
+    assert_eq!(site.text("/"), "");
+    let failed = site.lines("error.log", 1).join("\n");
+    assert!(
+        failed.contains("[crit]") && failed.contains("current\" failed (2: No such file or directory)"),
+        "{failed}"
+    );
+    for (name, expected) in [("first", &first), ("second", &second)] {
+        link(&site, name, "new");
+        let switched = rustix::fs::rename(site.folder.path().join("new"), site.folder.path().join("current"));
+        switched.expect("it is renamed");
+        let found = || (site.text("/") == *expected).then_some(());
+        testkit::wait::until("the switched root", testkit::Deadline::default(), found)
+            .expect("it is resolved again");
+    }
+    let root = site.folder.path().join("current");
+    assert_eq!(site.text(&format!("/variable?root={}", root.display())), second);
+    assert_eq!(site.text("/variable?root=/"), "/");
+}
+
 #[test]
 fn directories_are_listed_in_each_format() {
     let site = Site::start(

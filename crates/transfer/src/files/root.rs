@@ -1,10 +1,13 @@
 //! Facts about the root of a location: determined when the configuration takes effect, and learned while it serves.
 
-use std::ffi::CStr;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use io::Errno;
 use io::op::{DeviceId, OpenHow, Stat, is_local};
@@ -19,8 +22,6 @@ pub struct RootFacts {
     /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for roots that
     /// depend on the request.
     pub local: bool,
-    /// The root without symbolic links (`$realpath_root`).
-    real: Option<Vec<u8>>,
     /// Whether direct system calls may bypass the engine: the file system is local, `try_cached` is on, and no faults
     /// are injected, which such calls would not meet.
     direct_calls: bool,
@@ -30,19 +31,73 @@ pub struct RootFacts {
     data: TryPredictor,
     /// Whether recent files could be opened with `O_DIRECT`.
     direct: TryPredictor,
-    /// The root itself, held open if nothing outside of it may be reached.
+    /// The root itself, held open if nothing outside of it may be reached. If the root is a symbolic link that is changed, this
+    /// stays the old directory until a reload.
     beneath: Option<OwnedFd>,
 }
 
 /// The facts of the roots of all locations, held by one thread.
 #[derive(Debug)]
-pub struct Roots(pub Arc<Vec<RootFacts>>);
+pub struct Roots {
+    facts: Arc<Vec<RootFacts>>,
+    real: RefCell<HashMap<Box<[u8]>, RealPath>>,
+}
+
+/// A root without symbolic links (`$realpath_root`); nothing if it could not be resolved.
+#[derive(Debug)]
+struct RealPath {
+    resolved: Instant,
+    path: Option<Box<[u8]>>,
+}
+
+/// Time for which a resolved root is used: a switched link takes effect soon, and few requests wait for the disk.
+pub const REAL_PATH_VALID: Duration = Duration::from_secs(1);
+
+/// Maximum number of resolved roots per thread. A root with variables may depend on the request.
+const REAL_PATHS_MAX: usize = 256;
 
 impl Roots {
+    /// Returns the roots, none of them resolved.
+    pub fn new(facts: Arc<Vec<RootFacts>>) -> Roots {
+        Roots { facts, real: RefCell::default() }
+    }
+
     /// Returns the facts of a root.
     pub fn of(&self, place: usize) -> &RootFacts {
-        &self.0[place]
+        &self.facts[place]
     }
+
+    /// Appends a root without symbolic links, as of the last second; returns `false` if the root could not be resolved.
+    ///
+    /// # Errors
+    /// The root was resolved now, and that failed.
+    pub fn push_real(&self, root: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<bool, Errno> {
+        let mut real = self.real.borrow_mut();
+        let is_recent = |found: &&RealPath| now.saturating_duration_since(found.resolved) < REAL_PATH_VALID;
+        if let Some(found) = real.get(root).filter(is_recent) {
+            out.extend_from_slice(found.path.as_deref().unwrap_or_default());
+            return Ok(found.path.is_some());
+        }
+        if real.len() >= REAL_PATHS_MAX {
+            real.clear();
+        }
+        let found = resolve(root);
+        let path = found.as_ref().ok().map(|path| path.as_slice().into());
+        real.insert(root.into(), RealPath { resolved: now, path });
+        out.extend_from_slice(&found?);
+        Ok(true)
+    }
+}
+
+/// Returns a path without symbolic links.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a variable cannot wait; once a second, and usually in the dentry cache"
+)]
+fn resolve(path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let real = std::fs::canonicalize(OsStr::from_bytes(path));
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    real.map(|path| path.into_os_string().into_vec()).map_err(errno)
 }
 
 impl RootFacts {
@@ -53,23 +108,16 @@ impl RootFacts {
         let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || rustix::fs::open(root, flags, Mode::empty()).ok();
-        let real = std::fs::canonicalize(root).ok().map(|path| path.into_os_string().into_vec());
         let device = DeviceId(stat.st_dev);
         RootFacts {
             device,
             local,
-            real,
             direct_calls: local && direct_calls,
             names: TryPredictor::default(),
             data: TryPredictor::default(),
             direct: TryPredictor::default(),
             beneath: beneath.then(open).flatten(),
         }
-    }
-
-    /// Returns the root without symbolic links, as of the load of the configuration.
-    pub fn real(&self) -> Option<&[u8]> {
-        self.real.as_deref()
     }
 
     /// Whether a direct lookup of a path in the kernel's caches is likely to succeed.
@@ -160,6 +208,32 @@ pub fn is_on_local_disk(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may wait")]
+    fn a_switched_root_is_resolved_again_after_a_second() {
+        let directory = testkit::TempDir::new("roots");
+        let (first, second) = (directory.dir("first"), directory.dir("second"));
+        let link = directory.path().join("current");
+        let (root, roots, start) = (link.as_os_str().as_bytes(), Roots::new(Arc::default()), Instant::now());
+        let real = |after: Duration| {
+            let mut out = b"as ".to_vec();
+            roots.push_real(root, start + after, &mut out).map(|found| (found, out))
+        };
+        let found =
+            |path: &Path| Ok((true, [b"as ", path.canonicalize().unwrap().as_os_str().as_bytes()].concat()));
+        let switch = |to: &str| {
+            rustix::fs::symlink(to, directory.path().join("new")).unwrap();
+            rustix::fs::rename(directory.path().join("new"), &link).unwrap();
+        };
+        let none = || Ok((false, b"as ".to_vec()));
+        assert_eq!((real(Duration::ZERO), real(Duration::ZERO)), (Err(Errno::NOENT), none()));
+        switch("first");
+        assert_eq!((real(Duration::from_millis(999)), real(REAL_PATH_VALID)), (none(), found(&first)));
+        switch("second");
+        assert_eq!(real(REAL_PATH_VALID * 2 - Duration::from_millis(1)), found(&first));
+        assert_eq!(real(REAL_PATH_VALID * 2), found(&second));
+    }
 
     #[test]
     fn failing_tries_become_rare_and_successful_ones_continue() {
