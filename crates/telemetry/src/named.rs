@@ -22,7 +22,7 @@ use crate::links::Rule;
 use crate::losses::{Cause, Losses, NAMED};
 use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, ReportLog, Reporter};
-use crate::writer::{WRITE_MAX, count_lines, device_of};
+use crate::writer::{WRITE_MAX, count_lines, device_of, first_lines};
 use crate::{Level, Reason, Target};
 
 /// Maximum number of bytes of queued lines for such files on one thread, plus a fixed cost for each file that is being
@@ -317,9 +317,8 @@ impl Named {
         };
         let (count, lines, by_call) = {
             let waiting = self.waiting.borrow();
-            let count = waiting.len().min(WRITE_MAX);
-            let text = &waiting[..count];
-            (count, count_lines(text), self.prompt.write(&open.file, text))
+            let text = first_lines(&waiting, WRITE_MAX);
+            (text.len(), count_lines(text), self.prompt.write(&open.file, text))
         };
         let (count, result) = match by_call {
             Some(Ok(written)) => (written, Ok(())),

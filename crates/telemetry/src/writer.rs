@@ -22,7 +22,7 @@ use crate::reports::{Outgoing, Report, ReportLog};
 use crate::syslog::{SendError, Socket};
 use crate::{Hold, Level, Target};
 
-/// Maximum number of bytes per write.
+/// Maximum number of bytes of lines per write.
 pub(super) const WRITE_MAX: usize = 256 << 10;
 
 /// Maximum number of bytes of memory that an idle log retains; memory of a burst is freed.
@@ -261,22 +261,22 @@ impl Stream {
         if self.write_by_call(file) {
             return;
         }
-        let count = self.waiting.borrow().len().min(WRITE_MAX);
-        let lines = {
+        let (count, lines) = {
             let waiting = self.waiting.borrow();
-            output.fill(&waiting[..count]);
-            count_lines(&waiting[..count])
+            let text = first_lines(&waiting, WRITE_MAX);
+            output.fill(text);
+            (text.len(), count_lines(text))
         };
         let began = Instant::now();
         let mut result = Ok(());
         while result.is_ok() && !output.bytes.is_empty() {
-            let Some(mut buf) = rt::pool().get(output.bytes.len().min(WRITE_MAX)) else {
+            let Some(mut buf) = rt::pool().get(output.bytes.len()) else {
                 // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
                 rt::sleep_until(rt::now() + WAIT_FIRST).await;
                 self.report_losses();
                 continue;
             };
-            // The engine needs the bytes in a buffer of the pool. Compressed output may be longer than one buffer.
+            // The engine needs the bytes in a buffer of the pool, whose largest buffer has four times WRITE_MAX.
             let taken = buf.append(&output.bytes);
             output.bytes.drain(..taken);
             let mut write = pin!(file.write_at(0, buf, output.device, output.via));
@@ -399,6 +399,13 @@ impl Output {
     }
 }
 
+/// Returns the complete lines in the first `max` bytes, or `max` bytes of a longer line. Other threads may write to the
+/// file between two writes, so a write must not end within a line.
+pub(super) fn first_lines(waiting: &[u8], max: usize) -> &[u8] {
+    let text = &waiting[..waiting.len().min(max)];
+    memchr::memrchr(b'\n', text).map_or(text, |end| &text[..=end])
+}
+
 pub(super) fn count_lines(text: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', text).count() as u64
 }
@@ -439,4 +446,17 @@ fn while_some(frames: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
         used += FRAME_HEAD + message.len();
     }
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_ends_with_a_line() {
+        assert_eq!(first_lines(b"one\ntwo\n", 8), b"one\ntwo\n");
+        assert_eq!(first_lines(b"one\ntwo\n", 7), b"one\n");
+        assert_eq!(first_lines(b"longer\n", 4), b"long", "a line that is longer than a write");
+        assert_eq!(first_lines(b"", 4), b"");
+    }
 }

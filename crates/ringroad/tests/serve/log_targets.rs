@@ -596,6 +596,30 @@ fn a_compressed_log_is_one_valid_gzip_file() {
     }
 }
 
+/// Each gzip member is the output of one write.
+#[test]
+fn a_write_of_a_large_buffer_ends_with_a_line() {
+    let server =
+        serve(&one_server(&long_format(), "access_log logs/a.gz long gzip buffer=512k; return 204;"));
+    let mut client = client(&server);
+    for n in 0..9 {
+        client.get(&format!("/?n={n}"));
+    }
+    let members = |bytes: &[u8]| {
+        let (mut rest, mut lines) = (bytes, 0);
+        while !rest.is_empty() {
+            let mut text = Vec::new();
+            let mut member = flate2::bufread::GzDecoder::new(rest);
+            member.read_to_end(&mut text).ok()?;
+            rest = member.into_inner();
+            assert_eq!(text.last(), Some(&b'\n'), "after {lines} lines");
+            lines += text.iter().filter(|&&byte| byte == b'\n').count();
+        }
+        (lines >= 3).then_some(())
+    };
+    wait_for(&server.path("logs/a.gz"), members);
+}
+
 #[test]
 fn buffered_lines_are_written_to_the_previously_open_file() {
     let server = serve(&one_server(
