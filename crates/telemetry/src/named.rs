@@ -53,8 +53,10 @@ struct NamedState {
     outgoing: Rc<Outgoing>,
     /// Number of queued bytes, plus the cost of files that are being opened.
     waiting: Cell<usize>,
-    /// Lines that were dropped at the limit, for all files: thousands of names share one report.
+    /// Lost lines of all files: thousands of names share one report.
     losses: Losses,
+    /// Path of the file that lost lines most recently, for the report.
+    lossy: RefCell<Vec<u8>>,
 }
 
 /// A log file.
@@ -75,7 +77,6 @@ struct Named {
     /// Whether the file is to be closed when all lines are written, because the configuration was replaced or the cache
     /// is full.
     dismissed: Cell<bool>,
-    losses: Losses,
 }
 
 /// The request that needs the file.
@@ -113,8 +114,12 @@ struct Open {
 impl NamedLogs {
     /// Creates the state without open files.
     pub fn new(outgoing: &Rc<Outgoing>) -> Rc<NamedLogs> {
-        let shared =
-            NamedState { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::of(NAMED) };
+        let shared = NamedState {
+            outgoing: Rc::clone(outgoing),
+            waiting: Cell::new(0),
+            losses: Losses::of(NAMED),
+            lossy: RefCell::default(),
+        };
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
@@ -134,7 +139,7 @@ impl NamedLogs {
         path(&mut name);
         match self.named(&name, links(&name), cache) {
             Some(named) => named.append(requester, line),
-            None => self.shared.lose(&name),
+            None => self.shared.lose(&name, Losses::drop_one),
         }
         self.name.replace(name);
     }
@@ -186,7 +191,6 @@ impl NamedLogs {
             uses: Cell::new(0),
             used: Cell::new(rt::now()),
             dismissed: Cell::new(false),
-            losses: Losses::of(NAMED),
         });
         // The task owns the file, because the entry of the table may be evicted while lines are queued.
         table.insert(name.into(), Rc::clone(&named));
@@ -223,19 +227,22 @@ impl NamedState {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
     }
 
-    /// Counts a line for this file that was dropped at the limit.
-    fn lose(&self, name: &[u8]) {
-        self.losses.drop_one();
-        report_losses(&self.losses, false, name, &self.outgoing);
+    /// Counts lost lines of a file, by `count`.
+    fn lose(&self, path: &[u8], count: impl FnOnce(&Losses)) {
+        count(&self.losses);
+        self.lossy.replace(path.to_vec());
+        self.report_losses(None);
     }
-}
 
-/// Reports lost lines in the error log, if a report is due.
-fn report_losses(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
-    if losses.is_any() {
-        let target = Target::File(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
-        if let Some(text) = losses.report(works, &target) {
-            outgoing.report(Report { level: Level::Alert, text, log: ReportLog::Process(target) });
+    /// Reports lost lines in the error log, if a report is due. `written` is the path of a file that was just written.
+    fn report_losses(&self, written: Option<&[u8]>) {
+        if self.losses.is_any() {
+            let path = self.lossy.borrow().clone();
+            let works = written == Some(&path);
+            let target = Target::File(PathBuf::from(std::ffi::OsString::from_vec(path)));
+            if let Some(text) = self.losses.report(works, &target) {
+                self.outgoing.report(Report { level: Level::Alert, text, log: ReportLog::Process(target) });
+            }
         }
     }
 }
@@ -243,8 +250,7 @@ fn report_losses(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing)
 impl Named {
     fn append(&self, requester: impl FnOnce() -> Requester, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= WAITING_EACH_MAX {
-            self.losses.drop_one();
-            return report_losses(&self.losses, false, &self.path, &self.shared.outgoing);
+            return self.shared.lose(&self.path, Losses::drop_one);
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
@@ -311,7 +317,7 @@ impl Named {
                     let waiting = self.waiting.borrow();
                     (waiting.len(), count_lines(&waiting))
                 };
-                self.losses.count(lines);
+                self.shared.losses.count(lines);
                 return self.consume(count);
             }
         };
@@ -328,12 +334,11 @@ impl Named {
                 (count, result)
             }
         };
-        if let Err(errno) = result {
-            self.losses.fail(lines, Cause::Write(errno));
-        }
         self.consume(count);
-        report_losses(&self.losses, result.is_ok(), &self.path, &self.shared.outgoing);
-        report_losses(&self.shared.losses, true, &self.path, &self.shared.outgoing);
+        match result {
+            Ok(()) => self.shared.report_losses(Some(&self.path)),
+            Err(errno) => self.shared.lose(&self.path, |losses| losses.fail(lines, Cause::Write(errno))),
+        }
     }
 
     /// Writes the first `count` queued bytes. Returns `None` if memory is scarce and the lines stay queued.

@@ -367,6 +367,34 @@ fn a_full_disk_loses_lines_and_is_reported_once_a_minute() {
     assert_eq!(told(&server.error_log()), 1, "{}", server.error_log());
 }
 
+#[test]
+fn a_full_disk_is_reported_once_a_minute_for_all_names_with_variables() {
+    if !ours_only("nginx has a report for each log") {
+        return;
+    }
+    let server = serve_open(&one_server(
+        "",
+        "root html; location / { access_log /dev/$arg_v; return 204; }
+         location /good { access_log logs/$arg_v.log; return 204; }
+         location /metrics { access_log off; metrics; }",
+    ));
+    let mut client = client(&server);
+    // The same full device by many names.
+    for n in 0..20 {
+        client.get(&format!("/?v={}full", "./".repeat(n)));
+        client.get("/good?v=a");
+    }
+    let lost = testkit::wait::until("all losses", Deadline::default(), || {
+        let page = client.get("/metrics").text().to_owned();
+        page.contains("lost_total{target=\"names with variables\"} 20\n").then_some(())
+    });
+    lost.expect("they are counted");
+    wait_for_lines(&server.path("logs/a.log"), 20);
+    let line = server.wait_for_log("full\" failed (28: No space left on device)", Deadline::default());
+    assert!(line.contains("[alert]"), "{line}");
+    assert_eq!(server.error_log().matches("[alert]").count(), 1, "{}", server.error_log());
+}
+
 #[expect(clippy::disallowed_methods, reason = "a line that has failed to be written shows nowhere")]
 fn leave_time(pause: Duration) {
     std::thread::sleep(pause);
