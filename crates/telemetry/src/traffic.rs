@@ -5,6 +5,7 @@
 //! zone's first request. [`Registry`] contains the cells of all threads, and keeps them across reloads.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub struct Zone {
 pub struct Zones {
     /// All zones, without duplicates.
     pub all: Vec<Zone>,
+    /// The index of each zone in `all`.
+    pub places: HashMap<Zone, u32>,
     /// The index of each location's zone in `all`, by the number of the location; `None` if its requests are not
     /// counted.
     pub by_location: Vec<Option<u32>>,
@@ -365,15 +368,14 @@ impl Sums {
 
 /// The cells of all threads, by zone.
 #[derive(Debug, Default)]
-pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<TrafficCells>>)>>);
+pub struct Registry(Mutex<HashMap<Zone, Vec<Arc<TrafficCells>>>>);
 
 impl Registry {
     /// Returns the sums of a zone; they are zero for a zone without requests.
     pub fn sums(&self, zone: &Zone) -> Sums {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums = Sums::default();
-        let known = all.iter().find(|(known, _)| known == zone);
-        known.iter().flat_map(|(_, threads)| threads).for_each(|cells| cells.add_to(&mut sums));
+        all.get(zone).into_iter().flatten().for_each(|cells| cells.add_to(&mut sums));
         sums
     }
 
@@ -399,17 +401,14 @@ impl Registry {
     fn cells(&self, zone: &Zone) -> Arc<TrafficCells> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cells = Arc::<TrafficCells>::default();
-        match all.iter_mut().find(|(known, _)| known == zone) {
-            Some((_, threads)) => threads.push(Arc::clone(&cells)),
-            None => all.push((zone.clone(), vec![Arc::clone(&cells)])),
-        }
+        all.entry(zone.clone()).or_default().push(Arc::clone(&cells));
         cells
     }
 
     /// Removes zones that the configuration does not contain.
     fn retain(&self, zones: &Zones) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(zone, _)| zones.all.contains(zone));
+        all.retain(|zone, _| zones.places.contains_key(zone));
     }
 }
 
@@ -433,8 +432,8 @@ impl Traffic {
     }
 
     fn find(&self, zone: &Zone) -> Option<&Arc<TrafficCells>> {
-        let place = self.zones.all.iter().position(|known| known == zone)?;
-        self.own[place].get()
+        let place = *self.zones.places.get(zone)?;
+        self.own[place as usize].get()
     }
 
     /// Counts a request that a location completed.
@@ -455,8 +454,9 @@ mod tests {
             server: (*server).into(),
             location: (*location).into(),
         };
+        let all: Vec<Zone> = names.iter().map(zone).collect();
         let by_location = (0..names.len() as u32).map(Some).collect();
-        Arc::new(Zones { all: names.iter().map(zone).collect(), by_location })
+        Arc::new(Zones { places: all.iter().cloned().zip(0..).collect(), all, by_location })
     }
 
     fn ended(status: u16, sent: u64, engine: Option<usize>) -> Ended {

@@ -72,16 +72,16 @@ impl StatusZones {
 /// the limit.
 pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let status = http.of::<StatusZones>();
-    let (mut zones, mut places, mut are_named) = (Zones::default(), HashMap::new(), Vec::new());
+    let (mut zones, mut are_named) = (Zones::default(), Vec::new());
     let mut left_over = 0;
     let owners = owners(http);
     for (number, location) in http.locations.iter().enumerate() {
         let zone = zone_of(http, location, owners.get(&number).copied().unwrap_or(location));
-        let place = zone.map(|zone| match places.get(&zone) {
+        let place = zone.map(|zone| match zones.places.get(&zone) {
             Some(&place) => place,
             None if zones.all.len() < status.max => {
                 let place = zones.all.len() as u32;
-                places.insert(zone.clone(), place);
+                zones.places.insert(zone.clone(), place);
                 zones.all.push(zone);
                 are_named.push(matches!(location.scope.of::<Conf>().zone, Some(Named::As(_))));
                 place
@@ -94,7 +94,9 @@ pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
         zones.by_location.push(place);
     }
     if left_over > 0 {
-        zones.all.push(Zone { server: OTHER.into(), location: OTHER.into() });
+        let zone = Zone { server: OTHER.into(), location: OTHER.into() };
+        zones.places.insert(zone.clone(), status.max as u32);
+        zones.all.push(zone);
         are_named.push(true);
         let what = format_args!(
             "{left_over} locations above \"metrics_zones\" are counted together, as \"{OTHER}\""
