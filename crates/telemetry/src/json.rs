@@ -104,6 +104,32 @@ fn escape(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// Truncates each text of the object at `start` to `max` bytes. Never divides a character or an escape.
+pub(super) fn shorten(start: usize, max: usize, out: &mut Vec<u8>) {
+    let line = out.split_off(start);
+    let mut rest = line.as_slice();
+    // Length of the current text; `None` outside of texts.
+    let mut length = None;
+    while let [first, ..] = rest {
+        let unit = match rest {
+            [b'\\', b'u', ..] => 6,
+            [b'\\', ..] => 2,
+            // The number of bytes of a character in UTF-8 (RFC 3629 section 3).
+            _ => first.leading_ones().max(1) as usize,
+        };
+        let (unit, after) = rest.split_at(unit.min(rest.len()));
+        rest = after;
+        length = match length {
+            None => (unit == b"\"").then_some(0),
+            Some(_) if unit == b"\"" => None,
+            Some(length) => Some(length + unit.len()),
+        };
+        if length.is_none_or(|length| length <= max) {
+            out.extend_from_slice(unit);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +143,21 @@ mod tests {
             String::from_utf8(out).expect("JSON is UTF-8"),
             r#"> {"a":"q\"\n\u0001ä\u009b\\","n":7,"b":"x\\xff\"ä\u0000"}"#
         );
+    }
+
+    #[test]
+    fn long_texts_are_shortened_between_characters_and_escapes() {
+        let line = r#"> {"a":"q\"\n\u0001ä\u009b\\","n":1234567,"c":"\"","d":"€uro","e":""}"#;
+        for (max, expected) in [
+            (1, r#"> {"a":"q","n":1234567,"c":"","d":"","e":""}"#),
+            (2, r#"> {"a":"q","n":1234567,"c":"\"","d":"","e":""}"#),
+            (3, r#"> {"a":"q\"","n":1234567,"c":"\"","d":"€","e":""}"#),
+            (10, r#"> {"a":"q\"\n","n":1234567,"c":"\"","d":"€uro","e":""}"#),
+            (99, line),
+        ] {
+            let mut out = line.as_bytes().to_vec();
+            shorten(2, max, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected, "{max}");
+        }
     }
 }

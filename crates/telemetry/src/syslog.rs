@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::Level;
+use crate::{Level, json};
 
 /// A syslog server and the settings of the headers of its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,10 @@ const TAG_MAX: usize = 32;
 
 /// Size in bytes of nginx's buffer for a line of the error log.
 const ERROR_LINE_MAX: usize = 2048;
+
+/// Maximum length in bytes of each text in a JSON line that is too long: the first one that is sufficient is used. A
+/// line has up to seven texts whose length is not limited otherwise.
+const JSON_TEXT_MAX: [usize; 3] = [1024, 512, 256];
 
 /// nginx's names of the facilities; the index is the number in RFC 3164.
 const FACILITIES: [&str; 24] = [
@@ -113,9 +117,18 @@ impl Peer {
         out.extend_from_slice(b": ");
     }
 
-    /// Truncates a message of the error log that begins at `start` to nginx's length.
+    /// Truncates a message of the error log that begins at `start` to nginx's length. In a JSON object, only texts are
+    /// truncated, so that it remains JSON.
     pub fn cut(start: usize, out: &mut Vec<u8>) {
-        out.truncate(start + ERROR_LINE_MAX);
+        // Other lines begin with the date.
+        if out.get(start) != Some(&b'{') {
+            return out.truncate(start + ERROR_LINE_MAX);
+        }
+        for text_max in JSON_TEXT_MAX {
+            if out.len() - start > ERROR_LINE_MAX {
+                json::shorten(start, text_max, out);
+            }
+        }
     }
 
     /// Whether the loss of a datagram is reported by the next send (ip(7), `ECONNREFUSED`).
@@ -304,6 +317,31 @@ mod tests {
         assert_eq!(header(text, Some(Level::Alert)), "<1>Nov  1 09:30:00 Web_1: ");
         assert_eq!(&syslog_time(b"01/Nov/2026:09:30:00 +0000"), b"Nov  1 09:30:00");
         assert_eq!(&syslog_time(b"21/Nov/2026:09:30:59 +0000"), b"Nov 21 09:30:59");
+    }
+
+    #[test]
+    fn a_long_json_message_remains_json() {
+        let line = |path: &str, referrer: &str| {
+            let mut out = b"<1>".to_vec();
+            let object = json::Object::open(&mut out).text("message", format_args!("open() {path}"));
+            object
+                .text("request", path)
+                .text("upstream", path)
+                .text("host", path)
+                .text("referrer", referrer)
+                .close();
+            Peer::cut(3, &mut out);
+            String::from_utf8(out).expect("JSON is UTF-8")
+        };
+        let short =
+            r#"<1>{"message":"open() /a","request":"/a","upstream":"/a","host":"/a","referrer":"/b"}"#;
+        assert_eq!(line("/a", "/b"), short);
+        // Short texts are unchanged.
+        assert_eq!(line("/a", &"x".repeat(3000)), short.replace("/b", &"x".repeat(1024)));
+        // No escape is divided.
+        let (escapes, message) = ("\\\"".repeat(128), "\\\"".repeat(124));
+        let expected = short.replacen("/a", &message, 1).replace("/a", &escapes);
+        assert_eq!(line(&"\"".repeat(3000), "/b"), expected);
     }
 
     #[test]

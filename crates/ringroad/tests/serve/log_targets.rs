@@ -166,6 +166,23 @@ fn the_error_log_is_sent_to_syslog_with_each_lines_level() {
 }
 
 #[test]
+fn a_long_json_line_to_syslog_remains_json() {
+    if !ours_only("nginx has no such form") {
+        return;
+    }
+    let (_folder, socket, path) = syslog_server();
+    let log = format!("error_log syslog:server=unix:{path} error format=json;");
+    let server = serve(&one_server(&log, "server_name here.test; root html;"));
+    client(&server).get(&format!("/{}", "y".repeat(1500)));
+    let line = message(&socket);
+    let (_, object) = line.split_once("nginx: ").expect("a header");
+    let object: serde_json::Value = serde_json::from_str(object).unwrap_or_else(|_| panic!("{line}"));
+    assert_eq!((&object["server"], &object["client"]), (&"here.test".into(), &"127.0.0.1".into()));
+    assert!(object["request"].as_str().is_some_and(|text| text.starts_with("GET /yyy")), "{line}");
+    assert!(line.len() < 2200, "{} bytes", line.len());
+}
+
+#[test]
 fn a_restarted_syslog_server_is_reconnected() {
     if !ours_only("nothing is lost when a server restarts") {
         return;
