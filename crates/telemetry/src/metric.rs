@@ -191,7 +191,12 @@ impl Page {
 
     fn scaled(&mut self, metric: &Metric, values: &[&str], times: &Distribution, scale: f64) {
         for (end, count) in times.octaves() {
-            self.line(metric, "_bucket", values, Some(&(end * scale).to_string()), count);
+            let mut bound = (end * scale).to_string();
+            // OpenMetrics 1.0, "Canonical Numbers": a bound has a fraction, so that it is recognised as a float.
+            if self.form == Form::OpenMetrics && !bound.contains('.') {
+                bound.push_str(".0");
+            }
+            self.line(metric, "_bucket", values, Some(&bound), count);
         }
         let count = times.count();
         self.line(metric, "_bucket", values, Some("+Inf"), count);
@@ -407,6 +412,20 @@ mod tests {
         assert_eq!(lines[24], "ringroad_wait_seconds_bucket{zone=\"a\",way=\"in\",le=\"+Inf\"} 3");
         assert_eq!(lines[25], "ringroad_wait_seconds_sum{zone=\"a\",way=\"in\"} 1073.741884");
         assert_eq!(lines[26], "ringroad_wait_seconds_count{zone=\"a\",way=\"in\"} 3");
+    }
+
+    #[test]
+    fn bounds_of_openmetrics_are_floats() {
+        let bounds = |form| {
+            let mut page = Page::new(form);
+            page.ages(&TIMES, &["a", "in"], &Distribution::default());
+            let text = page.finish();
+            let bounds = text.lines().filter_map(|line| Some(line.split_once("le=\"")?.1.split_once('"')?.0));
+            bounds.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (plain, open) = (bounds(Form::Plain), bounds(Form::OpenMetrics));
+        assert_eq!((&*plain[0], &*plain[1], &*plain[24]), ("1", "2", "+Inf"));
+        assert_eq!((&*open[0], &*open[1], &*open[24]), ("1.0", "2.0", "+Inf"));
     }
 
     #[test]
