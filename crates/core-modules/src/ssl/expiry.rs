@@ -35,8 +35,9 @@ pub(super) fn of(certificates: &[PemSource]) -> Vec<Expiry> {
 const OF_AUTHORITY: &str = "$acme_certificate";
 
 /// Returns the certificates of all servers without duplicates: the server's first name, the file, the expiry time. The
-/// time is 0 if an authority has not issued a certificate yet.
-pub fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
+/// time is 0 if an authority has not issued a certificate yet. Of several certificates with the same names, such as those
+/// of an authority for servers with the same first name, it returns the first one to expire.
+pub fn expiries(http: &Http) -> Vec<(&str, &Path, i64)> {
     let mut found = of_files(http);
     for server in &http.servers {
         let scope = &http.locations[server.root.0 as usize].scope;
@@ -46,6 +47,14 @@ pub fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
             found.insert((name_of(server), Path::new(OF_AUTHORITY), end.unwrap_or(0)));
         }
     }
+    first_to_expire(found)
+}
+
+/// Returns the certificate with the smallest time for each server and file.
+fn first_to_expire<'a>(certificates: BTreeSet<(&'a str, &'a Path, i64)>) -> Vec<(&'a str, &'a Path, i64)> {
+    let mut found: Vec<_> = certificates.into_iter().collect();
+    // The set is ordered, so the first of equal names has the smallest time.
+    found.dedup_by_key(|&mut (server, path, _)| (server, path));
     found
 }
 
@@ -93,4 +102,17 @@ pub fn certificate_warnings(http: &Http, now: SystemTime) -> (Vec<String>, Optio
         next = next.into_iter().chain(u64::try_from(change)).min();
     }
     (warnings, next.map(Duration::from_secs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two servers can have the same first name and certificates of different orders. A metric must not be listed twice.
+    #[test]
+    fn a_server_and_a_certificate_are_listed_once() {
+        let (acme, file) = (Path::new(OF_AUTHORITY), Path::new("a.pem"));
+        let all = [("a", acme, 20), ("a", acme, 10), ("a", file, 5), ("b", acme, 30)];
+        assert_eq!(first_to_expire(all.into()), [("a", acme, 10), ("a", file, 5), ("b", acme, 30)]);
+    }
 }
