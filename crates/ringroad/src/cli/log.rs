@@ -57,7 +57,7 @@ fn show(given: &Arguments) -> Result<(), String> {
             left -= u64::from(line["dropped"].is_null());
             match given.has("json") {
                 true => {
-                    let _infallible = writeln!(text, "{line}");
+                    let _infallible = writeln!(text, "{}", escaped(&line));
                 }
                 false => describe(&line, &mut text),
             }
@@ -68,6 +68,20 @@ fn show(given: &Arguments) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Formats a line as JSON, without control characters. JSON does not require an escape for U+007F to U+009F, but a
+/// terminal would interpret them.
+fn escaped(line: &Value) -> String {
+    let mut out = String::new();
+    for letter in line.to_string().chars() {
+        // Writing to a `String` cannot fail.
+        let _ = match letter.is_control() {
+            true => write!(out, "\\u{:04x}", u32::from(letter)),
+            false => out.write_char(letter),
+        };
+    }
+    out
 }
 
 /// Formats a request as a readable line.
@@ -166,5 +180,13 @@ mod tests {
         let mut out = String::new();
         describe(&json!({ "dropped": 7 }), &mut out);
         assert_eq!(out, "(7 requests were not shown)\n");
+    }
+
+    #[test]
+    fn json_has_no_control_characters() {
+        let line = json!({ "uri": "/x\u{1b}\u{7f}\u{9b}2J\n\u{e4}" });
+        let text = escaped(&line);
+        assert_eq!(text, "{\"uri\":\"/x\\u001b\\u007f\\u009b2J\\n\u{e4}\"}");
+        assert_eq!(serde_json::from_str::<Value>(&text).ok(), Some(line));
     }
 }
