@@ -4,8 +4,14 @@ use std::io::Write as _;
 
 /// Writes text to standard output. A closed pipe is not an error.
 pub(super) fn print(text: impl AsRef<[u8]>) {
+    let _ = try_print(text);
+}
+
+/// Writes text to standard output. Returns an error if the reader, such as head(1), has closed the pipe.
+pub(super) fn try_print(text: impl AsRef<[u8]>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
+    out.write_all(text.as_ref())?;
+    out.flush()
 }
 
 /// Writes text to standard error, where nginx writes everything except `-T`.

@@ -7,16 +7,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::{print, print_error, try_print};
 
-/// Timeout of a response.
+/// Timeout of each step of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size of a response in bytes: that of a thousand locations is smaller.
@@ -51,7 +51,9 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
             print(text);
             return ExitCode::SUCCESS;
         }
-        print(format!("{clear}{text}\n"));
+        if try_print(format!("{clear}{text}\n")).is_err() {
+            return ExitCode::SUCCESS;
+        }
         before = now;
         std::thread::sleep(PAUSE);
     }
@@ -68,10 +70,11 @@ fn snapshot(url: &str) -> Result<Value, String> {
         format!("{host}:80")
     };
     let failed = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(&address).map_err(|error| {
+    let mut stream = connect(&address).map_err(|error| {
         format!("{error}; the address is that of a location with \"dashboard;\" in a running server")
     })?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     // HTTP/1.0, in which bodies are not chunked.
     let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(failed)?;
@@ -84,6 +87,18 @@ fn snapshot(url: &str) -> Result<Value, String> {
         return Err(format!("status {status}; the address is that of a location with \"dashboard;\""));
     }
     serde_json::from_str(body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
+}
+
+/// Connects to the first of the host's addresses that accepts. Returns the error of the last address otherwise.
+fn connect(host: &str) -> std::io::Result<TcpStream> {
+    let mut failure = std::io::ErrorKind::NotFound.into();
+    for address in host.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// Number of times in each histogram bucket.

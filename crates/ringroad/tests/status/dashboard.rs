@@ -1,11 +1,12 @@
 //! `dashboard`: the page in Debian's chromium, with requests and a dead upstream in its data. The page loads nothing
 //! from other servers, and its policy forbids it. Without chromium the test prints that it is skipped, and passes.
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{BINARY, ours_only};
+use crate::common::{BINARY, Running, ours_only};
 use serde_json::{Value, json};
 use testkit::origin::Reply;
 use testkit::wait::{self, Deadline};
@@ -192,4 +193,23 @@ fn a_terminal_shows_the_same_values() {
     assert_eq!(done.status.code(), Some(1));
     assert!(done.stderr.contains("the location has no \"dashboard;\""), "{}", done.stderr);
     assert_eq!(testkit::program::run(BINARY, &["stat"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_terminal_view_ends_when_its_reader_ends() {
+    if !ours_only("ringroad stat") {
+        return;
+    }
+    let site = start();
+    let url = format!("http://{}/status", site.server.addr(0));
+    let child = Command::new(BINARY).args(["stat", &url]).stdout(Stdio::piped()).spawn();
+    let mut child = Running(child.expect("it starts"));
+    let mut first = [0; 1];
+    let mut stdout = child.0.stdout.take().expect("it is piped");
+    stdout.read_exact(&mut first).expect("it prints");
+    drop(stdout);
+    let ended = wait::until("the end", Deadline::after(Duration::from_secs(60)), || {
+        child.0.try_wait().expect("it is ours")
+    });
+    assert!(ended.expect("the next write fails").success());
 }
