@@ -21,7 +21,7 @@ use crate::wire::WireWriter;
 use crate::{Outgoing, OutgoingBody, Settings};
 use exchange::client::Client;
 use exchange::request::Request;
-use transfer::incoming::{BodyAborted, IncomingBody, Piece};
+use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BUFFERS_MAX, Piece};
 use transfer::received::ReceivedBody;
 
 /// Reason why a request was not sent completely.
@@ -124,23 +124,54 @@ fn has_trailers(outgoing: &Outgoing) -> bool {
 /// Sends bytes from memory without copying.
 async fn send_all(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendFailure> {
     let mut data = Segments::from(head);
-    let mut pieces = 1;
-    let most = out.framing.piece_max();
-    for piece in body.iter().flat_map(|piece| split(piece, most)) {
-        if pieces + out.segments_each() > SEGMENTS_MAX {
-            out.send(std::mem::take(&mut data), Follows::More).await?;
-            pieces = 0;
-        }
-        out.push(&mut data, smallvec![Source::SharedBytes(piece)]);
-        pieces += out.segments_each();
+    for piece in body {
+        out.push(&mut data, smallvec![Source::SharedBytes(piece)]).await?;
     }
     out.end(data).await
 }
 
-/// Splits a piece into parts of at most `most` bytes.
-fn split(piece: &SharedBytes, most: u64) -> impl Iterator<Item = SharedBytes> {
-    let (len, most) = (piece.len(), usize::try_from(most).unwrap_or(usize::MAX));
-    (0..len).step_by(most).map(move |start| piece.part(start..len.min(start.saturating_add(most))))
+/// Appends a piece of the body with its framing, as far as there is space for its segments and for the end of the body. Removes the
+/// appended bytes from `piece`; returns whether these were all.
+fn frame(framing: BodyFraming, data: &mut Segments, piece: &mut Piece) -> bool {
+    while !piece.is_empty() {
+        let part = take_front(piece, framing.piece_max());
+        let len = part.iter().map(|source| source.bytes().len() as u64).sum();
+        if data.parts().count() + part.len() + FRAMING_SEGMENTS > SEGMENTS_MAX {
+            piece.insert_many(0, part);
+            return false;
+        }
+        // An empty chunk or record would end the body.
+        if len == 0 {
+            continue;
+        }
+        let (before, after) = framing.around(len);
+        data.push(Source::Vec(before));
+        part.into_iter().for_each(|source| data.push(source));
+        data.push(Source::Static(after));
+    }
+    true
+}
+
+/// Number of segments of framing: before and after a piece, and after the body.
+const FRAMING_SEGMENTS: usize = 3;
+
+/// Removes the first `most` bytes of a piece and returns them, in at most [`PIECE_BUFFERS_MAX`] buffers.
+fn take_front(piece: &mut Piece, most: u64) -> Piece {
+    let (mut front, mut space) = (Piece::new(), usize::try_from(most).unwrap_or(usize::MAX));
+    while space > 0 && front.len() < PIECE_BUFFERS_MAX && !piece.is_empty() {
+        let source = piece.remove(0);
+        let len = source.bytes().len();
+        if len <= space {
+            space -= len;
+            front.push(source);
+        } else {
+            let bytes = shared(source);
+            front.push(Source::SharedBytes(bytes.part(0..space)));
+            piece.insert(0, Source::SharedBytes(bytes.part(space..len)));
+            space = 0;
+        }
+    }
+    front
 }
 
 /// Converts to memory of which several parts can be sent.
@@ -166,7 +197,7 @@ async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Resul
             return Err(SendFailure::Local(read.err().unwrap_or(Errno::IO)));
         };
         offset += u64::from(count);
-        out.push(&mut data, smallvec![Source::Buf(buf)]);
+        out.push(&mut data, smallvec![Source::Buf(buf)]).await?;
         if offset < len {
             out.send(std::mem::take(&mut data), Follows::More).await?;
         }
@@ -180,7 +211,7 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
     let mut piece = incoming.try_next();
     loop {
         if let Some(bytes) = piece {
-            out.push(&mut data, bytes);
+            out.push(&mut data, bytes).await?;
         }
         if !data.is_empty() {
             out.send(std::mem::take(&mut data), Follows::Later).await?;
@@ -207,36 +238,12 @@ struct Out {
 }
 
 impl Out {
-    /// Returns the maximum number of segments per piece, including its framing.
-    fn segments_each(&self) -> usize {
-        if self.is_bare() { 1 } else { 3 }
-    }
-
-    /// Whether a piece is sent without framing at this level.
-    fn is_bare(&self) -> bool {
-        matches!(self.framing, BodyFraming::Plain | BodyFraming::Frames)
-    }
-
-    /// Appends a piece of the body with its framing.
-    fn push(&self, data: &mut Segments, piece: Piece) {
-        if self.is_bare() {
-            piece.into_iter().for_each(|source| data.push(source));
-            return;
+    /// Appends a piece of the body with its framing, and sends the bytes before it if they have too many segments.
+    async fn push(&mut self, data: &mut Segments, mut piece: Piece) -> Result<(), SendFailure> {
+        while !frame(self.framing, data, &mut piece) {
+            self.send(std::mem::take(data), Follows::More).await?;
         }
-        let len = piece.iter().map(|source| source.bytes().len() as u64).sum();
-        let most = self.framing.piece_max();
-        if len > most {
-            for source in piece {
-                for part in split(&shared(source), most) {
-                    self.push(data, smallvec![Source::SharedBytes(part)]);
-                }
-            }
-            return;
-        }
-        let (before, after) = self.framing.around(len);
-        data.push(Source::Vec(before));
-        piece.into_iter().for_each(|source| data.push(source));
-        data.push(Source::Static(after));
+        Ok(())
     }
 
     /// Sends the last bytes and the end of the body.
@@ -273,5 +280,64 @@ impl Out {
         .await;
         record.bytes_sent.set(writer.sent());
         result.map_err(SendFailure::Send)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &[u8] = b"head";
+
+    /// Returns the sends of a body piece, with the number of their segments.
+    fn sends(framing: BodyFraming, lens: &[usize]) -> Vec<(usize, Vec<u8>)> {
+        let mut piece: Piece = lens.iter().map(|&len| Source::Vec(vec![b'x'; len])).collect();
+        let (mut data, mut sends) = (Segments::from(HEAD.to_vec()), Vec::new());
+        loop {
+            let is_done = frame(framing, &mut data, &mut piece);
+            let bytes = data.parts().flat_map(|part| part.bytes().to_vec()).collect();
+            sends.push((data.parts().count(), bytes));
+            if is_done {
+                return sends;
+            }
+            data = Segments::new();
+        }
+    }
+
+    /// Returns the lengths of the records that follow the head.
+    fn record_lens(bytes: &[u8]) -> Vec<usize> {
+        let (mut lens, mut rest) = (Vec::new(), &bytes[HEAD.len()..]);
+        while let [1, 5, 0, 1, high, low, padding, 0, behind @ ..] = rest {
+            let len = usize::from(u16::from_be_bytes([*high, *low]));
+            lens.push(len);
+            rest = &behind[len + usize::from(*padding)..];
+        }
+        assert!(rest.is_empty(), "records without a gap");
+        lens
+    }
+
+    #[test]
+    fn eight_buffers_above_one_record_are_one_send() {
+        for len in [8192, 9000, 9362] {
+            let sends = sends(BodyFraming::Records, &[len; PIECE_BUFFERS_MAX]);
+            let [(segments, bytes)] = &sends[..] else { panic!("{} sends", sends.len()) };
+            assert!(*segments < SEGMENTS_MAX, "there is space for the end");
+            assert_eq!(record_lens(bytes), [65_528, PIECE_BUFFERS_MAX * len - 65_528]);
+        }
+    }
+
+    #[test]
+    fn a_piece_with_too_many_segments_is_several_sends() {
+        let sends = sends(BodyFraming::Records, &[1 << 20, 1]);
+        assert!(sends.len() > 1 && sends.iter().all(|(segments, _)| *segments < SEGMENTS_MAX));
+        let bytes = sends.into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
+        let lens = record_lens(&bytes);
+        assert_eq!((lens.iter().sum::<usize>(), lens[0], lens.len()), ((1 << 20) + 1, 65_528, 17));
+    }
+
+    #[test]
+    fn a_piece_is_one_chunk_and_bare_bytes_have_no_framing() {
+        assert_eq!(sends(BodyFraming::Chunks, &[1, 2]), [(5, b"head3\r\nxxx\r\n".to_vec())]);
+        assert_eq!(sends(BodyFraming::Plain, &[1, 2]), [(3, b"headxxx".to_vec())]);
     }
 }
