@@ -119,12 +119,20 @@ impl Live {
         {
             self.keep_alive &= result.is_ok();
             self.sending = None;
+            self.restart_timer();
             let is_stream = matches!(self.link.as_deref(), Some(Link { wire: Wire::Stream(_), .. }));
             if is_stream && matches!(result, Err(SendFailure::Client(_))) {
                 return Err(Fault::Request);
             }
         }
         Ok(())
+    }
+
+    /// Restarts `proxy_read_timeout`, unless the timer is in use for the remainder of the request.
+    pub(super) fn restart_timer(&mut self) {
+        if let (None, Some(link)) = (&self.sending, &self.link) {
+            link.timer.set(rt::now() + self.read_timeout);
+        }
     }
 
     /// Counts the upstream as busy from here on.
@@ -422,6 +430,7 @@ impl BodySource for Direct {
         if let Some(delay) = &mut self.delay {
             ready!(std::pin::Pin::new(delay).poll(context));
             self.delay = None;
+            self.live.restart_timer();
         }
         match ready!(self.live.poll_next(context)) {
             Ok(Some(buf)) => {

@@ -368,6 +368,7 @@ impl Attempt<'_> {
         let mut live = Live::new(link, decoder, body_start, record, keep_alive, read_timeout);
         live.continue_sending(sending);
         live.limit_until(self.outgoing.deadline);
+        live.restart_timer();
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
             live.shrink();

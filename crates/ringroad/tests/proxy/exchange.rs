@@ -3,6 +3,8 @@
 //!
 //! Changes to a response's fields and the choice of a server are tested elsewhere (`proxy_*`).
 
+use std::time::Duration;
+
 use crate::common::{BINARY, ours_only};
 use testkit::origin::{At, Do, Origin, Reply};
 use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup, process};
@@ -43,6 +45,47 @@ fn setup(origin: &Origin) -> Setup {
 
 fn start(origin: &Origin) -> Server {
     setup(origin).start(BINARY)
+}
+
+/// A body that is not buffered gets the complete `proxy_read_timeout` after the header section, and after a delay by
+/// `proxy_limit_rate`.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the origin is slow: the test does not wait for an event")]
+fn the_read_timeout_of_an_unbuffered_body_begins_when_it_is_read() {
+    const BYTES: u64 = 2000;
+    let origin = Origin::start(|request| {
+        // Part of the timeout passes before the header section.
+        std::thread::sleep(Duration::from_millis(300));
+        let sent = if request.target == "/limited" { BYTES } else { 1 };
+        Reply::ok().content(Content::new(1, BYTES + 1)).at(At::Body(sent), Do::Hang)
+    });
+    let locations = "proxy_buffering off; proxy_read_timeout 3s;
+        location = /body { proxy_pass http://@ORIGIN@; }
+        location = /limited { proxy_limit_rate 1000; proxy_pass http://@ORIGIN@; }";
+    let conf = CONF
+        .replace("@SERVER@", locations)
+        .replace("up '", "up '$upstream_header_time|$upstream_response_time|");
+    let server = Setup::new(&conf)
+        .origin(&origin)
+        .upstream("OTHER", origin.addr())
+        .value("THREADS", "1")
+        .value("EVENTS", "")
+        .value("KEEP", "")
+        .start(BINARY);
+    let clients = ["/body", "/limited"].map(|target| {
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    });
+    let log = server.wait_for_access_log(2, Deadline::default());
+    let times = log.lines().map(|line| {
+        let times: Vec<f64> = line.split('|').take(2).map(|time| time.parse().expect("a time")).collect();
+        times[1] - times[0]
+    });
+    // Times in the log are rounded to milliseconds.
+    let times: Vec<f64> = times.collect();
+    assert!(times[0] > 2.99 && times[1] > 4.99, "{times:?}");
+    drop(clients);
 }
 
 /// Waits until the access log has this many lines; returns the last one, split into fields.
