@@ -73,6 +73,24 @@ fn a_sticky_cookie_selects_the_same_server() {
     assert_eq!(moved.head.all("Set-Cookie").count(), 2, "one of ours, whatever was tried");
 }
 
+/// Only the client whose request is sent to a server gets the cookie, and the cookie is not stored.
+#[test]
+fn a_sticky_cookie_is_set_in_a_location_with_a_cache() {
+    if !ours_only("Debian's has no sticky") {
+        return;
+    }
+    let origins = [Origin::start(|_| Reply::text("0"))];
+    let cache = "proxy_cache c; proxy_cache_valid 1h; add_header X-Cache $upstream_cache_status;";
+    let conf = conf(&origins, "", "server @0; sticky cookie srv;", cache);
+    let server = serve(&conf.replace("http {", "http { proxy_cache_path cache keys_zone=c:1m;"));
+    for (status, cookies) in [("MISS", 1), ("HIT", 0)] {
+        let response = send_request(&server, &[]);
+        assert_eq!(response.field("X-Cache"), Some(status));
+        let ours = response.head.all("Set-Cookie").filter(|cookie| cookie.starts_with("srv="));
+        assert_eq!(ours.count(), cookies, "{status}");
+    }
+}
+
 #[test]
 fn a_route_or_a_session_selects_the_server() {
     if !ours_only("Debian's has no sticky") {

@@ -33,6 +33,7 @@ use crate::caching::settings::CacheConf;
 use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome};
 use crate::caching::tasks::Cache;
 use crate::caching::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
+use crate::peers::sticky::SetCookie;
 use crate::{Failure, Reply, ReplyBody, state};
 use exchange::request::Request;
 use telemetry::Level;
@@ -100,8 +101,8 @@ struct Handed {
     event: Event,
 }
 
-/// The response, the upstream tries, and the cache record of the fetch.
-type Handing = (FetchResult, Option<state::Tries>, Record);
+/// The response, the upstream tries, the cookie of `sticky cookie`, and the cache record of the fetch.
+type Handing = (FetchResult, Option<state::Tries>, Option<SetCookie>, Record);
 
 impl Fetch {
     /// Fetches for this request alone: other requests do not wait for it. `stores` is whether the response may be stored.
@@ -120,9 +121,13 @@ impl Fetch {
         let fetch = Rc::new(self);
         spawn(child, Rc::clone(&fetch), lead, Some(handed.clone()));
         or_disconnected(request, handed.event.wait()).await?;
-        let Some((result, tries, record)) = handed.slot.take() else { return Err(Failure::Status(500)) };
+        let handing = handed.slot.take();
+        let Some((result, tries, cookie, record)) = handing else { return Err(Failure::Status(500)) };
         if let Some(tries) = tries {
             request.extensions.insert(tries);
+        }
+        if let Some(cookie) = cookie {
+            request.extensions.insert(cookie);
         }
         let own = record::of(request);
         (own.forwarded_status, own.stored, own.unstored) =
@@ -657,8 +662,9 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         }
         if let Some(handed) = handed {
             let tries = child.extensions.remove::<state::Tries>();
+            let cookie = child.extensions.remove::<SetCookie>();
             let record = record::of(&mut child).clone();
-            *handed.slot.borrow_mut() = Some((result, tries, record));
+            *handed.slot.borrow_mut() = Some((result, tries, cookie, record));
             handed.event.set();
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
