@@ -20,7 +20,7 @@ use rt::net::{ConnectError, ConnectOptions, ConnectStep};
 use rt::{Socket, Timer};
 use tls::handshake;
 
-use crate::h2::Connection;
+use crate::h2::{Connection, Idle};
 use crate::peers::{Group, Keepalive};
 use crate::secure::{Secure, SecureError};
 use crate::wire::Wire;
@@ -137,8 +137,7 @@ impl IdlePool {
         }
     }
 
-    /// Begins a stream of a connection to this address, like [`IdlePool::take`]. Idle HTTP/2 connections have a limit too: the least
-    /// recently used are closed.
+    /// Begins a stream of a connection to this address, like [`IdlePool::take`].
     pub(super) fn join(
         &self,
         address: &PeerAddr,
@@ -156,6 +155,18 @@ impl IdlePool {
             shared.remove(slot).connection.close();
         }
         Some(link)
+    }
+
+    /// Closes the idle HTTP/2 connections above the limit, the least recently used first.
+    fn limit_shared(&self) {
+        let mut shared = self.thread.local::<Pools>().shared.borrow_mut();
+        let is_idle = |one: &SharedLink| one.key == self.key && one.connection.idle_since().is_some();
+        let count = shared.iter().filter(|one| is_idle(one)).count();
+        for _ in self.keepalive.idle_max..count {
+            let idle = shared.iter().enumerate().filter(|(_, one)| is_idle(one));
+            let oldest = idle.min_by_key(|(_, one)| one.connection.idle_since()).map(|(slot, _)| slot);
+            oldest.into_iter().for_each(|slot| shared.remove(slot).connection.close());
+        }
     }
 
     fn accepts(&self, link: &Link) -> bool {
@@ -244,21 +255,16 @@ impl Link {
     /// Switches to HTTP/2: this exchange uses the first stream, other exchanges may use further streams.
     pub(super) fn multiplex(self) -> Box<Link> {
         let Link { wire, opened, route, pool, slot, .. } = self;
-        let idle = pool.as_ref().map(|pool| pool.keepalive.timeout);
+        let idle = pool
+            .clone()
+            .map(|pool| Idle { time: pool.keepalive.timeout, begins: Box::new(move || pool.limit_shared()) });
         let connection = Connection::start(Box::new(wire), slot, idle);
         let key = pool.as_ref().map_or(Key { group: 0, location: None }, |pool| pool.key);
         let shared = SharedLink { connection, key, opened, route };
         let link = shared.link();
         match pool.filter(|pool| pool.may_reuse(1, opened)) {
             Some(pool) => {
-                let mut others = pool.thread.local::<Pools>().shared.borrow_mut();
-                let idle = others.iter().filter(|one| one.key == pool.key && one.connection.is_idle());
-                if idle.count() >= pool.keepalive.idle_max {
-                    let oldest =
-                        others.iter().position(|one| one.key == pool.key && one.connection.is_idle());
-                    oldest.into_iter().for_each(|slot| others.remove(slot).connection.close());
-                }
-                others.push(shared);
+                pool.thread.local::<Pools>().shared.borrow_mut().push(shared);
             }
             None => shared.connection.close(),
         }
@@ -297,7 +303,7 @@ impl Pools {
             return true;
         }
         let mut shared = self.shared.borrow_mut();
-        let idle = shared.iter().position(|one| one.connection.is_idle() && !one.connection.is_closing());
+        let idle = shared.iter().position(|one| one.connection.idle_since().is_some());
         idle.map(|slot| shared.remove(slot).connection.close()).is_some()
     }
 

@@ -807,6 +807,43 @@ fn a_dead_upstream_connection_is_not_used_again() {
     wait::until("another connection", Deadline::default(), answered).expect("the dead one is left");
 }
 
+/// `keepalive` limits idle connections: of two connections that become idle, the server closes one.
+#[test]
+fn idle_connections_above_the_limit_are_closed() {
+    let (go, gone) = channel();
+    let (gone, closed) = (Mutex::new(gone), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&closed);
+    // SETTINGS_MAX_CONCURRENT_STREAMS: each exchange needs a connection.
+    let app = Http2Origin::start(&setting(3, 1), move |conn| {
+        // An idle connection is not closed by the origin.
+        conn.sender().set_read_timeout(None).expect("a socket");
+        while let Some(asked) = conn.request() {
+            conn.head(asked.stream, 200, &[], false);
+            conn.data(asked.stream, b"one ", false);
+            gone.lock().expect("no panic").recv().expect("the test goes on");
+            conn.data(asked.stream, b"two", true);
+        }
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let conf = CONF.replace("keepalive 8;", "keepalive 1; keepalive_timeout 1h;");
+    let server = Setup::new(&conf).value("APP", &app.address()).value("OTHER", &app.address()).start(BINARY);
+    let mut client = http2::connect(&server);
+    let streams = [(); 2].map(|()| {
+        let stream = client.ask("/stream/held");
+        client.until(|client| client.streams.get(&stream).is_some_and(|got| got.body == b"one "));
+        stream
+    });
+    assert_eq!(app.connections(), 2);
+    (0..3).for_each(|_| go.send(()).expect("the origin waits"));
+    for stream in streams {
+        assert_eq!(client.response(stream).text(), "one two");
+    }
+    let is_closed = || (closed.load(Ordering::Relaxed) == 1).then_some(());
+    wait::until("the end of a connection", Deadline::default(), is_closed).expect("the limit is 1");
+    let stream = client.ask("/a");
+    assert_eq!((client.response(stream).text().as_str(), app.connections()), ("one two", 2));
+}
+
 /// Open streams are completed under their configuration, and later requests use new connections.
 #[test]
 fn open_streams_are_completed_after_a_reload() {

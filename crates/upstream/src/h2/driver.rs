@@ -11,7 +11,7 @@ use rt::Timer;
 use rt::local::Counted;
 
 use super::stream::{Heads, Stream};
-use super::{Connection, Cut, OUT_BYTES_MAX, PROBE_MAX, State};
+use super::{Connection, Cut, Idle, OUT_BYTES_MAX, PROBE_MAX, State};
 use transfer::duplex::Duplex;
 
 /// Maximum number of consecutive receives and sends; then other tasks get their turn.
@@ -22,7 +22,7 @@ pub(super) async fn drive(
     connection: Rc<Connection>,
     wire: Box<dyn Duplex>,
     _place: Option<Counted>,
-    idle: Duration,
+    idle: Option<Idle>,
 ) {
     let credited_at = rt::now();
     let mut driver = Driver { wire, flying: None, input: Vec::new(), timer: Timer::new(), idle, credited_at };
@@ -53,8 +53,7 @@ struct Driver {
     /// An incomplete frame.
     input: Vec<u8>,
     timer: Timer,
-    /// Keep-alive time without an exchange.
-    idle: Duration,
+    idle: Option<Idle>,
     /// Time up to which the elapsed time was credited to the upstream.
     credited_at: Instant,
 }
@@ -117,8 +116,12 @@ impl Driver {
             ((state.users == 0).then_some(state.idle_since), state.probed_at)
         };
         connection.driver.set(Some(context.waker().clone()));
+        if let (Some(idle), Some(_)) = (&self.idle, idle_since) {
+            (idle.begins)();
+        }
+        let time = self.idle.as_ref().map_or(Duration::ZERO, |idle| idle.time);
         let probe = probed_at.map(|at| at + PROBE_MAX);
-        let until = idle_since.map(|since| since + self.idle).into_iter().chain(probe).min();
+        let until = idle_since.map(|since| since + time).into_iter().chain(probe).min();
         match until {
             Some(until) => self.timer.set(until),
             None => self.timer.clear(),

@@ -141,14 +141,18 @@ const PROBE_AFTER: Duration = Duration::from_secs(2);
 /// ("too_many_pings").
 const PROBES_IN_A_ROW: u32 = 2;
 
+/// How a connection is kept alive without an exchange.
+pub(super) struct Idle {
+    /// Maximum time.
+    pub(super) time: Duration,
+    /// Called after the last exchange has ended.
+    pub(super) begins: Box<dyn Fn()>,
+}
+
 impl Connection {
-    /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. Without exchanges it is kept alive for `idle`;
-    /// if that is `None` it ends with its first exchange.
-    pub(super) fn start(
-        wire: Box<dyn Duplex>,
-        slot: Option<Counted>,
-        idle: Option<Duration>,
-    ) -> Rc<Connection> {
+    /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. If `idle` is `None` it ends with its first
+    /// exchange.
+    pub(super) fn start(wire: Box<dyn Duplex>, slot: Option<Counted>, idle: Option<Idle>) -> Rc<Connection> {
         let limits = Limits { streams_max: 0, initial_window: WINDOW_BYTES, head_max: HEAD_MAX };
         let mut out = Vec::new();
         let session = Session::client(limits, &mut out);
@@ -166,7 +170,7 @@ impl Connection {
             cut: None,
         };
         let connection = Rc::new(Connection { state: RefCell::new(state), driver: Cell::new(None) });
-        rt::spawn(driver::drive(Rc::clone(&connection), wire, slot, idle.unwrap_or_default()));
+        rt::spawn(driver::drive(Rc::clone(&connection), wire, slot, idle));
         connection
     }
 
@@ -182,9 +186,11 @@ impl Connection {
             && state.session.may_open()
     }
 
-    /// Whether no exchange uses it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.state.borrow().users == 0
+    /// Returns the time since when no exchange uses it; `None` if it is in use or ends.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        let is_idle = state.users == 0 && !state.is_closing && state.cut.is_none();
+        is_idle.then_some(state.idle_since)
     }
 
     /// Whether it has ended, or accepts no further exchanges.
