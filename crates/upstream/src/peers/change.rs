@@ -67,7 +67,7 @@ impl Group {
         !needs_support || self.method.takes_backup()
     }
 
-    /// Changes the server with this ID, and other servers of its name. Requests in flight continue.
+    /// Changes the server with this ID, and other addresses of its directive. Requests in flight continue.
     pub fn change(&self, id: u32, change: &ServerChange) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;
@@ -77,7 +77,7 @@ impl Group {
         .is_some()
     }
 
-    /// Removes the server with this ID, and other servers of its name. Requests in flight continue.
+    /// Removes the server with this ID, and other addresses of its directive. Requests in flight continue.
     pub fn remove(&self, id: u32) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;
@@ -122,12 +122,12 @@ impl Group {
         self.peers(rt::now()).into_iter().find(|peer| peer.id == id)
     }
 
-    /// Changes the lines; `change` gets a function that finds a server's text by ID.
+    /// Changes the lines; `change` gets a function that finds the text of a server's line by ID.
     fn with_lines<T>(&self, change: impl FnOnce(&mut Vec<Line>, &dyn Fn(u32) -> Option<Arc<str>>) -> T) -> T {
         let mut state = self.state().lock();
         let peers = state.sets.iter().flat_map(|set| &set.peers);
-        let names: Vec<(u32, Arc<str>)> = peers.map(|peer| (peer.id, Arc::clone(&peer.server))).collect();
-        let find = |id| names.iter().find(|(known, _)| *known == id).map(|(_, server)| Arc::clone(server));
+        let texts: Vec<(u32, Arc<str>)> = peers.map(|peer| (peer.id, Arc::clone(&peer.line))).collect();
+        let find = |id| texts.iter().find(|(known, _)| *known == id).map(|(_, text)| Arc::clone(text));
         let shape = state.shape();
         let mut lines = shape.lines.to_vec();
         let done = change(&mut lines, &find);

@@ -34,8 +34,10 @@ pub(super) struct Peer {
     pub(super) id: PeerId,
     pub(super) address: PeerAddr,
     pub(super) name: Arc<str>,
-    /// Address as configured.
+    /// Address as configured; for an SRV record its target.
     pub(super) server: Arc<str>,
+    /// Address in the `server` directive.
+    pub(super) line: Arc<str>,
     /// ID in cookies and routes; empty if unused.
     pub(super) sid: Sid,
     pub(super) weight: i64,
@@ -355,6 +357,7 @@ impl State {
         let sid =
             if self.shape.with_sids { Sid::of(line.route.as_deref(), &address.name) } else { Sid::default() };
         self.sets[usize::from(backup)].peers.push(Peer {
+            line: Arc::clone(&line.text),
             sid,
             weight,
             effective,
@@ -374,6 +377,7 @@ impl State {
             address: address.address.clone(),
             name: Arc::clone(&address.name),
             server: Arc::clone(server),
+            line: Arc::clone(server),
             sid: Sid::default(),
             weight,
             current: 0,

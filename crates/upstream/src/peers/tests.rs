@@ -549,6 +549,14 @@ fn srv_records_provide_weights_names_and_backups() {
     assert_eq!(bench.run_failing(1, "ab"), "c");
     let pick = bench.select().choose(bench.now).expect("the backup");
     assert_eq!(&*pick.server, "srv.example");
+    // A change of one server applies to all servers of the directive.
+    let first = bench.group.peers(bench.now)[0].id;
+    let down = ServerChange { down: Some(true), ..ServerChange::default() };
+    assert!(bench.group.change(first, &down));
+    let conditions: Vec<_> = bench.group.peers(bench.now).iter().map(|peer| peer.condition).collect();
+    assert_eq!(conditions, [Condition::Down; 3]);
+    assert!(bench.group.remove(first));
+    assert!(bench.group.peers(bench.now).is_empty());
 }
 
 #[test]
