@@ -1,7 +1,7 @@
 //! The few combinators of futures that a server needs.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use crate::reactor;
@@ -52,6 +52,25 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
         }
     })
     .await
+}
+
+/// Waits for all of these futures, which make progress concurrently; returns their results in the same order. For a few futures: each
+/// wakeup polls all of them.
+pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let Poll::Ready(done) = future.as_mut().poll(context)
+            {
+                *output = Some(done);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
 }
 
 /// Lets the other ready tasks run first, within this turn. Continues immediately if there are none.

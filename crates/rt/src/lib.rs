@@ -43,7 +43,7 @@ use std::time::{Instant, SystemTime};
 pub use buffers::{
     BufferRequest, buffer, buffers_are_awaited, buffers_are_scarce, buffers_ran_out, try_buffer,
 };
-pub use combine::{Either, join, select, yield_now, yield_to_ready};
+pub use combine::{Either, join, join_all, select, yield_now, yield_to_ready};
 pub use disk_watch::DiskEvent;
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};

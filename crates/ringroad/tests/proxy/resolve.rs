@@ -380,6 +380,9 @@ fn servers_of_a_service_are_found_in_srv_records() {
         let response = client.get("/");
         assert_eq!((response.text().as_str(), response.field("server-name")), ("main", Some("main.example")));
     }
+    let lost =
+        "lost.example could not be resolved (3: Host not found) while resolving service http of name.example";
+    server.wait_for_log(lost, Deadline::default());
     main.refuse();
     main.end_connections();
     assert_eq!(client.get("/").text(), "spare", "those with a higher number are backups");

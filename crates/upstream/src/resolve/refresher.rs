@@ -254,9 +254,17 @@ impl RunTimeName {
         };
         let (services, holds) =
             self.resolver.look_up_service(&service_name(service, host), self.timeout).await?;
+        for (service, found) in &services {
+            if let Err(unresolved) = found {
+                let target = &service.target;
+                let what =
+                    format_args!("{target} could not be resolved ({unresolved}) while resolving {self}");
+                self.reporter.log(Level::Error, what);
+            }
+        }
         let found = services.iter().flat_map(|(service, addresses)| {
             let server: Arc<str> = service.target.to_string().into();
-            addresses.iter().map(move |&address| Found {
+            addresses.iter().flatten().map(move |&address| Found {
                 server: Some(Arc::clone(&server)),
                 weight: service.weight,
                 priority: service.priority,

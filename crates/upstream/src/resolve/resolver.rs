@@ -36,8 +36,8 @@ pub struct Resolver {
 /// Addresses of a name, and their expiry time.
 pub(crate) type Addresses = (Arc<[IpAddr]>, Instant);
 
-/// Servers of a service, each with its addresses.
-pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
+/// Servers of a service, each with its addresses or the reason why it has none.
+pub(super) type Services = Vec<(Service, Result<Vec<IpAddr>, Unresolved>)>;
 
 /// Cached results and lookups in flight.
 #[derive(Default)]
@@ -143,29 +143,35 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<Addresses, Unresolved> {
         let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
-        let now = rt::now();
-        let (lookup, stale) = match self.table().begin(&name, now)? {
-            LookupStart::Cached(found) => return Ok(found),
-            LookupStart::Joined(lookup, stale) => (lookup, stale),
-            LookupStart::Leader(lookup, done, stale) => {
-                let (resolver, lookup_too) = (Arc::clone(self), Arc::clone(&lookup));
-                rt::spawn(async move { resolver.lead(name, lookup_too, done, now + timeout).await });
-                (lookup, stale)
+        let deadline = rt::now() + timeout;
+        loop {
+            let (lookup, stale, is_leader) = match self.table().begin(&name, rt::now())? {
+                LookupStart::Cached(found) => return Ok(found),
+                LookupStart::Joined(lookup, stale) => (lookup, stale, false),
+                LookupStart::Leader(lookup, done, stale) => {
+                    let (resolver, name, lookup_too) = (Arc::clone(self), name.clone(), Arc::clone(&lookup));
+                    rt::spawn(async move { resolver.lead(name, lookup_too, done, deadline).await });
+                    (lookup, stale, true)
+                }
+            };
+            let timer = Timer::new();
+            timer.set(match stale {
+                Some(_) => deadline.min(lookup.started + STALE_AFTER),
+                None => deadline,
+            });
+            let outcome = match timer.limit(lookup.done.above(0)).await {
+                Ok(_) => lookup.outcome.get().cloned().unwrap_or(Err(Unresolved::TimedOut)),
+                Err(rt::Elapsed) => Err(Unresolved::TimedOut),
+            };
+            match (outcome, stale) {
+                // A negative response counts as a response.
+                (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => {
+                    return Ok(stale);
+                }
+                // The timeout of the request that began the lookup was shorter.
+                (Err(Unresolved::TimedOut), None) if !is_leader && rt::now() < deadline => {}
+                (outcome, _) => return outcome,
             }
-        };
-        let timer = Timer::new();
-        timer.set(match stale {
-            Some(_) => (now + timeout).min(lookup.started + STALE_AFTER),
-            None => now + timeout,
-        });
-        let outcome = match timer.limit(lookup.done.above(0)).await {
-            Ok(_) => lookup.outcome.get().cloned().unwrap_or(Err(Unresolved::TimedOut)),
-            Err(rt::Elapsed) => Err(Unresolved::TimedOut),
-        };
-        match (outcome, stale) {
-            // A negative response counts as a response.
-            (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => Ok(stale),
-            (outcome, _) => outcome,
         }
     }
 
@@ -273,8 +279,8 @@ impl Resolver {
         Err(Unresolved::Code(NXDOMAIN))
     }
 
-    /// Returns the servers of a service: the targets of its SRV records with their addresses. Targets without addresses are
-    /// omitted.
+    /// Returns the servers of a service: the targets of its SRV records with their addresses. All targets are resolved concurrently,
+    /// each within the complete `timeout`, so that a slow target does not affect the others.
     ///
     /// # Errors
     /// The error; if no target has addresses, that of the first target.
@@ -284,24 +290,22 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<(Services, Duration), Unresolved> {
         let name = Name::parse(text.as_bytes()).ok_or(Unresolved::Code(NXDOMAIN))?;
-        let deadline = rt::now() + timeout;
         let servers = self.servers().await;
+        let deadline = rt::now() + timeout;
         let found = self.follow(&servers, &name, Kind::Srv, deadline, Response::services).await;
         let (services, seconds) = found?;
-        let (mut holds, mut located, mut failure) = (self.holds(seconds), Vec::new(), None);
-        for service in services {
-            match self.addresses(&service.target, deadline).await {
-                Ok((addresses, their)) => {
-                    holds = holds.min(their);
-                    located.push((service, addresses));
-                }
-                Err(unresolved) => failure = failure.or(Some(unresolved)),
-            }
+        let deadline = rt::now() + timeout;
+        let found = services.iter().map(|service| self.addresses(&service.target, deadline));
+        let found = rt::join_all(found).await;
+        if let Some(&Err(failure)) = found.first()
+            && found.iter().all(Result::is_err)
+        {
+            return Err(failure);
         }
-        match (located.is_empty(), failure) {
-            (false, _) => Ok((located, holds)),
-            (true, failure) => Err(failure.unwrap_or(Unresolved::Code(NXDOMAIN))),
-        }
+        let least = found.iter().flatten().map(|(_, holds)| *holds).min();
+        let holds = self.holds(seconds).min(least.unwrap_or(TTL_MAX));
+        let found = found.into_iter().map(|found| found.map(|(addresses, _)| addresses));
+        Ok((services.into_iter().zip(found).collect(), holds))
     }
 
     /// Returns the time for which a result with this TTL is used.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use io::engine::{EngineConfig, NetKind};
 use rt::Runtime;
 use testkit::dns::{Answer, Kind, Record};
-use testkit::{DnsServer, TempDir};
+use testkit::{DnsServer, Gate, TempDir};
 
 use super::Unresolved;
 use super::refresher::{Reporter, SystemName, User};
@@ -123,6 +123,47 @@ fn a_response_is_valid_for_its_ttl_or_the_configured_time() {
             assert_eq!(dns.count(name, Kind::A), questions, "{more} {name}");
         }
     });
+}
+
+/// The first request leads the lookup with its short timeout, and the second one joins it.
+#[test]
+fn a_short_timeout_does_not_fail_another_request() {
+    let (dns, gate) = (DnsServer::start(), Gate::new());
+    let late = Box::new(Answer::addresses(&["10.0.0.1"], 60));
+    dns.set("a", Kind::A, Answer::Late(gate.clone(), late));
+    let resolver = of(&dns, "ipv6=off");
+    run(async {
+        let short = async {
+            let found = resolver.find(b"a", Duration::from_millis(10)).await;
+            gate.open();
+            found.err()
+        };
+        let (short, long) = rt::join(short, find(&resolver, "a")).await;
+        assert_eq!((short, long), (Some(Unresolved::TimedOut), Ok(addresses(&["10.0.0.1"]))));
+    });
+}
+
+#[test]
+fn targets_of_a_service_are_resolved_concurrently() {
+    let (dns, gate) = (DnsServer::start(), Gate::new());
+    let records = ["slow", "fast", "lost"].map(|name| Record::srv(1, 1, 80, name, 60));
+    dns.set("_http._tcp.a", Kind::Srv, Answer::Records(records.into()));
+    let slow = Box::new(Answer::addresses(&["10.0.0.1"], 60));
+    dns.set("slow", Kind::A, Answer::Late(gate.clone(), slow)).set_addresses("fast", &["10.0.0.2"], 60);
+    let resolver = of(&dns, "ipv6=off");
+    // The slow target responds only after the other one was queried.
+    let queried = std::thread::spawn(move || {
+        dns.wait_for_count("fast", Kind::A, 1);
+        gate.open();
+        dns
+    });
+    run(async {
+        let (found, _) = resolver.look_up_service("_http._tcp.a", PATIENCE).await.expect("servers");
+        let found: Vec<_> = found.into_iter().map(|(_, found)| found).collect();
+        let lost = Err(Unresolved::Code(3));
+        assert_eq!(found, [Ok(addresses(&["10.0.0.1"])), Ok(addresses(&["10.0.0.2"])), lost]);
+    });
+    drop(queried.join().expect("the other target was queried"));
 }
 
 #[test]
