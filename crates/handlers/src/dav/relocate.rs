@@ -3,7 +3,7 @@
 //! | source | destination | action |
 //! |---|---|---|
 //! | file | nothing, file or link | MOVE: a rename. COPY: a copy in the same directory, then a rename |
-//! | directory | nothing | MOVE: a rename, or COPY and a removal. COPY: a new directory, into which the tree is copied |
+//! | directory | nothing | MOVE: a rename; to another file system a complete COPY and a removal. COPY: a new directory, into which the tree is copied |
 //! | directory | anything, `Overwrite` not `F` | the destination is removed first |
 //! | any | itself, or one path below the other | 403 |
 
@@ -219,12 +219,23 @@ impl Job<'_> {
         }
         let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
         // The trailing slash is retained: for a link it means the target of the link.
-        if request.method == Method::Move && disk.rename(&self.from, &self.to).await.is_ok() {
-            return Ok(Step::Status(201));
+        if request.method == Method::Move {
+            match disk.rename(&self.from, &self.to).await {
+                Ok(()) => return Ok(Step::Status(201)),
+                // The destination is on another file system.
+                Err(OperationError { errno: Errno::XDEV, .. }) => {}
+                // The destination is below the source, through a link.
+                Err(OperationError { errno: Errno::INVAL, .. }) => {
+                    return Err(self.refusal(403, "collection "));
+                }
+                Err(trouble) => return Err(trouble.log(request, 404)),
+            }
         }
         disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
-        disk.copy_tree(request, from, &self.to).await?;
+        let failed = disk.copy_tree(request, from, &self.to).await?;
         if request.method == Method::Move {
+            // The source has the only copy of what could not be copied.
+            failed.map_or(Ok(()), Err)?;
             disk.remove_tree(request, from).await?;
         }
         Ok(Step::Status(201))

@@ -212,7 +212,9 @@ impl Disk {
                 let path = [&path, &b"/"[..], &entry.name].concat();
                 match FileType::from_raw_mode(entry.kind) {
                     FileType::Directory => left.push((path, None)),
-                    _ => log_failure(request, self.unlink(&path).await),
+                    _ => {
+                        log_failure(request, self.unlink(&path).await);
+                    }
                 }
             }
         }
@@ -221,19 +223,26 @@ impl Disk {
     }
 
     /// Copies the content of a directory to an existing directory. A link to a file is copied as that file, as in
-    /// nginx; other links are omitted.
-    pub(super) async fn copy_tree(&self, request: &Request, from: &[u8], to: &[u8]) -> Result<(), u16> {
+    /// nginx; other links are omitted, and so are special files. Returns the status of the first failure or omission,
+    /// if any.
+    pub(super) async fn copy_tree(
+        &self,
+        request: &Request,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<Option<u16>, u16> {
         // Through a link the destination may be inside the source, and the copy would never end.
         let target = self.stat(to).await.map_err(|trouble| trouble.log_failed(request))?;
         let mut left = vec![(from.to_vec(), to.to_vec(), None)];
         let mut times = Vec::new();
         let mut is_top = true;
+        let mut failed = None;
         while let Some((from, to, modified)) = left.pop() {
             let folder = match self.open_directory(&from).await {
                 Ok(folder) => folder,
                 Err(trouble) if is_top => return Err(trouble.log_failed(request)),
                 Err(trouble) => {
-                    log_failure(request, Err(trouble));
+                    failed = failed.or(log_failure(request, Err(trouble)));
                     continue;
                 }
             };
@@ -244,43 +253,46 @@ impl Disk {
                     Ok(entries) if entries.is_empty() => break,
                     Ok(entries) => entries,
                     Err(trouble) => {
-                        log_failure(request, Err(trouble));
+                        failed = failed.or(log_failure(request, Err(trouble)));
                         break;
                     }
                 };
                 for entry in entries {
-                    let Some(Ok(stat)) = entry.stat else { continue };
                     let from = [&from, &b"/"[..], &entry.name].concat();
                     let to = [&to, &b"/"[..], &entry.name].concat();
-                    match FileType::from_raw_mode(entry.kind) {
-                        FileType::Directory if (stat.device, stat.inode) == (target.device, target.inode) => {
-                        }
-                        FileType::Directory => {
+                    let kind = FileType::from_raw_mode(entry.kind);
+                    let stat = match kind {
+                        FileType::Symlink => self.link_target(request, &from).await,
+                        _ => entry.stat.and_then(Result::ok),
+                    };
+                    let done = match (kind, stat) {
+                        (FileType::Directory, Some(stat))
+                            if (stat.device, stat.inode) != (target.device, target.inode) =>
+                        {
                             let mode = exchange::stored_file::directory_mode(stat.mode & 0o7777);
-                            log_failure(request, self.mkdir(&to, mode).await);
+                            let made = self.mkdir(&to, mode).await;
                             left.push((from, to, Some(stat.modified)));
+                            made
                         }
-                        FileType::RegularFile => {
-                            log_failure(request, self.copy_file(request, (&stat, None), &from, &to).await);
+                        (FileType::RegularFile | FileType::Symlink, Some(stat)) => {
+                            self.copy_file(request, (&stat, None), &from, &to).await
                         }
-                        FileType::Symlink => {
-                            if let Some(stat) = self.link_target(request, &from).await {
-                                log_failure(
-                                    request,
-                                    self.copy_file(request, (&stat, None), &from, &to).await,
-                                );
-                            }
+                        _ => {
+                            let path = files::display(&from);
+                            request.log(Level::Error, format_args!("\"{path}\" is omitted from the copy"));
+                            failed = failed.or(Some(500));
+                            continue;
                         }
-                        _ => {}
-                    }
+                    };
+                    failed = failed.or(log_failure(request, done));
                 }
             }
         }
         // Last, because creating entries in a directory changes its time.
         for (path, modified) in times {
-            log_failure(request, dress(path, None, modified).await);
+            failed = failed.or(log_failure(request, dress(path, None, modified).await));
         }
-        Ok(())
+        Ok(failed)
     }
 
     /// Returns the file that a link leads to, if it is one and the location follows all links.
@@ -390,11 +402,9 @@ async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     set.await.unwrap_or(Err(Errno::IO)).map_err(fault("utimensat()", &shown))
 }
 
-/// Logs a failure inside a tree.
-fn log_failure(request: &Request, done: Done) {
-    if let Err(trouble) = done {
-        trouble.log(request, 0);
-    }
+/// Logs a failure inside a tree, and returns its status.
+fn log_failure(request: &Request, done: Done) -> Option<u16> {
+    done.err().map(|trouble| trouble.log(request, 500))
 }
 
 fn fault(call: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> OperationError {
