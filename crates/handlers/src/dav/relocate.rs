@@ -48,10 +48,10 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
         let what = format_args!("both URI \"{shown}\" and \"Destination\" URI \"{destination}\" {what}");
         return Err(refusal(request, 409, what));
     }
-    let core = &request.scope().core;
-    if matches!(core.files.root, Root::Alias(_))
-        && !core.files.by_pattern
-        && uri.len() < core.files.location_prefix.len()
+    let rules = &request.scope().core.files;
+    if matches!(rules.root, Root::Alias(_))
+        && !rules.by_pattern
+        && !is_below(&uri, rules.location_prefix.as_bytes())
     {
         return Err(invalid(request, value));
     }
@@ -99,6 +99,13 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
         }
     };
     subrequest::parse_uri(request, path).map(|(path, _)| path).ok_or_else(|| invalid(request, value))
+}
+
+/// Whether the alias of a location with this prefix can replace the prefix in a URI, and the path remains below the
+/// alias. The URI itself has no segment `..`, but may have one without the prefix.
+fn is_below(uri: &[u8], prefix: &[u8]) -> bool {
+    let rest = uri.strip_prefix(prefix);
+    rest.is_some_and(|rest| rest != b".." && !rest.starts_with(b"../"))
 }
 
 /// Logs nginx's error for an invalid form of `Destination`.
@@ -282,6 +289,22 @@ mod tests {
             ("/r/a/b", "/r/a/c", Relation::Apart),
         ] {
             assert_eq!(relation(from.as_bytes(), to.as_bytes()), expected, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn a_destination_outside_the_alias_is_refused() {
+        for (uri, prefix, expected) in [
+            ("/dav/a", "/dav/", true),
+            ("/dav/", "/dav/", true),
+            ("/dav/..a", "/dav/", true),
+            ("/dav", "/dav/", false),
+            ("/xxxx../www/shell.php", "/dav/", false),
+            ("/dav/a", "/dav", true),
+            ("/dav../www/shell.php", "/dav", false),
+            ("/dav..", "/dav", false),
+        ] {
+            assert_eq!(is_below(uri.as_bytes(), prefix.as_bytes()), expected, "{uri} {prefix}");
         }
     }
 
