@@ -76,7 +76,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
         let text = group.state_text();
         let (to, bytes) = (path.clone(), text.clone().into_bytes());
         let number = group.next_save();
-        let done = rt::spawn_blocking(move || write(&to, &bytes, number)).await;
+        let done = rt::offload_file(move || write(&to, &bytes, number)).await;
         let failed = match done {
             Some(Ok(())) if group.state_text() == text => return,
             Some(Ok(())) => continue,
@@ -98,7 +98,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
 }
 
 /// Replaces the file atomically.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
 fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     use std::io::Write;
     let mut name = path.as_os_str().to_owned();

@@ -1,5 +1,5 @@
 //! Runs work on other threads that would occupy a worker thread for too long: [`offload`] for computation,
-//! [`spawn_blocking`] for calls that wait.
+//! [`offload_file`] for brief work on files, [`spawn_blocking`] for other calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -33,6 +33,12 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 /// server that does not respond delays other lookups, but never compression.
 pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&WAITING, work).await
+}
+
+/// As [`offload`], for brief work on files that no operation of the engine covers. It uses separate threads: a disk that
+/// does not respond delays neither computation nor lookups of names.
+pub async fn offload_file<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on(&FILES, work).await
 }
 
 async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
@@ -76,6 +82,11 @@ static COMPUTING: Pool = Pool::new(None);
 const WAITING_THREADS_MAX: usize = 8;
 
 static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
+
+/// Maximum number of threads for work on files. More threads would hardly make one disk faster.
+const FILE_THREADS_MAX: usize = 8;
+
+static FILES: Pool = Pool::new(Some(FILE_THREADS_MAX));
 
 /// Maximum number of jobs that wait for a thread. A compression job takes about a millisecond, so a full queue is a
 /// second of work for one CPU: further jobs would only be late.

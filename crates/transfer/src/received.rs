@@ -284,13 +284,13 @@ pub async fn create(
     // Another thread creates it, because this may take several calls, and each may wait for the disk.
     let (shown, levels) = (directory.to_owned(), levels.to_vec());
     let directory = shown.clone();
-    let made = rt::offload(move || make(&directory, &levels, named, start)).await;
+    let made = rt::offload_file(move || make(&directory, &levels, named, start)).await;
     let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
     Ok((rt::File::new(fd), path))
 }
 
 /// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
 fn make(
     directory: &Path,
     levels: &[u8],
@@ -324,7 +324,7 @@ fn make(
 }
 
 /// Creates the missing directories above a file, with these permissions.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
 pub fn create_parents(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(directory) = path.parent() else { return Err(Errno::NOENT) };
     let make = || match rustix::fs::mkdir(directory, mode) {

@@ -119,7 +119,7 @@ impl Manager {
                 return;
             }
             let waiting = Arc::clone(dir);
-            if rt::offload(move || waiting.try_lock()).await == Some(true) {
+            if rt::offload_file(move || waiting.try_lock()).await == Some(true) {
                 break;
             }
             rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
@@ -128,7 +128,7 @@ impl Manager {
         self.forget_all();
         self.entries.purges.follow().await;
         let owned = Arc::clone(dir);
-        rt::offload(move || set_aside(&owned)).await;
+        rt::offload_file(move || set_aside(&owned)).await;
         dir.begin_owning();
         dir.note(|name| Note::Owner { name });
     }

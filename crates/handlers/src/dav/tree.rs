@@ -366,7 +366,7 @@ impl Disk {
         if done.as_ref().is_err_and(|trouble| trouble.errno == Errno::NOENT) {
             let path = PathBuf::from(OsString::from_vec(to.to_vec()));
             let mode = Mode::from_raw_mode(directory_mode);
-            let made = rt::offload(move || received::create_parents(&path, mode)).await;
+            let made = rt::offload_file(move || received::create_parents(&path, mode)).await;
             made.unwrap_or(Err(Errno::IO)).map_err(fault("mkdir()", to))?;
             done = self.rename(from, to).await;
         }
@@ -388,12 +388,12 @@ fn temp_path_of(path: &[u8]) -> Vec<u8> {
 
 /// Sets the modification time of a file and, if given, its permissions, on another thread: the engines have no such
 /// operations.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
 async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     let time = Timespec { tv_sec: modified, tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };
     let shown = path.clone();
-    let set = rt::offload(move || {
+    let set = rt::offload_file(move || {
         if let Some(mode) = mode {
             rustix::fs::chmod(&*path, Mode::from_raw_mode(mode))?;
         }

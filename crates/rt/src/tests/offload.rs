@@ -7,7 +7,7 @@ use std::thread;
 
 use super::{run, settle};
 use crate::offload::QUEUE_MAX;
-use crate::{Either, offload, select, spawn, spawn_blocking, yield_now};
+use crate::{Either, offload, offload_file, select, spawn, spawn_blocking, yield_now};
 
 #[test]
 fn work_runs_on_a_pool_thread_and_its_result_returns() {
@@ -82,6 +82,25 @@ fn blocking_work_does_not_delay_computing_work() {
         assert_eq!(offload(|| 1).await, Some(1));
         drop(release);
         assert_eq!(spawn_blocking(|| 2).await, Some(2));
+    });
+}
+
+#[test]
+fn a_disk_that_does_not_respond_delays_no_other_work() {
+    run(|_| async {
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        // More jobs than threads of any kind.
+        for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
+            let released = std::sync::Arc::clone(&released);
+            spawn(async move {
+                offload_file(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
+            });
+        }
+        settle().await;
+        assert_eq!((offload(|| 1).await, spawn_blocking(|| 2).await), (Some(1), Some(2)));
+        drop(release);
+        assert_eq!(offload_file(|| 3).await, Some(3));
     });
 }
 

@@ -138,7 +138,7 @@ impl Cache {
             pause = (pause * 2).min(REOPEN_MAX);
             // Opening blocks on the disk, so it runs on another thread.
             let config = self.config.clone();
-            if let Some(Ok(store)) = rt::offload(move || open(config)).await {
+            if let Some(Ok(store)) = rt::offload_file(move || open(config)).await {
                 let name = &self.config.name;
                 if !self.take(&store) {
                     return None;
