@@ -23,6 +23,7 @@ use exchange::request::Request;
 use movie::{Around, Cut, Fault, Movie, Span};
 use telemetry::{Level, Reason};
 use transfer::body::choose;
+use transfer::body::read::DIRECT_ALIGNMENT;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -278,7 +279,7 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
 /// Maximum length in bytes of the content of a `ftyp` box, as in nginx: it names a few brands.
 const FTYP_MAX: u64 = 1024;
 
-/// Number of bytes per read.
+/// Number of bytes per read, a multiple of [`DIRECT_ALIGNMENT`].
 const READ_BYTES: u64 = 256 << 10;
 
 /// The reason why a movie could not be cut.
@@ -342,20 +343,24 @@ impl<'a> Source<'a> {
         self.held.get(start..start + wanted as usize).ok_or(CutError::Disk(Errno::IO))
     }
 
-    /// Reads these bytes into `held`. Fails if the file has become shorter.
+    /// Reads these bytes into `held`, and those around them that O_DIRECT requires: with `directio` the file may have
+    /// been opened so. Fails if the file has become shorter.
     async fn read(&mut self, at: u64, len: u64) -> Result<(), Errno> {
         self.held.clear();
-        self.at = at;
-        while (self.held.len() as u64) < len {
-            let offset = at + self.held.len() as u64;
-            let count = (len - self.held.len() as u64).min(READ_BYTES);
+        self.at = at - at % DIRECT_ALIGNMENT;
+        let end = at + len;
+        loop {
+            let offset = self.at + self.held.len() as u64;
+            if offset >= end {
+                return Ok(());
+            }
+            let count = (end - offset).next_multiple_of(DIRECT_ALIGNMENT).min(READ_BYTES);
             let buf = rt::pool().get(count as usize).ok_or(Errno::NOMEM)?;
             let (read, buf) =
                 self.opened.file.read_at(offset, count as u32, buf, self.opened.device, self.via).await;
             let (1.., Some(buf)) = (read?, buf) else { return Err(Errno::IO) };
             self.held.extend_from_slice(&buf);
         }
-        Ok(())
     }
 }
 

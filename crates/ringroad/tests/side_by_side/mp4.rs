@@ -17,6 +17,7 @@ http {
         location /key/ { alias SITE/; mp4; mp4_start_key_frame on; }
         location /small/ { alias SITE/; mp4; mp4_buffer_size 1k; mp4_max_buffer_size 2k; }
         location /window/ { alias SITE/; mp4; mp4_buffer_size 300; }
+        location /direct/ { alias SITE/; mp4; directio 1; open_file_cache max=10; }
         location /flv/ { alias SITE/; flv; autoindex on; }
         location /none/ { alias SITE/; location /none/inner/ { alias SITE/; } mp4; }
     }
@@ -321,6 +322,21 @@ fn parts_of_movies_have_the_bytes_of_nginx() {
     }
     assert!(wrong.is_empty(), "{} requests:\n{}", wrong.len(), wrong.join("\n"));
     assert!(cut > 300, "{cut}");
+}
+
+#[test]
+fn a_movie_is_cut_while_its_cached_file_bypasses_the_page_cache() {
+    let site = TempDir::new("mp4-direct");
+    site.write("a.mp4", movie(FORMS[0].1));
+    let conf = CONF.replace("SITE", &site.path().display().to_string());
+    let server = Server::start(BINARY, &conf);
+    // The first request leaves an open file with O_DIRECT in the cache.
+    assert!(get(&server, "GET", "/direct/a.mp4", &[]).0.starts_with("200"));
+    for span in ["start=3&end=6", "start=9"] {
+        let expected = get(&server, "GET", &format!("/a.mp4?{span}"), &[]);
+        assert!(expected.0.starts_with("200"), "{}", expected.0);
+        assert_eq!(get(&server, "GET", &format!("/direct/a.mp4?{span}"), &[]), expected, "{span}");
+    }
 }
 
 #[test]
