@@ -136,7 +136,8 @@ fn check(http: &Http) -> Result<(), Error> {
 
 /// Sets the charset, and adds the conversion if the text has another one.
 fn filter(conf: &Conf, request: &mut Request) {
-    if request.response.charset_override.is_none() && !conf.is_active() {
+    // A subrequest has the charset of the main response as its target, whatever its location has.
+    if request.depth == 0 && request.response.charset_override.is_none() && !conf.is_active() {
         return;
     }
     let named = named(request);

@@ -29,6 +29,24 @@ fn get(server: &Server, target: &str) -> Response {
     send_request(server, target, &[])
 }
 
+#[test]
+fn an_include_is_converted_without_a_charset_of_its_location() {
+    let origin = Origin::start(|request| match request.path() {
+        "/page" => Reply::text("<!--# include virtual=\"/part\" -->").header("Content-Type", "text/html"),
+        _ => Reply::text(b"\xe1!").header("Content-Type", "text/html; charset=koi8-r"),
+    });
+    let server = start(
+        &origin,
+        "charset_map koi8-r utf-8 { E1 D090; }",
+        "location = /page { ssi on; charset utf-8; proxy_pass http://@ORIGIN@; }",
+    );
+    let page = get(&server, "/page");
+    assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+    assert_eq!(page.text(), "\u{410}!");
+    // The client's requests are not converted.
+    assert_eq!(get(&server, "/part").body, b"\xe1!");
+}
+
 /// Sends a request whose body arrives together with its head.
 fn post(server: &Server, target: &str, body: &str) -> Response {
     let mut client = Client::connect(server.addr(0));
