@@ -337,18 +337,14 @@ impl Request {
         (self.incoming, self.body_was_streamed, self.ignores_body) = (None, false, false);
     }
 
-    /// Returns a subrequest with this request's header section and variables, for the same server; `None` if no memory
-    /// for the header section is available.
-    pub fn child(&self) -> Option<Box<Request>> {
+    /// Returns a subrequest with this request's header section and variables, for the same server.
+    pub fn child(&self) -> Box<Request> {
         let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
         let shared = Rc::clone(&self.shared);
         let mut child =
             Box::new(Request::with_head(generation, conn, self.server, self.head.clone(), shared));
-        let bytes = self.bytes();
-        let mut raw = rt::pool().get(bytes.len())?;
-        raw.append(bytes);
-        child.take_head(Source::Buf(raw), 0);
-        child.release_buffer_if_scarce();
+        // No buffer of the pool: a subrequest must not fail because all of them are in use.
+        child.take_head(Source::Vec(self.bytes().to_vec()), 0);
         child.real_client.clone_from(&self.real_client);
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;
@@ -357,7 +353,7 @@ impl Request {
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
         child.facts = self.facts.for_subrequest();
         (child.internal, child.depth) = (true, self.depth + 1);
-        Some(child)
+        child
     }
 
     /// Returns the configuration of this request, which never changes.

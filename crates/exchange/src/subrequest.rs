@@ -132,7 +132,7 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
 /// Returns a separate request with a composed header section: the parent's fields with another target, without those
 /// about the body, ranges, or the client's cached copy.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
-    let mut child = parent.child()?;
+    let mut child = parent.child();
     child.shared = Rc::new(parent.shared.detached());
     child.head = Head::new();
     let (bytes, policy) = (parent.bytes(), effect::policy(&parent.scope().core));
@@ -143,9 +143,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
         composer.field(field.name.of(bytes), field.value.of(bytes)).ok()?;
     }
     composer.finish(false).ok()?;
-    let mut raw = rt::pool().get(composed.len())?;
-    raw.append(&composed);
-    child.take_head(io::op::Source::Buf(raw), 0);
+    child.take_head(io::op::Source::Vec(composed), 0);
     (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
     course::read_uri(&mut child).then_some(child)
 }
@@ -198,7 +196,7 @@ fn start(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
     if !is_allowed(parent, &spec.uri) {
         return None;
     }
-    let mut child = parent.child()?;
+    let mut child = parent.child();
     child.uri.clone_from(&spec.uri);
     child.args.clone_from(&spec.args);
     // As in nginx it uses GET, whatever the parent's method is.

@@ -171,29 +171,23 @@ fn filter(conf: &Conf, request: &mut Request) {
         return;
     }
     let size = conf.size;
-    let seed = detached(request);
-    let (slice, length) = match (slice_of(request, start, size), &seed) {
-        (Ok(found), Some(_)) => found,
-        (found, _) => {
-            if let Err(wrong) = found {
-                request.log(Level::Error, format_args!("{wrong}"));
-            }
+    let (slice, length) = match slice_of(request, start, size) {
+        Ok(found) => found,
+        Err(wrong) => {
+            request.log(Level::Error, format_args!("{wrong}"));
             request.response.refusal = Some(500);
             return;
         }
     };
-    let etag = etag_of(request);
+    let (seed, etag) = (RefCell::new(detached(request)), etag_of(request));
     let response = &mut request.response;
     (response.status, response.reason, response.content_range) = (200, None, None);
     (response.content_length, response.allow_ranges) = (Some(length), true);
     response.remove_field(b"Accept-Ranges");
     let body = std::mem::take(&mut response.body);
-    if let Some(seed) = seed {
-        let shared = Shared { seed: RefCell::new(seed), etag, size, length };
-        let first = RefCell::new(Some((slice.start, body)));
-        let slices = Slices { shared: Rc::new(shared), first };
-        response.body = Body::Ranged(RangedBody::new(Box::new(slices), length));
-    }
+    let shared = Rc::new(Shared { seed, etag, size, length });
+    let slices = Slices { shared, first: RefCell::new(Some((slice.start, body))) };
+    response.body = Body::Ranged(RangedBody::new(Box::new(slices), length));
 }
 
 /// State shared by the slices of one response.
@@ -290,7 +284,7 @@ impl BodySource for SliceSource {
 impl Shared {
     /// Fetches the slice at this offset in the location of the first slice; failures are logged.
     async fn fetch(&self, start: u64) -> Option<Body> {
-        let mut request = detached(&self.seed.borrow())?;
+        let mut request = detached(&self.seed.borrow());
         request.facts.insert(SliceStart(start));
         let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
         run.await;

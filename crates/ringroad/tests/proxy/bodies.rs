@@ -500,3 +500,30 @@ fn an_upload_waits_for_an_origin_that_reads_slowly() {
         gate.close();
     }
 }
+
+/// A header section that no buffer of the pool can hold stands for a pool without free buffers.
+#[test]
+fn a_subrequest_needs_no_buffer_of_the_pool() {
+    let origin = Origin::start(|_| Reply::text("content"));
+    let conf = "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  large_client_header_buffers 4 700k;
+  server {
+    listen 127.0.0.1:0;
+    location = /page {
+      more_set_input_headers \"X-Copy: $http_x\";
+      auth_request /check;
+      proxy_set_header X \"\"; proxy_set_header X-Copy \"\";
+      proxy_pass http://@ORIGIN@;
+    }
+    location = /check { if ($http_x_copy = $http_x) { return 204; } return 403; }
+  }
+}
+";
+    let server = Setup::new(conf).origin(&origin).start(BINARY);
+    let value = "x".repeat(600 << 10);
+    let response =
+        Client::connect(server.addr(0)).request("GET", "/page", &[("Host", "a"), ("X", value.as_str())]);
+    assert_eq!((response.status, response.text().as_str()), (200, "content"));
+}

@@ -116,10 +116,9 @@ impl Fetch {
 
     /// Fetches for this request and the waiting requests.
     pub async fn lead(self, request: &mut Request, lead: FetchLeader) -> Result<Reply, Failure> {
-        let Some(child) = detached(request) else { return Err(Failure::Status(500)) };
         let handed = Handed::default();
         let fetch = Rc::new(self);
-        spawn(child, Rc::clone(&fetch), lead, Some(handed.clone()));
+        spawn(detached(request), Rc::clone(&fetch), lead, Some(handed.clone()));
         or_disconnected(request, handed.event.wait()).await?;
         let handing = handed.slot.take();
         let Some((result, tries, cookie, record)) = handing else { return Err(Failure::Status(500)) };
@@ -140,16 +139,14 @@ impl Fetch {
 
     /// Fetches in the background of a request that already has its response.
     pub fn in_background(self, request: &Request, lead: FetchLeader, known: StaleMeta) {
-        let Some(mut child) = detached(request) else { return };
+        let mut child = detached(request);
         child.extensions.insert(Rc::new(known));
         spawn(child, Rc::new(self), lead, None);
     }
 
-    /// Fetches for the waiting requests, in the background of a request whose response stalls. Does nothing if memory is scarce.
+    /// Fetches for the waiting requests, in the background of a request whose response stalls.
     pub fn lead_in_background(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
-        if let Some(child) = detached(request) {
-            spawn(child, Rc::clone(fetch), lead, None);
-        }
+        spawn(detached(request), Rc::clone(fetch), lead, None);
     }
 
     /// Returns the cache settings of the request's location.
@@ -615,8 +612,8 @@ fn updated(
 }
 
 /// Copies this request without its client, so that the copy can continue after this request has ended.
-pub fn detached(request: &Request) -> Option<Box<Request>> {
-    let mut child = request.child()?;
+pub fn detached(request: &Request) -> Box<Request> {
+    let mut child = request.child();
     child.location = request.location;
     child.method = request.method;
     child.uri.clone_from(&request.uri);
@@ -634,7 +631,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
         child.facts.insert(SliceStart(start));
     }
     child.is_detached = true;
-    Some(child)
+    child
 }
 
 /// Starts the task of a fetch.

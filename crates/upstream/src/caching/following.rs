@@ -40,15 +40,14 @@ pub fn reply(
     filling: &Arc<Filling>,
     (key, age): (Key, u32),
 ) -> Option<Reply> {
-    // Without memory for a separate request, it waits as long as the upstream needs.
-    let Some(child) = detached(request).filter(|_| !filling.is_complete()) else {
+    if filling.is_complete() {
         return stored::of_filling(filling, age);
-    };
+    }
     let (heading, same, length) = (filling.heading()?, filling.heading()?, filling.length());
     let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limit);
     let continuation = Continuation {
         fetch: Rc::clone(fetch),
-        request: child,
+        request: detached(request),
         filling: Arc::clone(filling),
         heading: same,
         key,
@@ -187,7 +186,7 @@ impl Continuation {
             && sent.end >= SOON_BYTES
         {
             let rest = sent.end..end.min(length);
-            let mut request = detached(&self.request)?;
+            let mut request = detached(&self.request);
             let reply = parts::request_hole(&self.fetch, &mut request, &self.heading, &rest).await.ok()?;
             if parts::fitting(&reply, &self.heading, &rest) {
                 return parts::begin(&self.fetch, &request, None, (reply, None), rest).await;

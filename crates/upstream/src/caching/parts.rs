@@ -341,7 +341,7 @@ impl Fetch {
         let part = filling.part()?;
         let (heading, same) = (filling.heading()?, filling.heading()?);
         // The part suffices, unless a filter needs more of the body than the client requested.
-        let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
+        let (child, coming) = (detached(request), Some((part.range.clone(), reader)));
         let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
         let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
         let age = policy::age(&filling.meta, now_s());
@@ -419,7 +419,7 @@ impl Fetch {
         let wanted = requested.map_or(0..located.length, |requested| requested.within(located.length));
         let heading = Rc::new(stored::parse(hit.head()).ok_or(Failure::Status(502))?);
         let (fetch, hit) = (Rc::new(self), Rc::new(hit));
-        let child = detached(request).ok_or(Failure::Status(500))?;
+        let child = detached(request);
         let mut first = None;
         if let Some(hole) = located.missing(&wanted) {
             let waiting = holes::join(&fetch, hit.key(), &heading, &hole);
