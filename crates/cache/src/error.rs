@@ -110,7 +110,7 @@ pub enum Refused {
     NotAdmitted,
     /// Another task is changing the entry.
     Busy,
-    /// Key text, header section or tags exceed their limits, or the total length of a partial entry is unknown.
+    /// Key text, header section, tags or body exceed their limits, or the total length of a partial entry is unknown.
     Unstorable,
     /// The new header section does not fit into the space of the old one.
     HeadTooLong,

@@ -38,7 +38,7 @@ pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::new::New;
 pub use fill::order::Ticket;
 pub use fill::{Fill, FillReader};
-pub use format::{CHUNK_BYTES, Damage};
+pub use format::{CHUNK_BYTES, Damage, LENGTH_MAX};
 pub use key::{HEX_LEN, Key, KeyHash, KeyHasher, KeyMap, Levels};
 pub use lookup::Selector;
 pub use lookup::hit::{Body, Hit, Located};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::format::crc32c::{RECORD_BYTES, checksum};
-use crate::format::{CHUNK_BYTES, chunks_of};
+use crate::format::{CHUNK_BYTES, LENGTH_MAX, chunks_of};
 
 /// The chunks of one entry.
 #[derive(Debug)]
@@ -191,8 +191,9 @@ impl Bits {
 /// pass over it.
 const RECENT_ENTRIES_MAX: usize = 4096;
 
-/// Maximum number of cached chunks of all entries; each needs about four bytes. 4 MiB in total.
-const RECENT_CHUNKS_MAX: u64 = 1 << 20;
+/// Maximum number of cached chunks of all entries; each needs about four bytes. 17 MiB in total, so that the largest
+/// entry fits.
+const RECENT_CHUNKS_MAX: u64 = LENGTH_MAX / CHUNK_BYTES;
 
 /// The chunks of recently used entries, the oldest first.
 #[derive(Debug, Default)]

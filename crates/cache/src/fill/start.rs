@@ -1,7 +1,7 @@
 //! The start of an entry's file: slot, records, and the padding between them. No I/O.
 
 use crate::fill::new::New;
-use crate::format::crc32c::record;
+use crate::format::crc32c::{RECORD_BYTES, record};
 use crate::format::header::{Identity, Layout, encode};
 
 /// Returns the identity of a new entry.
@@ -26,7 +26,7 @@ pub(crate) fn table(nonce: u64, records: &[(u64, u32)]) -> Vec<u8> {
 /// Returns the start of a file: slot A, padding, and the table with the `records` of its chunks.
 pub(crate) fn file_start(identity: &Identity, new: &New, records: &[(u64, u32)]) -> Vec<u8> {
     let layout = identity.layout;
-    let mut bytes = Vec::with_capacity(layout.body as usize);
+    let mut bytes = Vec::with_capacity(layout.table as usize + records.len() * RECORD_BYTES as usize);
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
     bytes.resize(layout.table as usize, 0);
     for (index, crc) in records {

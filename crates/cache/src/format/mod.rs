@@ -41,8 +41,9 @@ pub(crate) const SECTOR_BYTES: u64 = 512;
 /// Alignment of offsets for direct I/O.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// Maximum length of a body in bytes: far above the limit of file systems, and low enough for sums not to overflow.
-pub(crate) const LENGTH_MAX: u64 = 1 << 56;
+/// Maximum length of a body in bytes, 256 GiB: an upstream announces the length, and the state of the chunks
+/// ([`crate::entries::chunks`]) needs some 4 bytes of memory per chunk, 17 MiB at most, before their bytes arrive.
+pub const LENGTH_MAX: u64 = 1 << 38;
 
 /// Returns the number of chunks of a body.
 pub(crate) fn chunks_of(length: u64) -> u64 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Config, FillError, Note, Pace, Refused, Store};
+use cache::{Config, FillError, New, Note, Pace, Refused, Store};
 
 use super::common::*;
 
@@ -74,6 +74,23 @@ fn a_fill_of_unknown_length_stops_at_the_limit() {
         stop(&store).await;
     });
     assert!(place.leftovers().is_empty());
+}
+
+#[test]
+fn an_announced_length_above_the_limit_is_refused() {
+    Place::new().opened(async |store| {
+        let announced = |length: u64, is_partial| New { is_partial, ..new(&store, 1, Some(length)) };
+        for length in [cache::LENGTH_MAX + 1, 1 << 56] {
+            assert_eq!(store.begin(announced(length, true)).await.err(), Some(Refused::Unstorable));
+            assert_eq!(store.begin(announced(length, false)).await.err(), Some(Refused::Unstorable));
+        }
+        let part = body(1, CHUNK);
+        let mut fill = store.begin(announced(cache::LENGTH_MAX, true)).await.unwrap();
+        fill.write(0, &part).await.unwrap();
+        fill.commit().await.unwrap();
+        let hit = find(&store, 1).await.unwrap();
+        assert!(read(hit.located().unwrap(), 0..CHUNK).await.unwrap() == part);
+    });
 }
 
 #[test]

@@ -134,7 +134,7 @@ const REFUSED: Row = Row {
                 ("disk_full", "`min_free`"),
                 ("not_admitted", "a full cache admits a key at its second request"),
                 ("busy", "another request changes the entry"),
-                ("unstorable", "key, header section or tags exceed their limits"),
+                ("unstorable", "key, header section, tags or body exceed their limits"),
                 ("head_too_long", "the new header section is longer than the space of the old one"),
                 ("gone", "the entry to be changed does not exist any more"),
                 ("no_memory", ""),
