@@ -176,9 +176,12 @@ impl Store {
         self.lookup.holds(key, text).await
     }
 
-    /// Counts a request for a key without an entry, and returns the number of such requests (`proxy_cache_min_uses`).
-    pub fn count_use(&self, key: &Key) -> u32 {
-        u32::from(self.entries.index.count_use(&key.0, now_s()))
+    /// Counts a request for a key without an entry, and returns the number of such requests (`proxy_cache_min_uses`), at
+    /// most [`crate::index::USES_MAX`].
+    pub fn count_use(&self, key: &Key) -> u64 {
+        let (uses, victim) = self.entries.index.count_use(&key.0, now_s());
+        self.entries.remove_evicted(victim);
+        u64::from(uses)
     }
 }
 

@@ -54,6 +54,9 @@ struct Facts {
     uses: u8,
 }
 
+/// Maximum number of counted requests for a key without a file: the counter has one byte per object.
+pub const USES_MAX: u64 = u8::MAX as u64;
+
 /// See [`IndexEntry::requested`].
 const REQUESTED: u8 = 1;
 
@@ -140,22 +143,19 @@ impl Index {
         self.shard(key).get(key).map(|(facts, blocks)| facts.entry(blocks))
     }
 
-    /// Counts a request for a key without a file; returns the number of requests so far. Returns 1 when the index is
-    /// full and cannot count it.
-    pub fn count_use(&self, key: &KeyBytes, now_s: u32) -> u8 {
+    /// Counts a request for a key without a file. Returns the number of requests so far, at most [`USES_MAX`], and the
+    /// object that was evicted if the index was full.
+    pub fn count_use(&self, key: &KeyBytes, now_s: u32) -> (u8, Option<Victim>) {
         let mut shard = self.shard(key);
         if let Some((facts, _)) = shard.touch(key) {
             facts.accessed_s = now_s;
             facts.uses = facts.uses.saturating_add(1);
-            return facts.uses;
-        }
-        if shard.is_full() {
-            // Inserting would evict an object that may have a file, which this function must not delete.
-            return 1;
+            return (facts.uses, None);
         }
         let facts = Facts { accessed_s: now_s, uses: 1, ..Facts::default() };
-        let _ = shard.insert(*key, 0, facts);
-        1
+        let (_, victim) = insert_or_evict(&mut shard, *key, 0, facts);
+        drop(shard);
+        (1, victim.and_then(|taken| self.victim_of(taken)))
     }
 
     /// Whether a new object may evict another one while the disk is full: its key was requested before, not too long
@@ -188,15 +188,7 @@ impl Index {
         };
         let facts = Facts { accessed_s, version, verified, marks, uses };
         let weight = weight_of(&blocks);
-        let mut victim = None;
-        let replaced = match shard.insert(*key, weight, facts) {
-            Ok(replaced) => replaced,
-            Err(facts) => {
-                victim = shard.evict(Exhausted::Nodes);
-                // The index has room for at least one object, as one was just evicted.
-                shard.insert(*key, weight, facts).unwrap_or_default()
-            }
-        };
+        let (replaced, victim) = insert_or_evict(&mut shard, *key, weight, facts);
         drop(shard);
         blocks.commit();
         drop(replaced.and_then(|taken| self.victim_of(taken)));
@@ -347,6 +339,23 @@ impl Cursor {
     }
 }
 
+/// Inserts an object. Returns the earlier object of the key, and the object that was evicted if the shard was full.
+fn insert_or_evict(
+    shard: &mut S3Fifo<Facts>,
+    key: KeyBytes,
+    weight: u32,
+    facts: Facts,
+) -> (Option<Removed<Facts>>, Option<Removed<Facts>>) {
+    match shard.insert(key, weight, facts) {
+        Ok(replaced) => (replaced, None),
+        Err(facts) => {
+            let victim = shard.evict(Exhausted::Nodes);
+            // The shard has room for at least one object, as one was just evicted.
+            (shard.insert(key, weight, facts).unwrap_or_default(), victim)
+        }
+    }
+}
+
 fn weight_of(blocks: &SpaceReservation) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
@@ -425,12 +434,34 @@ mod tests {
     #[test]
     fn uses_are_counted_before_a_file_exists() {
         let index = index(1000);
-        assert_eq!([1, 2, 3].map(|now| index.count_use(&key(1), now)), [1, 2, 3]);
+        assert_eq!([1, 2, 3].map(|now| index.count_use(&key(1), now).0), [1, 2, 3]);
         assert!(index.remove(&key(1), None).is_none(), "there is no file to delete");
         for _ in 0..300 {
             index.count_use(&key(2), 1);
         }
-        assert_eq!(index.count_use(&key(2), 1), u8::MAX);
+        assert_eq!(u64::from(index.count_use(&key(2), 1).0), USES_MAX);
+    }
+
+    #[test]
+    fn uses_are_counted_in_a_full_index() {
+        let index = index(640);
+        for number in 0..5000 {
+            index.insert(&key(number), index.used.adopt(2), Origin::Written { epoch: 1 }, 1);
+        }
+        let (len, before) = (index.len(), counted(&index));
+        let (first, victim) = index.count_use(&key(9000), 1);
+        assert_eq!(first, 1);
+        assert_eq!(victim.expect("a file is removed for it").blocks.count(), 2);
+        assert_eq!((index.count_use(&key(9000), 2).0, index.len(), counted(&index)), (2, len, before - 2));
+        // Keys that are requested once do not displace files that are in use.
+        for number in 0..5000 {
+            index.touch(&key(number), 3);
+            index.touch(&key(number), 3);
+        }
+        for number in 10_000..20_000 {
+            index.count_use(&key(number), 3);
+        }
+        assert!(counted(&index) > before / 2, "{} of {before} blocks", counted(&index));
     }
 
     #[test]

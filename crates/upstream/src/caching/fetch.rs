@@ -469,7 +469,7 @@ impl Fetch {
 
     /// Counts this use; returns whether `proxy_cache_min_uses` requires more uses.
     pub fn has_too_few_uses(&self, conf: &CacheConf) -> bool {
-        conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
+        conf.min_uses > 1 && self.store.count_use(&self.key) < conf.min_uses.min(cache::index::USES_MAX)
     }
 
     /// Begins to store a response and to share it.
