@@ -22,11 +22,18 @@ pub(crate) struct Orders {
 struct Record {
     /// Number of tickets in use.
     held: usize,
-    /// The number of the newest complete response of each variant.
-    complete: Vec<(Vec<u8>, u64)>,
+    /// The number of the newest complete response of each variant, by the digest of the variant.
+    complete: KeyMap<u64>,
+    /// The number of the newest complete response of any variant, and of one that matches all requests.
+    newest: u64,
+    newest_for_all: u64,
     /// Responses with a smaller number are outdated: they were requested before another request changed their resource.
     changed: u64,
 }
+
+/// Maximum number of variants in a record, some 32 bytes each. Above it, the newest response counts as one that matches
+/// all requests: some responses in flight are not stored then, but no outdated one is.
+const VARIANTS_MAX: usize = 4096;
 
 /// The position of one fetch among all fetches of its key. The order is recorded as long as any ticket of the key
 /// exists.
@@ -65,9 +72,16 @@ impl Ticket {
     pub fn complete(&self, variant: &[u8]) {
         let mut records = self.orders.records();
         let Some(record) = records.get_mut(&self.key) else { return };
-        match record.complete.iter_mut().find(|(known, _)| known == variant) {
-            Some((_, number)) => *number = (*number).max(self.number),
-            None => record.complete.push((variant.to_vec(), self.number)),
+        record.newest = record.newest.max(self.number);
+        if variant.is_empty() {
+            record.newest_for_all = record.newest_for_all.max(self.number);
+            return;
+        }
+        let number = record.complete.entry(Key::of(variant)).or_default();
+        *number = (*number).max(self.number);
+        if record.complete.len() > VARIANTS_MAX {
+            record.complete.clear();
+            record.newest_for_all = record.newest;
         }
     }
 
@@ -76,11 +90,14 @@ impl Ticket {
     pub fn is_newest(&self, variant: &[u8]) -> bool {
         let records = self.orders.records();
         let Some(record) = records.get(&self.key) else { return true };
-        let is_outdated = self.number < record.changed;
-        !is_outdated
-            && !record.complete.iter().any(|(known, number)| {
-                *number > self.number && (known == variant || known.is_empty() || variant.is_empty())
-            })
+        let complete = match variant.is_empty() {
+            true => record.newest,
+            false => {
+                let same = record.complete.get(&Key::of(variant)).copied();
+                record.newest_for_all.max(same.unwrap_or_default())
+            }
+        };
+        self.number >= record.changed && self.number >= complete
     }
 
     /// Whether this ticket was taken after `other`.
@@ -123,5 +140,19 @@ mod tests {
         drop((first, second));
         orders.outdate(&key);
         assert!(orders.records().is_empty());
+    }
+
+    #[test]
+    fn the_recorded_variants_of_a_key_are_bounded() {
+        let (orders, key) = (Arc::new(Orders::default()), Key::of(b"key"));
+        let first = orders.take(key);
+        for number in 0..3 * VARIANTS_MAX {
+            let ticket = orders.take(key);
+            ticket.complete(number.to_string().as_bytes());
+            assert!(ticket.is_newest(number.to_string().as_bytes()) && ticket.is_newest(b""));
+        }
+        assert!(orders.records()[&key].complete.len() <= VARIANTS_MAX);
+        assert!(!first.is_newest(b"0") && !first.is_newest(b""), "the variants were merged, not dropped");
+        assert!(orders.take(key).is_newest(b"0"));
     }
 }
