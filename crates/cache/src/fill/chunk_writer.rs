@@ -193,6 +193,10 @@ impl Shared {
                 if !was_there && chunks.checksum(index) == Some(crc) {
                     return self.record_in_file(index, crc, len);
                 }
+                // Another process may own the entry by now.
+                if let Err(refused) = dir.may_finish() {
+                    return self.failed.set(Some(refused));
+                }
                 Some(lock)
             }
         };

@@ -304,6 +304,31 @@ fn ranges_are_stored_merged_and_served() {
 }
 
 #[test]
+fn no_range_is_written_after_the_directory_was_handed_over() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        let bytes = body(1, 4 * CHUNK);
+        let partial = New { is_partial: true, ..new(&store, 1, Some(4 * CHUNK)) };
+        let mut fill = store.begin(partial).await.unwrap();
+        fill.write(0, &bytes[..CHUNK as usize]).await.unwrap();
+        fill.commit().await.unwrap();
+        let hit = find(&store, 1).await.unwrap();
+        let mut fill = store.extend(&hit).await.unwrap();
+        let before = place.files();
+        stop(&store).await;
+        let written = fill.write(CHUNK, &bytes[CHUNK as usize..3 * CHUNK as usize]).await;
+        let ended = match written {
+            Ok(()) => fill.commit().await,
+            Err(error) => Err(error),
+        };
+        assert_eq!(ended, Err(Refused::NotOwner.into()));
+        assert!(place.files() == before);
+    });
+}
+
+#[test]
 fn a_new_header_section_retains_the_body() {
     on_each_pair(|pair| {
         let place = Place::new();
