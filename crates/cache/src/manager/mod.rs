@@ -29,6 +29,7 @@ use crate::manager::purger::{UNHURRIED_MAX, settle_pending, work_off_purges};
 use crate::manager::scrub::Scrub;
 use crate::manager::snapshot::{save_snapshot, set_aside};
 use crate::note::Note;
+use crate::purge::PATTERNS_MAX;
 
 /// Interval of queries of the file system's free space if `min_free` is set; reservations are counted in between.
 const FREE_EVERY: Duration = Duration::from_secs(1);
@@ -62,6 +63,8 @@ struct Due {
     purged: u64,
     /// Number of purges that were still stored after that sweep.
     stored: usize,
+    /// Number of patterns among them.
+    patterns: usize,
     /// Directories that could not be read so far.
     unread: Option<UnreadDirectories>,
 }
@@ -101,8 +104,8 @@ impl Manager {
     /// Runs all due tasks until the stop.
     async fn run_tasks(&self, unread: Option<UnreadDirectories>) {
         let (dir, now) = (&self.entries.dir, rt::now());
-        let mut due =
-            Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, stored: 0, unread };
+        let snapshot = now + SNAPSHOT_EVERY;
+        let mut due = Due { free: now, inactive: now, snapshot, purged: 0, stored: 0, patterns: 0, unread };
         while !dir.is_stopping() {
             self.manage(&mut due).await;
             if !dir.is_stopping() {
@@ -267,18 +270,25 @@ impl Manager {
     /// Starts a sweep of the purges if there are many, or with `purger=on`.
     async fn forget_purges(&self, due: &mut Due) {
         let entries = &self.entries;
-        let stored = entries.purges.set().len();
+        let counts = || {
+            let purges = entries.purges.set();
+            (purges.len(), purges.pattern_count())
+        };
+        let (stored, patterns) = counts();
         // Responses to requests before these purges may still be stored.
         let sequence = entries.sequence().min(entries.settling.settled());
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
-        let is_wanted = self.config.purger || stored.saturating_sub(due.stored) > many;
+        // Half of the room for patterns that the last sweep has left is used: a purge without room removes everything.
+        let are_patterns_many = patterns > due.patterns && 2 * patterns >= PATTERNS_MAX + due.patterns;
+        let is_wanted = self.config.purger || are_patterns_many || stored.saturating_sub(due.stored) > many;
         // A sweep does not check entries that are not in the index, so purges are retained while directories are
         // unread.
         if stored > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
             let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
             work_off_purges(&self.lookup, sequence, pace).await;
-            (due.purged, due.stored) = (sequence, entries.purges.set().len());
+            due.purged = sequence;
+            (due.stored, due.patterns) = counts();
         }
     }
 

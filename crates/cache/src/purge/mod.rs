@@ -299,6 +299,11 @@ impl Purges {
         self.names.len() + self.patterns.len() + usize::from(self.all != [0; 2])
     }
 
+    /// Returns the number of stored patterns, at most [`PATTERNS_MAX`].
+    pub fn pattern_count(&self) -> usize {
+        self.patterns.len()
+    }
+
     /// Whether no purge is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

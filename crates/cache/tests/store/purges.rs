@@ -380,6 +380,23 @@ fn a_long_log_is_rewritten_while_purges_continue() {
     });
 }
 
+#[test]
+fn many_patterns_start_a_sweep_and_purge_no_other_entry() {
+    let place = Place::new();
+    place.managed(async |store| {
+        put(&store, 1, 100).await.unwrap();
+        // Three times the number of patterns that fit.
+        for round in 0..12 {
+            for number in 0..64 {
+                let pattern = format!("http://origin.example/{round}/{number}/*").into_bytes();
+                purge(&store, Scope::Pattern(pattern.into())).await;
+            }
+            until(|| stored_purges(&store) < 192).await;
+        }
+        assert_hit(&store, 1, 100).await;
+    });
+}
+
 /// A log of an earlier version has no zeroes and no spare space behind its records.
 #[test]
 fn a_log_of_an_earlier_version_is_read_and_continued() {
