@@ -108,9 +108,15 @@ impl Entries {
         self.purges.set().sequence()
     }
 
-    /// Returns the effect of purges on an entry.
+    /// Returns the effect of purges on an entry. An entry with a higher number than the last purge was stored after a purge
+    /// that the log has lost: it counts as purged, because the next purges have lower numbers and would not apply to it.
+    /// Only the owner can tell this, since another process may be behind the log.
     pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
-        self.purges.set().purge_effect(&Subject {
+        let purges = self.purges.set();
+        if header.sequence > purges.sequence() && self.dir.is_owner() {
+            return Some(PurgeEffect::Unusable);
+        }
+        purges.purge_effect(&Subject {
             primary: &header.primary.0,
             key: text,
             tags: &header.meta.tags,

@@ -397,6 +397,34 @@ fn many_patterns_start_a_sweep_and_purge_no_other_entry() {
     });
 }
 
+#[test]
+fn entries_that_were_stored_after_a_lost_purge_are_purged() {
+    let place = Place::new();
+    place.managed(async |store| {
+        put(&store, 1, 100).await.unwrap();
+        purge(&store, tag(1)).await;
+        purge(&store, tag(2)).await;
+        put(&store, 2, 100).await.unwrap();
+    });
+    std::fs::remove_file(place.path().join("ringroad.purges")).unwrap();
+    place.managed(async |store| {
+        purge(&store, key(2)).await;
+        assert!(find(&store, 2).await.is_none());
+        put(&store, 2, 100).await.unwrap();
+        assert_hit(&store, 2, 100).await;
+    });
+    // A process that is not the owner may be behind the log.
+    PLAIN.run(async {
+        let first = place.open(PLAIN);
+        start(&first).await;
+        let second = place.open(PLAIN);
+        purge(&first, tag(3)).await;
+        put(&first, 3, 100).await.unwrap();
+        assert_hit(&second, 3, 100).await;
+        stop(&first).await;
+    });
+}
+
 /// A log of an earlier version has no zeroes and no spare space behind its records.
 #[test]
 fn a_log_of_an_earlier_version_is_read_and_continued() {
