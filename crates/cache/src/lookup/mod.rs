@@ -89,7 +89,8 @@ impl Lookup {
     /// Returns the entry at the primary key, or the entry of the requested variant.
     async fn select(&self, wanted: LookupKey<'_>, selector: Selector<'_>) -> Result<Option<Hit>, StoreError> {
         if !self.entries.dir.is_owner() {
-            Box::pin(self.entries.purges.follow()).await;
+            // After an error, the next lookup tries again.
+            let _ = Box::pin(self.entries.purges.follow()).await;
         }
         let Some(first) = self.entry(wanted).await? else { return Ok(None) };
         if first.meta.vary.is_empty() {

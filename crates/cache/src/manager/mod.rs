@@ -116,24 +116,35 @@ impl Manager {
 
     /// Waits until the process that owns the directory has exited, and takes over from it.
     async fn wait_for_ownership(&self) {
-        let dir = &self.entries.dir;
+        let (dir, mut is_noted) = (&self.entries.dir, false);
         loop {
             if dir.is_stopping() {
-                return;
+                return dir.unlock();
             }
             let waiting = Arc::clone(dir);
-            if rt::offload_file(move || waiting.try_lock()).await == Some(true) {
+            let is_locked = rt::offload_file(move || waiting.try_lock()).await == Some(true);
+            // Without the purges of the other process, purged entries would be valid again.
+            if is_locked && self.read_purges(&mut is_noted).await {
                 break;
             }
             rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
         }
         // The other process has changed the files that are in this index.
         self.forget_all();
-        self.entries.purges.follow().await;
         let owned = Arc::clone(dir);
         rt::offload_file(move || set_aside(&owned)).await;
         dir.begin_owning();
         dir.note(|name| Note::Owner { name });
+    }
+
+    /// Reads the purges of the process that owned the directory; returns whether all were read. A failure is noted once.
+    async fn read_purges(&self, is_noted: &mut bool) -> bool {
+        let Err(errno) = self.entries.purges.follow().await else { return true };
+        self.entries.dir.errors.reads.count();
+        if !std::mem::replace(is_noted, true) {
+            self.entries.dir.note(|name| Note::PassThrough { name, doing: "reading the purges", errno });
+        }
+        false
     }
 
     fn forget_all(&self) {

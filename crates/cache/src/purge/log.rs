@@ -33,7 +33,7 @@ use rt::file::{self, Create};
 use rustix::fs::OFlags;
 
 use crate::disk::directory::Directory;
-use crate::disk::read::read_all;
+use crate::disk::read::{ReadError, read_all};
 use crate::error::{OpenError, StoreError};
 use crate::format::crc32c;
 use crate::key::Key;
@@ -406,21 +406,29 @@ impl PurgeLog {
     }
 
     /// Applies the purges of the process that owns the directory. The check for changes of the log is a stat without
-    /// disk access.
-    pub(crate) async fn follow(&self) {
+    /// disk access. After an error, purges may be missing.
+    pub(crate) async fn follow(&self) -> Result<(), Errno> {
         let dir = &self.dir;
-        let Ok(stat) = file::stat_now(&self.path()) else { return };
+        let stat = match file::stat_now(&self.path()) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
         let seen = *self.seen();
         if seen == Some(stat.into()) {
-            return;
+            return Ok(());
         }
-        let Ok(file) = dir.open_file(self.path(), OFlags::RDONLY).await else { return };
-        let Ok(stat) = file.stat_inline() else { return };
+        let file = dir.open_file(self.path(), OFlags::RDONLY).await?;
+        let stat = file.stat_inline()?;
         // The same file has grown behind the range that was read.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.valid_len.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
-        let Ok(bytes) = read_all(&file, from, to, dir.device(), dir.via()).await else { return };
+        let bytes =
+            read_all(&file, from, to, dir.device(), dir.via()).await.map_err(|error| match error {
+                ReadError::Disk(errno) => errno,
+                ReadError::NoMemory | ReadError::Damaged(_) => Errno::NOMEM,
+            })?;
         let valid_len = from + apply(&mut self.set_mut(), &bytes);
         debug_assert!(valid_len <= to.max(from), "no record lies behind the end");
         self.valid_len.store(valid_len, Ordering::Relaxed);
@@ -431,6 +439,7 @@ impl PurgeLog {
         *self.seen() = Some(seen);
     }
 
+        Ok(())
     fn path(&self) -> CString {
         self.dir.path_in(LOG_NAME.as_bytes())
     }

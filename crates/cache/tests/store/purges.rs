@@ -425,6 +425,31 @@ fn entries_that_were_stored_after_a_lost_purge_are_purged() {
     });
 }
 
+#[test]
+fn a_process_that_cannot_read_the_purges_does_not_take_over() {
+    let place = Place::new();
+    let (log, aside) = (place.path().join("ringroad.purges"), place.path().join("aside"));
+    PLAIN.run(async {
+        let first = place.open(PLAIN);
+        start(&first).await;
+        put(&first, 1, 100).await.unwrap();
+        let second = place.open(PLAIN);
+        // A soft purge, so that only the log shows it.
+        first.purge(key(1), PurgeEffect::Stale).await.unwrap();
+        stop(&first).await;
+        std::fs::rename(&log, &aside).unwrap();
+        std::fs::create_dir(&log).unwrap();
+        manage(&second);
+        until(|| second.stats().read_errors > 0).await;
+        assert!(!second.is_owner());
+        std::fs::remove_dir(&log).unwrap();
+        std::fs::rename(&aside, &log).unwrap();
+        until(|| second.is_owner() && second.is_loaded()).await;
+        assert!(find(&second, 1).await.unwrap().is_purged_soft);
+        stop(&second).await;
+    });
+}
+
 /// A log of an earlier version has no zeroes and no spare space behind its records.
 #[test]
 fn a_log_of_an_earlier_version_is_read_and_continued() {
