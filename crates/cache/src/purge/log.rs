@@ -347,8 +347,10 @@ impl PurgeLog {
             // The removal of a purged file must be durable before its purge is forgotten, in case of a power failure.
             self.dir.sync_all().await?;
             self.dir.sync(&file).await?;
+            let turn = self.dir.locks.lock(&turn_key()).await;
             // No group is written from here on.
             let _lock = self.dir.locks.lock(&log_key()).await;
+            drop(turn);
             let since = self.group().since_rewrite.take().unwrap_or_default();
             self.replace(&file, len, since, &temp).await
         };
@@ -437,9 +439,9 @@ impl PurgeLog {
         let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
         let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
         *self.seen() = Some(seen);
+        Ok(())
     }
 
-        Ok(())
     fn path(&self) -> CString {
         self.dir.path_in(LOG_NAME.as_bytes())
     }
@@ -450,8 +452,11 @@ impl Writer {
     async fn write_groups(mut self) {
         let log = Arc::clone(&self.log);
         let dir = &log.dir;
-        let _lock = dir.locks.lock(&log_key()).await;
-        while let Some((records, count)) = self.take_group() {
+        loop {
+            // A rewrite that waits for the lock of the log precedes the next group.
+            drop(dir.locks.lock(&turn_key()).await);
+            let _lock = dir.locks.lock(&log_key()).await;
+            let Some((records, count)) = self.take_group() else { return };
             let result = match dir.is_owner() {
                 true => log.append(records).await.map_err(|errno| {
                     dir.write_failed(WRITING, errno);
@@ -493,4 +498,9 @@ impl Writer {
 /// Returns the lock key of the log: a key that no known text maps to.
 fn log_key() -> Key {
     Key([0; 16])
+}
+
+/// Returns the key of the lock that a rewrite holds while it waits for the lock of the log.
+fn turn_key() -> Key {
+    Key([1; 16])
 }

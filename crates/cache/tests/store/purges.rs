@@ -380,6 +380,31 @@ fn a_long_log_is_rewritten_while_purges_continue() {
     });
 }
 
+/// A rewrite does not wait until no purge is pending.
+#[test]
+fn a_long_log_is_rewritten_during_continuous_purges() {
+    let place = Place::new();
+    place.managed(async |store| {
+        let (gauge, is_over) = (rt::local::WaitGroup::new(), std::rc::Rc::new(std::cell::Cell::new(false)));
+        let purged = std::rc::Rc::new(std::cell::Cell::new(0_u64));
+        for number in 0..64 {
+            let (store, counted) = (Arc::clone(&store), gauge.enter());
+            let (is_over, purged) = (std::rc::Rc::clone(&is_over), std::rc::Rc::clone(&purged));
+            rt::spawn(async move {
+                while !is_over.get() {
+                    purge(&store, Scope::Tag(format!("{number:04000}").into_bytes().into())).await;
+                    purged.set(purged.get() + 1);
+                }
+                drop(counted);
+            });
+        }
+        let log = place.path().join("ringroad.purges");
+        until(|| std::fs::metadata(&log).is_ok_and(|log| log.len() < purged.get() * 4000)).await;
+        is_over.set(true);
+        gauge.wait_empty().await;
+    });
+}
+
 #[test]
 fn many_patterns_start_a_sweep_and_purge_no_other_entry() {
     let place = Place::new();
