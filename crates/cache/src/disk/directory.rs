@@ -9,8 +9,8 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Instant, UNIX_EPOCH};
 
 use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
 use io::{Buf, DiskVia, Errno, Segments};
@@ -47,6 +47,8 @@ pub(crate) struct Directory {
     is_owner: AtomicBool,
     is_stopping: AtomicBool,
     pub(crate) health: Health,
+    /// Start of the clock of `health`: set at its first use.
+    began: OnceLock<Instant>,
     pub(crate) errors: ErrorCounts,
     pub(crate) moved: MovedBytes,
     /// Locks on cache files, by key.
@@ -129,6 +131,7 @@ impl Directory {
             lock: Mutex::new(lock),
             is_stopping: AtomicBool::new(false),
             health: Health::default(),
+            began: OnceLock::new(),
             errors: ErrorCounts::default(),
             moved: MovedBytes::default(),
             locks: KeyLocks::default(),
@@ -369,6 +372,12 @@ impl Directory {
 
 /// The state of the disk.
 impl Directory {
+    /// Returns the time in ms for [`Health`]. Unlike the time of day it never goes back, which would extend a pause.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        let now = rt::now();
+        now.saturating_duration_since(*self.began.get_or_init(|| now)).as_millis() as u64
+    }
+
     /// Passes a note to the operator.
     pub(crate) fn note(&self, note: impl FnOnce(String) -> Note) {
         (self.notify.0)(note(self.name.clone()));
@@ -377,7 +386,7 @@ impl Directory {
     /// Records a failed write, rename or removal.
     pub(crate) fn write_failed(&self, doing: &'static str, errno: Errno) {
         self.errors.writes.count();
-        if self.health.write_failed(errno, now_ms()) {
+        if self.health.write_failed(errno, self.clock_ms()) {
             self.errors.pass_throughs.count();
             self.note(|name| Note::PassThrough { name, doing, errno });
             // The manager schedules a trial write.
@@ -388,7 +397,7 @@ impl Directory {
     /// Records a failed read.
     pub(crate) fn read_failed(&self, doing: &'static str, errno: Errno) -> StoreError {
         self.errors.reads.count();
-        if self.health.read_failed(errno, now_ms()) {
+        if self.health.read_failed(errno, self.clock_ms()) {
             self.errors.pass_throughs.count();
             self.note(|name| Note::PassThrough { name, doing, errno });
         }

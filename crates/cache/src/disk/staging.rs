@@ -15,7 +15,7 @@ use io::{Buf, DiskVia, Errno, Segments};
 use rt::File;
 use rt::file::Create;
 
-use crate::disk::directory::{Directory, now_ms};
+use crate::disk::directory::Directory;
 use crate::disk::finishing::Finishing;
 use crate::error::Refused;
 use crate::key::Parents;
@@ -46,7 +46,7 @@ impl TempFile {
         dir: &Arc<Directory>,
         staging: Option<&StagingDir>,
     ) -> Result<TempFile, Refused> {
-        if let Some(staging) = staging.filter(|_| dir.health.is_staging_usable(now_ms())) {
+        if let Some(staging) = staging.filter(|_| dir.health.is_staging_usable(dir.clock_ms())) {
             match unnamed(staging, dir.via()).await {
                 Ok(file) => {
                     let (dir, staging) = (Arc::clone(dir), Some(Arc::clone(staging)));
@@ -212,7 +212,7 @@ pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno:
 /// Records that a call on a file of this staging directory failed.
 fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, errno: Errno) {
     dir.errors.writes.count();
-    if dir.health.staging_failed(now_ms()) {
+    if dir.health.staging_failed(dir.clock_ms()) {
         let path = OsString::from_vec(staging.to_bytes().to_vec()).into();
         dir.note(|name| Note::StagingFailed { name, path, doing, errno });
     }

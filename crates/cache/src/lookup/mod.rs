@@ -21,7 +21,7 @@ use std::sync::Arc;
 use io::Errno;
 
 use crate::config::Access;
-use crate::disk::directory::{READ_FLAGS, now_ms, now_s};
+use crate::disk::directory::{READ_FLAGS, now_s};
 use crate::disk::read::ReadError;
 use crate::entries::Entries;
 use crate::error::StoreError;
@@ -140,7 +140,7 @@ impl Lookup {
         if known.is_none() && is_owner && entries.is_loaded() {
             return Ok(None);
         }
-        if !entries.dir.health.can_read(now_ms()) {
+        if !entries.dir.health.can_read(entries.dir.clock_ms()) {
             return Err(StoreError::PassThrough);
         }
         match self.file(check).await? {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::disk::directory::{now_ms, now_s};
+use crate::disk::directory::now_s;
 use crate::disk::staging::TempFile;
 use crate::entries::Entries;
 use crate::entries::removal::REMOVALS_MAX;
@@ -171,7 +171,7 @@ impl Manager {
         if self.entries.settling.is_pending() {
             next = next.min(rt::now() + SETTLE_EVERY);
         }
-        match self.entries.dir.health.trial_in(now_ms()) {
+        match self.entries.dir.health.trial_in(self.entries.dir.clock_ms()) {
             Some(trial) => next.min(rt::now() + trial.max(Duration::from_millis(1))),
             None => next,
         }
@@ -180,7 +180,7 @@ impl Manager {
     async fn manage(&self, due: &mut Due) {
         let entries = &self.entries;
         let dir = &entries.dir;
-        if dir.health.needs_trial(now_ms()) {
+        if dir.health.needs_trial(dir.clock_ms()) {
             self.try_disk().await;
         }
         if rt::now() >= due.free {

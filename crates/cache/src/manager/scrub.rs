@@ -10,7 +10,6 @@ use std::time::Duration;
 use rt::File;
 
 use crate::config::Access;
-use crate::disk::directory::now_ms;
 use crate::disk::read::ReadError;
 use crate::entries::chunks::Chunks;
 use crate::format::CHUNK_BYTES;
@@ -60,7 +59,7 @@ impl Scrub<'_> {
         let (entries, opener) = (&self.lookup.entries, &self.lookup.opener);
         // A key that was only counted has no file. The entry may also have been removed since the scan.
         let Some(known) = entries.index.peek(&key.0).filter(|known| known.blocks > 0) else { return };
-        if entries.dir.health.can_read(now_ms()) {
+        if entries.dir.health.can_read(entries.dir.clock_ms()) {
             let access = Access {
                 direct_from: Some(0),
                 calls_directly: false,
