@@ -2,9 +2,11 @@
 //! stop, and periodically.
 //!
 //! ```text
-//!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of the fields before u32 | zero u32
+//!   magic 8 B | whole u32 | saved u32 | entries u64 | crc32c of the fields before u32 | zero u32
 //!   then blocks:  number of records u32 | crc32c of the records u32 | records: key 16 B, blocks u32, accessed u32
 //! ```
+//! Times are in seconds since 1970. The time from the save to the load does not count as a time without requests.
+//!
 //! The snapshot is only a hint: the file of an entry is authoritative. A **whole** snapshot was written when nothing
 //! could change any more. It is renamed before anything changes, so a start finds it only after a regular stop. Any
 //! other snapshot is older than the entries on disk: its entries are used provisionally until a walk confirms them.
@@ -16,7 +18,7 @@ use rt::File;
 use rt::file::Create;
 use rustix::fs::{AtFlags, CWD, OFlags};
 
-use crate::disk::directory::Directory;
+use crate::disk::directory::{Directory, now_s};
 use crate::disk::read::read_some;
 use crate::entries::Entries;
 use crate::format::crc32c;
@@ -58,25 +60,28 @@ pub(crate) fn set_aside(dir: &Directory) {
     }
 }
 
-fn header(entries: u64, is_whole: bool) -> [u8; HEADER_BYTES] {
+fn header(entries: u64, is_whole: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&u32::from(is_whole).to_le_bytes());
+    bytes[12..16].copy_from_slice(&saved_s.to_le_bytes());
     bytes[16..24].copy_from_slice(&entries.to_le_bytes());
     let crc = crc32c::of(&bytes[..24]);
     bytes[24..28].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-/// Returns the number of entries, and whether the snapshot is whole.
-fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
+/// Returns the number of entries, whether the snapshot is whole, and the time of the save; 0 in a snapshot of an earlier
+/// version.
+fn parse_header(bytes: &[u8]) -> Option<(u64, bool, u32)> {
     let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
     if bytes[..8] != MAGIC || crc32c::of(&bytes[..24]) != crc {
         return None;
     }
     let entries = u64::from_le_bytes(bytes[16..24].try_into().ok()?);
-    Some((entries, bytes[8] != 0))
+    let saved_s = u32::from_le_bytes(bytes[12..16].try_into().ok()?);
+    Some((entries, bytes[8] != 0, saved_s))
 }
 
 /// Returns the records of one block and the bytes behind it, or `None` if the block is damaged or truncated.
@@ -118,7 +123,8 @@ pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
 async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
     let (device, via) = (entries.dir.device(), entries.dir.via());
     let start = read_some(file, 0, HEADER_BYTES as u64, device, via).await.ok()?;
-    let (count, is_whole) = parse_header(&start)?;
+    let (count, is_whole, saved_s) = parse_header(&start)?;
+    let stopped_s = if saved_s > 0 { now_s().saturating_sub(saved_s) } else { 0 };
     let (mut at, mut entered, mut text) = (HEADER_BYTES as u64, 0, Vec::new());
     while entered < count {
         let part = read_some(file, at, 1 << 18, device, via).await.ok()?;
@@ -130,7 +136,7 @@ async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
         let mut rest = &text[..];
         while let Some((records, behind)) = parse_block(rest) {
             entered += (records.len() / RECORD_BYTES) as u64;
-            enter_records(entries, records);
+            enter_records(entries, records, stopped_s);
             rest = behind;
         }
         // A complete block that cannot be parsed is damaged, and more bytes of the file cannot change that.
@@ -143,11 +149,12 @@ async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
     Some(if is_whole { Loaded::All } else { Loaded::Some })
 }
 
-fn enter_records(entries: &Arc<Entries>, records: &[u8]) {
+/// Adds records to the index; `stopped_s` is the time since the save.
+fn enter_records(entries: &Arc<Entries>, records: &[u8], stopped_s: u32) {
     for record in records.chunks_exact(RECORD_BYTES) {
         let number = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("four bytes"));
         let key = Key(record[..16].try_into().expect("sixteen bytes"));
-        let (blocks, accessed_s) = (number(16), number(20));
+        let (blocks, accessed_s) = (number(16), number(20).saturating_add(stopped_s));
         if blocks > 0 {
             let (_, victim) = entries.index.insert_found(&key.0, blocks, accessed_s);
             entries.remove_evicted(victim);
@@ -190,7 +197,7 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
     }
     debug_assert!(records.is_empty() && at >= HEADER_BYTES as u64 + count * RECORD_BYTES as u64);
     // The header is written last: without it, the snapshot is invalid.
-    dir.write(file, 0, header(count, is_whole).to_vec().into()).await?;
+    dir.write(file, 0, header(count, is_whole, now_s()).to_vec().into()).await?;
     // After a stop the snapshot is trusted, so it must be durable.
     dir.sync(file).await
 }
@@ -226,14 +233,14 @@ mod tests {
 
     #[test]
     fn a_header_is_decoded_unchanged_or_refused() {
-        assert_eq!(parse_header(&header(7, true)), Some((7, true)));
-        assert_eq!(parse_header(&header(7, false)), Some((7, false)));
+        assert_eq!(parse_header(&header(7, true, 9)), Some((7, true, 9)));
+        assert_eq!(parse_header(&header(7, false, 9)), Some((7, false, 9)));
         for bit in 0..28 * 8 {
-            let mut bytes = header(7, true);
+            let mut bytes = header(7, true, 9);
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(parse_header(&bytes), None, "bit {bit}");
         }
-        assert_eq!(parse_header(&header(7, true)[..31]), None);
+        assert_eq!(parse_header(&header(7, true, 9)[..31]), None);
     }
 
     #[test]

@@ -229,6 +229,42 @@ fn a_damaged_or_old_snapshot_is_ignored() {
     }
 }
 
+/// The time during which no process ran does not count as a time without requests.
+#[test]
+fn entries_do_not_expire_while_the_server_is_stopped() {
+    let place = Place::new();
+    place.managed(async |store| {
+        for number in 0..20 {
+            put(&store, number, 100).await.unwrap();
+        }
+    });
+    // As if it had been stopped two hours ago, and one entry had not been requested for two hours before.
+    let mut bytes = std::fs::read(snapshot(&place)).unwrap();
+    let back = |bytes: &mut [u8], at: usize, hours: u32| {
+        let time = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        bytes[at..at + 4].copy_from_slice(&(time - hours * 3600).to_le_bytes());
+    };
+    back(&mut bytes, 12, 2);
+    for record in 0..20 {
+        back(&mut bytes, 40 + record * 24 + 20, if record == 0 { 4 } else { 2 });
+    }
+    let sums = [(0..24, 24), (40..40 + 20 * 24, 36)].map(|(range, at)| (crc32c(&bytes[range]), at));
+    for (sum, at) in sums {
+        bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(snapshot(&place), bytes).unwrap();
+    PLAIN.run(async {
+        let mut config = place.config(PLAIN);
+        config.inactive = std::time::Duration::from_secs(3600);
+        let store = cache::Store::open(config).unwrap();
+        start(&store).await;
+        assert_eq!(loaded(&place), (20, true));
+        until(|| store.stats().inactive > 0).await;
+        stop(&store).await;
+        assert_eq!((store.stats().inactive, store.stats().entries), (1, 19));
+    });
+}
+
 #[test]
 fn entries_that_exist_only_in_the_snapshot_are_forgotten() {
     let place = Place::new();
