@@ -102,7 +102,7 @@ pub enum Refused {
     PassThrough,
     /// `max_size` leaves no space, and not enough could be evicted immediately.
     NoSpace,
-    /// The entry would occupy more than a quarter of `max_size`.
+    /// The entry would occupy more than `max_size`.
     TooLarge,
     /// `min_free` leaves no space.
     DiskFull,

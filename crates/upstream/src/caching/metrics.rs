@@ -130,7 +130,7 @@ const REFUSED: Row = Row {
                 ("not_owner", "another process owns the directory"),
                 ("pass_through", "the disk is not used for a while after failures"),
                 ("no_room", "`max_size`"),
-                ("too_large", "more than a quarter of `max_size`"),
+                ("too_large", "more than `max_size`"),
                 ("disk_full", "`min_free`"),
                 ("not_admitted", "a full cache admits a key at its second request"),
                 ("busy", "another request changes the entry"),
