@@ -11,6 +11,8 @@
 //!
 //! A certificate is stored on disk before the host receives it. A crash thus loses at most a certificate that is not in use yet.
 
+use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use tls::certificate::Identity;
@@ -97,6 +99,16 @@ struct Task<'a> {
     /// Time of the next query for renewal information.
     query_at: Option<i64>,
     failures: u32,
+    /// A certificate in PEM that could not be stored, for example because the disk is full.
+    unsaved: Option<Vec<u8>>,
+}
+
+/// Returns the available certificate for an order in PEM: the stored one, or the one in memory if that is newer. A newer
+/// certificate exists only in memory if it could not be stored.
+pub fn available(issuer: &Issuer, order: &Order, in_memory: Option<&[u8]>) -> Option<Vec<u8>> {
+    let stored = issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
+    let begins = |pem: &Vec<u8>| first_of(pem).and_then(|it| it.begins());
+    [stored, in_memory.map(<[u8]>::to_vec)].into_iter().flatten().max_by_key(begins)
 }
 
 /// Obtains and renews the certificates of these CAs until the host exits. `known` contains certificates that are stored only in
@@ -148,12 +160,16 @@ fn first_of(pem: &[u8]) -> Option<Certificate> {
 impl<'a> Task<'a> {
     fn new(account: usize, issuer: &Issuer, order: &'a Order, known: &[(String, Vec<u8>)]) -> Task<'a> {
         let id = issuer.id_of(order);
-        let kept = issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
-        let kept = kept.or_else(|| known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.clone()));
+        let in_memory = known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.as_slice());
         // The file may belong to another order or may have been edited; it must match these names.
-        let kept = kept.filter(|pem| check(pem, order).is_ok());
-        let mut task = Task { account, order, id, current: None, due: now(), query_at: None, failures: 0 };
-        task.set(kept.as_deref().and_then(first_of));
+        let kept = available(issuer, order, in_memory).filter(|pem| check(pem, order).is_ok());
+        let (current, due) = (kept.as_deref().and_then(first_of), now());
+        let is_unsaved = |(path, pem): &(&PathBuf, Vec<u8>)| {
+            state::certificate(path, &order.digest()).as_ref() != Some(pem)
+        };
+        let unsaved = issuer.state_path.as_ref().zip(kept).filter(is_unsaved).map(|(_, pem)| pem);
+        let mut task = Task { account, order, id, current: None, due, query_at: None, failures: 0, unsaved };
+        task.set(current);
         task
     }
 
@@ -175,6 +191,15 @@ impl<'a> Task<'a> {
         unavailable: &mut Option<Duration>,
         host: &mut dyn Host,
     ) -> Result<(), HostExited> {
+        if self.unsaved.is_some()
+            && account.open_state().is_ok()
+            && self.store(account.state.as_ref()).is_ok()
+        {
+            host.log(
+                Level::Notice,
+                &format!("acme: the certificate for {} is stored now", self.order.shown()),
+            );
+        }
         if self.query_at.is_some_and(|at| at <= now()) {
             self.query_renewal(account, unavailable, host);
         }
@@ -240,20 +265,31 @@ impl<'a> Task<'a> {
     }
 
     fn obtain(&mut self, account: &mut Account<'a>, host: &mut dyn Host) -> Result<(), AcmeError> {
-        let Account { issuer, state, client, .. } = account;
-        let Some(client) = client else { return Err(AcmeError::Malformed("directory")) };
+        let issuer = account.issuer;
+        let Some(client) = &mut account.client else { return Err(AcmeError::Malformed("directory")) };
         let (name, shown) = (&issuer.name, self.order.shown());
         host.log(Level::Info, &format!("acme: ordering a certificate for {shown} from issuer \"{name}\""));
         let issued = client.obtain(self.order, self.current.as_ref(), host)?;
-        if let Some(state) = state
-            && let Err(error) = state.set_certificate(&self.order.digest(), &issued.pem)
-        {
+        self.unsaved = issuer.state_path.is_some().then(|| issued.pem.clone());
+        if let Err(error) = self.store(account.state.as_ref()) {
             // The server can use the certificate although it could not be stored.
-            host.log(Level::Error, &format!("acme: the certificate for {shown} cannot be kept: {error}"));
+            host.log(
+                Level::Error,
+                &format!("acme: the certificate for {shown} cannot be stored yet: {error}"),
+            );
         }
         host.deliver(&self.id, &issued.pem)?;
         self.set(first_of(&issued.pem));
         host.log(Level::Notice, &format!("acme: issuer \"{name}\" issued a certificate for {shown}"));
+        Ok(())
+    }
+
+    /// Stores a certificate that is not stored yet. If this fails, the next step retries it.
+    fn store(&mut self, state: Option<&State>) -> io::Result<()> {
+        if let (Some(pem), Some(state)) = (&self.unsaved, state) {
+            state.set_certificate(&self.order.digest(), pem)?;
+        }
+        self.unsaved = None;
         Ok(())
     }
 
@@ -306,17 +342,8 @@ impl<'a> Account<'a> {
         if self.client.is_some() {
             return Ok(());
         }
+        self.open_state()?;
         let issuer = self.issuer;
-        if let (None, Some(path)) = (&self.state, &issuer.state_path) {
-            let opened = State::open(path);
-            self.state = Some(opened.map_err(|error| {
-                let reason = match error.kind() {
-                    std::io::ErrorKind::WouldBlock => "another process uses it".to_owned(),
-                    _ => error.to_string(),
-                };
-                AcmeError::Key(format!("the state directory \"{}\": {reason}", path.display()))
-            })?);
-        }
         let pem = self.account_key()?;
         let key = SigningKey::from_pem(&pem).map_err(|error| AcmeError::Key(error.to_string()))?;
         let account = self.state.as_ref().and_then(|state| state.account_url(&issuer.uri));
@@ -332,6 +359,21 @@ impl<'a> Account<'a> {
             }
         }
         self.client = Some(client);
+        Ok(())
+    }
+
+    /// Opens the state directory, if there is one.
+    fn open_state(&mut self) -> Result<(), AcmeError> {
+        if let (None, Some(path)) = (&self.state, &self.issuer.state_path) {
+            let opened = State::open(path);
+            self.state = Some(opened.map_err(|error| {
+                let reason = match error.kind() {
+                    io::ErrorKind::WouldBlock => "another process uses it".to_owned(),
+                    _ => error.to_string(),
+                };
+                AcmeError::Key(format!("the state directory \"{}\": {reason}", path.display()))
+            })?);
+        }
         Ok(())
     }
 
@@ -361,5 +403,84 @@ impl<'a> Account<'a> {
             // Empty URLs match no CA.
             let _ = state.set_account_url("", "");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+
+    /// A host that stores log lines.
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl Host for Lines {
+        fn install(&mut self, _: &Challenge) -> Result<(), HostExited> {
+            Ok(())
+        }
+
+        fn remove(&mut self, _: &Challenge) -> Result<(), HostExited> {
+            Ok(())
+        }
+
+        fn deliver(&mut self, _: &str, _: &[u8]) -> Result<(), HostExited> {
+            Ok(())
+        }
+
+        fn log(&mut self, _: Level, text: &str) {
+            self.0.push(text.to_owned());
+        }
+
+        fn wait(&mut self, _: Duration) -> Result<(), HostExited> {
+            Err(HostExited)
+        }
+    }
+
+    /// Returns a CA with an order, and with a state directory for this test.
+    fn issuer(label: &str) -> Issuer {
+        let path = std::env::temp_dir().join(format!("acme-agent-{label}-{}", std::process::id()));
+        let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
+        Issuer { orders: vec![order], state_path: Some(path), ..Issuer::new("one") }
+    }
+
+    /// Returns a certificate for the order with its key, valid between these years.
+    fn certificate(begins: i32, expires: i32) -> Vec<u8> {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).expect("a name");
+        params.not_before = rcgen::date_time_ymd(begins, 1, 1);
+        params.not_after = rcgen::date_time_ymd(expires, 1, 1);
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        (certificate + &key.serialize_pem()).into_bytes()
+    }
+
+    #[test]
+    fn a_certificate_that_could_not_be_stored_is_not_replaced_by_the_stored_one() {
+        let issuer = issuer("unsaved");
+        let (order, path) = (&issuer.orders[0], issuer.state_path.as_ref().expect("a path"));
+        let (old, new) = (certificate(2020, 2099), certificate(2021, 2099));
+        let state = State::open(path).expect("it is created");
+        state.set_certificate(&order.digest(), &old).expect("it is written");
+        drop(state);
+        assert_eq!(available(&issuer, order, None), Some(old.clone()));
+        assert_eq!(available(&issuer, order, Some(&new)), Some(new.clone()));
+        assert_eq!(available(&issuer, order, Some(&certificate(2019, 2099))), Some(old.clone()));
+        // The certificate cannot be written while a directory has the temporary name.
+        let obstacle = path.join("certificates").join(format!("{}.new", order.digest()));
+        std::fs::create_dir(&obstacle).expect("it is created");
+        let known = [(issuer.id_of(order), new.clone())];
+        let mut task = Task::new(0, &issuer, order, &known);
+        let mut account = Account { issuer: &issuer, state: None, client: None, key: None };
+        // The renewal is not due, and the CA is not queried.
+        task.query_at = None;
+        let mut host = Lines::default();
+        task.step(&mut account, &mut None, &mut host).expect("the host runs");
+        assert_eq!(state::certificate(path, &order.digest()), Some(old));
+        std::fs::remove_dir(&obstacle).expect("it is removed");
+        task.step(&mut account, &mut None, &mut host).expect("the host runs");
+        assert_eq!(state::certificate(path, &order.digest()), Some(new));
+        assert_eq!(host.0, ["acme: the certificate for \"a.example\" is stored now"]);
+        assert_eq!(task.unsaved, None);
+        std::fs::remove_dir_all(path).expect("it is removed");
     }
 }

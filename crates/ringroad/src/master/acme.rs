@@ -14,9 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use acme::agent::{Challenge, Level as AgentLevel};
+use acme::agent::{Challenge, Level as AgentLevel, available};
 use acme::settings::{Issuer, Order};
-use acme::state;
 
 use super::process::{OWN_EXECUTABLE, describe, environment};
 use crate::agent;
@@ -95,14 +94,12 @@ impl Acme {
         changes
     }
 
-    /// Returns the available certificates: those in state directories, otherwise those that an agent delivered.
+    /// Returns the available certificates: those in state directories, or newer ones that an agent delivered.
     fn known(&self, issuers: &[Issuer]) -> Vec<(String, Vec<u8>)> {
         orders_of(issuers)
             .filter_map(|(issuer, order)| {
                 let id = issuer.id_of(order);
-                let kept =
-                    issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
-                let pem = kept.or_else(|| self.certificates.get(&id).cloned())?;
+                let pem = available(issuer, order, self.certificates.get(&id).map(Vec::as_slice))?;
                 Some((id, pem))
             })
             .collect()
@@ -362,7 +359,7 @@ mod tests {
         let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
         let issuer =
             Issuer { orders: vec![order.clone()], state_path: Some(path.clone()), ..Issuer::new("one") };
-        let state = state::State::open(&path).expect("it can be made");
+        let state = acme::state::State::open(&path).expect("it can be made");
         state.set_certificate(&order.digest(), b"chain and key").expect("it is written");
         let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
         let expected = [
