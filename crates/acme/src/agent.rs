@@ -27,6 +27,10 @@ use crate::state::{self, State};
 /// Maximum time of a sleep, because the clock may be set during the sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
 
+/// Minimum time from a new certificate to its renewal, if the certificate is valid for at least twice this time. It limits the
+/// number of orders if the clock is wrong, or if the CA's window for the renewal has passed.
+const USE_MIN: Duration = Duration::from_secs(60 * 60);
+
 /// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -96,6 +100,8 @@ struct Task<'a> {
     current: Option<Certificate>,
     /// Time when the certificate is obtained or renewed.
     due: i64,
+    /// Earliest value of `due`: the end of a pause, or of the minimum use of a new certificate.
+    not_before: i64,
     /// Time of the next query for renewal information.
     query_at: Option<i64>,
     failures: u32,
@@ -168,7 +174,17 @@ impl<'a> Task<'a> {
             state::certificate(path, &order.digest()).as_ref() != Some(pem)
         };
         let unsaved = issuer.state_path.as_ref().zip(kept).filter(is_unsaved).map(|(_, pem)| pem);
-        let mut task = Task { account, order, id, current: None, due, query_at: None, failures: 0, unsaved };
+        let mut task = Task {
+            account,
+            order,
+            id,
+            current: None,
+            due,
+            not_before: 0,
+            query_at: None,
+            failures: 0,
+            unsaved,
+        };
         task.set(current);
         task
     }
@@ -177,11 +193,32 @@ impl<'a> Task<'a> {
     fn set(&mut self, certificate: Option<Certificate>) {
         let times = certificate.as_ref().and_then(|it| it.begins().zip(it.expires()));
         if let Some((begins, expires)) = times {
-            self.due = schedule::renewal(begins, expires, None, random_fraction());
+            self.renew_at(schedule::renewal(begins, expires, None, random_fraction()));
             // Only the CA can announce that the certificate will be revoked, so the query is due immediately.
             self.query_at = Some(now());
         }
         self.current = certificate;
+    }
+
+    /// Schedules the renewal, which a pause postpones.
+    fn renew_at(&mut self, time: i64) {
+        self.due = time.max(self.not_before);
+    }
+
+    /// Postpones the next try.
+    fn postpone(&mut self, pause: Duration) {
+        self.not_before = after(pause);
+        self.due = self.not_before;
+    }
+
+    /// Ends the pauses after failures, and uses a new certificate for some time before it is renewed.
+    fn succeed(&mut self, pem: &[u8]) {
+        self.failures = 0;
+        let certificate = first_of(pem);
+        let times = certificate.as_ref().and_then(|it| it.begins().zip(it.expires()));
+        let half = times.map_or(0, |(begins, expires)| u64::try_from((expires - begins) / 2).unwrap_or(0));
+        self.postpone(USE_MIN.min(Duration::from_secs(half)));
+        self.set(certificate);
     }
 
     /// Performs the steps that are due. `unavailable` is the time for which the other certificates of the same CA must wait.
@@ -207,7 +244,7 @@ impl<'a> Task<'a> {
             return Ok(());
         }
         if let Some(pause) = unavailable {
-            self.due = after(*pause);
+            self.postpone(*pause);
             return Ok(());
         }
         let done = match account.open(host) {
@@ -223,7 +260,6 @@ impl<'a> Task<'a> {
         };
         match done {
             Ok(()) => {
-                self.failures = 0;
                 self.query_renewal(account, unavailable, host);
                 Ok(())
             }
@@ -237,7 +273,10 @@ impl<'a> Task<'a> {
                 let is_unknown = |problem: &Problem| problem.kind == "accountDoesNotExist";
                 if matches!(&error, AcmeError::Problem(problem) if is_unknown(problem)) {
                     account.forget();
-                    self.due = now();
+                    // The first of such failures is not a reason to wait.
+                    if self.failures == 1 {
+                        self.postpone(Duration::ZERO);
+                    }
                 }
                 Ok(())
             }
@@ -245,9 +284,9 @@ impl<'a> Task<'a> {
     }
 
     fn pause(&mut self, error: &AcmeError) -> Duration {
-        let pause = schedule::pause(self.failures, random_fraction());
-        let pause = pause.max(error.retry_after().unwrap_or_default()).min(schedule::PAUSE_MAX);
-        self.due = after(pause);
+        let pause = schedule::pause(self.failures, random_fraction()).min(schedule::PAUSE_MAX);
+        let pause = pause.max(error.retry_after().unwrap_or_default());
+        self.postpone(pause);
         pause
     }
 
@@ -279,7 +318,7 @@ impl<'a> Task<'a> {
             );
         }
         host.deliver(&self.id, &issued.pem)?;
-        self.set(first_of(&issued.pem));
+        self.succeed(&issued.pem);
         host.log(Level::Notice, &format!("acme: issuer \"{name}\" issued a certificate for {shown}"));
         Ok(())
     }
@@ -317,7 +356,7 @@ impl<'a> Task<'a> {
             Ok(Some(renewal)) => {
                 self.query_at = Some(after(renewal.query_after));
                 let times = current.begins().zip(current.expires()).unwrap_or_default();
-                self.due = schedule::renewal(times.0, times.1, Some(renewal.window), random_fraction());
+                self.renew_at(schedule::renewal(times.0, times.1, Some(renewal.window), random_fraction()));
                 let days = (self.due - now()) / 86_400;
                 let why = renewal.explanation.map(|url| format!(", see {url}")).unwrap_or_default();
                 host.log(
@@ -452,6 +491,41 @@ mod tests {
         params.not_after = rcgen::date_time_ymd(expires, 1, 1);
         let certificate = params.self_signed(&key).expect("a certificate").pem();
         (certificate + &key.serialize_pem()).into_bytes()
+    }
+
+    /// Returns a task without a certificate.
+    fn task<'a>(issuer: &'a Issuer) -> Task<'a> {
+        Task::new(0, issuer, &issuer.orders[0], &[])
+    }
+
+    #[test]
+    fn a_window_for_the_renewal_does_not_end_a_pause() {
+        let issuer = issuer("pause");
+        let mut task = task(&issuer);
+        let days = 3 * 86_400;
+        let retry_after = Some(Duration::from_secs(days as u64));
+        let (kind, detail) = ("rateLimited".to_owned(), String::new());
+        let error = AcmeError::Problem(Problem { kind, detail, status: 429, retry_after });
+        let start = now();
+        assert_eq!(Some(task.pause(&error)), retry_after, "it is not limited to a day");
+        // The CA's window has begun.
+        task.renew_at(now());
+        assert!(task.due >= start + days, "{} {start}", task.due);
+        task.failures = 30;
+        assert!(task.pause(&AcmeError::HostExited) <= schedule::PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_new_certificate_is_not_renewed_within_an_hour_even_if_the_clock_is_wrong() {
+        let issuer = issuer("clock");
+        let mut task = task(&issuer);
+        let start = now();
+        task.succeed(&certificate(2001, 2002));
+        assert!(task.due >= start + 3600, "{} {start}", task.due);
+        task.renew_at(now());
+        assert!(task.due >= start + 3600, "{} {start}", task.due);
+        task.succeed(&certificate(2001, 2099));
+        assert!(task.due > start + 86_400, "the pause does not shorten the use");
     }
 
     #[test]

@@ -131,6 +131,8 @@ struct Notes {
     installed: Vec<Challenge>,
     delivered: Vec<Vec<u8>>,
     lines: Vec<String>,
+    /// All pauses of the agent.
+    pauses: Vec<Duration>,
 }
 
 impl Host for Notes {
@@ -154,8 +156,9 @@ impl Host for Notes {
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), HostExited> {
-        // Polls continue; the pause after a failure is longer.
-        if time < Duration::from_secs(10) { Ok(()) } else { Err(HostExited) }
+        self.pauses.push(time);
+        // Polls continue; the pause after a failure is longer. An agent that never pauses is a failure of the test.
+        if time < Duration::from_secs(10) && self.pauses.len() < 100 { Ok(()) } else { Err(HostExited) }
     }
 }
 
@@ -284,4 +287,21 @@ fn repeatedly_refused_nonces_are_a_failure() {
         )
     });
     assert_refused(done, "the authority refuses: badNonce (400): no");
+}
+
+#[test]
+fn an_account_that_stays_unknown_is_created_again_with_pauses() {
+    let (notes, state) = agent("unknown", |port, path| match path {
+        "/newAccount" => ordered(port, path, "valid", ""),
+        _ => response(
+            "400 Bad Request",
+            "",
+            "{ \"type\": \"urn:ietf:params:acme:error:accountDoesNotExist\", \"detail\": \"no\" }",
+        ),
+    });
+    // The first failure is retried immediately.
+    let tries = notes.lines.iter().filter(|line| line.contains("accountDoesNotExist")).count();
+    assert_eq!((tries, notes.pauses.len()), (2, 2), "{:?}", notes.lines);
+    assert!(notes.pauses[1] >= Duration::from_secs(60), "{:?}", notes.pauses);
+    std::fs::remove_dir_all(&state).expect("it is ours");
 }
