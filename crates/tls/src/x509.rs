@@ -191,6 +191,17 @@ impl Certificate {
         seconds_of(unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) })
     }
 
+    /// Returns the error if the certificate is not valid now.
+    fn time_error(&self) -> Option<i32> {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().ok()?.as_secs();
+        let now = i64::try_from(now).ok()?;
+        match (self.begins()?, self.expires()?) {
+            (begins, _) if begins > now => Some(ffi::X509_V_ERR_CERT_NOT_YET_VALID),
+            (_, expires) if expires < now => Some(ffi::X509_V_ERR_CERT_HAS_EXPIRED),
+            _ => None,
+        }
+    }
+
     /// Returns the authority key identifier (RFC 5280 section 4.2.1.1), if the certificate has one.
     pub fn authority_key_id(&self) -> Option<Vec<u8>> {
         // SAFETY: a valid certificate; the string belongs to it, and the library locks its computed values.
@@ -356,8 +367,8 @@ pub struct Distrust {
     pub code: i32,
     /// The message for the number.
     pub reason: String,
-    /// The position in the chain of the certificate that caused the error: 0 is the peer's.
-    depth: i32,
+    /// The last error of the chain. `code` is the first.
+    last: i32,
 }
 
 impl std::fmt::Display for Distrust {
@@ -366,24 +377,24 @@ impl std::fmt::Display for Distrust {
     }
 }
 
-/// Errors if the root is missing or is not trusted. With these errors `optional_no_ca` accepts a client, as in nginx.
+/// Errors if the root is missing or is not trusted. If the last error is one of these, `optional_no_ca` accepts a client, as in nginx.
 const NOT_FROM_A_ROOT: [i32; 5] = [
     ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
     ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
     ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
-    ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT,
+    ffi::X509_V_ERR_CERT_UNTRUSTED,
     ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE,
 ];
 
 impl Distrust {
-    /// Whether the only error is that the root is missing or not trusted (`ssl_verify_client optional_no_ca`).
+    /// Whether the error is that the root is missing or not trusted (`ssl_verify_client optional_no_ca`).
     pub fn is_only_unknown_root(&self) -> bool {
         NOT_FROM_A_ROOT.contains(&self.code)
     }
 
     /// Returns the verdict of an OCSP check, which has no error number.
     pub fn by_authority(reason: &str) -> Distrust {
-        Distrust { code: ffi::X509_V_OK, reason: reason.to_owned(), depth: NOT_OF_ONE }
+        Distrust { code: ffi::X509_V_OK, reason: reason.to_owned(), last: ffi::X509_V_OK }
     }
 
     /// Returns the verdict as nginx logs it: number and reason, or only the reason if there is no number.
@@ -394,26 +405,24 @@ impl Distrust {
         }
     }
 
-    /// Converts the verdict to the verdict that nginx shows for a client. In nginx OpenSSL continues after an error, and the last error
-    /// is shown. If the issuer of the client's certificate is unknown, the last error is that its signature cannot be verified.
+    /// Converts the verdict to nginx's verdict about a client: the last error, because nginx lets OpenSSL continue after an error.
     pub(crate) fn of_client(self) -> Distrust {
-        match (self.code, self.depth) {
-            (ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, 0) => {
-                distrust(ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE)
-            }
-            _ => self,
-        }
+        distrust(self.last)
     }
 }
 
 /// Maximum number of certificates between the peer's certificate and a root, in aws-lc and in OpenSSL.
 const DEPTH_MAX: u32 = 100;
 
-/// The library's result for a chain, and the position of the certificate that caused it.
+/// The library's result for a chain: the first error with the position of the certificate that caused it, and the last error.
 struct Verdict {
     code: i32,
     depth: c_int,
+    last: i32,
 }
+
+/// All errors of a verification, with the positions of the certificates that caused them: 0 is the peer's.
+type Errors = Vec<(i32, c_int)>;
 
 impl Roots {
     /// Creates an empty set. Returns `None` if memory allocation fails.
@@ -471,14 +480,16 @@ impl Roots {
         }
         // If the limit is reached, aws-lc reports a missing issuer, which `optional_no_ca` would treat as an unknown
         // root. OpenSSL reports that the chain is too long. This is the case if the chain continues without the limit.
-        if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
+        let is_incomplete = NOT_FROM_A_ROOT.contains(&verdict.code)
+            || verdict.code == ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT;
+        if is_incomplete && depth_max < DEPTH_MAX {
             let unlimited = self.judge(&certificates, purpose, DEPTH_MAX, None).ok_or_else(invalid)?;
             let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
             if unlimited.code != verdict.code || is_beyond {
                 return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
             }
         }
-        Err(Distrust { depth: verdict.depth, ..distrust(verdict.code) })
+        Err(Distrust { last: verdict.last, ..distrust(verdict.code) })
     }
 
     /// Returns the chain from the peer's certificate to a root, if [`Roots::verify`] accepts the chain.
@@ -513,23 +524,48 @@ impl Roots {
             return None;
         }
         self.configure(context.as_ptr(), purpose, depth_max);
+        let mut errors = Errors::new();
+        // SAFETY: an initialised context, and a value that the callback expects, which outlives the verification.
+        let is_set = unsafe {
+            ffi::X509_STORE_CTX_set_ex_data(context.as_ptr(), 0, ptr::from_mut(&mut errors).cast())
+        };
+        if is_set != 1 {
+            return None;
+        }
         // SAFETY: an initialised context.
-        let is_trusted = unsafe { ffi::X509_verify_cert(context.as_ptr()) } == 1;
+        unsafe { ffi::X509_STORE_CTX_set_verify_cb(context.as_ptr(), Some(note_error)) };
         // SAFETY: as above.
-        let code = unsafe { ffi::X509_STORE_CTX_get_error(context.as_ptr()) };
-        // SAFETY: as above.
-        let depth = unsafe { ffi::X509_STORE_CTX_get_error_depth(context.as_ptr()) };
+        let is_complete = unsafe { ffi::X509_verify_cert(context.as_ptr()) } == 1;
         let _ = last_error();
+        let is_trusted = is_complete && errors.is_empty();
         if let Some(verified) = verified.filter(|_| is_trusted) {
             *verified = chain_of(context.as_ptr())?;
         }
-        let code = match (is_trusted, code) {
-            (true, _) if !root_allows_length(context.as_ptr()) => ffi::X509_V_ERR_PATH_LENGTH_EXCEEDED,
-            (true, _) => ffi::X509_V_OK,
-            (false, ffi::X509_V_OK) => ffi::X509_V_ERR_UNSPECIFIED,
-            (false, code) => code,
-        };
-        Some(Verdict { code, depth })
+        Some(match (errors.first(), errors.last()) {
+            _ if is_trusted => {
+                let is_allowed = root_allows_length(context.as_ptr());
+                let code = if is_allowed { ffi::X509_V_OK } else { ffi::X509_V_ERR_PATH_LENGTH_EXCEEDED };
+                Verdict { code, depth: NOT_OF_ONE, last: code }
+            }
+            (Some(&(code, depth)), Some(&(last, _))) => {
+                let last = match last {
+                    // The library could not continue.
+                    _ if !is_complete => ffi::X509_V_ERR_UNSPECIFIED,
+                    // Unlike OpenSSL, aws-lc does not check the time of a certificate whose issuer is unknown.
+                    ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE => {
+                        certificates[0].time_error().unwrap_or(last)
+                    }
+                    _ => last,
+                };
+                Verdict { code, depth, last }
+            }
+            _ => {
+                // SAFETY: as above.
+                let code = unsafe { ffi::X509_STORE_CTX_get_error(context.as_ptr()) };
+                let code = if code == ffi::X509_V_OK { ffi::X509_V_ERR_UNSPECIFIED } else { code };
+                Verdict { code, depth: NOT_OF_ONE, last: code }
+            }
+        })
     }
 
     /// Sets the purpose of a verification in an initialised context.
@@ -546,6 +582,23 @@ impl Roots {
         // SAFETY: valid parameters.
         unsafe { ffi::X509_VERIFY_PARAM_set_depth(parameters, depth) };
     }
+}
+
+/// Stores an error of a verification, and lets the library continue (X509_STORE_CTX_verify_cb).
+unsafe extern "C" fn note_error(is_valid: c_int, context: *mut ffi::X509_STORE_CTX) -> c_int {
+    if is_valid == 1 {
+        return 1;
+    }
+    // SAFETY: the library passes the context of the verification.
+    let errors = unsafe { ffi::X509_STORE_CTX_get_ex_data(context, 0) };
+    // SAFETY: `judge` passes a list that outlives the verification and is not accessed during the verification.
+    let errors = unsafe { &mut *errors.cast::<Errors>() };
+    // SAFETY: as above.
+    let code = unsafe { ffi::X509_STORE_CTX_get_error(context) };
+    // SAFETY: as above.
+    let depth = unsafe { ffi::X509_STORE_CTX_get_error_depth(context) };
+    errors.push((code, depth));
+    1
 }
 
 /// Returns the certificates of a verified chain.
@@ -609,7 +662,7 @@ fn distrust(code: i32) -> Distrust {
         _ => error_text(code),
     };
     let code = if code == ffi::X509_V_ERR_INVALID_CA { INVALID_CA_OF_OPENSSL_3 } else { code };
-    Distrust { code, reason, depth: NOT_OF_ONE }
+    Distrust { code, reason, last: code }
 }
 
 /// Returns the library's message for an error number.

@@ -7,9 +7,10 @@ use rcgen::{
     GeneralSubtree, IsCa, KeyIdMethod, KeyPair, NameConstraints, RevokedCertParams, SerialNumber,
     date_time_ymd,
 };
-use tls::Identity;
+use rustls::pki_types::CertificateDer;
 use tls::certificate::FileError;
 use tls::x509::{KeyError, Purpose, Roots, key_belongs_to, private_key};
+use tls::{Identity, Trust};
 
 /// Returns the chains: a root, an intermediate CA, and certificates of every kind.
 fn cases() -> Vec<Case> {
@@ -152,6 +153,47 @@ fn a_too_long_chain_is_distinguished_from_an_unknown_root() {
     assert_eq!(error.to_string(), "certificate chain too long");
     let error = roots.verify(&[leaf.certificate.der()], Purpose::Client, 0).unwrap_err();
     assert!(error.is_only_unknown_root());
+}
+
+/// The expected verdicts are those of nginx with OpenSSL 3.
+#[test]
+fn an_unknown_root_does_not_hide_other_flaws_of_a_client() {
+    let (root, stranger) = (authority("root", None, |_| {}), authority("stranger", None, |_| {}));
+    let middle = authority("middle", Some(&stranger), |_| {});
+    let known_middle = authority("known middle", Some(&root), |_| {});
+    let issued = |issuer, change: fn(&mut CertificateParams)| made("client", Some(issuer), change);
+    let of_server = |params: &mut CertificateParams| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    };
+    let old = |params: &mut CertificateParams| params.not_after = date_time_ymd(2021, 1, 1);
+    let der = |made: &Made| made.certificate.der().clone();
+    let damaged = |made: &Made| {
+        let mut der = made.certificate.der().to_vec();
+        *der.last_mut().unwrap() ^= 1;
+        CertificateDer::from(der)
+    };
+    let (expired, purpose) = ("certificate has expired", "unsuitable certificate purpose");
+    let (alone, good) = (issued(&stranger, |_| {}), issued(&middle, |_| {}));
+    for (trusted, chain, is_accepted, reason) in [
+        (&root, vec![der(&alone)], true, "unable to verify the first certificate"),
+        (&root, vec![damaged(&alone)], true, "unable to verify the first certificate"),
+        (&root, vec![der(&issued(&stranger, old))], false, expired),
+        (&root, vec![der(&issued(&stranger, of_server))], true, "unable to verify the first certificate"),
+        (&root, vec![der(&made("self", None, |_| {}))], true, "self-signed certificate"),
+        (&root, vec![der(&made("self", None, old))], false, expired),
+        (&root, vec![der(&made("self", None, of_server))], false, purpose),
+        (&root, vec![der(&good), der(&middle)], true, "unable to get local issuer certificate"),
+        (&root, vec![damaged(&good), der(&middle)], false, "certificate signature failure"),
+        (&root, vec![der(&issued(&middle, old)), der(&middle)], false, expired),
+        (&root, vec![der(&issued(&middle, of_server)), der(&middle)], false, purpose),
+        (&root, vec![der(&issued(&middle, old)), der(&middle), der(&stranger)], false, expired),
+        (&known_middle, vec![der(&issued(&known_middle, |_| {}))], false, "unable to get issuer certificate"),
+    ] {
+        let mut roots = Roots::new().unwrap();
+        roots.add(trusted.certificate.der()).unwrap();
+        let verdict = Trust::new(roots, 3, Purpose::Client).judge(&chain).unwrap_err();
+        assert_eq!((verdict.is_only_unknown_root(), verdict.reason.as_str()), (is_accepted, reason));
+    }
 }
 
 #[test]
