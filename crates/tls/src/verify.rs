@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -71,7 +71,7 @@ impl ClientCertVerifier for AnyClient {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         seen::note(|seen| seen.client_signature = Some(signed.scheme));
-        verify_signature(&self.algorithms, message, certificate, signed)
+        verify_signature_of_13(&self.algorithms, message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -118,7 +118,7 @@ impl ServerCertVerifier for AnyServer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_signature(&self.algorithms, message, certificate, signed)
+        verify_signature_of_13(&self.algorithms, message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -126,17 +126,33 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Verifies the signature of a message with the public key of a certificate. The certificate is parsed by aws-lc, which
-/// also supports certificates of version 1.
+/// Verifies a signature of TLS 1.3, where the scheme also determines the curve, and PKCS #1 v1.5 and SHA-1 are not allowed
+/// (RFC 8446 section 4.2.3).
+fn verify_signature_of_13(
+    algorithms: &WebPkiSupportedAlgorithms,
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    let key = public_key(certificate)?;
+    verify_tls13_signature_with_raw_key(message, &key.into(), signed, algorithms)
+}
+
+/// Returns the public key of a certificate. The certificate is parsed by aws-lc, which also supports certificates of version 1.
+fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, Error> {
+    let key = Certificate::from_der(certificate).and_then(|it| it.public_key());
+    key.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))
+}
+
+/// Verifies a signature of TLS 1.2 with the public key of a certificate.
 fn verify_signature(
     algorithms: &WebPkiSupportedAlgorithms,
     message: &[u8],
     certificate: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, Error> {
-    let damaged = || Error::InvalidCertificate(CertificateError::BadEncoding);
-    let key = Certificate::from_der(certificate).and_then(|it| it.public_key()).ok_or_else(damaged)?;
-    let (algorithm, key) = key_parts(&key).ok_or_else(damaged)?;
+    let key = public_key(certificate)?;
+    let (algorithm, key) = key_parts(&key).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
     let candidates = algorithms.mapping.iter().find(|(scheme, _)| *scheme == signed.scheme);
     let (_, candidates) = candidates.ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
     let fitting = candidates.iter().filter(|candidate| candidate.public_key_alg_id().as_ref() == algorithm);
@@ -215,6 +231,33 @@ impl Trust {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Identity;
+    use crate::signing::KeyKind;
+    use rustls::internal::msgs::codec::Codec;
+
+    #[test]
+    fn schemes_of_tls_1_2_are_refused_in_tls_1_3() {
+        let pem = crate::issue::self_signed_pem(&[], KeyKind::Rsa2048, std::time::SystemTime::now()).unwrap();
+        let identity = Identity::from_pem(pem.as_bytes(), pem.as_bytes(), &[]).unwrap();
+        let signed = |scheme: SignatureScheme| {
+            let signer = identity.key().key.choose_scheme(&[scheme]).unwrap();
+            let signature = signer.sign(b"message").unwrap();
+            let length = u16::try_from(signature.len()).unwrap().to_be_bytes();
+            let bytes = [&u16::from(scheme).to_be_bytes()[..], &length, &signature].concat();
+            DigitallySignedStruct::read_bytes(&bytes).unwrap()
+        };
+        let (pkcs1, pss) =
+            (signed(SignatureScheme::RSA_PKCS1_SHA256), signed(SignatureScheme::RSA_PSS_SHA256));
+        let certificate = &identity.chain()[0];
+        let refused = PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into();
+        let (client, server) = (AnyClient::new(Vec::new()), AnyServer::new());
+        assert!(client.verify_tls12_signature(b"message", certificate, &pkcs1).is_ok());
+        assert_eq!(client.verify_tls13_signature(b"message", certificate, &pkcs1).err(), Some(refused));
+        let refused = PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into();
+        assert_eq!(server.verify_tls13_signature(b"message", certificate, &pkcs1).err(), Some(refused));
+        assert!(server.verify_tls13_signature(b"message", certificate, &pss).is_ok());
+        assert!(client.verify_tls13_signature(b"other", certificate, &pss).is_err());
+    }
 
     #[test]
     fn components_of_keys_are_found() {
