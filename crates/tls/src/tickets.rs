@@ -8,6 +8,7 @@
 //! Random keys are derived from a [`Chain`]. The master stores a chain and passes it to each worker. Thus all workers
 //! have the same keys without exchanging messages, and tickets remain valid when a worker exits.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +17,7 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use aws_lc_rs::{digest, rand};
 use rustls::server::ProducesTickets;
 
+use crate::in_use::InUse;
 use crate::seen::{self, SESSION_ID_BYTES};
 
 /// Length in bytes of the key name in a ticket.
@@ -101,12 +103,15 @@ impl Chain {
         out
     }
 
-    /// Derives the key with this number, for keys of this lifetime.
-    fn key(&self, lifetime_s: u64, number: u64) -> Option<Key> {
-        let chain = self.at(number.saturating_mul(lifetime_s) / STEP_S);
-        let label = [lifetime_s.to_le_bytes(), number.to_le_bytes()].concat();
-        let name = *chain.derive(b"name", &label).first_chunk()?;
-        Key::new(name, &chain.derive(b"key", &label))
+    /// Derives the keys with these numbers, for keys of this lifetime. The chain is computed only once for all keys.
+    fn keys(mut self, lifetime_s: u64, numbers: RangeInclusive<u64>) -> Vec<Arc<Key>> {
+        let key = |number: u64| {
+            self = self.at(number.saturating_mul(lifetime_s) / STEP_S);
+            let label = [lifetime_s.to_le_bytes(), number.to_le_bytes()].concat();
+            let name = *self.derive(b"name", &label).first_chunk()?;
+            Key::new(name, &self.derive(b"key", &label)).map(Arc::new)
+        };
+        numbers.filter_map(key).collect()
     }
 }
 
@@ -203,9 +208,10 @@ impl TicketKeys {
             let mut chain = random.chain.lock().unwrap_or_else(PoisonError::into_inner);
             let longest = Duration::from_secs(chain.longest_s);
             chain.forget(now_s, longest);
-            let numbers = (number.saturating_sub(REPLACED_KEYS_MAX)..=number).rev();
-            let made = numbers.filter_map(|number| chain.key(random.lifetime_s, number).map(Arc::new));
-            *keys = Keys { keys: made.collect(), number: Some(number) };
+            let numbers = number.saturating_sub(REPLACED_KEYS_MAX)..=number;
+            let mut made = chain.clone().keys(random.lifetime_s, numbers);
+            made.reverse();
+            *keys = Keys { keys: made, number: Some(number) };
         }
         keys
     }
@@ -237,6 +243,9 @@ pub fn chain_for_worker() -> Option<Chain> {
     Some(chain.clone())
 }
 
+/// The random keys of this process by lifetime in seconds. Server blocks share them, so that each key is derived once.
+static RANDOM: InUse<u64, TicketKeys> = InUse::empty();
+
 /// Returns the random keys of this process with this lifetime. A reload in place uses the same chain, so that tickets
 /// remain valid. Returns `None` if the machine has no random numbers.
 pub fn random_of_process(lifetime: Duration) -> Option<Arc<TicketKeys>> {
@@ -244,7 +253,9 @@ pub fn random_of_process(lifetime: Duration) -> Option<Arc<TicketKeys>> {
     if own.is_none() {
         *own = Some(Arc::new(Mutex::new(Chain::random(now_s())?)));
     }
-    own.as_ref().map(|chain| TicketKeys::of_chain(Arc::clone(chain), lifetime))
+    let chain = own.as_ref()?;
+    let make = || TicketKeys::of_chain(Arc::clone(chain), lifetime);
+    Some(RANDOM.get_or_add(lifetime_s(lifetime), make))
 }
 
 /// The tickets of one server block.
@@ -292,7 +303,8 @@ impl ProducesTickets for Tickets {
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
+        // TLS 1.3 forbids more.
+        u32::try_from(self.lifetime.as_secs().min(LIFETIME_S_MAX)).unwrap_or(u32::MAX)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
@@ -365,6 +377,22 @@ mod tests {
     }
 
     #[test]
+    fn server_blocks_with_the_same_timeout_share_their_keys() {
+        let keys = |lifetime_s| random_of_process(Duration::from_secs(lifetime_s)).unwrap();
+        let (one, two) = (keys(4711), keys(4711));
+        assert!(Arc::ptr_eq(&one, &two));
+        assert!(!Arc::ptr_eq(&one, &keys(4712)));
+    }
+
+    #[test]
+    fn a_ticket_of_tls_1_3_lasts_at_most_a_week() {
+        let mut tickets = tickets(&keys(), "a");
+        assert_eq!(tickets.lifetime(), 300);
+        tickets.lifetime = Duration::from_secs(30 * 86_400);
+        assert_eq!(tickets.lifetime(), 7 * 86_400);
+    }
+
+    #[test]
     fn processes_with_the_same_chain_share_keys_and_drop_old_ones() {
         let start = 1_000_000_000;
         for lifetime_s in [1, 59, 60, 61, 300, 3600, 86_400, 30 * 86_400] {
@@ -389,7 +417,7 @@ mod tests {
     fn a_clock_jump_is_handled() {
         let mut chain = Chain::random(0).unwrap();
         chain.forget(u64::MAX, Duration::from_secs(1));
-        assert!(chain.key(1, u64::MAX).is_some() && chain.key(1, 0).is_some());
+        assert_eq!((chain.clone().keys(1, 0..=0).len(), chain.keys(1, u64::MAX..=u64::MAX).len()), (1, 1));
         assert!(Chain::from_bytes(b"short").is_none());
     }
 }
