@@ -20,6 +20,7 @@ use tls::signing::{SigningKey, generate, random_fraction};
 use tls::x509::Certificate;
 
 use crate::client::{AcmeError, Client, Problem, check};
+use crate::jws;
 use crate::schedule::{self, QUERY_TIME};
 use crate::settings::{AccountKey, Issuer, Order};
 use crate::state::{self, State};
@@ -385,7 +386,8 @@ impl<'a> Account<'a> {
         let issuer = self.issuer;
         let pem = self.account_key()?;
         let key = SigningKey::from_pem(&pem).map_err(|error| AcmeError::Key(error.to_string()))?;
-        let account = self.state.as_ref().and_then(|state| state.account_url(&issuer.uri));
+        let thumbprint = jws::thumbprint(&key);
+        let account = self.state.as_ref().and_then(|state| state.account_url(&issuer.uri, &thumbprint));
         let mut client = Client::new(issuer, key, account)?;
         if client.ensure_account()?
             && let Some(account) = client.account()
@@ -393,7 +395,7 @@ impl<'a> Account<'a> {
             let name = &issuer.name;
             host.log(Level::Info, &format!("acme: the account at issuer \"{name}\" is {account}"));
             if let Some(state) = &self.state {
-                let kept = state.set_account_url(&issuer.uri, account);
+                let kept = state.set_account_url(&issuer.uri, account, &thumbprint);
                 kept.map_err(|error| AcmeError::Key(error.to_string()))?;
             }
         }
@@ -440,7 +442,7 @@ impl<'a> Account<'a> {
     fn forget(&mut self) {
         if let Some(state) = &self.state {
             // Empty URLs match no CA.
-            let _ = state.set_account_url("", "");
+            let _ = state.set_account_url("", "", "");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! account.key           the private key of the account, in PEM
-//! account.url           two lines: the URL of the CA's directory, and the URL of the account
+//! account.url           three lines: the URL of the CA's directory, the URL of the account, the thumbprint of its key
 //! certificates/DIGEST   a certificate chain with its private key, in PEM; named by the digest of the order
 //! lock                  locked while a process uses the directory
 //! ```
@@ -54,16 +54,18 @@ impl State {
         write(&self.path, ACCOUNT_KEY, pem.as_bytes())
     }
 
-    /// Reads the URL of the account at a CA.
-    pub fn account_url(&self, directory: &str) -> Option<String> {
+    /// Reads the URL of the account of a key at a CA. The CA can find the account of a key again, so a file without the thumbprint
+    /// of the key, which 0.1 wrote, is ignored.
+    pub fn account_url(&self, directory: &str, thumbprint: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.path.join(ACCOUNT_URL)).ok()?;
-        let (found, account) = text.trim_end().split_once('\n')?;
-        (found == directory).then(|| account.to_owned())
+        let mut lines = text.lines();
+        let (found, account, key) = (lines.next()?, lines.next()?, lines.next()?);
+        (found == directory && key == thumbprint).then(|| account.to_owned())
     }
 
-    /// Stores the URL of the account at a CA.
-    pub fn set_account_url(&self, directory: &str, account: &str) -> io::Result<()> {
-        write(&self.path, ACCOUNT_URL, format!("{directory}\n{account}\n").as_bytes())
+    /// Stores the URL of the account of a key at a CA.
+    pub fn set_account_url(&self, directory: &str, account: &str, thumbprint: &str) -> io::Result<()> {
+        write(&self.path, ACCOUNT_URL, format!("{directory}\n{account}\n{thumbprint}\n").as_bytes())
     }
 
     /// Stores a chain with its private key.
@@ -111,15 +113,16 @@ mod tests {
         let state = State::open(&path).expect("it can be made");
         assert_eq!(state.account_key(), None);
         state.set_account_key("key").expect("it is written");
-        state.set_account_url("https://a/", "https://a/1").expect("it is written");
+        state.set_account_url("https://a/", "https://a/1", "key").expect("it is written");
         state.set_certificate("d", b"one").expect("it is written");
         state.set_certificate("d", b"two").expect("it is replaced");
         assert_eq!(State::open(&path).map_err(|error| error.kind()).err(), Some(io::ErrorKind::WouldBlock));
         drop(state);
         let state = State::open(&path).expect("it is free");
         assert_eq!(state.account_key().as_deref(), Some(&b"key"[..]));
-        assert_eq!(state.account_url("https://a/").as_deref(), Some("https://a/1"));
-        assert_eq!(state.account_url("https://b/"), None, "it is an account of another authority");
+        assert_eq!(state.account_url("https://a/", "key").as_deref(), Some("https://a/1"));
+        assert_eq!(state.account_url("https://b/", "key"), None, "it is an account of another authority");
+        assert_eq!(state.account_url("https://a/", "other"), None, "it is the account of another key");
         assert_eq!(certificate(&path, "d").as_deref(), Some(&b"two"[..]));
         std::os::unix::fs::symlink("d", path.join("certificates/link")).expect("it is made");
         assert_eq!(certificate(&path, "link"), None, "it could be a link to anything");
