@@ -97,7 +97,7 @@ struct Task<'a> {
     account: usize,
     order: &'a Order,
     id: String,
-    /// The present certificate, if any.
+    /// The present certificate, if the CA issued one.
     current: Option<Certificate>,
     /// Time when the certificate is obtained or renewed.
     due: i64,
@@ -170,7 +170,9 @@ impl<'a> Task<'a> {
         let in_memory = known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.as_slice());
         // The file may belong to another order or may have been edited; it must match these names.
         let kept = available(issuer, order, in_memory).filter(|pem| check(pem, order).is_ok());
-        let (current, due) = (kept.as_deref().and_then(first_of), now());
+        // The certificate of another CA remains in use until it is replaced, which is due immediately.
+        let is_ours = |pem: &&[u8]| state::is_issued_by(pem, &issuer.uri);
+        let (current, due) = (kept.as_deref().filter(is_ours).and_then(first_of), now());
         let is_unsaved = |(path, pem): &(&PathBuf, Vec<u8>)| {
             state::certificate(path, &order.digest()).as_ref() != Some(pem)
         };
@@ -528,6 +530,24 @@ mod tests {
         assert!(task.due >= start + 3600, "{} {start}", task.due);
         task.succeed(&certificate(2001, 2099));
         assert!(task.due > start + 86_400, "the pause does not shorten the use");
+    }
+
+    #[test]
+    fn a_certificate_of_another_authority_is_replaced_immediately() {
+        let issuer = Issuer { uri: "https://a.example/dir".to_owned(), state_path: None, ..issuer("other") };
+        let task_with = |pem: Vec<u8>| {
+            Task::new(0, &issuer, &issuer.orders[0], &[(issuer.id_of(&issuer.orders[0]), pem)])
+        };
+        let pem = certificate(2020, 2099);
+        for (pem, is_ours) in [
+            (state::with_issuer(&pem, "https://a.example/dir"), true),
+            (state::with_issuer(&pem, "https://staging.example/dir"), false),
+            // A certificate that 0.1 stored.
+            (pem, true),
+        ] {
+            let task = task_with(pem);
+            assert_eq!((task.current.is_some(), task.due > now()), (is_ours, is_ours));
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::fetch::{FetchError, Fetcher, Response};
 use crate::jws::{self, Signer};
 use crate::schedule::{QUERY_TIME, QUERY_TIME_BOUNDS, Window, parse_time};
 use crate::settings::{ChallengeKind, Issuer, Order};
+use crate::state;
 use crate::url::{Url, alternate};
 
 /// Maximum number of tries of a request whose nonce the CA rejects.
@@ -165,7 +166,7 @@ pub struct Client<'a> {
 /// A new certificate.
 #[derive(Debug)]
 pub struct Issued {
-    /// The chain with its private key, in PEM.
+    /// The chain with its private key, in PEM, after a line that names the CA ([`state::with_issuer`]).
     pub pem: Vec<u8>,
 }
 
@@ -317,7 +318,7 @@ impl<'a> Client<'a> {
         let certificate =
             object["certificate"].as_str().ok_or(AcmeError::Malformed("certificate"))?.to_owned();
         let chain = self.download(&certificate)?;
-        let pem = [chain.as_slice(), key.as_bytes()].concat();
+        let pem = state::with_issuer(&[chain.as_slice(), key.as_bytes()].concat(), &self.issuer.uri);
         check(&pem, order).map_err(AcmeError::Certificate)?;
         Ok(Issued { pem })
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! account.key           the private key of the account, in PEM
 //! account.url           three lines: the URL of the CA's directory, the URL of the account, the thumbprint of its key
-//! certificates/DIGEST   a certificate chain with its private key, in PEM; named by the digest of the order
+//! certificates/DIGEST   the URL of the CA's directory, and a certificate chain with its private key, in PEM; named by the digest of
+//!                       the order
 //! lock                  locked while a process uses the directory
 //! ```
 //! A file is written under another name, synced, and renamed: after a crash it is either complete or absent. A certificate and
@@ -20,6 +21,9 @@ const ACCOUNT_KEY: &str = "account.key";
 const ACCOUNT_URL: &str = "account.url";
 const CERTIFICATES: &str = "certificates";
 const LOCK: &str = "lock";
+
+/// Start of the first line of a file with a chain. The URL of the CA's directory follows.
+const ISSUED_BY: &[u8] = b"Issued by ";
 
 /// Maximum size in bytes of a file with a chain and its key.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
@@ -88,6 +92,18 @@ pub fn certificate(path: &Path, digest: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(CERTIFICATE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// Adds a first line that names the CA to a chain with its private key. Text before the first certificate has no effect in PEM
+/// (RFC 7468 section 5.2).
+pub fn with_issuer(pem: &[u8], directory: &str) -> Vec<u8> {
+    [ISSUED_BY, directory.as_bytes(), b"\n", pem].concat()
+}
+
+/// Whether a CA issued a chain. A chain that 0.1 stored does not name its CA.
+pub fn is_issued_by(pem: &[u8], directory: &str) -> bool {
+    let named = pem.strip_prefix(ISSUED_BY).and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+    named.is_none_or(|named| named == directory.as_bytes())
 }
 
 /// Replaces a file, and syncs the file and its directory. The lock prevents concurrent writers. A crash may leave a file with the

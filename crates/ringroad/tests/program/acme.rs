@@ -318,6 +318,20 @@ fn an_account_unknown_to_the_authority_is_created_again() {
     assert_eq!(count(&desk.server, "acme: the account at issuer"), 2, "{}", desk.server.error_log());
 }
 
+#[test]
+fn certificates_are_replaced_after_a_change_of_the_authority() {
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    desk.begin(1, "", &[&certificate("a.example")]);
+    wait_until_trusted(&desk.server, SECURE, "a.example", &desk.root());
+    let (http, tls) = (desk.server.addr(PLAIN).tcp().port(), desk.server.addr(SECURE).tcp().port());
+    desk.pebble = Pebble::start(&desk.binary, http, tls, &Manners::default());
+    desk.pebble.know(&["a.example"]);
+    desk.begin(1, "", &[&certificate("a.example")]);
+    wait_until_trusted(&desk.server, SECURE, "a.example", &desk.root());
+    assert!(stored_certificate(&desk).contains(&desk.pebble.uri()), "the stored certificate names its CA");
+}
+
 /// If the agent is killed at any step, the next agent obtains the certificate, and all stored files are complete.
 #[test]
 fn killing_the_agent_at_any_step_is_harmless() {
@@ -351,7 +365,7 @@ fn killing_the_agent_at_any_step_is_harmless() {
         let path = file.expect("an entry").path();
         let text = std::fs::read_to_string(&path).expect("it is ours");
         assert!(
-            text.starts_with("-----BEGIN CERTIFICATE-----") && text.contains("PRIVATE KEY-----"),
+            text.starts_with("Issued by https://") && text.contains("-----END PRIVATE KEY-----"),
             "{path:?}"
         );
     }
