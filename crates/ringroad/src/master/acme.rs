@@ -38,8 +38,13 @@ const LONG_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of installed challenges, as in workers.
 const CHALLENGES_MAX: usize = 1000;
 
-/// Maximum number of changes that wait for confirmation by workers. The agent waits up to half a minute for each change.
-const WAITING_MAX: usize = 1000;
+/// Maximum size in bytes of a challenge: its token and text, or its name and certificate. A certificate with its key has less
+/// than 2 KiB.
+const CHALLENGE_BYTES_MAX: usize = 16 * 1024;
+
+/// Maximum number of changes that wait for confirmation by workers. The agent waits up to half a minute for each change, and
+/// each may be a certificate of up to 1 MiB in the queue to a worker.
+const WAITING_MAX: usize = 50;
 
 /// Maximum number of the agent's messages that are processed in one event-loop turn.
 const MESSAGES_MAX: usize = 1000;
@@ -243,13 +248,18 @@ impl Acme {
     /// Checks a change. The agent parses data from the network, so it is not trusted. It must not exhaust the master's memory, or
     /// make a worker use a certificate that was not ordered.
     fn check(&self, change: &AcmeChange) -> Result<(), &'static str> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err("too many changes");
+        }
         match change {
             AcmeChange::Install(_) if self.challenges.len() >= CHALLENGES_MAX => Err("too many challenges"),
+            AcmeChange::Install(challenge) if size_of(challenge) > CHALLENGE_BYTES_MAX => {
+                Err("a challenge that is too large")
+            }
             AcmeChange::Certificate { id, .. } => {
                 let mut wanted = orders_of(&self.issuers).map(|(issuer, order)| issuer.id_of(order));
                 wanted.any(|wanted| wanted == *id).then_some(()).ok_or("a certificate that is not wanted")
             }
-            _ if self.waiting.len() >= WAITING_MAX => Err("too many changes"),
             _ => Ok(()),
         }
     }
@@ -319,6 +329,14 @@ fn orders_of(issuers: &[Issuer]) -> impl Iterator<Item = (&Issuer, &Order)> {
     issuers.iter().flat_map(|issuer| issuer.orders.iter().map(move |order| (issuer, order)))
 }
 
+/// Returns the size of a challenge in bytes.
+fn size_of(challenge: &Challenge) -> usize {
+    match challenge {
+        Challenge::Http { token, text } => token.len() + text.len(),
+        Challenge::Tls { name, pem } => name.len() + pem.len(),
+    }
+}
+
 fn level_of(level: AgentLevel) -> Level {
     match level {
         AgentLevel::Info => Level::Info,
@@ -350,6 +368,15 @@ mod tests {
         assert_eq!(acme.check(&install), Err("too many challenges"));
         acme.remember(&AcmeChange::Remove(challenge));
         assert_eq!((acme.check(&install), acme.challenges.len()), (Ok(()), 0));
+        let large = Challenge::Http { token: "t".to_owned(), text: "x".repeat(CHALLENGE_BYTES_MAX) };
+        assert_eq!(acme.check(&AcmeChange::Install(large)), Err("a challenge that is too large"));
+        for number in 0..WAITING_MAX as u64 {
+            assert_eq!(acme.check(&certificate(&id)), Ok(()));
+            acme.waiting.push(Waiting { number, agents_number: number, workers: vec![7] });
+        }
+        for change in [certificate(&id), install] {
+            assert_eq!(acme.check(&change), Err("too many changes"));
+        }
     }
 
     /// The agent was killed between storing the file and sending the message.
