@@ -104,22 +104,51 @@ pub async fn accept(
     turns: &Turns,
 ) -> Result<Handshaken, HandshakeError> {
     let session = server.session_for(hello).map_err(HandshakeError::Tls)?;
-    let (mut handshaken, stepped) = if server.signs_by_rsa(hello) && turns.is_crowded() {
-        let first = turns.run_offloaded(move || first_step(session, received)).await;
-        // A step that panicked on the other thread has destroyed its session.
-        let panicked = || TlsError::new(rustls::Error::HandshakeNotComplete);
-        let (session, plain, stepped) = first.ok_or_else(|| HandshakeError::Tls(panicked()))?;
-        (Handshaken::new(session, plain), stepped)
-    } else {
-        let (session, plain, stepped) = turns.run(move || first_step(session, received)).await;
-        (Handshaken::new(session, plain), stepped)
-    };
+    let signs_by_rsa = server.signs_by_rsa(hello);
+    let mut first = step_in_turn(session, received, signs_by_rsa, turns).await?;
+    // After a HelloRetryRequest the client sends a second ClientHello, and the signature follows.
+    while signs_by_rsa && matches!(first.2, Ok(true)) && first.0.awaits_second_hello() {
+        let mut session = first.0;
+        send_output(socket, session.output()).await?;
+        let received = receive(socket).await?.to_vec();
+        first = step_in_turn(session, received, signs_by_rsa, turns).await?;
+    }
+    let (session, plain, stepped) = first;
+    let mut handshaken = Handshaken::new(session, plain);
     handshaken.run(socket, stepped, Some(turns)).await?;
     Ok(handshaken)
 }
 
-/// Lets a session read the first bytes. Returns the session, early data, and whether the handshake continues.
-fn first_step(mut session: Session, mut received: Vec<u8>) -> (Session, Vec<u8>, Result<bool, TlsError>) {
+/// A session, early data, and whether the handshake continues.
+type Stepped = (Session, Vec<u8>, Result<bool, TlsError>);
+
+/// Runs [`first_step`], on another thread if it may make an RSA signature and several handshakes are in flight.
+async fn step_in_turn(
+    session: Session,
+    received: Vec<u8>,
+    signs_by_rsa: bool,
+    turns: &Turns,
+) -> Result<Stepped, HandshakeError> {
+    let step = move || first_step(session, received);
+    if !(signs_by_rsa && turns.is_crowded()) {
+        return Ok(turns.run(step).await);
+    }
+    // A step that panicked on the other thread has destroyed its session.
+    let panicked = || HandshakeError::Tls(TlsError::new(rustls::Error::HandshakeNotComplete));
+    turns.run_offloaded(step).await.ok_or_else(panicked)
+}
+
+/// Sends the output of a session.
+async fn send_output(socket: &mut Socket, output: Vec<u8>) -> Result<(), HandshakeError> {
+    if output.is_empty() {
+        return Ok(());
+    }
+    let (sent, _) = socket.writer.send(Segments::from(output), false).await;
+    sent.map(drop).map_err(HandshakeError::Broken)
+}
+
+/// Lets a session read the first bytes.
+fn first_step(mut session: Session, mut received: Vec<u8>) -> Stepped {
     let mut plain = Vec::new();
     let stepped = session.read(&mut received, &mut |bytes| plain.extend_from_slice(bytes));
     let is_handshaking = session.is_handshaking();
@@ -197,10 +226,7 @@ impl Handshaken {
             // wait for it.
             let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
             let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
-            if !output.is_empty() {
-                let (sent, _) = socket.writer.send(Segments::from(output), false).await;
-                sent.map_err(HandshakeError::Broken)?;
-            }
+            send_output(socket, output).await?;
             // If the library allows it, the response to early data is sent before the client's Finished message has
             // arrived.
             let is_early = !self.receiving.plain.is_empty() && self.session.borrow().may_respond_early();

@@ -340,6 +340,12 @@ impl Session {
         self.seen.take().map(|seen| *seen).unwrap_or_default()
     }
 
+    /// Whether a server has sent a HelloRetryRequest and has not made its signature yet.
+    pub(crate) fn awaits_second_hello(&self) -> bool {
+        let has_signed = self.seen.as_ref().is_some_and(|seen| seen.signature.is_some());
+        self.common().handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest) && !has_signed
+    }
+
     /// Returns the peer's certificate chain; the first certificate is the peer's.
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.common().peer_certificates().unwrap_or_default()

@@ -1,20 +1,24 @@
 //! Streams over real sockets: bodies of many records in both directions, an exhausted buffer pool, all kinds of
 //! closing.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::common::{TLS12, TLS13, client, keys, pattern, server};
+use crate::common::{TLS12, TLS13, client, identity, keys, pattern, server};
 use io::engine::{EngineConfig, NetKind};
 use io::op::Source;
 use io::{Drained, Segments};
 use rt::{Runtime, Socket};
-use tls::Stream;
 use tls::handshake::{accept, connect, greet};
 use tls::server::Versions;
+use tls::signing::KeyKind;
+use tls::turns::{STEPS_PER_TURN_MAX, Turns};
+use tls::{Identity, Stream};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -66,12 +70,58 @@ async fn streams(versions: Versions) -> (Stream, Stream) {
         let mut received = Vec::new();
         let hello = greet(&mut far, &mut received).await.unwrap();
         assert_eq!(hello.name.as_deref(), Some("example.org"));
-        let turns = tls::turns::Turns::default();
+        let turns = Turns::default();
         let mut far = accept(&mut far, &server, &hello, received, &turns).await.unwrap().over(far);
         assert_eq!(&far.recv().await.unwrap().unwrap()[..], b"first");
         far
     };
     rt::join(there, here).await
+}
+
+/// Runs a handshake whose client has to send a second ClientHello, while many other handshakes are in flight. Returns the number of
+/// steps on other threads.
+async fn offloaded_with_retry(identity: Identity) -> u64 {
+    let (mut near, mut far) = sockets();
+    let client = client(TLS13);
+    let server = server(|settings| {
+        settings.identities = vec![identity];
+        // The client sends no key share for this group.
+        settings.groups = tls::groups::parse("P-384").unwrap().supported;
+    });
+    let (turns, is_done) = (Turns::default(), Rc::new(Cell::new(false)));
+    for _ in 0..4 * STEPS_PER_TURN_MAX {
+        let (turns, is_done) = (turns.clone(), Rc::clone(&is_done));
+        rt::spawn(async move {
+            while !is_done.get() {
+                turns.run(|| {}).await;
+            }
+        });
+    }
+    rt::yield_now().await;
+    let there = async {
+        let mut near = connect(&mut near, &client, "example.org").await.unwrap().over(near);
+        send(&mut near, b"first").await;
+        near
+    };
+    let here = async {
+        let mut received = Vec::new();
+        let hello = greet(&mut far, &mut received).await.unwrap();
+        let handshaken = accept(&mut far, &server, &hello, received, &turns).await.unwrap();
+        assert_eq!(handshaken.with_session(|session| session.curve()), Some("secp384r1"));
+    };
+    let _ = rt::join(there, here).await;
+    is_done.set(true);
+    turns.take_counts().offloaded
+}
+
+#[test]
+fn the_signature_after_a_hello_retry_request_is_made_on_another_thread() {
+    let pem = tls::issue::self_signed_pem(&[], KeyKind::Rsa2048, std::time::SystemTime::now()).unwrap();
+    let rsa = Identity::from_pem(pem.as_bytes(), pem.as_bytes(), &[]).unwrap();
+    on_each_net(1 << 20, || async {
+        assert_eq!(offloaded_with_retry(rsa.clone()).await, 2);
+        assert_eq!(offloaded_with_retry(identity()).await, 0, "ECDSA");
+    });
 }
 
 async fn send(stream: &mut Stream, bytes: &[u8]) {
