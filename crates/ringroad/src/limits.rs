@@ -9,7 +9,8 @@ use crate::listen::{errno_text, error_text};
 /// The process settings of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessLimits {
-    /// `worker_rlimit_nofile` times the number of threads; if unset, the soft limit is raised to the hard one.
+    /// `worker_rlimit_nofile` times the number of threads; if unset, or above
+    /// the permitted maximum, the soft limit is raised to the hard one.
     pub(crate) descriptors: Option<u64>,
     /// `worker_rlimit_core`, bytes.
     pub(crate) core_bytes: Option<u64>,
@@ -25,8 +26,8 @@ impl ProcessLimits {
     pub(crate) fn apply(&self) -> Vec<String> {
         let mut refused = Vec::new();
         match self.descriptors {
-            Some(count) => set(Resource::Nofile, "RLIMIT_NOFILE", count, &mut refused),
-            None => raise_to_hard_limit(&mut refused),
+            Some(count) if set(Resource::Nofile, "RLIMIT_NOFILE", count, &mut refused) => {}
+            Some(_) | None => raise_to_hard_limit(&mut refused),
         }
         raise_locked_memory();
         if let Some(bytes) = self.core_bytes {
@@ -48,9 +49,22 @@ impl ProcessLimits {
             .map_err(|error| format!("chdir(\"{}\") failed ({})", directory.display(), error_text(&error)))
     }
 
-    /// Returns how many descriptors the worker will be able to open.
+    /// Returns how many descriptors the worker will be able to open. Whether the hard limit can be exceeded depends on
+    /// capabilities, the user namespace and `fs.nr_open`, so this process raises its limit and restores it.
     pub(crate) fn descriptors_expected(&self) -> Option<u64> {
-        self.descriptors.or(getrlimit(Resource::Nofile).maximum)
+        let present = getrlimit(Resource::Nofile);
+        let (Some(count), Some(hard)) = (self.descriptors, present.maximum) else {
+            return self.descriptors.or(present.maximum);
+        };
+        let raised = Rlimit { current: present.current, maximum: Some(count) };
+        if count > hard && setrlimit(Resource::Nofile, raised).is_err() {
+            return Some(hard);
+        }
+        if count > hard {
+            // Lowering a limit is always permitted, setrlimit(2).
+            let _ = setrlimit(Resource::Nofile, present);
+        }
+        Some(count)
     }
 }
 
@@ -62,12 +76,15 @@ pub(crate) fn descriptors_line() -> String {
     format!("getrlimit(RLIMIT_NOFILE): {}:{}", shown(limit.current), shown(limit.maximum))
 }
 
-/// Sets both the soft and the hard limit, as nginx does: the worker cannot raise the limit later.
-fn set(resource: Resource, name: &str, value: u64, refused: &mut Vec<String>) {
+/// Sets both the soft and the hard limit, as nginx does: the worker cannot raise the limit later. Returns whether this
+/// succeeded.
+fn set(resource: Resource, name: &str, value: u64, refused: &mut Vec<String>) -> bool {
     let new = Rlimit { current: Some(value), maximum: Some(value) };
-    if let Err(errno) = setrlimit(resource, new) {
+    let outcome = setrlimit(resource, new);
+    if let Err(errno) = outcome {
         refused.push(format!("setrlimit({name}, {value}) failed ({})", errno_text(errno)));
     }
+    outcome.is_ok()
 }
 
 /// Raises the soft limit of descriptors: without a directive a server should not stop at 1024 connections.

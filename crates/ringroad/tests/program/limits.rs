@@ -47,6 +47,25 @@ fn connections_above_the_descriptor_limit_cause_a_warning_at_start() {
     assert!(status.success() && stderr.contains(warning), "{stderr}");
 }
 
+#[test]
+fn a_limit_above_the_permitted_maximum_becomes_the_hard_limit() {
+    // More than fs.nr_open permits to any user.
+    let conf = site("worker_rlimit_nofile 4000000000;", "here");
+    let conf = conf.replace("events {}", "events { worker_connections 300; }");
+    let builder = Server::builder(BINARY).conf(&conf);
+    let server = builder.shell("ulimit -S -n 128 && ulimit -H -n 256").start();
+    assert_eq!(ask(server.addr(0)), "here");
+    assert_eq!(limit(server.workers()[0], "Max open files"), ("256".to_owned(), "256".to_owned()));
+    let log = server.error_log();
+    for line in [
+        "[alert] setrlimit(RLIMIT_NOFILE, 4000000000) failed (1: Operation not permitted)",
+        "[warn] 300 worker_connections exceed open file resource limit: 256 for each of 1 threads",
+    ] {
+        let (level, message) = line.split_once(' ').expect("a level");
+        assert!(log.lines().any(|line| line.contains(level) && line.contains(message)), "{line}\n{log}");
+    }
+}
+
 /// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
 /// it. The cache belongs to the process, and must survive that.
 #[test]
