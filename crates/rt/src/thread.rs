@@ -37,8 +37,6 @@ pub enum StartError<E> {
     Spawn(Error),
     /// The signals could not be blocked.
     Signals(Errno),
-    /// The CPU affinity could not be set.
-    Affinity(Errno),
     /// The engine could not be created.
     Engine(E),
     /// The thread panicked during its set-up.
@@ -50,7 +48,6 @@ impl<E: fmt::Display> fmt::Display for StartError<E> {
         match self {
             StartError::Spawn(error) => write!(f, "the thread could not be started: {error}"),
             StartError::Signals(errno) => write!(f, "its signals could not be blocked: {errno}"),
-            StartError::Affinity(errno) => write!(f, "its processors could not be set: {errno}"),
             StartError::Engine(error) => error.fmt(f),
             StartError::Panicked => f.write_str("the thread panicked while it was set up"),
         }
@@ -85,6 +82,8 @@ impl<T> Worker<T> {
 
 /// Starts a thread with all signals blocked, creates its engine on it and runs the future of `main`. Returns when the
 /// engine was created. When the future is complete, the engine gets the time `drain` to end the remaining operations.
+///
+/// If the CPU affinity cannot be set, the thread may run on all CPUs, and `main` receives the error.
 pub fn start<T, E, B, M, F>(
     setup: Setup,
     drain: Duration,
@@ -95,22 +94,22 @@ where
     T: Send + 'static,
     E: Send + 'static,
     B: FnOnce() -> Result<Box<dyn Engine>, E> + Send + 'static,
-    M: FnOnce() -> F + Send + 'static,
+    M: FnOnce(Option<Errno>) -> F + Send + 'static,
     F: Future<Output = T> + 'static,
 {
     let (report, reported) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name(setup.name.clone());
     let body = move || {
         // An engine is not `Send`, so the starting thread gets only the handle.
-        let mut runtime = match prepare(&setup, build) {
-            Ok(runtime) => runtime,
+        let (mut runtime, refusal) = match prepare(&setup, build) {
+            Ok(prepared) => prepared,
             Err(error) => {
                 let _ = report.send(Err(error));
                 return None;
             }
         };
         let _ = report.send(Ok(runtime.handle()));
-        let answer = runtime.block_on(async { main().await });
+        let answer = runtime.block_on(async { main(refusal).await });
         Some((answer, runtime.shutdown(Instant::now() + drain)))
     };
     let thread = builder.spawn(body).map_err(StartError::Spawn)?;
@@ -121,22 +120,23 @@ where
     }
 }
 
-/// Sets up the thread before any task runs on it.
+/// Sets up the thread before any task runs on it. Returns also why the CPU affinity could not be set.
 fn prepare<E>(
     setup: &Setup,
     build: impl FnOnce() -> Result<Box<dyn Engine>, E>,
-) -> Result<Runtime, StartError<E>> {
+) -> Result<(Runtime, Option<Errno>), StartError<E>> {
     io::sys::block_signals().map_err(StartError::Signals)?;
+    let mut refusal = None;
     if !setup.cpus.is_empty() {
         let mut cpus = CpuSet::new();
         for &cpu in setup.cpus.iter().filter(|&&cpu| cpu < CPU_MAX) {
             cpus.set(cpu);
         }
-        rustix::thread::sched_setaffinity(None, &cpus).map_err(StartError::Affinity)?;
+        refusal = rustix::thread::sched_setaffinity(None, &cpus).err();
     }
     let mut runtime = Runtime::new(build().map_err(StartError::Engine)?);
     if let Some(hook) = setup.panic_hook {
         runtime.set_panic_hook(hook);
     }
-    Ok(runtime)
+    Ok((runtime, refusal))
 }

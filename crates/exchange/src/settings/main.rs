@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use conf::Error;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::settings::pools::Pools;
 use telemetry::ErrorLog;
@@ -167,7 +168,10 @@ impl Affinity {
         match self {
             Affinity::Free => Vec::new(),
             Affinity::Auto(None) => {
-                vec![number % std::thread::available_parallelism().map_or(1, usize::from)]
+                // In a container the numbers of the permitted CPUs need not begin with 0.
+                let Ok(permitted) = sched_getaffinity(None) else { return Vec::new() };
+                let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| permitted.is_set(cpu));
+                cpus.nth(number % (permitted.count() as usize).max(1)).into_iter().collect()
             }
             Affinity::Auto(Some(cpus)) => cpus.get(number % cpus.len().max(1)).copied().into_iter().collect(),
             Affinity::Sets(sets) => sets.get(number).or(sets.last()).cloned().unwrap_or_default(),
@@ -180,4 +184,26 @@ impl Affinity {
 pub fn started_as_root() -> bool {
     static AS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
     *AS_ROOT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn automatic_affinity_uses_only_cpus_that_the_process_may_use() {
+        // In a separate thread, because the affinity belongs to the thread.
+        let test = std::thread::spawn(|| {
+            let permitted = sched_getaffinity(None).expect("always permitted");
+            let last = (0..CpuSet::MAX_CPU).rfind(|&cpu| permitted.is_set(cpu));
+            let last = last.expect("this thread runs on one");
+            let mut only = CpuSet::new();
+            only.set(last);
+            rustix::thread::sched_setaffinity(None, &only).expect("a permitted CPU");
+            for number in 0..3 {
+                assert_eq!(Affinity::Auto(None).of_thread(number), [last]);
+            }
+        });
+        test.join().expect("it passes");
+    }
 }

@@ -66,6 +66,16 @@ fn a_limit_above_the_permitted_maximum_becomes_the_hard_limit() {
     }
 }
 
+#[test]
+fn a_cpu_that_cannot_be_used_is_reported_and_does_not_prevent_the_start() {
+    let mask = format!("1{}", "0".repeat(1023));
+    let server = Server::start(BINARY, &site(&format!("worker_cpu_affinity {mask};"), "here"));
+    assert_eq!(ask(server.addr(0)), "here");
+    let line = server.wait_for_log("sched_setaffinity() failed", Deadline::default());
+    assert!(line.contains("[alert]") && line.contains("(22: Invalid argument)"), "{line}");
+    assert!(server.quit_and_wait().success());
+}
+
 /// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
 /// it. The cache belongs to the process, and must survive that.
 #[test]

@@ -44,7 +44,7 @@ fn threads_share_a_listener_evenly() {
                 stops.push(stop);
                 let setup = Setup { name: format!("accept {number}"), ..Setup::default() };
                 let shared = listener.try_clone().unwrap();
-                let main = move || count_accepts(shared, stopped);
+                let main = move |_| count_accepts(shared, stopped);
                 start(setup, PATIENCE, move || io::build(pair.config()), main).unwrap()
             })
             .collect();

@@ -83,7 +83,7 @@ fn many_connections_are_echoed() {
         let (stop, mut stopped) = rt::mailbox::channel::<()>(1);
         let setup = Setup { name: "echo".into(), cpus: vec![0], panic_hook: None };
         let build = move || io::build(pair.config());
-        let worker = start(setup, super::common::PATIENCE, build, move || async move {
+        let worker = start(setup, super::common::PATIENCE, build, move |_| async move {
             let listener = Listener::new(listener, true);
             let stopper = listener.stopper();
             spawn(async move {

@@ -19,7 +19,7 @@ fn many_tasks_of_a_thread_are_woken_by_one_wake_up() {
         let (report, reported) = mpsc::channel();
         let setup = Setup { name: "watch".into(), cpus: vec![], panic_hook: None };
         let build = move || io::build(pair.config());
-        let worker = start(setup, PATIENCE, build, move || async move {
+        let worker = start(setup, PATIENCE, build, move |_| async move {
             let (watcher, gauge) = (Rc::new(watcher), WaitGroup::new());
             let mut rings = Vec::new();
             for step in 0..STEPS {

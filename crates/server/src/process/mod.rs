@@ -193,9 +193,9 @@ impl Worker {
             };
             let engine = worker.choice.engine_config();
             let running = Running::new(&worker.events);
-            let main = || async move {
+            let main = |refusal| async move {
                 let _running = running;
-                worker_thread::run(start).await;
+                worker_thread::run(start, refusal).await;
             };
             let thread = rt::thread::start(setup, DRAIN, || io::build(engine), main);
             match thread {

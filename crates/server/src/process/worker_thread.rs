@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use io::Errno;
 use rt::mailbox;
 use rt::{Either, select};
 
@@ -22,7 +23,7 @@ use frontend::accept::ThreadListeners;
 use telemetry::files::LogFiles;
 use telemetry::reports;
 use telemetry::shared::Shared;
-use telemetry::{Level, Target};
+use telemetry::{Level, Reason, Target};
 use upstream::caching;
 use upstream::caching::inspect::{EntryQuery, inspect};
 use upstream::resolve::refresher::Refresher;
@@ -68,8 +69,8 @@ pub type ReportLines = Box<dyn FnOnce(Vec<String>) + Send>;
 /// under a second for a million entries. If a disk hangs, the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
-/// Runs the thread: the main task.
-pub(super) async fn run(start: Start) {
+/// Runs the thread: the main task. `refusal` is the reason why its CPU affinity could not be set.
+pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
     // If a thread cannot be started, all are started again with another engine. Until then no connection was accepted,
     // and no work that outlives the threads, such as caches, was begun or ended.
@@ -82,6 +83,10 @@ pub(super) async fn run(start: Start) {
     let mut listeners = ThreadListeners::new(&thread, alone);
     listeners.open(resources.listeners);
     thread.begin();
+    if let Some(errno) = refusal {
+        let message = format_args!("sched_setaffinity() failed ({})", Reason(errno));
+        error_log::write(&thread, Level::Alert, message);
+    }
     rt::spawn(memory::watch(Rc::clone(&thread), memory));
     rt::spawn(reclaim::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
