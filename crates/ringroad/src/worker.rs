@@ -34,7 +34,7 @@ use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::{Signals, timeout_until};
-use crate::site::{self, Config, Files, Resources, Worker};
+use crate::site::{self, Config, Files, NotReloaded, Resources, Worker};
 
 /// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "worker";
@@ -45,6 +45,9 @@ const EXIT_CANNOT_SERVE: u8 = 2;
 /// Time that the other threads have to flush their logs when one has panicked. It is part of the 200 ms after which the
 /// next worker serves.
 const FLUSH_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Reason of a failure if a message has fewer descriptors than it announces.
+const TOO_FEW: &str = "the worker process has too many open files, raise worker_rlimit_nofile";
 
 /// Runs until the master or a signal ends it.
 pub(crate) fn run() -> ExitCode {
@@ -110,24 +113,13 @@ enum NextStep {
     Fail,
 }
 
-/// Why a new configuration is not in effect.
-#[derive(Debug, PartialEq, Eq)]
-enum NotReloaded {
-    /// It was rejected before any thread used it.
-    Unchanged(String),
-    /// Some threads use it and others do not respond.
-    InParts(String),
-}
-
 impl Control {
     /// Receives the first message. Returns `None` if the master has exited, or the process was not started by a master.
     fn wait_for_start(&mut self) -> Option<(Box<Bundle>, Vec<OwnedFd>)> {
         loop {
             match self.channel.receive() {
                 Ok(Received::Packet(packet)) => match ToWorker::decode(&packet.body) {
-                    Ok(ToWorker::Start(bundle)) if bundle.descriptors() == packet.fds.len() => {
-                        return Some((bundle, packet.fds));
-                    }
+                    Ok(ToWorker::Start(bundle)) => return Some((bundle, packet.fds)),
                     Ok(_) | Err(_) => return None,
                 },
                 Ok(Received::Nothing) => {}
@@ -287,7 +279,10 @@ impl Serving {
                 apply(&self.config, &[change], &self.log);
                 return (Some(ToMaster::AcmeDone(number)), NextStep::Continue);
             }
-            ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(packet.fds).collect()),
+            ToWorker::Reopen(paths) if paths.len() == packet.fds.len() => {
+                self.reopen(paths.into_iter().zip(packet.fds).collect());
+            }
+            ToWorker::Reopen(_) => self.log.alert(format_args!("the logs are not reopened: {TOO_FEW}")),
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
@@ -374,12 +369,12 @@ impl Serving {
         if site::ProcessKey::of(&parsed.config) != site::ProcessKey::of(&self.config) {
             return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
         }
+        let addresses = addresses(&parsed.resources);
         // The server already has the sockets of these addresses.
-        let known = std::mem::take(&mut self.addresses);
-        self.addresses = addresses(&parsed.resources);
-        parsed.resources.listeners.retain(|(address, _)| !known.contains(address));
+        parsed.resources.listeners.retain(|(address, _)| !self.addresses.contains(address));
         apply(&parsed.config, &acme, &self.log);
-        self.worker.reload(&parsed.config, parsed.resources).map_err(NotReloaded::InParts)?;
+        self.worker.reload(&parsed.config, parsed.resources)?;
+        self.addresses = addresses;
         self.generations.push(generation);
         self.config = parsed.config;
         parsed.log.take_stderr_from(&self.log);
@@ -415,7 +410,7 @@ impl Parsed {
     /// Assigns the descriptors in the order in which the bundle names their owners.
     fn from(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Parsed, String> {
         if bundle.descriptors() != fds.len() {
-            return Err("descriptors are missing from the bundle".to_owned());
+            return Err(TOO_FEW.to_owned());
         }
         let site = site::load(&bundle.request, Files::Memory(&bundle.files));
         let site = site.map_err(|refused| refused.message)?;

@@ -51,7 +51,8 @@ const HEADER: usize = 8;
 /// Size in bytes of the buffer of one `recvmsg`.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A received packet: a body and its descriptors.
+/// A received packet: a body and its descriptors. Descriptors are missing if the descriptor table of this process was full,
+/// because the kernel discards them (MSG_CTRUNC, recvmsg(2)).
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) body: Vec<u8>,
@@ -114,8 +115,8 @@ pub(crate) struct Channel {
     outgoing: VecDeque<Outgoing>,
     /// Bytes of an incomplete packet.
     incoming: Vec<u8>,
-    /// Descriptors that arrived with these bytes, or slightly before the rest of their packet.
-    incoming_fds: VecDeque<OwnedFd>,
+    /// Descriptors that arrived with these bytes. Each has the offset after its byte, which shows its packet.
+    incoming_fds: VecDeque<(usize, OwnedFd)>,
 }
 
 impl Channel {
@@ -193,7 +194,7 @@ impl Channel {
         }
     }
 
-    /// Removes the first packet from the received data, if its bytes and descriptors are complete.
+    /// Removes the first packet from the received data, if its bytes are complete. Descriptors never arrive after their bytes.
     fn take_packet(&mut self) -> Result<Option<Packet>, ChannelError> {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
@@ -202,14 +203,19 @@ impl Channel {
             return Err(ChannelError::Oversized { body, fds });
         }
         let whole = HEADER + body + padding(fds);
-        if self.incoming.len() < whole || self.incoming_fds.len() < fds {
+        if self.incoming.len() < whole {
             return Ok(None);
         }
         let rest = self.incoming.split_off(whole);
         let mut packet = std::mem::replace(&mut self.incoming, rest);
         packet.truncate(HEADER + body);
         packet.drain(..HEADER);
-        Ok(Some(Packet { body: packet, fds: self.incoming_fds.drain(..fds).collect() }))
+        let own = self.incoming_fds.iter().take_while(|(end, _)| *end <= whole).count();
+        let fds = self.incoming_fds.drain(..own).map(|(_, fd)| fd).collect();
+        for (end, _) in &mut self.incoming_fds {
+            *end -= whole;
+        }
+        Ok(Some(Packet { body: packet, fds }))
     }
 
     /// Makes one `recvmsg`. The kernel ends the read after bytes that carry descriptors, so bytes and descriptors stay in step.
@@ -228,7 +234,7 @@ impl Channel {
         self.incoming.truncate(start + count);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.incoming_fds.extend(fds);
+                self.incoming_fds.extend(fds.map(|fd| (start + count, fd)));
             }
         }
         outcome.map(|message| message.bytes)
@@ -327,6 +333,19 @@ mod tests {
             }
             let packet = pump(&mut a, &mut b);
             assert_eq!((packet.body.as_slice(), packet.fds.len()), (b"next".as_slice(), 1));
+        }
+    }
+
+    #[test]
+    fn a_packet_is_complete_without_descriptors_that_the_kernel_discarded() {
+        let (mut a, mut b) = channels();
+        let header = [4_u32.to_le_bytes(), 2_u32.to_le_bytes()].concat();
+        rustix::io::write(&a, &[&header, b"word".as_slice()].concat()).expect("twelve bytes fit");
+        a.send(b"next", vec![Rc::new(file("next"))]).expect("sent");
+        for (body, fds) in [(b"word", 0), (b"next", 1)] {
+            let received = b.receive().expect("the other end lives");
+            let Received::Packet(packet) = received else { panic!("{received:?}") };
+            assert_eq!((packet.body.as_slice(), packet.fds.len()), (body.as_slice(), fds));
         }
     }
 

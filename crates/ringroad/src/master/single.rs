@@ -24,7 +24,7 @@ use crate::listen::error_text;
 use crate::paths::Request;
 use crate::reloads::{ReloadOutcome, Reloads};
 use crate::signals::{Arrived, Signals, timeout_until};
-use crate::site::{self, Files, Resources, Site, Worker};
+use crate::site::{self, Files, NotReloaded, Resources, Site, Worker};
 use crate::systemd::Notifier;
 
 /// Serves until a signal ends the process.
@@ -295,7 +295,7 @@ impl Single {
         else {
             return false;
         };
-        let swapped = resources(&cycle).and_then(|mut resources| {
+        let swapped = resources(&cycle).map_err(NotReloaded::Unchanged).and_then(|mut resources| {
             // The server already has the sockets of the other addresses.
             resources.listeners.retain(|(address, _)| self.cycle.listeners.find(address).is_none());
             self.worker.reload(&cycle.site.config, resources)
@@ -317,7 +317,7 @@ impl Single {
                 ));
                 true
             }
-            Err(message) => {
+            Err(NotReloaded::Unchanged(message) | NotReloaded::InParts(message)) => {
                 log.emerg(message);
                 cycle.listeners.forget(Some(&self.cycle.listeners));
                 false

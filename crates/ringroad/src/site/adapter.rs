@@ -15,6 +15,7 @@ use conf::MapLoader;
 use io::engine::{Caps, NetKind};
 use io::probe::Probe;
 use server::config::Loaded;
+use server::process::StartError;
 use server::settings::events::Method;
 use server::settings::listen;
 
@@ -32,7 +33,7 @@ pub(crate) use server::{
     third_party_module,
 };
 
-use super::{Files, Problem, Refused, Resources, Settings, Site};
+use super::{Files, NotReloaded, Problem, Refused, Resources, Settings, Site};
 use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
@@ -232,7 +233,7 @@ pub(crate) fn ring_warning(config: &Config) -> Option<String> {
         return None;
     }
     let refusal = Probe::run().uring_refusal().cloned()?;
-    Some(server::process::StartError::NoRing(refusal).to_string())
+    Some(StartError::NoRing(refusal).to_string())
 }
 
 /// Applies a change of a certificate or a challenge in this process.
@@ -332,8 +333,11 @@ impl Worker {
 
     /// Replaces the configuration; `resources` has the sockets of new addresses, and all log files. Every thread uses
     /// the new configuration when this returns; [`Worker::take_retired`] identifies it by the returned number.
-    pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, String> {
-        self.0.reload(config, for_server(resources)).map_err(|error| error.to_string())
+    pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, NotReloaded> {
+        self.0.reload(config, for_server(resources)).map_err(|error| match error {
+            StartError::Descriptor(_) => NotReloaded::Unchanged(error.to_string()),
+            _ => NotReloaded::InParts(error.to_string()),
+        })
     }
 
     /// Returns a descriptor that is readable when [`Worker::take_retired`], [`Worker::is_finished`] or

@@ -100,6 +100,15 @@ pub(crate) struct Resources {
     pub(crate) logs: Vec<(PathBuf, OwnedFd)>,
 }
 
+/// Why a new configuration is not in effect.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotReloaded {
+    /// It was rejected before any thread used it.
+    Unchanged(String),
+    /// Some threads use it and others do not respond.
+    InParts(String),
+}
+
 /// Source of the text of a configuration.
 #[derive(Debug)]
 pub(crate) enum Files<'a> {

@@ -1,6 +1,7 @@
 //! System limits: raised where permitted, reported where they are too low.
 
-use crate::control::{BINARY, ask, site};
+use crate::control::{BINARY, ask, site, wait_for_answer};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use testkit::{Client, Content, Deadline, Origin, Reply, Server, Setup};
 
 /// Returns the soft and hard limit of a process, as proc(5) shows them.
@@ -73,6 +74,45 @@ fn a_cpu_that_cannot_be_used_is_reported_and_does_not_prevent_the_start() {
     assert_eq!(ask(server.addr(0)), "here");
     let line = server.wait_for_log("sched_setaffinity() failed", Deadline::default());
     assert!(line.contains("[alert]") && line.contains("(22: Invalid argument)"), "{line}");
+    assert!(server.quit_and_wait().success());
+}
+
+/// Sets the soft limit of a process.
+fn limit_descriptors(pid: i32, soft: u64) {
+    let maximum = limit(pid, "Max open files").1.parse().ok();
+    let pid = Pid::from_raw(pid).expect("a process");
+    let new = Rlimit { current: Some(soft), maximum };
+    prlimit(Some(pid), Resource::Nofile, new).expect("both processes have the same user");
+}
+
+#[test]
+fn a_worker_without_free_descriptors_continues_with_its_logs_and_configuration() {
+    let conf = |text: &str| {
+        // Its user is that of this test, which is root or ignores the directive.
+        site("user root; worker_processes 8;", text).replace("events {}", "events { use epoll; }")
+    };
+    let mut server = Server::start(BINARY, &conf("old"));
+    let worker = server.workers()[0];
+    let previous: u64 = limit(worker, "Max open files").0.parse().expect("a number");
+    let is_free = |number: &u64| std::fs::symlink_metadata(format!("/proc/{worker}/fd/{number}")).is_err();
+    let leave = |count| limit_descriptors(worker, (0..).filter(is_free).nth(count).expect("there is no end"));
+    leave(0);
+    server.signal(Signal::USR1);
+    let refused = "the logs are not reopened: the worker process has too many open files";
+    let line = server.wait_for_log(refused, Deadline::default());
+    assert!(line.contains("[alert]"), "{line}");
+    server.rewrite_conf(&conf("new"));
+    server.reload();
+    server.wait_for_log_count("the worker process has too many open files", 2, Deadline::default());
+    // Six descriptors suffice for the message, but not for the log files of eight threads.
+    leave(6);
+    server.reload();
+    server.wait_for_log("a descriptor could not be copied for a thread", Deadline::default());
+    limit_descriptors(worker, previous);
+    assert_eq!(ask(server.addr(0)), "old");
+    server.reload();
+    wait_for_answer(&server, "new");
+    assert_eq!(server.workers(), [worker]);
     assert!(server.quit_and_wait().success());
 }
 

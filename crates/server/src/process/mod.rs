@@ -218,9 +218,12 @@ impl Worker {
 
     /// Activates another configuration with the same process key, and returns when no thread starts a request under the
     /// old one any more. `resources` has the sockets of new addresses and all log files; sockets of removed addresses
-    /// are closed. Returns the configuration's number, which [`Worker::take_retired`] reports later. After an error
-    /// some threads may use it and others not: the process should end.
+    /// are closed. Returns the configuration's number, which [`Worker::take_retired`] reports later. After
+    /// [`StartError::Descriptor`] the old configuration is still active. After any other error some threads may use the
+    /// new one and others not: the process should end.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
+        let count = self.orders.len();
+        let parts = split(resources, count)?;
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
@@ -229,9 +232,8 @@ impl Worker {
         *in_force = Arc::clone(config);
         drop(in_force);
         let version = version(config, number, &self.events);
-        let count = self.orders.len();
         let (taken, answers) = mpsc::sync_channel(count);
-        for (orders, resources) in self.orders.iter().zip(split(resources, count)?) {
+        for (orders, resources) in self.orders.iter().zip(parts) {
             send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;
         }
         self.newest.store(number, Ordering::Relaxed);
