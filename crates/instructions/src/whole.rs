@@ -213,7 +213,7 @@ impl Parts {
             |name| Ok((directory.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
         let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
-        let files = LogFiles::new(None, 1, false);
+        let files = LogFiles::new(1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&directory.join("origin"))?;
         let mut listeners = ThreadListeners::new(&thread, true);

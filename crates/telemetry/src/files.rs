@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -29,7 +29,6 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 pub struct LogFiles {
     /// Targets that a configuration references, the present or an old one.
     sinks: RefCell<Vec<Weak<LogTarget>>>,
-    stderr: Option<File>,
     outgoing: Rc<Outgoing>,
     clock: Rc<Clock>,
     backlog_max: usize,
@@ -43,10 +42,9 @@ pub type Opened = Vec<(PathBuf, OwnedFd)>;
 impl LogFiles {
     /// Creates the state without targets, for one of `threads` threads. `calls_directly` states whether system calls
     /// are allowed without the engine.
-    pub fn new(stderr: Option<OwnedFd>, threads: usize, calls_directly: bool) -> LogFiles {
+    pub fn new(threads: usize, calls_directly: bool) -> LogFiles {
         LogFiles {
             sinks: RefCell::default(),
-            stderr: stderr.map(File::new),
             outgoing: Rc::new(Outgoing::new(calls_directly)),
             clock: Rc::default(),
             backlog_max: (BACKLOG_MAX / threads.max(1)).max(BACKLOG_LEAST),
@@ -138,11 +136,15 @@ impl LogFiles {
         }
     }
 
-    /// Opens a target for lines. Returns `None` if the master could not open its file.
+    /// Opens a target for lines. Returns `None` if its file could not be opened.
     fn stream(&self, spec: &TargetSpec, files: &HashMap<PathBuf, File>) -> Option<Rc<Stream>> {
         let destination = match &spec.target {
             Target::File(path) => Destination::File(files.get(path)?.clone()),
-            Target::Stderr => Destination::File(self.stderr.clone()?),
+            // Duplicated only if it is a target: standard error of a daemon is a log file, which would stay open after a
+            // rotation.
+            Target::Stderr => {
+                Destination::File(File::new(std::io::stderr().as_fd().try_clone_to_owned().ok()?))
+            }
             Target::Syslog(peer) => Destination::Syslog(Socket::new(peer)),
         };
         Some(Stream::start(destination, spec.target.clone(), spec.hold, self.backlog_max, &self.outgoing))

@@ -397,12 +397,28 @@ fn logs_are_reopened_at_usr1() {
     });
     let old = fs::read_to_string(&rotated).expect("renamed");
     assert!(old.contains("signal 10 (SIGUSR1) received from"), "{old}");
-    let worker = only_worker(&server);
-    wait_until("the old file to be closed", || {
-        [server.pid(), worker]
-            .iter()
-            .all(|&pid| fd_targets(pid).iter().all(|target| !target.ends_with("rotated.log")))
-    });
+    wait_until_closed(&[server.pid(), only_worker(&server)], &rotated);
+}
+
+#[test]
+fn no_thread_of_a_daemon_keeps_a_rotated_log_open() {
+    let mut server = Server::start(BINARY, &site("daemon on;", "one"));
+    // Standard error of a worker that is started later is the log.
+    server.rewrite_conf(&site("daemon on; worker_processes 2;", "two"));
+    server.reload();
+    wait_for_answer(&server, "two");
+    wait_until("the end of the first worker", || server.workers().len() == 1);
+    let rotated = server.path("logs/rotated.log");
+    fs::rename(server.path("logs/error.log"), &rotated).expect("the log is there");
+    server.signal(Signal::USR1);
+    wait_until_closed(&[server.pid(), only_worker(&server)], &rotated);
+    assert!(server.quit_and_wait().success());
+}
+
+/// Waits until none of these processes has a log file open.
+fn wait_until_closed(processes: &[i32], file: &Path) {
+    let is_open = |pid: &i32| fd_targets(*pid).iter().any(|target| Path::new(target) == file);
+    wait_until("the old file to be closed", || !processes.iter().any(is_open));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A worker thread: accepts connections, executes orders, ends.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,9 +75,8 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     // If a thread cannot be started, all are started again with another engine. Until then no connection was accepted,
     // and no work that outlives the threads, such as caches, was begun or ended.
     let Some(Order::Begin) = orders.recv().await else { return };
-    let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let calls_directly = version.config.events().calls_directly();
-    let logs = LogFiles::new(stderr, version.config.main().workers.count(), calls_directly);
+    let logs = LogFiles::new(version.config.main().workers.count(), calls_directly);
     let config = Arc::clone(&version.config);
     let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
     let mut listeners = ThreadListeners::new(&thread, alone);

@@ -36,8 +36,7 @@ const HEAD: &[u8] =
 /// Returns a request that was read, on a thread with its own configuration.
 fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
-    let thread =
-        Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(None, 1, true), files));
+    let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(1, true), files));
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
     let conn = ConnInfo {
         thread: Rc::clone(&thread),
