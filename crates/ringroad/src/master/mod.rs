@@ -444,7 +444,9 @@ impl Master {
 
     /// Reopens the log files. The worker receives descriptors, because it may lack permission to open the files.
     fn reopen_logs(&mut self) {
-        let logs = self.cycle.reopen_logs();
+        let mut logs = self.cycle.reopen_logs();
+        // During a reload, workers may use either configuration; they ignore files that theirs does not name.
+        logs.extend(self.reopen_pending_logs());
         let (paths, files): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
         self.cycle.log.notice("reopening logs");
         let message = ToWorker::Reopen(paths);

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
@@ -153,6 +154,11 @@ impl Master {
     pub(super) fn take_stuck_pending(&mut self, now: Instant) -> Option<u32> {
         let pending = self.pending.as_mut()?;
         pending.give_up_at.take_if(|at| *at <= now).map(|_| pending.worker)
+    }
+
+    /// Reopens the log files of the next configuration, during a reload.
+    pub(super) fn reopen_pending_logs(&mut self) -> Logs {
+        self.pending.as_mut().map(|pending| pending.cycle.reopen_logs()).unwrap_or_default()
     }
 
     /// Closes the resources of a configuration that does not come into force.

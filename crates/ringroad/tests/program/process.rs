@@ -415,6 +415,24 @@ fn no_thread_of_a_daemon_keeps_a_rotated_log_open() {
     assert!(server.quit_and_wait().success());
 }
 
+#[test]
+fn logs_of_a_reload_in_progress_are_reopened_too() {
+    let mut server = Server::start(BINARY, &site("", "one"));
+    let worker = only_worker(&server);
+    signal_process(worker, Signal::STOP).expect("it runs");
+    server.rewrite_conf(&site("error_log logs/next.log notice;", "two"));
+    server.reload();
+    let (current, rotated) = (server.path("logs/next.log"), server.path("logs/rotated.log"));
+    wait_until("the log of the next configuration", || current.exists());
+    fs::rename(&current, &rotated).expect("it is there");
+    server.signal(Signal::USR1);
+    server.wait_for_log("reopening logs", Deadline::default());
+    signal_process(worker, Signal::CONT).expect("it runs");
+    wait_for_answer(&server, "two");
+    wait_until_closed(&[server.pid(), worker], &rotated);
+    assert!(current.exists());
+}
+
 /// Waits until none of these processes has a log file open.
 fn wait_until_closed(processes: &[i32], file: &Path) {
     let is_open = |pid: &i32| fd_targets(*pid).iter().any(|target| Path::new(target) == file);
