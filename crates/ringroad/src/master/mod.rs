@@ -690,6 +690,22 @@ fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, S
     PidFile::write(path).map(Some)
 }
 
+/// Replaces the pid file if its path has changed. The server continues without the new file if it cannot be written; the old
+/// one remains.
+fn move_pid_file(file: &mut Option<PidFile>, request: &Request, cycle: &Cycle) {
+    if file.as_ref().map(PidFile::path) == cycle.site.settings.pid.as_deref() {
+        return;
+    }
+    match write_pid_file(request, cycle) {
+        Ok(fresh) => {
+            if let Some(old) = std::mem::replace(file, fresh) {
+                old.remove(&cycle.log);
+            }
+        }
+        Err(message) => cycle.log.emerg(message),
+    }
+}
+
 /// Prints URLs for a browser, if the server was started manually without a configuration.
 fn print_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {

@@ -14,11 +14,10 @@ use std::time::Instant;
 
 use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
-use super::{Cycle, Master, Phase, announce, write_pid_file};
+use super::{Cycle, Master, Phase, announce, move_pid_file};
 use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
 use crate::paths::Request;
-use crate::pidfile::PidFile;
 use crate::reloads::ReloadOutcome;
 use crate::site::{self, Files, Site};
 
@@ -189,18 +188,9 @@ impl Master {
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
         self.open_admin_server();
-        let path = self.cycle.site.settings.pid.as_deref();
         // A new binary has its own pid file; this process keeps the renamed one.
-        if self.new_binary.is_none() && self.pid_file.as_ref().map(PidFile::path) != path {
-            match write_pid_file(&self.request, &self.cycle) {
-                Ok(file) => {
-                    if let Some(old) = std::mem::replace(&mut self.pid_file, file) {
-                        old.remove(&self.cycle.log);
-                    }
-                }
-                // The server continues without the new pid file; the old file remains.
-                Err(message) => self.cycle.log.emerg(message),
-            }
+        if self.new_binary.is_none() {
+            move_pid_file(&mut self.pid_file, &self.request, &self.cycle);
         }
     }
 

@@ -13,18 +13,19 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::acme::Acme;
 use super::daemon::Readiness;
 use super::operators::{admit, differences, drain, explained};
-use super::reload::log_changes;
+use super::reload::{log_changes, replacement_reasons};
 use super::upkeep::Upkeep;
-use super::{Cycle, announce, greet, log_method, log_retired, write_pid_file};
+use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, write_pid_file};
 use crate::admin::feed::Feed;
 use crate::admin::server::AdminServer;
 use crate::admin::{Call, complete, refuse, send_response};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::paths::Request;
+use crate::pidfile::PidFile;
 use crate::reloads::{ReloadOutcome, Reloads};
 use crate::signals::{Arrived, Signals, timeout_until};
-use crate::site::{self, Files, NotReloaded, Resources, Site, Worker};
+use crate::site::{self, Files, NotReloaded, Resources, Worker};
 use crate::systemd::Notifier;
 
 /// Serves until a signal ends the process.
@@ -75,12 +76,25 @@ pub(super) fn run(
     let feed = Feed::default();
     let (quit_at, ping) = (None, 0);
     let reloads = Reloads::default();
-    let mut single =
-        Single { request, cycle, worker, acme, upkeep, quit_at, admin_server, feed, notifier, ping, reloads };
+    let mut single = Single {
+        request,
+        cycle,
+        worker,
+        acme,
+        upkeep,
+        quit_at,
+        is_quitting: false,
+        admin_server,
+        feed,
+        notifier,
+        ping,
+        reloads,
+        pid_file,
+    };
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     single.feed.finish(&single.worker);
-    let Single { cycle, worker, mut acme, .. } = single;
+    let Single { cycle, worker, mut acme, pid_file, .. } = single;
     acme.stop();
     // If a thread has panicked, the other threads still serve.
     worker.stop();
@@ -112,6 +126,8 @@ struct Single {
     upkeep: Upkeep,
     /// Time when the graceful shutdown begins; clients move to other servers until then.
     quit_at: Option<Instant>,
+    /// Whether the graceful shutdown has begun.
+    is_quitting: bool,
     /// The admin socket; `feed` serves its clients that watch requests.
     admin_server: AdminServer,
     feed: Feed,
@@ -120,6 +136,7 @@ struct Single {
     ping: u64,
     /// Numbers of reloads since the start.
     reloads: Reloads,
+    pid_file: Option<PidFile>,
 }
 
 impl Single {
@@ -127,7 +144,7 @@ impl Single {
     fn serve(&mut self, signals: &Signals) {
         while !self.worker.is_finished() && !self.worker.has_panicked() {
             self.keep_acme();
-            if self.upkeep.check(&self.cycle.site, &self.cycle.log) {
+            if !self.is_leaving() && self.upkeep.check(&self.cycle.site, &self.cycle.log) {
                 self.reload();
             }
             let events = PollFd::from_borrowed_fd(self.worker.events(), PollFlags::IN);
@@ -185,7 +202,7 @@ impl Single {
                         complete(&self.worker, socket, text, entry_query);
                     }
                 }
-                Call::Drain(_) if self.quit_at.is_some() => refuse(&socket, "the server is about to end"),
+                Call::Drain(_) if self.is_leaving() => refuse(&socket, "the server is about to end"),
                 Call::Drain(is_drained) => {
                     drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
                     self.worker.drain(is_drained);
@@ -230,7 +247,7 @@ impl Single {
                 self.worker.leave();
                 self.quit_at = Some(Instant::now() + delay);
             }
-            Signal::SIGHUP if self.quit_at.is_some() => {}
+            Signal::SIGHUP if self.is_leaving() => {}
             Signal::SIGHUP => {
                 self.notifier.reloading();
                 self.reload();
@@ -252,10 +269,22 @@ impl Single {
         }
     }
 
-    fn quit(&self) {
+    /// Whether the end of the server was requested.
+    fn is_leaving(&self) -> bool {
+        self.quit_at.is_some() || self.is_quitting
+    }
+
+    /// Begins the graceful shutdown. A second call has no effect.
+    fn quit(&mut self) {
+        if std::mem::replace(&mut self.is_quitting, true) {
+            return;
+        }
         self.notifier.stopping();
         self.cycle.log.notice("gracefully shutting down");
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
+        // Clients must be refused instead of waiting in the accept queue.
+        self.cycle.listeners.forget(None);
+        self.cycle.listeners.0.clear();
     }
 
     /// Reloads the configuration, and counts the reload.
@@ -277,8 +306,7 @@ impl Single {
             }
         };
         log_changes(&self.cycle.site, &site, &self.request, &log);
-        let key = |site: &Site| site::ProcessKey::of(&site.config);
-        let reasons = key(&self.cycle.site).differences(&key(&site)).join(", ");
+        let reasons = replacement_reasons(&self.cycle, &site).join(", ");
         if !reasons.is_empty() {
             // No master exists that could start a new process.
             let message = "the new configuration needs a new process: restart, or use master_process on";
@@ -310,6 +338,7 @@ impl Single {
                 }
                 self.cycle.log.take_stderr_from(&old.log);
                 old.listeners.forget(Some(&self.cycle.listeners));
+                move_pid_file(&mut self.pid_file, &self.request, &self.cycle);
                 let pid = std::process::id();
                 self.cycle.log.notice(format_args!(
                     "configuration {} of worker process {pid} was replaced by {generation} in place",

@@ -542,6 +542,48 @@ fn one_process_serves_without_a_master() {
 }
 
 #[test]
+fn a_reload_without_a_master_checks_the_sockets_and_moves_the_pid_file() {
+    let main = "master_process off; worker_processes 2;";
+    let mut server = Server::start(BINARY, &site(main, "alone"));
+    server.rewrite_conf(&site(main, "spread").replace("127.0.0.1:0", "127.0.0.1:0 reuseport"));
+    server.reload();
+    let line = server.wait_for_log("the new configuration needs a new process", Deadline::default());
+    assert!(line.contains("listen 127.0.0.1:0: 1 -> 2 sockets"), "{line}");
+    for _ in 0..10 {
+        assert_eq!(ask(server.addr(0)), "alone");
+    }
+    server.rewrite_conf(&site(&format!("{main} pid logs/other.pid;"), "moved"));
+    server.reload();
+    wait_until("the pid file to move", || {
+        server.path("logs/other.pid").exists() && !server.path("logs/nginx.pid").exists()
+    });
+    let moved = server.path("logs/other.pid");
+    assert_eq!(ask(server.addr(0)), "moved");
+    server.signal(Signal::QUIT);
+    assert!(server.wait_until_ended(Deadline::default()).success());
+    assert!(!moved.exists());
+}
+
+#[test]
+fn a_server_without_a_master_ignores_reloads_during_its_shutdown() {
+    let body = Content::new(7, 32 << 20);
+    let conf =
+        "master_process off; events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
+    let mut server = Server::builder(BINARY).conf(conf).file("html/a.bin", body).start();
+    let mut open = TcpStream::connect(server.addr(0).tcp()).expect("it listens");
+    open.write_all(b"GET /a.bin HTTP/1.0\r\n\r\n").expect("connected");
+    open.read_exact(&mut [0; 1]).expect("the response begins");
+    server.signal(Signal::QUIT);
+    wait_until("the port to be closed", || TcpStream::connect(server.addr(0).tcp()).is_err());
+    server.signal(Signal::HUP);
+    server.wait_for_log("(SIGHUP) received", Deadline::default());
+    open.read_to_end(&mut Vec::new()).expect("the rest of the response");
+    assert!(server.wait_until_ended(Deadline::default()).success());
+    let log = server.error_log();
+    assert!(!log.contains("reconfiguring"), "{log}");
+}
+
+#[test]
 fn paths_depend_on_the_prefix_and_the_command_line() {
     let server = Server::builder(BINARY).conf(&site("", "here")).arg("-g").arg("worker_processes 2;").start();
     assert_eq!(ask(server.addr(0)), "here");
