@@ -152,13 +152,13 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
     let Ok(cycle) = Cycle::open(&request, site, 1, Some(&inherited.listeners), &log) else {
         return ExitCode::FAILURE;
     };
-    inherited.close_unused(&cycle.listeners, &log);
     let mut admin_server = AdminServer::default();
     if let Err(message) = admin_server.listen(cycle.site.settings.admin_socket.as_deref(), is_new_binary) {
         log.emerg(message);
-        cycle.listeners.forget(None);
+        cycle.listeners.forget(Some(&inherited.listeners));
         return ExitCode::FAILURE;
     }
+    inherited.close_unused(&cycle.listeners, &log);
     let readiness = match daemon.then(daemon::detach).transpose() {
         Ok(readiness) => readiness,
         Err(message) => {

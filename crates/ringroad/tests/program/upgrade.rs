@@ -410,6 +410,18 @@ fn the_old_binary_resumes_after_the_new_one_has_exited() {
 }
 
 #[test]
+fn a_new_binary_that_fails_at_its_admin_socket_leaves_the_inherited_sockets() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let pid = site.start();
+    let text = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("it was written");
+    let text = format!("admin_socket {}missing/admin.sock;\n{text}", site.prefix());
+    site.dir.write("conf/server.conf", text);
+    signal_process(pid, Signal::USR2).expect("it runs");
+    site.wait("its end", || site.log().contains("exited with code 1"));
+    assert_eq!(Client::connect(&site.unix).get("/").text(), "here");
+}
+
+#[test]
 fn the_old_binary_resumes_after_hup() {
     let site = Site::new(Path::new(BINARY), "", "");
     let pid = site.start();
