@@ -180,9 +180,10 @@ impl Listeners {
     }
 
     /// For `-t`: checks whether the sockets could be opened; an address in use is not an error. No socket stays open.
+    /// `reuseport` is not set: the kernel would assign connections to this socket, and reset them when it is closed.
     pub(crate) fn try_open(wanted: &[ListenOptions], log: &Log) -> Result<(), NotListening> {
         for options in wanted {
-            match open_one(options, 1, None, log) {
+            match open_one(&ListenOptions { reuseport: false, ..options.clone() }, 1, None, log) {
                 Ok(listener) => Listeners(vec![listener]).forget(None),
                 Err(refusal) if refusal.errno == Errno::ADDRINUSE => {}
                 Err(refusal) => {
@@ -437,6 +438,25 @@ mod tests {
             deferred,
             fastopen: deferred.then_some(8),
         }
+    }
+
+    #[test]
+    fn a_test_of_the_configuration_takes_no_connection_of_a_running_server() {
+        let log = Log::stderr(Level::Emerg);
+        let shared = ListenOptions { reuseport: true, backlog: 512, ..options(false) };
+        let running = Listeners::open(std::slice::from_ref(&shared), 1, None, &log).expect("a free port");
+        let actual = running.0[0].actual.clone();
+        let ListenAddr::Inet(address) = actual else { panic!("a port") };
+        let clients = std::thread::spawn(move || {
+            (0..200).map(|_| TcpStream::connect(address).expect("it listens")).collect::<Vec<_>>()
+        });
+        let tested = [ListenOptions { address: actual, ..shared }];
+        while !clients.is_finished() {
+            Listeners::try_open(&tested, &log).expect("an address in use is no error");
+        }
+        let clients = clients.join().expect("all connect");
+        let accept = || rustix::net::accept(&*running.0[0].sockets[0]).ok();
+        assert_eq!(std::iter::from_fn(accept).count(), clients.len());
     }
 
     #[test]
