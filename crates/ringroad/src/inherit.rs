@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `NGINX` | a master that upgrades its binary | descriptor numbers, `6;7;` |
 //! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | those of them that systemd opened |
+//! | `RINGROAD_PREDECESSOR` | the same, if it is Ringroad | its process ID |
 //! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | the number of descriptors from 3 on, and the process that they are for |
 //!
 //! [`take`] converts them to [`Listeners`]; the listeners of the configuration take over the sockets with the same
@@ -14,9 +15,11 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
@@ -30,6 +33,12 @@ const SOCKETS: &str = "NGINX";
 
 /// Variable with those of them that systemd opened.
 const SYSTEMD_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
+
+/// Variable with the process ID of the master that executed this process.
+const PREDECESSOR: &str = "RINGROAD_PREDECESSOR";
+
+/// The parent at the start of the process.
+static PARENT: LazyLock<u32> = LazyLock::new(parent_id);
 
 /// systemd's variables; their values apply to one process only.
 const LISTEN_FDS: &str = "LISTEN_FDS";
@@ -56,6 +65,17 @@ pub(crate) fn is_new_binary() -> bool {
     std::env::var_os(SOCKETS).is_some()
 }
 
+/// Stores the parent of this process. As in nginx this is the first step of the program: if the parent exits, the process
+/// gets another one.
+pub(crate) fn note_parent() {
+    LazyLock::force(&PARENT);
+}
+
+/// Returns the process ID of the master that executed this process; that of nginx is the parent at the start.
+pub(crate) fn predecessor() -> u32 {
+    std::env::var(PREDECESSOR).ok().and_then(|pid| pid.parse().ok()).unwrap_or(*PARENT)
+}
+
 /// Takes over the sockets. A descriptor that is not a listening socket is reported and left unchanged. `is_daemon`:
 /// systemd passed the sockets to the process that started this one.
 pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
@@ -71,7 +91,7 @@ pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
         log.notice(format_args!("using inherited sockets from \"{}\"", text(SOCKETS)));
         (numbers, kept)
     } else {
-        let own = if is_daemon { std::os::unix::process::parent_id() } else { std::process::id() };
+        let own = if is_daemon { parent_id() } else { std::process::id() };
         let numbers = from_system(&text(LISTEN_PID), &text(LISTEN_FDS), own);
         (numbers.clone(), numbers)
     };
@@ -151,7 +171,7 @@ pub(crate) fn pass_sockets(command: &mut Command, listeners: &Listeners) -> Resu
             }
         }
     }
-    command.env(SOCKETS, all).env(SYSTEMD_SOCKETS, kept);
+    command.env(SOCKETS, all).env(SYSTEMD_SOCKETS, kept).env(PREDECESSOR, std::process::id().to_string());
     for name in [LISTEN_FDS, LISTEN_PID, LISTEN_NAMES] {
         command.env_remove(name);
     }

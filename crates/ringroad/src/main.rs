@@ -34,5 +34,6 @@ use std::process::ExitCode;
 static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCachingAlloc;
 
 fn main() -> ExitCode {
+    inherit::note_parent();
     cli::run(std::env::args_os().skip(1).collect())
 }

@@ -204,6 +204,18 @@ fn systemd_is_notified_of_a_new_binary_when_the_old_one_exits() {
     assert!(path.exists(), "systemd listens on");
 }
 
+#[test]
+fn a_new_binary_notices_that_the_old_one_exited_before_its_start() {
+    let dir = TempDir::new("handover");
+    let manager = Manager::at_path(dir.path());
+    let builder = Server::builder(BINARY).conf(&site("", "here")).env("NGINX", "");
+    // No process has this ID, PID_MAX_LIMIT of proc_sys_kernel(5).
+    let mut server = manager.serve(builder.env("RINGROAD_PREDECESSOR", "4194304"));
+    assert_eq!(value(&manager.next_news(), "READY"), "1");
+    server.signal(Signal::TERM);
+    assert!(server.wait_until_ended(Deadline::default()).success());
+}
+
 /// Passes sockets to the server as descriptors from 3 on, with a shell that supports descriptors of several digits.
 fn activate(builder: ServerBuilder, sockets: &[OwnedFd], pid: &str) -> ServerBuilder {
     let mut commands = format!("export LISTEN_PID={pid} LISTEN_FDS={}", sockets.len());

@@ -200,7 +200,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         pid_file: None,
         is_detached: daemon || is_new_binary || notifier.is_supervised(),
         new_binary: None,
-        predecessor: is_new_binary.then(Predecessor::parent),
+        predecessor: is_new_binary.then(Predecessor::find),
         notifier,
         notified_generation: 0,
         pulse: Pulse::default(),

@@ -44,9 +44,9 @@ pub(super) struct NewBinary {
 }
 
 impl Predecessor {
-    /// Returns the process that executed this one.
-    pub(super) fn parent() -> Predecessor {
-        let pid = parent_id();
+    /// Returns the process that executed this one, even if it has exited.
+    pub(super) fn find() -> Predecessor {
+        let pid = inherit::predecessor();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Predecessor { pid, process }
