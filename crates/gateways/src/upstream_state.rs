@@ -101,10 +101,14 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
 fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}-{number}", std::process::id()));
     let temp = Path::new(&name);
-    let written = std::fs::File::create(temp).and_then(|mut file| {
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true);
+    // Not writable for other users: the umask of a worker is 0.
+    let written = options.mode(0o644).open(temp).and_then(|mut file| {
         file.write_all(bytes)?;
         // Otherwise a system crash could leave an empty file with this name.
         file.sync_data()

@@ -1,7 +1,8 @@
-//! Limits of the worker process: file descriptors, core files, priority, working directory.
+//! Limits of the worker process: file descriptors, core files, priority, working directory, umask.
 
 use std::path::PathBuf;
 
+use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::listen::{errno_text, error_text};
@@ -21,9 +22,11 @@ pub(crate) struct ProcessLimits {
 }
 
 impl ProcessLimits {
-    /// Applies limits and priority, before the privileges are dropped. Returns the failures with nginx's messages: none
+    /// Applies umask, limits and priority, before the privileges are dropped. Returns the failures with nginx's messages: none
     /// of them prevents a worker from serving.
     pub(crate) fn apply(&self) -> Vec<String> {
+        // As in a daemon of nginx: files get exactly the requested modes, for example those of `dav_access`.
+        rustix::process::umask(Mode::empty());
         let mut refused = Vec::new();
         match self.descriptors {
             Some(count) if set(Resource::Nofile, "RLIMIT_NOFILE", count, &mut refused) => {}

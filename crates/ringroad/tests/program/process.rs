@@ -584,6 +584,20 @@ fn a_server_without_a_master_ignores_reloads_during_its_shutdown() {
 }
 
 #[test]
+fn new_directories_have_the_permissions_of_dav_access_with_any_umask() {
+    let conf = "user root; events {} http { access_log off; server { listen 127.0.0.1:0; root html; \
+                dav_methods MKCOL; dav_access group:rw all:rw; } }";
+    let server = Server::builder(BINARY).conf(conf).shell("umask 022").start();
+    let mut client = TcpStream::connect(server.addr(0).tcp()).expect("it listens");
+    client.write_all(b"MKCOL /new/ HTTP/1.0\r\n\r\n").expect("connected");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 201 "), "{response}");
+    let mode = fs::metadata(server.path("html/new")).expect("just created").permissions().mode();
+    assert_eq!(mode & 0o777, 0o777);
+}
+
+#[test]
 fn paths_depend_on_the_prefix_and_the_command_line() {
     let server = Server::builder(BINARY).conf(&site("", "here")).arg("-g").arg("worker_processes 2;").start();
     assert_eq!(ask(server.addr(0)), "here");

@@ -1,6 +1,7 @@
 //! `api`: its paths, their numbers, changes of upstream servers and who may make them. Debian's Prometheus exporter
 //! reads it, if it is installed.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -323,6 +324,9 @@ fn accepted_changes_are_read_again_after_a_reload() {
         std::fs::read_to_string(folder.join("back.state")).expect("it was written"),
         "server \"unix:/my app;x.sock\" backup;\n"
     );
+    // Other users may not write to it.
+    let mode = std::fs::metadata(folder.join("back.state")).expect("it was written").permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
     site.server.reload();
     site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
     assert_eq!(site.json("http/upstreams/back/servers")[0]["server"], json!("unix:/my app;x.sock"));
