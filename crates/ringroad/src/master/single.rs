@@ -94,6 +94,11 @@ pub(super) fn run(
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     single.feed.finish(&single.worker);
+    finish(single)
+}
+
+/// Ends the threads and removes the files of the process.
+fn finish(single: Single) -> ExitCode {
     let Single { cycle, worker, mut acme, pid_file, .. } = single;
     acme.stop();
     // If a thread has panicked, the other threads still serve.

@@ -295,7 +295,7 @@ fn start_with_state() -> (Site, std::path::PathBuf) {
     let setup = Setup::new(STATE);
     let folder = setup.data().join("state");
     std::fs::create_dir(&folder).expect("a new folder");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    let open = PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&folder, open).expect("it is ours");
     (Site { server: setup.start(BINARY), first, second, _setup: setup }, folder)
 }
