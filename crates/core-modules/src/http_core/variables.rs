@@ -126,7 +126,6 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     // nginx has two names for some values, and configurations use both.
     variable("query_string", |request, out| full(&request.args, out), "The same as `$args`."),
-    // A path with variables has no value, because it would have to be resolved for each request.
     variable(
         "realpath_root",
         realpath_root,

@@ -7,6 +7,10 @@
 //! | directory | anything, `Overwrite` not `F` | the destination is removed first |
 //! | any | itself, or one path below the other | 403 |
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use http::request::{HeaderId, Method};
 use io::Errno;
 use io::op::Stat;
@@ -212,6 +216,20 @@ impl Job<'_> {
         Ok(Some(stat))
     }
 
+    /// Checks the paths without their links: neither collection may be removed with the other one.
+    async fn check_real_paths(&self) -> Result<(), u16> {
+        let [from, to] = [&self.from, &self.to].map(|path| Path::new(OsStr::from_bytes(path)).to_owned());
+        let real = move || {
+            let [from, to] =
+                [from, to].map(|path| path.canonicalize().ok().map(|path| path.into_os_string()));
+            Some(relation(from?.as_bytes(), to?.as_bytes()))
+        };
+        match rt::offload_file(real).await.flatten() {
+            Some(Relation::Apart) => Ok(()),
+            _ => Err(self.refusal(403, "collection ")),
+        }
+    }
+
     /// Relocates a collection. The destination is removed first, so after a later failure it does not exist.
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
@@ -220,7 +238,10 @@ impl Job<'_> {
             return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
         }
         match earlier {
-            Some(earlier) if is_directory(&earlier) => disk.remove_tree(request, &self.to).await?,
+            Some(earlier) if is_directory(&earlier) => {
+                self.check_real_paths().await?;
+                disk.remove_tree(request, &self.to).await?;
+            }
             Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.log(request, 404))?,
             None => {}
         }

@@ -318,6 +318,12 @@ impl Disk {
         let how = OpenHow { flags: OFlags::CLOEXEC.bits() as i32, ..OpenHow::default() };
         let opened = rt::File::open(None, text("open()", from)?, how, DeviceId::default(), self.via).await;
         let source = opened.map_err(fault("open()", from))?;
+        // Of a link, its file is copied.
+        let of_file = match FileType::from_raw_mode(stat.mode) {
+            FileType::Symlink => Some(source.stat_inline().map_err(fault("fstat()", from))?),
+            _ => None,
+        };
+        let stat = of_file.as_ref().unwrap_or(stat);
         let beside = temp_path_of(to);
         let new = mode.unwrap_or(stat.mode & 0o7777);
         let made =

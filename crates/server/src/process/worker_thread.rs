@@ -83,8 +83,8 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     listeners.open(resources.listeners);
     thread.begin();
     if let Some(errno) = refusal {
-        let message = format_args!("sched_setaffinity() failed ({})", Reason(errno));
-        error_log::write(&thread, Level::Alert, message);
+        let reason = Reason(errno);
+        error_log::write(&thread, Level::Alert, format_args!("sched_setaffinity() failed ({reason})"));
     }
     rt::spawn(memory::watch(Rc::clone(&thread), memory));
     rt::spawn(reclaim::watch_buffers(Rc::clone(&thread)));
