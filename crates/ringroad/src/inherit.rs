@@ -71,7 +71,8 @@ pub(crate) fn note_parent() {
     LazyLock::force(&PARENT);
 }
 
-/// Returns the process ID of the master that executed this process; that of nginx is the parent at the start.
+/// Returns the process ID of the master that executed this process. An nginx master does not pass its process ID; it is
+/// the parent at the start.
 pub(crate) fn predecessor() -> u32 {
     std::env::var(PREDECESSOR).ok().and_then(|pid| pid.parse().ok()).unwrap_or(*PARENT)
 }

@@ -110,7 +110,7 @@ impl Entries {
 
     /// Returns the effect of purges on an entry. An entry with a higher number than the last purge was stored after a purge
     /// that the log has lost: it counts as purged, because the next purges have lower numbers and would not apply to it.
-    /// Only the owner can tell this, since another process may be behind the log.
+    /// Only the owner checks this: another process may not have read the newest purges of the log.
     pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
         let purges = self.purges.set();
         if header.sequence > purges.sequence() && self.dir.is_owner() {

@@ -24,8 +24,9 @@ struct Record {
     held: usize,
     /// The number of the newest complete response of each variant, by the digest of the variant.
     complete: KeyMap<u64>,
-    /// The number of the newest complete response of any variant, and of one that matches all requests.
+    /// The number of the newest complete response of any variant.
     newest: u64,
+    /// The number of the newest complete response that matches all requests.
     newest_for_all: u64,
     /// Responses with a smaller number are outdated: they were requested before another request changed their resource.
     changed: u64,

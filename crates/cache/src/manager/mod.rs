@@ -290,7 +290,8 @@ impl Manager {
         let sequence = entries.sequence().min(entries.settling.settled());
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
-        // Half of the room for patterns that the last sweep has left is used: a purge without room removes everything.
+        // The patterns occupy half of the slots that were free after the last sweep. Without a free slot, the oldest
+        // pattern would become a purge of everything.
         let are_patterns_many = patterns > due.patterns && 2 * patterns >= PATTERNS_MAX + due.patterns;
         let is_wanted = self.config.purger || are_patterns_many || stored.saturating_sub(due.stored) > many;
         // A sweep does not check entries that are not in the index, so purges are retained while directories are

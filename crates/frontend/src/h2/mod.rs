@@ -548,8 +548,8 @@ impl Connection {
         self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
     }
 
-    /// Whether the start of the connection or a header section is incomplete, which any frame may be that begins on an idle
-    /// connection.
+    /// Whether the start of the connection or a header section is incomplete. On an idle connection any incomplete
+    /// frame counts, because it may begin a header section.
     fn is_in_head(&self) -> bool {
         let begins = self.open_streams() == 0 && !self.input.bytes().is_empty();
         begins || self.shared.with(|state| state.session.is_in_head())
@@ -563,7 +563,7 @@ impl Connection {
             self.head_until = None;
         }
         let now = rt::now();
-        // As in nginx, only a request extends it.
+        // As in nginx, only a request ends this wait; other frames do not restart it.
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
         let since = self.idle_since.unwrap_or(now);
         let until = match (is_in_head, is_idle) {

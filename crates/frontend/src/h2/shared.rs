@@ -389,8 +389,8 @@ impl Shared {
         self.state.borrow().read_ahead() as u64
     }
 
-    /// Returns a number that increases as the client accepts bytes: of any stream, because other responses may be sent first, but only of
-    /// this stream while its window is closed.
+    /// Returns a number that increases as the client accepts bytes. The bytes of all streams count, because other responses may be sent
+    /// first. While the window of this stream is closed, only its own bytes count.
     pub(super) fn progress(&self, stream: &Stream) -> u64 {
         let state = self.state.borrow();
         let others = if state.session.window(stream.id) > 0 { state.framed } else { 0 };

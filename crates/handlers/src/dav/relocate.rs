@@ -216,7 +216,7 @@ impl Job<'_> {
         Ok(Some(stat))
     }
 
-    /// Checks the paths without their links: neither collection may be removed with the other one.
+    /// Checks the paths with their symbolic links resolved: the removal of one collection must not remove the other.
     async fn check_real_paths(&self) -> Result<(), u16> {
         let [from, to] = [&self.from, &self.to].map(|path| Path::new(OsStr::from_bytes(path)).to_owned());
         let real = move || {
@@ -262,7 +262,7 @@ impl Job<'_> {
         disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
         let failed = disk.copy_tree(request, from, &self.to).await?;
         if request.method == Method::Move {
-            // The source has the only copy of what could not be copied.
+            // Files that could not be copied exist only in the source.
             failed.map_or(Ok(()), Err)?;
             disk.remove_tree(request, from).await?;
         }

@@ -318,7 +318,7 @@ impl Disk {
         let how = OpenHow { flags: OFlags::CLOEXEC.bits() as i32, ..OpenHow::default() };
         let opened = rt::File::open(None, text("open()", from)?, how, DeviceId::default(), self.via).await;
         let source = opened.map_err(fault("open()", from))?;
-        // Of a link, its file is copied.
+        // A link is copied as the file that it refers to, with the size, mode and time of that file.
         let of_file = match FileType::from_raw_mode(stat.mode) {
             FileType::Symlink => Some(source.stat_inline().map_err(fault("fstat()", from))?),
             _ => None,

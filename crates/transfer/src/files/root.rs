@@ -67,10 +67,11 @@ impl Roots {
         &self.facts[place]
     }
 
-    /// Appends a root without symbolic links, as of the last second; returns `false` if the root could not be resolved.
+    /// Appends a root without symbolic links, as of the last second. Returns `false` if an earlier call within
+    /// this second could not resolve the root.
     ///
     /// # Errors
-    /// The root was resolved now, and that failed.
+    /// This call could not resolve the root.
     pub fn push_real(&self, root: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<bool, Errno> {
         let mut real = self.real.borrow_mut();
         let is_recent = |found: &&RealPath| now.saturating_duration_since(found.resolved) < REAL_PATH_VALID;
