@@ -130,11 +130,11 @@ impl Slots {
         self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
     }
 
-    /// Frees chunks without an operation. Identifiers of completions that were not returned yet stay unique.
+    /// Frees chunks without an operation, and without a slot whose completion may not have been returned yet.
     pub(crate) fn trim(&mut self) {
-        self.recycle();
-        for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
-            if chunk.iter().all(|slot| slot.state == SlotState::Free) {
+        for (place, chunk) in self.chunks.iter_mut().enumerate().filter(|(_, chunk)| !chunk.is_empty()) {
+            let is_retired = self.retired.iter().any(|&index| index as usize / CHUNK_SLOTS == place);
+            if !is_retired && chunk.iter().all(|slot| slot.state == SlotState::Free) {
                 let newest = chunk.iter().map(|slot| slot.generation).max().unwrap_or(0);
                 self.first_generation = self.first_generation.max(newest.wrapping_add(1));
                 *chunk = Box::default();
@@ -301,6 +301,13 @@ mod tests {
             .filter(|id| id.slot != 300)
             .for_each(|&id| slots.finish(id, Ok(0), false, Payload::None, &mut out));
         let kept = ids[300];
+        // Their completions were not returned yet.
+        slots.trim();
+        assert!(slots.chunks.iter().all(|chunk| !chunk.is_empty()));
+        let other = slots.insert(Op::Nop).unwrap();
+        assert!(ids.iter().all(|id| id.slot != other.slot));
+        slots.finish(other, Ok(0), false, Payload::None, &mut out);
+        slots.recycle();
         slots.trim();
         assert!(slots.chunks[0].is_empty() && slots.chunks[2].is_empty());
         assert!(slots.get(kept).is_some() && slots.get(ids[0]).is_none());

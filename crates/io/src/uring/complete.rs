@@ -105,7 +105,10 @@ impl Uring {
             return;
         };
         let copying = flight.copying || !self.zero_copy;
-        let kind = Kind::of(op, copying);
+        let kind = match flight.phase {
+            Phase::Notice => Kind::Send { zero_copy: true },
+            _ => Kind::of(op, copying),
+        };
         let result = match cqe.result {
             // The result of a notification is a set of flags that includes the sign bit.
             _ if cqe.flags & NOTIFICATION != 0 => Ok(0),
@@ -226,7 +229,13 @@ impl Uring {
         // A unix socket does not support zero copy, and the memory to be locked may exceed the limit.
         let refused = zero_copy && matches!(result, Err(Errno::OPNOTSUPP | Errno::NOMEM | Errno::NOBUFS));
         match (flight.phase, notification) {
-            (Phase::Notice, true) => self.finish(id, Ok(0), out.slots, out.done),
+            (Phase::Notice, true) => {
+                let data = flight.retained.take();
+                self.flights.end(id);
+                out.slots.end(id, out.done, |_, done| {
+                    done.payload = data.map_or(Payload::None, Payload::Segments)
+                });
+            }
             (Phase::Copying, true) => self.again(id, out),
             (Phase::Kernel, false) if refused => {
                 flight.copying = true;
@@ -239,6 +248,10 @@ impl Uring {
             }
             (Phase::Kernel, false) if more => {
                 flight.phase = Phase::Notice;
+                // The kernel needs only the bytes: the socket can be closed, even if the client never acknowledges them.
+                if let Op::Send { data, .. } = std::mem::replace(out.slots.op(id), Op::Nop) {
+                    flight.retained = Some(data);
+                }
                 out.slots.finish(id, result, true, Payload::None, out.done);
             }
             (Phase::Kernel, false) => self.finish(id, result, out.slots, out.done),

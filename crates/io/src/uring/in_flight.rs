@@ -85,6 +85,8 @@ pub(super) struct InFlight {
     pub(super) copying: bool,
     /// Whether a link uses the file's path in /proc.
     pub(super) by_proc: bool,
+    /// The bytes of a zero-copy send that has completed, until the notification.
+    pub(super) retained: Option<Segments>,
     /// Memory for the kernel. Boxed, so that its address is stable while the table grows.
     pub(super) scratch: Option<Box<Scratch>>,
 }
@@ -123,6 +125,7 @@ impl InFlightTable {
         flight.cancelled = false;
         flight.copying = false;
         flight.by_proc = false;
+        assert!(flight.retained.is_none(), "the notification has returned the bytes");
         flight
     }
 

@@ -101,6 +101,7 @@ fn zero_copy_holds_its_bytes_until_the_notification_after_an_error() {
     let first = bench.next();
     assert_eq!((first.result, first.more), (Err(Errno::CONNRESET), true));
     assert!(bench.slots.get(with_notice).is_some(), "the kernel may still read the bytes");
+    assert!(socket.is_sole(), "the socket can be closed although its peer has not acknowledged the bytes");
     // The result of a notification is a set of flags, negative as a signed number.
     bench.complete(with_notice, i32::MIN, NOTIFICATION);
     let last = bench.next();
