@@ -29,7 +29,7 @@ impl Loader for DiskLoader<'_> {
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
-        Ok(conf::expand_glob(pattern, &list))
+        Ok(conf::expand_glob(pattern, &list, &|path| path.symlink_metadata().is_ok()))
     }
 }
 

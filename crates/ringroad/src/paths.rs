@@ -3,6 +3,7 @@
 //! [`Paths`] has the paths that the command line determines. [`Request`] has all inputs of a configuration: the main
 //! file or a text instead of it, `-g`, and the paths.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,18 @@ use std::path::{Path, PathBuf};
 /// defaults can be set at compile time, as by nginx's configure script. Packages do so.
 pub(crate) const DEFAULT_PREFIX: &str = or(option_env!("RINGROAD_PREFIX"), "/usr/local/ringroad/");
 
-/// The configuration without `-c` and without `-p`: the path of nginx's in distributions.
-pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), "/etc/nginx/nginx.conf");
+/// The configuration of nginx in distributions.
+const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+
+/// The configuration without `-c` and without `-p`.
+pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), NGINX_CONF);
+
+/// Returns the configuration without `-c` and without `-p` for a program with this path. A package has its own default; but as
+/// the file in the place of nginx, the program is started with the arguments of nginx.
+pub(crate) fn conf_of(program: Option<&OsStr>, default: &'static str) -> &'static str {
+    let name = program.and_then(|path| Path::new(path).file_name());
+    if name == Some(OsStr::new("nginx")) { NGINX_CONF } else { default }
+}
 
 /// The configuration with `-p` and without `-c`, relative to the prefix.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
@@ -91,4 +102,23 @@ pub(crate) struct Request {
     pub(crate) places: Paths,
     /// The text of the main file if it is not a file, for `serve`.
     pub(crate) text: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_in_the_place_of_nginx_loads_its_configuration() {
+        let packaged = "/etc/ringroad/ringroad.conf";
+        for (program, expected) in [
+            (Some("/usr/sbin/nginx"), NGINX_CONF),
+            (Some("nginx"), NGINX_CONF),
+            (Some("/usr/sbin/ringroad"), packaged),
+            (Some("/opt/nginx/ringroad"), packaged),
+            (None, packaged),
+        ] {
+            assert_eq!(conf_of(program.map(OsStr::new), packaged), expected, "{program:?}");
+        }
+    }
 }

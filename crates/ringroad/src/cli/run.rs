@@ -11,7 +11,7 @@ use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
-use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Paths, Request};
+use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, conf_of};
 use crate::site::{self, Files, Problem, Refused, Site};
 
 /// Executes the options.
@@ -138,7 +138,10 @@ fn prepare(options: &Options) -> (Request, Log) {
 
 /// Returns the configuration that `-p` and `-c` select, or the default one.
 pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request {
-    let default_conf = if prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
+    let default_conf = match prefix {
+        Some(_) => PREFIX_CONF,
+        None => conf_of(std::env::args_os().next().as_deref(), DEFAULT_CONF),
+    };
     let prefix = prefix.unwrap_or(Path::new(DEFAULT_PREFIX));
     // A relative prefix is made absolute once: several places join names to it, and the working directory may change.
     // This fails only without a working directory; then the prefix stays relative.
