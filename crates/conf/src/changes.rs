@@ -53,7 +53,7 @@ impl fmt::Display for Change {
 
 /// Returns the first `max` changes between two configurations, and the total number of changes.
 pub fn changes(old: &[Statement], new: &[Statement], max: usize) -> (Vec<Change>, usize) {
-    let mut found = Found { changes: Vec::new(), count: 0, max };
+    let mut found = Found { changes: Vec::new(), count: 0, max, is_hidden: false };
     compare(old, new, "", &mut found);
     (found.changes, found.count)
 }
@@ -63,13 +63,29 @@ struct Found {
     changes: Vec<Change>,
     count: usize,
     max: usize,
+    /// Whether the rows of a table with secrets are compared.
+    is_hidden: bool,
 }
 
 impl Found {
     fn add(&mut self, path: &str, place: &Span, kind: impl FnOnce() -> ChangeKind) {
         self.count += 1;
         if self.changes.len() < self.max {
-            self.changes.push(Change { kind: kind(), path: path.to_owned(), place: place.clone() });
+            let kind = if self.is_hidden { kind().hidden() } else { kind() };
+            self.changes.push(Change { kind, path: path.to_owned(), place: place.clone() });
+        }
+    }
+}
+
+impl ChangeKind {
+    /// Returns the change without its texts.
+    fn hidden(self) -> ChangeKind {
+        let text = || NOT_SHOWN.to_owned();
+        match self {
+            ChangeKind::Added(_) => ChangeKind::Added(text()),
+            ChangeKind::Removed(_) => ChangeKind::Removed(text()),
+            ChangeKind::Changed(..) => ChangeKind::Changed(text(), text(), text()),
+            ChangeKind::Reordered(_) => ChangeKind::Reordered(text()),
         }
     }
 }
@@ -186,7 +202,11 @@ fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: 
                 let old = old.remove(at);
                 let words = shown_head(new);
                 let path = if path.is_empty() { words } else { format!("{path}, {words}") };
+                let was_hidden = found.is_hidden;
+                // The names in a `map` are values of its variable.
+                found.is_hidden |= new.name.text == "map" && (is_secret(old) || is_secret(new));
                 compare(old.children(), new.children(), &path, found);
+                found.is_hidden = was_hidden;
             }
             None => found.add(path, &new.span, || ChangeKind::Added(shown(new))),
         }
@@ -249,15 +269,19 @@ fn arguments(statement: &Statement) -> String {
 /// Maximum number of characters shown of a value.
 const SHOWN_MAX: usize = 120;
 
-/// Substrings of names of directives whose values may be secrets.
-const SECRET_NAMES: [&str; 4] = ["password", "passwd", "secret", "secure_link_md5"];
+/// The text in the place of a secret.
+const NOT_SHOWN: &str = "(not shown)";
 
-/// Substrings of arguments that indicate a secret.
-const SECRET_WORDS: [&str; 6] = ["authorization", "password", "secret", "token", "api-key", "apikey"];
+/// Substrings of names of directives whose values may be secrets, with hyphens in the place of underscores.
+const SECRET_NAMES: [&str; 4] = ["password", "passwd", "secret", "secure-link-md5"];
+
+/// Substrings of arguments that indicate a secret, with hyphens in the place of underscores.
+const SECRET_WORDS: [&str; 7] =
+    ["authorization", "password", "secret", "token", "api-key", "apikey", "private key"];
 
 fn is_secret(statement: &Statement) -> bool {
     let has = |text: &str, parts: &[&str]| {
-        let text = text.to_ascii_lowercase();
+        let text = text.to_ascii_lowercase().replace('_', "-");
         parts.iter().any(|part| text.contains(part))
     };
     has(&statement.name.text, &SECRET_NAMES) || statement.texts().any(|text| has(text, &SECRET_WORDS))
@@ -273,7 +297,7 @@ fn cut(text: String) -> String {
 /// Returns the name and arguments of a statement, without its block.
 fn shown_head(statement: &Statement) -> String {
     let arguments = match is_secret(statement) {
-        true => "(not shown)".to_owned(),
+        true => NOT_SHOWN.to_owned(),
         false => arguments(statement),
     };
     let space = if arguments.is_empty() { "" } else { " " };
@@ -298,7 +322,7 @@ fn directives(block: &[Statement]) -> usize {
 
 fn changed(old: &Statement, new: &Statement) -> ChangeKind {
     let value = |statement: &Statement| match is_secret(old) || is_secret(new) {
-        true => "(not shown)".to_owned(),
+        true => NOT_SHOWN.to_owned(),
         false if statement.args.is_empty() => "(nothing)".to_owned(),
         false => cut(arguments(statement)),
     };
@@ -370,10 +394,17 @@ mod tests {
             ("set_header Authorization \"Basic aaa\";", "set_header Authorization \"Basic bbb\";"),
             ("secure_link_md5 \"$uri aaa\";", "secure_link_md5 \"$uri bbb\";"),
             ("x 1;", "x 1; api_password bbb;"),
+            (
+                "map $http_authorization $user { x y; aaa z; }",
+                "map $http_authorization $user { x y; bbb z; }",
+            ),
+            ("map $http_x_api_key $user { aaa 1; }", "map $http_x_api_key $user { aaa 2; }"),
+            ("if ($http_x_api_key != aaa) { x 1; }", "if ($http_x_api_key != aaa) { x 2; }"),
+            ("key 'data:--BEGIN EC PRIVATE KEY--aaa';", "key 'data:--BEGIN EC PRIVATE KEY--bbb';"),
         ] {
             let lines = lines(old, new);
-            assert!(lines.len() == 1 && lines[0].contains("(not shown)"), "{lines:?}");
-            assert!(!lines[0].contains("aaa") && !lines[0].contains("bbb"), "{lines:?}");
+            assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("(not shown)")), "{lines:?}");
+            assert!(!lines.iter().any(|line| line.contains("aaa") || line.contains("bbb")), "{lines:?}");
         }
         let long = format!("x {};", "y".repeat(500));
         assert!(lines("", &long)[0].len() < 160);

@@ -26,15 +26,20 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
 /// Returns the paths that match, in the order of glob(3), for a [`Loader`](crate::Loader) that reads from disk.
 ///
 /// `list` returns the names in a directory; the empty path is the working directory. As in nginx, a directory that cannot be listed
-/// counts as empty.
-pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>) -> Vec<PathBuf> {
+/// counts as empty, and only directories of segments with wildcards are listed. `exists` is whether a path exists.
+pub fn expand(
+    pattern: &Path,
+    list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>,
+    exists: &dyn Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
     let root = if pattern.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
     let mut found = vec![root];
     for segment in pattern.iter().filter(|segment| *segment != OsStr::new("/")) {
-        // A segment without wildcards is looked up too: a missing directory matches nothing.
+        let is_literal = !segment.as_encoded_bytes().iter().any(|byte| b"*?[\\".contains(byte));
         let names_in = |folder: &PathBuf| -> Vec<PathBuf> {
-            if matches!(segment.as_encoded_bytes(), b"." | b"..") {
-                return vec![folder.join(segment)];
+            if is_literal {
+                // A missing directory matches nothing.
+                return Some(folder.join(segment)).filter(|path| exists(path)).into_iter().collect();
             }
             let names = list(folder).unwrap_or_default();
             let matching =
@@ -159,14 +164,19 @@ mod tests {
     fn expands_across_directories() {
         let list = |folder: &Path| -> io::Result<Vec<OsString>> {
             let names: &[&str] = match folder.to_str() {
-                Some("/") => &["etc", "srv"],
                 Some("/etc") => &["a", "a-b", ".hidden", "locked", "file"],
                 Some("/etc/a" | "/etc/a-b") => &["y.conf", "x.conf", "z"],
                 _ => return Err(io::ErrorKind::PermissionDenied.into()),
             };
             Ok(names.iter().map(OsString::from).collect())
         };
-        let cases: [(&str, &[&str]); 5] = [
+        // The root directory can be searched, but not listed.
+        let exists = |path: &Path| {
+            let names = path.parent().and_then(|parent| list(parent).ok()).unwrap_or_default();
+            path == Path::new("/etc") || names.iter().any(|name| path.file_name() == Some(name))
+        };
+        let cases: [(&str, &[&str]); 6] = [
+            ("/*/a", &[]),
             ("/etc/*/*.conf", &["/etc/a-b/x.conf", "/etc/a-b/y.conf", "/etc/a/x.conf", "/etc/a/y.conf"]),
             ("/etc/a/[x].conf", &["/etc/a/x.conf"]),
             ("/etc/*/z", &["/etc/a-b/z", "/etc/a/z"]),
@@ -175,7 +185,7 @@ mod tests {
         ];
         for (pattern, expected) in cases {
             let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
-            assert_eq!(expand(Path::new(pattern), &list), expected, "{pattern}");
+            assert_eq!(expand(Path::new(pattern), &list, &exists), expected, "{pattern}");
         }
     }
 }
