@@ -187,7 +187,7 @@ fn shown(prefix: &Path, value: &str) -> String {
 }
 
 /// Reads the bytes that a value names or contains.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
     if let Some(pem) = value.strip_prefix(DATA) {
@@ -214,7 +214,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
 }
 
 /// Returns the state of a file, or nothing if the value is PEM text or stat(2) fails.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
     if value.starts_with(DATA) {
         return None;

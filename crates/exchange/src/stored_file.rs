@@ -140,7 +140,7 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
 }
 
 /// Sets permissions and time, creates the parent directories, and finally renames the file.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     // Before the rename, so that no process opens the file with the wrong permissions.
     dress(temp, plan)?;
@@ -188,7 +188,7 @@ pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
     Ok(mode | user)
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
     let mode = Mode::from_raw_mode(plan.mode);
     rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
@@ -200,7 +200,7 @@ fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
 }
 
 /// Copies the file to another file system, first to a temporary name in the final directory, so that the rename is atomic.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
     // The temporary file's name makes this name unique.
@@ -227,7 +227,7 @@ fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     done
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn pour(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut buf = vec![0; WRITE_MAX];
     loop {

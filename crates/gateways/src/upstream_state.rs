@@ -98,7 +98,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
 }
 
 /// Replaces the file atomically.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

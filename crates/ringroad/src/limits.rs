@@ -10,8 +10,8 @@ use crate::listen::{errno_text, error_text};
 /// The process settings of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessLimits {
-    /// `worker_rlimit_nofile` times the number of threads; if unset, or above
-    /// the permitted maximum, the soft limit is raised to the hard one.
+    /// `worker_rlimit_nofile` times the number of threads; if unset, or above the permitted maximum, the soft limit is
+    /// raised to the hard one.
     pub(crate) descriptors: Option<u64>,
     /// `worker_rlimit_core`, bytes.
     pub(crate) core_bytes: Option<u64>,

@@ -290,7 +290,7 @@ pub async fn create(
 }
 
 /// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn make(
     directory: &Path,
     levels: &[u8],
@@ -324,7 +324,7 @@ fn make(
 }
 
 /// Creates the missing directories above a file, with these permissions.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 pub fn create_parents(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(directory) = path.parent() else { return Err(Errno::NOENT) };
     let make = || match rustix::fs::mkdir(directory, mode) {

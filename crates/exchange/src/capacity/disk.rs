@@ -45,7 +45,7 @@ impl<'a> DiskSpace<'a> {
     }
 
     /// Lets the first cache with entries on this file system evict some.
-    #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+    #[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
     async fn evict(&self) -> bool {
         let directory = self.directory.to_owned();
         // A directory that does not exist yet will be on the file system of its parent.

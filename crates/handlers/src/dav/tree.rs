@@ -394,7 +394,7 @@ fn temp_path_of(path: &[u8]) -> Vec<u8> {
 
 /// Sets the modification time of a file and, if given, its permissions, on another thread: the engines have no such
 /// operations.
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     let time = Timespec { tv_sec: modified, tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };
