@@ -328,9 +328,9 @@ fn a_new_worker_has_the_resolved_addresses_while_dns_fails() {
     let mut server = setup("location / { proxy_pass http://moving; }", &groups).start(BINARY);
     assert_eq!(common::client(&server).get("/").text(), "here");
     dns.set("name.example", Kind::A, Answer::ServFail);
-    // The worker reports its results before it handles later commands.
+    // The worker reports its results before it handles later commands. The master logs two lines, the worker the third.
     server.signal(Signal::USR1);
-    server.wait_for_log_count("reopening logs", 2, Deadline::default());
+    server.wait_for_log_count("reopening logs", 3, Deadline::default());
     let first = server.workers();
     server.rewrite_conf(&server.conf().replace("worker_processes 2", "worker_processes 1"));
     server.reload();

@@ -117,7 +117,7 @@ mod tests {
             weight: 1,
             priority: 0,
         });
-        group.put(&named, found.collect());
+        group.put(&named, found.collect(), || ());
     }
 
     fn addresses(groups: &Upstreams) -> Vec<String> {

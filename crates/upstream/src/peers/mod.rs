@@ -203,9 +203,13 @@ impl Group {
         self.lines.iter().filter_map(|line| Some((line.named()?, line.position.as_ref())))
     }
 
-    /// Sets the addresses of a name; an empty list if it is known to have none. Requests in flight continue.
-    pub fn put(&self, named: &Named, found: Vec<Found>) {
-        self.state().update(|state| state.put(named, found));
+    /// Sets the addresses of a name; an empty list if it is known to have none. Requests in flight continue. `changed` is called
+    /// before a request can use the addresses.
+    pub fn put(&self, named: &Named, found: Vec<Found>, changed: impl FnOnce()) {
+        self.state().update(|state| {
+            state.put(named, found);
+            changed();
+        });
     }
 
     /// Notes that the addresses of a name cannot be resolved at present. The name keeps its previous addresses. Requests no longer

@@ -500,7 +500,7 @@ fn resolved_addresses_are_set_and_retain_their_state() {
     assert_eq!((name.host.as_str(), name.port), ("name.example", 81));
     let put = |numbers: &[u8]| {
         let found = numbers.iter().map(|number| found(&format!("10.0.0.{number}:81"))).collect();
-        group.put(&name, found);
+        group.put(&name, found, || ());
     };
     put(&[1, 2]);
     assert_eq!(bench.select().tries(), 2);
@@ -543,6 +543,7 @@ fn srv_records_provide_weights_names_and_backups() {
     bench.group.put(
         &named,
         vec![service("10.0.0.1:1", 3, 5), service("10.0.0.2:2", 1, 5), service("10.0.0.3:3", 1, 9)],
+        || (),
     );
     let run = bench.run(8);
     assert_eq!((run.matches('a').count(), run.matches('b').count()), (6, 2), "{run}");
@@ -565,14 +566,18 @@ fn a_request_continues_while_servers_are_added_and_removed() {
     for method in [Method::RoundRobin, Method::Ring(Template::text("x")), hash("x")] {
         let bench = Bench::new(method.clone(), vec![Line::new("name.example", &url), line(8, |_| {})]);
         let named = bench.group.names().next().expect("there is one").clone();
-        bench.group.put(&named, vec![found("10.0.0.1:80"), found("10.0.0.2:80")]);
+        bench.group.put(&named, vec![found("10.0.0.1:80"), found("10.0.0.2:80")], || ());
         let mut selection = bench.select();
         let mut names = String::new();
         for round in 0..3_u8 {
             let pick = selection.choose(bench.now).expect("one is left");
             names.push(letter(&pick));
             selection.settle(pick, Outcome::Failed, &TRIED, bench.now);
-            bench.group.put(&named, vec![found("10.0.0.2:80"), found(&format!("10.0.0.{}:80", round + 3))]);
+            bench.group.put(
+                &named,
+                vec![found("10.0.0.2:80"), found(&format!("10.0.0.{}:80", round + 3))],
+                || (),
+            );
         }
         let mut once: Vec<char> = names.chars().collect();
         once.sort_unstable();
@@ -648,7 +653,7 @@ fn resolved_addresses_are_passed_to_the_next_configuration() {
     let (before, _) = configured(vec![name_line("name.example", false, None)], None, |_| {});
     before.begin(&Upstreams::default());
     let named = group_of(&before).names().next().expect("there is one").clone();
-    group_of(&before).put(&named, vec![found("10.0.0.1:80")]);
+    group_of(&before).put(&named, vec![found("10.0.0.1:80")], || ());
     let lines = vec![name_line("name.example", false, None), line(1, |line| line.backup = true)];
     let (after, _) = configured(lines, None, |_| {});
     after.begin(&before);
@@ -662,7 +667,7 @@ fn a_name_with_a_changed_port_or_lookup_retains_its_addresses() {
         before.begin(&Upstreams::default());
         let group = before.groups().next().expect("there is one");
         for named in group.names() {
-            group.put(named, vec![found("10.0.0.1:80")]);
+            group.put(named, vec![found("10.0.0.1:80")], || ());
         }
         after.begin(before);
         after.groups().next().expect("there is one").addresses()
@@ -795,7 +800,7 @@ fn threads_share_a_group_while_its_servers_change() {
             let threads: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
             for round in 0..300_usize {
                 let all = [found("10.0.0.1:80"), found("10.0.0.2:80"), found("10.0.0.3:80")];
-                bench.group.put(&named, all[..round % 3 + 1].to_vec());
+                bench.group.put(&named, all[..round % 3 + 1].to_vec(), || ());
             }
             threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum()
         });

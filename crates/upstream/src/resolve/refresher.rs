@@ -175,9 +175,8 @@ impl SystemName {
     fn put(&self, addresses: &[IpAddr]) {
         for user in &self.users {
             let found = addresses.iter().map(|&address| found_at(SocketAddr::new(address, user.named.port)));
-            user.group.put(&user.named, found.collect());
+            user.group.put(&user.named, found.collect(), &*self.reporter.changed);
         }
-        (self.reporter.changed)();
     }
 
     /// Waits until the result may have changed.
@@ -223,8 +222,7 @@ impl RunTimeName {
                         self.reporter.log(Level::Notice, format_args!("{self} is resolved again"));
                     }
                     failures = 0;
-                    self.group.put(&self.named, found);
-                    (self.reporter.changed)();
+                    self.group.put(&self.named, found, &*self.reporter.changed);
                     rt::now() + holds.max(PAUSE_MIN)
                 }
                 Err(unresolved) => {
@@ -234,7 +232,9 @@ impl RunTimeName {
                     }
                     match unresolved {
                         // As in nginx: the name servers report that the name no longer exists.
-                        Unresolved::Code(NXDOMAIN) => self.group.put(&self.named, Vec::new()),
+                        Unresolved::Code(NXDOMAIN) => {
+                            self.group.put(&self.named, Vec::new(), &*self.reporter.changed);
+                        }
                         _ => self.group.put_unresolved(&self.named),
                     }
                     failures += 1;
