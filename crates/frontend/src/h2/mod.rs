@@ -397,7 +397,8 @@ impl Connection {
         if self.is_in_head() {
             return ControlFlow::Break(Stop::TimedOut);
         }
-        if self.open_streams() == 0 && self.end == End::Open {
+        // Also while the end is announced: otherwise this deadline would elapse again and again within the turn.
+        if self.open_streams() == 0 && self.end != End::Last {
             self.send_last_goaway();
         }
         ControlFlow::Continue(())

@@ -693,6 +693,19 @@ fn a_new_connection_of_a_leaving_server_serves_a_request() {
     }
 }
 
+/// The idle time may end while the end of the connection is announced: the thread must not stop.
+#[test]
+fn an_idle_connection_whose_time_ends_during_a_shutdown_closes() {
+    let origin = Origin::start(|_| Reply::ok().body("up"));
+    let server = proxy(&origin, "", "keepalive_timeout 600ms;");
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/").text(), "up");
+    client.acknowledges = false;
+    server.signal(Signal::QUIT);
+    client.until_closed();
+    assert_eq!(client.goodbyes.last(), Some(&(1, 0)));
+}
+
 /// A reload in place closes no connection; begun streams keep their configuration.
 #[test]
 fn a_reload_in_place_closes_no_connection() {
