@@ -351,7 +351,7 @@ impl Directory {
     pub(crate) async fn sync_all(&self) -> Result<(), Errno> {
         let directory = self.open_dir(self.path()).await?;
         let fd = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
-        rt::spawn_blocking(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
+        rt::offload_file(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
     }
 
     /// Returns the free and total space of its file system.

@@ -109,7 +109,7 @@ impl Entries {
     }
 
     /// Returns the effect of purges on an entry. An entry with a higher number than the last purge was stored after a purge
-    /// that the log has lost: it counts as purged, because the next purges have lower numbers and would not apply to it.
+    /// that the log has lost: it counts as purged, since that purge and others may apply to it.
     /// Only the owner checks this: another process may not have read the newest purges of the log.
     pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
         let purges = self.purges.set();

@@ -12,7 +12,6 @@ use io::Errno;
 use rt::File;
 use rt::local::Event;
 
-use crate::disk::key_locks::KeyLocks;
 use crate::disk::staging::{StagingDir, write_failed};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
@@ -33,7 +32,7 @@ pub(crate) enum Kind {
     /// A new entry, possibly in a staging directory outside of the cache; the records are written at the commit.
     New { staging: Option<StagingDir> },
     /// An existing entry: the record of each chunk is written after the chunk. Several fills may add to one entry.
-    Parts { key: Key, version: u32, chunks: Arc<Chunks>, locks: KeyLocks },
+    Parts { key: Key, version: u32, chunks: Arc<Chunks> },
 }
 
 /// Writes the chunks of a file. Writes in flight complete even if this is dropped.
@@ -187,9 +186,10 @@ impl Shared {
         // Only one fill writes a chunk at a time. A fill that waited for it need not write it again.
         let _lock = match &self.kind {
             Kind::New { .. } => None,
-            Kind::Parts { key, chunks, locks, .. } => {
+            Kind::Parts { key, chunks, .. } => {
                 let was_there = chunks.checksum(index).is_some();
-                let lock = locks.lock(&key.variant(&index.to_le_bytes())).await;
+                // A stop waits for locks of the directory.
+                let lock = dir.locks.lock(&key.variant(&index.to_le_bytes())).await;
                 if !was_there && chunks.checksum(index) == Some(crc) {
                     return self.record_in_file(index, crc, len);
                 }

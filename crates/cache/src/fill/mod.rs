@@ -223,7 +223,7 @@ impl Fill {
         let chunks = entries.recent.put(Arc::new(chunks));
         let completed = CompletedFile::File(temp, Some(start.into()));
         let (key, version) = self.publish(completed, None).await?;
-        let kind = Kind::Parts { key, version, chunks, locks: self.fills.extending.clone() };
+        let kind = Kind::Parts { key, version, chunks };
         let writer = ChunkWriter::new(&entries, &file, layout, nonce, kind);
         self.state = State::Streamed { writer, temp: None };
         Ok(())
@@ -568,8 +568,7 @@ impl Fills {
         self.backlog.wait_for_turn().await?;
         let file = open_to_change(&entries.dir, &hit.key, &hit.header).await?.0;
         let header = &hit.header;
-        let (key, version, locks) = (hit.key, hit.version, self.extending.clone());
-        let kind = Kind::Parts { key, version, chunks, locks };
+        let kind = Kind::Parts { key: hit.key, version: hit.version, chunks };
         let writer = ChunkWriter::new(entries, &file, header.layout, header.nonce, kind);
         let new = New {
             key: header.primary,

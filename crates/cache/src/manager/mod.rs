@@ -48,6 +48,9 @@ const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
 /// See [`PURGES_MANY`].
 const ENTRIES_PER_PURGE: usize = 16;
 
+/// Interval of sweeps while the maximum number of patterns is stored, because entries need them.
+const PATTERNS_AGAIN: Duration = Duration::from_secs(60);
+
 /// Interval of checks of purges that wait for the end of a fetch.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
@@ -65,6 +68,8 @@ struct Due {
     stored: usize,
     /// Number of patterns among them.
     patterns: usize,
+    /// Earliest time of the next sweep if that sweep left the maximum number of patterns.
+    patterns_again: Instant,
     /// Directories that could not be read so far.
     unread: Option<UnreadDirectories>,
 }
@@ -105,7 +110,16 @@ impl Manager {
     async fn run_tasks(&self, unread: Option<UnreadDirectories>) {
         let (dir, now) = (&self.entries.dir, rt::now());
         let snapshot = now + SNAPSHOT_EVERY;
-        let mut due = Due { free: now, inactive: now, snapshot, purged: 0, stored: 0, patterns: 0, unread };
+        let mut due = Due {
+            free: now,
+            inactive: now,
+            snapshot,
+            purged: 0,
+            stored: 0,
+            patterns: 0,
+            patterns_again: now,
+            unread,
+        };
         while !dir.is_stopping() {
             self.manage(&mut due).await;
             if !dir.is_stopping() {
@@ -292,14 +306,16 @@ impl Manager {
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
         // The patterns occupy half of the slots that were free after the last sweep. Without a free slot, the oldest
         // pattern would become a purge of everything.
-        let are_patterns_many = patterns > due.patterns && 2 * patterns >= PATTERNS_MAX + due.patterns;
+        let is_full = patterns == PATTERNS_MAX && rt::now() >= due.patterns_again;
+        let are_patterns_many =
+            is_full || patterns > due.patterns && 2 * patterns >= PATTERNS_MAX + due.patterns;
         let is_wanted = self.config.purger || are_patterns_many || stored.saturating_sub(due.stored) > many;
         // A sweep does not check entries that are not in the index, so purges are retained while directories are
         // unread.
         if stored > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
             let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
             work_off_purges(&self.lookup, sequence, pace).await;
-            due.purged = sequence;
+            (due.purged, due.patterns_again) = (sequence, rt::now() + PATTERNS_AGAIN);
             (due.stored, due.patterns) = counts();
         }
     }

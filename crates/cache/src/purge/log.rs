@@ -264,6 +264,8 @@ impl PurgeLog {
         // One lock for both, so that the order of the numbers is the order in the log.
         let mut group = self.group();
         let mut purges = self.set_mut();
+        // The time of day is above all numbers of a log that was lost, so that new purges apply to all stored entries.
+        purges.raise_to(rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64));
         let number = purges.sequence() + 1;
         for scope in scopes {
             let purge = purges.add(scope, effect);

@@ -176,6 +176,11 @@ impl Purges {
         self.sequence
     }
 
+    /// Makes the next sequence number higher than `least`.
+    pub fn raise_to(&mut self, least: u64) {
+        self.sequence = self.sequence.max(least);
+    }
+
     /// Adds a purge and returns it with its sequence number. It is effective immediately; the caller logs it before it
     /// is confirmed.
     pub fn add(&mut self, scope: Scope, effect: PurgeEffect) -> Purge {

@@ -313,12 +313,14 @@ fn purged_files_do_not_reappear_after_a_crash() {
     let mut torn = std::fs::read(&log).unwrap();
     torn.extend_from_slice(&[40, 0, 0, 0, 1, 2, 3]);
     std::fs::write(&log, torn).unwrap();
+    let mut last = 0;
     place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
         store.purge(cache::Scope::Key([9; 16]), cache::PurgeEffect::Unusable).await.unwrap();
+        last = store.sequence();
     });
     place.opened(async |store| {
-        assert_eq!(store.sequence(), 2, "what was torn is written over");
+        assert_eq!(store.sequence(), last, "what was torn is written over");
     });
 }
 

@@ -370,13 +370,11 @@ fn a_long_log_is_rewritten_while_purges_continue() {
     let logged: Vec<Purge> = Log::new(&log, crc32c).collect();
     assert!(logged.len() < (TAGS * ROUNDS) as usize);
     for number in 0..TAGS {
-        let last =
-            logged.iter().filter(|purge| purge.scope == long(number)).map(|purge| purge.sequence).max();
-        // Each task had its turn in each round.
-        assert!(last.is_some_and(|last| last >= ROUNDS), "{number}: {last:?}");
+        assert!(logged.iter().any(|purge| purge.scope == long(number)), "{number}");
     }
+    let last = logged.iter().map(|purge| purge.sequence).max().expect("a purge");
     place.opened(async |store| {
-        assert_eq!((store.sequence(), stored_purges(&store)), (TAGS * ROUNDS, TAGS));
+        assert_eq!((store.sequence(), stored_purges(&store)), (last, TAGS));
     });
 }
 
@@ -438,6 +436,13 @@ fn entries_that_were_stored_after_a_lost_purge_are_purged() {
         put(&store, 2, 100).await.unwrap();
         assert_hit(&store, 2, 100).await;
     });
+    // An entry that nobody looks up before the next purge has a lower number than that purge.
+    place.managed(async |store| put(&store, 4, 100).await.unwrap());
+    std::fs::remove_file(place.path().join("ringroad.purges")).unwrap();
+    place.managed(async |store| {
+        purge(&store, Scope::All).await;
+        assert!(find(&store, 4).await.is_none());
+    });
     // A process that is not the owner may be behind the log.
     PLAIN.run(async {
         let first = place.open(PLAIN);
@@ -495,7 +500,8 @@ fn a_log_of_an_earlier_version_is_read_and_continued() {
     });
     let log = log_of(&place);
     assert!(log.starts_with(&bytes), "what was there stays as it is");
-    assert_eq!(Log::new(&log, crc32c).map(|purge| purge.sequence).collect::<Vec<_>>(), [1, 2, 3]);
+    let numbers: Vec<u64> = Log::new(&log, crc32c).map(|purge| purge.sequence).collect();
+    assert!(numbers.len() == 3 && numbers[..2] == [1, 2] && numbers[2] > 2, "{numbers:?}");
 }
 
 #[test]
