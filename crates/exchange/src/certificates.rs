@@ -143,7 +143,7 @@ impl NamedCertificates {
             None => None,
         };
         let (prefix, passwords, names) = (self.prefix.clone(), Arc::clone(&self.passwords), pair.clone());
-        let loaded = rt::offload_file(move || load(&prefix, &names, &passwords, before)).await;
+        let loaded = rt::offload_settings(move || load(&prefix, &names, &passwords, before)).await;
         // A panic of the thread is already logged.
         let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
         let loaded = loaded.unwrap_or_else(|| Err(failed()));
@@ -187,7 +187,7 @@ fn shown(prefix: &Path, value: &str) -> String {
 }
 
 /// Reads the bytes that a value names or contains.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_settings")]
 fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
     if let Some(pem) = value.strip_prefix(DATA) {
@@ -214,7 +214,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
 }
 
 /// Returns the state of a file, or nothing if the value is PEM text or stat(2) fails.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_settings")]
 fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
     if value.starts_with(DATA) {
         return None;

@@ -1,5 +1,6 @@
 //! Runs work on other threads that would occupy a worker thread for too long: [`offload`] for computation,
-//! [`offload_file`] for brief work on files, [`spawn_blocking`] for other calls that wait.
+//! [`offload_file`] for work on files, [`offload_settings`] for reads of files of the configuration, [`spawn_blocking`] for other
+//! calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -35,8 +36,14 @@ pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send +
     on(&WAITING, work).await
 }
 
-/// As [`offload`], for brief work on files that no operation of the engine covers. It uses separate threads: a disk that
-/// does not respond delays neither computation nor lookups of names.
+/// As [`offload`], for brief reads of files of the configuration, such as certificates. It uses separate threads: a disk with
+/// content or caches that does not respond delays no handshake.
+pub async fn offload_settings<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on(&SETTINGS, work).await
+}
+
+/// As [`offload`], for work on files that no operation of the engine covers. It uses separate threads: a disk that does not
+/// respond delays neither computation nor lookups of names.
 pub async fn offload_file<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&FILES, work).await
 }
@@ -87,6 +94,11 @@ static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
 const FILE_THREADS_MAX: usize = 8;
 
 static FILES: Pool = Pool::new(Some(FILE_THREADS_MAX));
+
+/// Each read is brief.
+const SETTINGS_THREADS_MAX: usize = 2;
+
+static SETTINGS: Pool = Pool::new(Some(SETTINGS_THREADS_MAX));
 
 /// Maximum number of jobs that wait for a thread. A compression job takes about a millisecond, so a full queue is a
 /// second of work for one CPU: further jobs would only be late.
