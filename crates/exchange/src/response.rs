@@ -176,6 +176,9 @@ impl Response {
         for value in members.into_iter().flatten().chain(&mut self.www_authenticate).chain(fields) {
             blank_controls(value);
         }
+        if let Some(charset) = &mut self.charset {
+            blank_controls(charset.to_mut());
+        }
         if let Some(tag) = &mut self.etag {
             let mut text = tag.as_bytes().to_vec();
             blank_controls(&mut text);
@@ -281,5 +284,19 @@ impl Response {
     pub fn set_bytes(&mut self, source: Source) {
         self.content_length = Some(source.bytes().len() as u64);
         self.body = Body::Bytes(source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_bytes_of_all_values_become_blanks() {
+        let mut response = Response { charset: Some(b"a\x01b".to_vec().into()), ..Response::default() };
+        response.location = Some(b"/\x7f".to_vec());
+        response.blank_controls();
+        assert_eq!(response.charset.as_deref(), Some(&b"a b"[..]));
+        assert_eq!(response.location.as_deref(), Some(&b"/ "[..]));
     }
 }
