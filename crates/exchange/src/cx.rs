@@ -167,12 +167,12 @@ impl<'a> Cx<'a> {
 
     /// Compiles a path with variables; a relative path starts from the prefix.
     pub fn path_template(&mut self, text: &str) -> Result<Template, Error> {
-        if text.starts_with('$') {
-            return self.template(text);
-        }
-        let path = self.path(text);
-        // Lossless: both paths are text of the configuration or the command line.
-        self.template(&path.to_string_lossy())
+        let template = self.template(text)?;
+        Ok(match text.starts_with(['$', '/']) {
+            true => template,
+            // A dollar sign in the prefix is no variable. The text is lossless: the prefix is text of the command line.
+            false => template.after(&self.path("").to_string_lossy()),
+        })
     }
 
     /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created

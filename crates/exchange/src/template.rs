@@ -50,6 +50,15 @@ impl Template {
         Ok(Template { parts })
     }
 
+    /// Returns the template with `text` before it.
+    pub(crate) fn after(mut self, text: &str) -> Template {
+        match self.parts.first_mut() {
+            Some(Part::Text(first)) => *first = format!("{text}{first}").into(),
+            _ => self.parts.insert(0, Part::Text(text.into())),
+        }
+        self
+    }
+
     /// Returns the text, if it has no variables.
     pub fn constant(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -101,6 +110,15 @@ pub fn variable_name(text: &str) -> Result<(&str, usize), NameFault<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_before_a_template_has_no_variables() {
+        let files = Template::text("files").after("/a$b/");
+        assert_eq!(files.constant(), Some("/a$b/files"));
+        assert_eq!(Template::default().after("/a$b/").constant(), Some("/a$b/"));
+        let variable = Template { parts: vec![Part::Variable(VarRef::Capture(1))] };
+        assert_eq!(variable.after("/a$b/").parts.len(), 2);
+    }
 
     #[test]
     fn variable_names_end_as_in_nginx() {

@@ -43,6 +43,14 @@ fn serve_serves_a_directory_and_nothing_outside_it() {
 }
 
 #[test]
+fn serve_serves_a_directory_with_a_dollar_sign_in_its_name() {
+    let dir = TempDir::new("of-$5-$home");
+    dir.write("a.txt", "here");
+    let (_program, address) = serve(&dir);
+    assert_eq!(Client::connect(&address).get("/a.txt").text(), "here");
+}
+
+#[test]
 fn serve_lists_directories_as_pages() {
     let dir = TempDir::new("list");
     dir.write("b.txt", "12345");
