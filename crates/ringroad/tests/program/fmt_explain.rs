@@ -112,6 +112,28 @@ fn fmt_prints_writes_and_checks() {
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "http {\n root a\n}\n");
 }
 
+#[test]
+fn fmt_preserves_the_mode_and_a_link_and_loses_nothing_if_a_write_fails() {
+    let dir = TempDir::new("fmt-write");
+    let text = format!("http{{{}}}", "root  a;".repeat(1000));
+    let file = dir.write("real.conf", &text);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    let link = dir.path().join("link.conf");
+    std::os::unix::fs::symlink("real.conf", &link).expect("a link");
+    let path = link.display().to_string();
+    // A file may have at most one block of 512 or 1 024 bytes.
+    let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" fmt -w \"$1\"";
+    let said = run("/bin/sh", &["-c", limited, BINARY, &path]);
+    let expected = format!("ringroad: write() \"{path}\" failed (27: File too large)\n");
+    assert_eq!((said.status.code(), said.stderr), (Some(1), expected));
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), text);
+    assert!(run(BINARY, &["fmt", "-w", &path]).status.success());
+    assert_eq!(fs::read_to_string(&file).expect("it is there").lines().count(), 1002);
+    assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 2, "no draft is left");
+}
+
 const SITE: &str = "events {}
 http {
     access_log off;
