@@ -14,14 +14,22 @@ pub(crate) const DEFAULT_PREFIX: &str = or(option_env!("RINGROAD_PREFIX"), "/usr
 /// The configuration of nginx in distributions.
 const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-/// The configuration without `-c` and without `-p`.
+/// The configuration without `-c` and without `-p`, unless the program is in the place of nginx.
 pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), NGINX_CONF);
 
-/// Returns the configuration without `-c` and without `-p` for a program with this path. A package has its own default; but as
-/// the file in the place of nginx, the program is started with the arguments of nginx.
-pub(crate) fn conf_of(program: Option<&OsStr>, default: &'static str) -> &'static str {
-    let name = program.and_then(|path| Path::new(path).file_name());
-    if name == Some(OsStr::new("nginx")) { NGINX_CONF } else { default }
+/// Returns the configuration without `-c` and without `-p`. A package has its own default; but in the place of nginx, the program
+/// is started with the arguments of nginx.
+pub(crate) fn default_conf() -> &'static str {
+    if is_in_place_of_nginx() { NGINX_CONF } else { DEFAULT_CONF }
+}
+
+/// Whether this process was started as a file with the name `nginx`.
+pub(crate) fn is_in_place_of_nginx() -> bool {
+    is_named_nginx(std::env::args_os().next().as_deref())
+}
+
+fn is_named_nginx(program: Option<&OsStr>) -> bool {
+    program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new("nginx"))
 }
 
 /// The configuration with `-p` and without `-c`, relative to the prefix.
@@ -109,16 +117,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_in_the_place_of_nginx_loads_its_configuration() {
-        let packaged = "/etc/ringroad/ringroad.conf";
+    fn a_program_in_the_place_of_nginx_is_recognised() {
         for (program, expected) in [
-            (Some("/usr/sbin/nginx"), NGINX_CONF),
-            (Some("nginx"), NGINX_CONF),
-            (Some("/usr/sbin/ringroad"), packaged),
-            (Some("/opt/nginx/ringroad"), packaged),
-            (None, packaged),
+            (Some("/usr/sbin/nginx"), true),
+            (Some("nginx"), true),
+            (Some("/usr/sbin/ringroad"), false),
+            (Some("/opt/nginx/ringroad"), false),
+            (None, false),
         ] {
-            assert_eq!(conf_of(program.map(OsStr::new), packaged), expected, "{program:?}");
+            assert_eq!(is_named_nginx(program.map(OsStr::new)), expected, "{program:?}");
         }
     }
 }

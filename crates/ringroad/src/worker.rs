@@ -386,14 +386,17 @@ impl Serving {
 
     /// Replaces the log files: same names, new descriptors.
     fn reopen(&mut self, logs: Vec<(PathBuf, OwnedFd)>) {
-        let shared = share(&logs);
+        let (shared, count) = (share(&logs), logs.len());
+        // Without descriptors for all files, the previous log stays, because it has to contain the reason.
+        let reopened = self.worker.reopen(logs);
+        let reopened = reopened.and((shared.len() == count).then_some(()).ok_or_else(|| TOO_FEW.to_owned()));
+        if let Err(message) = reopened {
+            return self.log.alert(format_args!("the logs are not reopened: {message}"));
+        }
         let log = Log::of(&self.targets, |path| find(&shared, path));
         log.take_stderr_from(&self.log);
         self.log = log;
-        match self.worker.reopen(logs) {
-            Ok(()) => self.log.notice("reopening logs"),
-            Err(message) => self.log.alert(message),
-        }
+        self.log.notice("reopening logs");
     }
 }
 

@@ -8,7 +8,7 @@ use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
-use crate::paths::{DEFAULT_CONF, Paths, Request};
+use crate::paths::{Paths, Request, default_conf};
 use crate::site::{self, Files};
 
 /// Explains one request.
@@ -35,7 +35,7 @@ fn explained(given: &Arguments) -> Result<String, String> {
         let text = answer["text"].as_str().ok_or("the server gave no text")?;
         return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
-    let file = given.value("c").map_or_else(|| PathBuf::from(DEFAULT_CONF), PathBuf::from);
+    let file = given.value("c").map_or_else(|| PathBuf::from(default_conf()), PathBuf::from);
     let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let prefix = match given.value("p") {
         Some(prefix) => std::path::absolute(prefix).map_err(|error| error.to_string())?,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Operand, Opt, Value};
 use super::version;
-use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX};
+use crate::paths::{DEFAULT_PREFIX, default_conf};
 
 /// Maximum line length.
 const WIDTH: usize = 79;
@@ -45,7 +45,8 @@ fn default_of(option: &Opt) -> String {
         Some('p') => format!(" (default: {DEFAULT_PREFIX})"),
         Some('e') => "\n                  (default: logs/error.log below the prefix)".to_owned(),
         Some('c') => format!(
-            "\n                  (default: {DEFAULT_CONF},\n                  with -p: conf/nginx.conf below the prefix)"
+            "\n                  (default: {},\n                  with -p: conf/nginx.conf below the prefix)",
+            default_conf()
         ),
         _ => String::new(),
     }

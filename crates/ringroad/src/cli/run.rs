@@ -11,7 +11,7 @@ use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
-use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, conf_of};
+use crate::paths::{DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, default_conf};
 use crate::site::{self, Files, Problem, Refused, Site};
 
 /// Executes the options.
@@ -140,7 +140,7 @@ fn prepare(options: &Options) -> (Request, Log) {
 pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request {
     let default_conf = match prefix {
         Some(_) => PREFIX_CONF,
-        None => conf_of(std::env::args_os().next().as_deref(), DEFAULT_CONF),
+        None => default_conf(),
     };
     let prefix = prefix.unwrap_or(Path::new(DEFAULT_PREFIX));
     // A relative prefix is made absolute once: several places join names to it, and the working directory may change.

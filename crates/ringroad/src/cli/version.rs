@@ -5,7 +5,7 @@ use std::path::Path;
 
 use io::probe::{Probe, State};
 
-use crate::paths::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
+use crate::paths::{DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX, default_conf};
 
 /// The nginx version that serves as the reference.
 const REFERENCE: &str = "1.31.5";
@@ -20,8 +20,9 @@ pub(crate) fn configure_line() -> String {
     let modules = crate::site::configure_arguments().join(" ");
     let below = |name: &str| Path::new(DEFAULT_PREFIX).join(name).display().to_string();
     format!(
-        "configure arguments: --prefix={} --conf-path={DEFAULT_CONF} --pid-path={} --error-log-path={} {modules}\n",
+        "configure arguments: --prefix={} --conf-path={} --pid-path={} --error-log-path={} {modules}\n",
         DEFAULT_PREFIX.trim_end_matches('/'),
+        default_conf(),
         below(DEFAULT_PID),
         below(DEFAULT_ERROR_LOG),
     )

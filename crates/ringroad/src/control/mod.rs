@@ -156,6 +156,11 @@ impl Channel {
         self.flush()
     }
 
+    /// Returns the number of messages that wait for the socket to become writable.
+    pub(crate) fn queued(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Whether queued data waits for the socket to become writable.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()

@@ -161,6 +161,10 @@ impl Acme {
         command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
         // The file with the root certificates that programs of the system trust.
         command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
+        // The agent logs by messages. An inherited log file would stay open after a rotation.
+        if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
+            command.stderr(Stdio::null());
+        }
         let child = command.spawn();
         // As for a worker: an open copy of the socket would hide the end of the agent.
         drop(command);
@@ -221,6 +225,9 @@ impl Acme {
             };
             match FromAgent::decode(&packet.body) {
                 Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
+                Ok(FromAgent::Change(..)) if agent.channel.queued() > WAITING_MAX => {
+                    return self.give_up(log, "it does not read its messages");
+                }
                 Ok(FromAgent::Change(agents_number, change)) => {
                     if let Err(reason) = self.check(&change) {
                         return self.give_up(log, reason);

@@ -21,6 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::process::OWN_EXECUTABLE;
 use crate::listen::{errno_text, error_text};
 use crate::log::Log;
+use crate::paths::is_in_place_of_nginx;
 
 /// The environment variable that marks the second process as the daemon. Standard input of the daemon is the pipe.
 pub(super) const MARK: &str = "RINGROAD_DAEMON";
@@ -90,7 +91,9 @@ pub(super) fn leave_stderr(log: &Log) {
 pub(super) fn detach() -> Result<Readiness, String> {
     // As in nginx: files get exactly the requested modes.
     rustix::process::umask(Mode::empty());
-    nix::sys::prctl::set_name(c"ringroad").map_err(|errno| format!("prctl() failed ({errno})"))?;
+    // Debian's script of nginx signals only a process with the name of its program.
+    let name = if is_in_place_of_nginx() { c"nginx" } else { c"ringroad" };
+    nix::sys::prctl::set_name(name).map_err(|errno| format!("prctl() failed ({errno})"))?;
     nix::unistd::setsid().map_err(|errno| format!("setsid() failed ({errno})"))?;
     let failed = |errno: Errno| format!("open() \"/dev/null\" failed ({})", errno_text(errno));
     let pipe = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3).map_err(failed)?;

@@ -14,13 +14,15 @@ use super::acme::Acme;
 use super::daemon::Readiness;
 use super::operators::{admit, differences, drain, explained};
 use super::reload::{log_changes, replacement_reasons};
+use super::upgrade::Predecessor;
 use super::upkeep::Upkeep;
 use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, write_pid_file};
 use crate::admin::feed::Feed;
 use crate::admin::server::AdminServer;
 use crate::admin::{Call, complete, refuse, send_response};
 use crate::control::acme::AcmeChange;
-use crate::listen::error_text;
+use crate::inherit;
+use crate::listen::{Listeners, error_text};
 use crate::paths::Request;
 use crate::pidfile::PidFile;
 use crate::reloads::{ReloadOutcome, Reloads};
@@ -52,7 +54,7 @@ pub(super) fn run(
         Ok(worker) => worker,
         Err(message) => {
             cycle.log.emerg(message);
-            cycle.listeners.forget(None);
+            forget(&cycle.listeners);
             return ExitCode::FAILURE;
         }
     };
@@ -65,7 +67,7 @@ pub(super) fn run(
             cycle.log.emerg(message);
             worker.stop();
             worker.wait();
-            cycle.listeners.forget(None);
+            forget(&cycle.listeners);
             return ExitCode::FAILURE;
         }
     };
@@ -97,6 +99,13 @@ pub(super) fn run(
     finish(single)
 }
 
+/// Removes the files of unix sockets, unless the master that executed this process still serves them.
+fn forget(listeners: &Listeners) {
+    if !inherit::is_new_binary() || !Predecessor::find().lives() {
+        listeners.forget(None);
+    }
+}
+
 /// Ends the threads and removes the files of the process.
 fn finish(single: Single) -> ExitCode {
     let Single { cycle, worker, mut acme, pid_file, .. } = single;
@@ -104,7 +113,7 @@ fn finish(single: Single) -> ExitCode {
     // If a thread has panicked, the other threads still serve.
     worker.stop();
     let ended_well = worker.wait();
-    cycle.listeners.forget(None);
+    forget(&cycle.listeners);
     if let Some(pid_file) = pid_file {
         pid_file.remove(&cycle.log);
     }
@@ -164,7 +173,7 @@ impl Single {
             // An interruption of poll(2) is handled like any other event.
             let until = self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at());
             let until = until.chain(self.admin_server.deadline()).chain(self.feed.deadline());
-            let until = until.chain([self.upkeep.deadline()]).min();
+            let until = until.chain((!self.is_leaving()).then(|| self.upkeep.deadline())).min();
             let _ = poll(&mut polled, until.map(timeout_until).as_ref());
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();
@@ -288,7 +297,7 @@ impl Single {
         self.cycle.log.notice("gracefully shutting down");
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
         // Clients must be refused instead of waiting in the accept queue.
-        self.cycle.listeners.forget(None);
+        forget(&self.cycle.listeners);
         self.cycle.listeners.0.clear();
     }
 
