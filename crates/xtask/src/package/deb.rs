@@ -49,7 +49,7 @@ fn server(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     let mut control = control("ringroad", release, architecture, &root)?;
     let _ = write!(
         control,
-        "Section: httpd\nPriority: optional\nDepends: {}\nSuggests: nginx-doc\nProvides: httpd, httpd-cgi\nDescription: {SUMMARY}\n",
+        "Section: httpd\nPriority: optional\nDepends: {}\nRecommends: ca-certificates, logrotate\nSuggests: nginx-doc\nProvides: httpd, httpd-cgi\nDescription: {SUMMARY}\n",
         depends(release)
     );
     for line in DESCRIPTION {

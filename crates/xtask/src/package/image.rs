@@ -13,7 +13,7 @@ use crate::{Failure, workspace};
 /// The user of the server in the container, which is not a user of the host.
 const USER: &str = "10001:10001";
 
-/// Files of the host that the C library and TLS to upstreams read, if they exist.
+/// Files of the host that the C library and TLS to upstreams read, from the packages ca-certificates and tzdata.
 const HOST_FILES: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/usr/share/zoneinfo"];
 
 /// Files from the repository.
@@ -83,7 +83,11 @@ fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     for library in libraries(&release.program.stripped)? {
         stage::copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)), 0o755)?;
     }
-    for path in HOST_FILES.map(Path::new).iter().filter(|path| path.exists()) {
+    for path in HOST_FILES.map(Path::new) {
+        if !path.exists() {
+            let detail = format!("{} is missing: apt-get install ca-certificates tzdata", path.display());
+            return Err(Failure::Format { what: "the image", detail });
+        }
         let to = root.join(path.strip_prefix("/").unwrap_or(path));
         if let Some(directory) = to.parent() {
             make_dir(directory)?;

@@ -17,10 +17,9 @@ use crate::{Failure, workspace};
 /// Other distributions lack Debian's user of web servers.
 const USER: &str = "ringroad";
 
-/// Directories that the server writes to, with their owners. Root owns the log directory, because root opens the logs: another
-/// owner could create symbolic links in it.
-const WRITABLE: [(&str, &str); 3] =
-    [("var/log/ringroad", "root"), ("var/cache/ringroad", USER), ("var/lib/ringroad", "root")];
+/// Directories that the server writes to; root owns them. Root opens the logs: another owner of their directory could create symbolic
+/// links in it. The server makes the worker's user the owner of each cache in its directory.
+const WRITABLE: [&str; 3] = ["var/log/ringroad", "var/cache/ringroad", "var/lib/ringroad"];
 
 /// Makes the package. Returns its path.
 pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
@@ -39,7 +38,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::File { path: doc.clone(), error })?;
     rename_user(&root)?;
     move_completions(&root)?;
-    for (directory, _) in WRITABLE {
+    for directory in WRITABLE {
         make_dir(&root.join(directory))?;
     }
     stage::settle(&root, release.time)?;
@@ -97,10 +96,8 @@ fn directories(root: &Path) -> Result<String, Failure> {
     let mut find = tool("find", "findutils")?;
     let listed =
         workspace::output(find.arg(root).args(["-mindepth", "1", "-type", "d", "-printf", "%P\\n"]))?;
-    let is_ours = |path: &&str| {
-        let written = WRITABLE.iter().any(|(directory, _)| path == directory);
-        !written && Path::new(path).iter().any(|part| part == "ringroad")
-    };
+    let is_ours =
+        |path: &&str| !WRITABLE.contains(path) && Path::new(path).iter().any(|part| part == "ringroad");
     let mut paths: Vec<&str> = listed.lines().filter(is_ours).collect();
     paths.sort_unstable();
     Ok(paths.iter().map(|path| format!("%dir \"/{path}\"\n")).collect())
@@ -127,8 +124,7 @@ fn text(release: &Release, root: &Path) -> Result<String, Failure> {
         };
         let _ = writeln!(files, "{kind}\"/{shown}\"");
     }
-    let written: String =
-        WRITABLE.iter().map(|(path, user)| format!("%dir %attr(0755, {user}, {user}) /{path}\n")).collect();
+    let written = WRITABLE.map(|path| format!("%dir %attr(0755, root, root) /{path}\n")).concat();
     let directories = directories(root)?;
     let scripts = workspace::read("packaging/rpm/scripts.spec")?.replace("USER", USER);
     Ok(format!(

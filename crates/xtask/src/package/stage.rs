@@ -29,7 +29,7 @@ const FILES: [(&str, &str, u32); 15] = [
 /// Directories that are installed without files.
 const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
 
-/// Texts that the program generates, if its version has the command. The manual page is compressed.
+/// Texts that the program generates. The manual page is compressed.
 const GENERATED: [(&[&str], &str); 4] = [
     (&["help", "man"], "usr/share/man/man8/ringroad.8"),
     (&["completions", "bash"], "usr/share/bash-completion/completions/ringroad"),
@@ -52,13 +52,9 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     }
     for (args, to) in GENERATED {
         let to = root.join(to);
-        match generated(&release.program.stripped, args)? {
-            Some(text) => write(&to, text)?,
-            None => {
-                println!("this version has no `ringroad {}`, so the package has no such file", args.join(" "))
-            }
-        }
-        if to.extension().is_some_and(|extension| extension == "8") && to.exists() {
+        let mut generate = Command::new(&release.program.stripped);
+        write(&to, workspace::output(generate.args(args))?)?;
+        if to.extension().is_some_and(|extension| extension == "8") {
             compress(&to)?;
         }
     }
@@ -108,13 +104,6 @@ fn examples(doc: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Returns the standard output of a command of the program; `None` if the command does not exist.
-fn generated(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
-    let output = Command::new(program).args(args).output();
-    let output = output.map_err(|error| Failure::Start { command: program.display().to_string(), error })?;
-    Ok((output.status.success() && !output.stdout.is_empty()).then_some(output.stdout))
 }
 
 /// Compresses a file in place, without name and time, as Debian requires.
