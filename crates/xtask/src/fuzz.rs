@@ -6,7 +6,7 @@
 use crate::{Failure, workspace};
 
 /// Path of the manifest of the fuzz targets.
-const MANIFEST: &str = "fuzz/Cargo.toml";
+pub(crate) const MANIFEST: &str = "fuzz/Cargo.toml";
 
 /// Duration of the smoke test in seconds, for all targets together: enough for about 100 000 inputs each.
 const SMOKE_SECONDS: &str = "60";

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::{Failure, book, engines, fuzz, instructions, licences, loom, suite, tidy, toolchains, workspace};
@@ -57,8 +58,15 @@ struct Gate {
 /// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Steps that compute for minutes, each in a separate target directory. They run beside the tests, in two groups at the same time,
-/// because parts of each use only one processor.
+/// Environment in which the compiler is clippy's driver, as `cargo clippy` sets it, with warnings as errors. With `cargo test` it also
+/// generates code, so that each crate is compiled once instead of twice.
+const CLIPPY: [(&str, &str); 2] = [
+    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
+    ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
+];
+
+/// Steps that compute for minutes. They run beside the tests, in two groups at the same time, because parts of each use only one
+/// processor.
 const FURTHER: [&[Step]; 2] = [
     &[("instructions", instructions::check)],
     &[("toolchains", toolchains::check), ("loom", loom::check), ("book", book::check), ("fuzz", fuzz::smoke)],
@@ -73,31 +81,35 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     let tools = tools.map(|program| {
         let mut command = Command::new(program);
         command.current_dir(workspace::root()).stdin(Stdio::null());
-        std::thread::spawn(move || workspace::run(&mut command))
+        in_background(command)
     });
+    // Optimising the whole program takes one processor for minutes, also while a step waits for something.
+    let counted = in_background(instructions::build());
     gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
-    gate.step("format", Budget::DocsAndTidy, || cargo(&["fmt", "--all", "--check"], None));
+    gate.step("format", Budget::DocsAndTidy, || {
+        cargo(&["fmt", "--all", "--check"], &[])?;
+        cargo(&["fmt", "--all", "--check", "--manifest-path", fuzz::MANIFEST], &[])
+    });
     gate.step("tidy", Budget::DocsAndTidy, tidy::check);
     gate.step("licences", Budget::DocsAndTidy, licences::check);
-    gate.step("clippy", Budget::BuildAndClippy, || {
-        cargo(&["clippy", "--workspace", feature, name, "--all-targets", "--", "-D", "warnings"], None)
+    let is_built = gate.step("build and clippy", Budget::BuildAndClippy, || {
+        cargo(&["test", "--workspace", feature, name, "--no-run"], &CLIPPY)
     });
-    gate.step("build", Budget::BuildAndClippy, || {
-        cargo(&["test", "--workspace", feature, name, "--no-run"], None)
-    });
+    // A lint must not prevent the tests: they are built again without the lints.
+    let compiler: &[_] = if is_built { &CLIPPY } else { &[] };
     gate.step("docs", Budget::DocsAndTidy, || {
         // A link from public to private documentation is useful in the source and is rendered here as plain text.
         let flags = "-D warnings -A rustdoc::private-intra-doc-links";
-        cargo(&["doc", "--workspace", feature, name, "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
+        cargo(&["doc", "--workspace", feature, name, "--no-deps"], &[("RUSTDOCFLAGS", flags)])
     });
+    gate.step("instructions, build", Budget::BuildAndClippy, || joined(counted));
     if let Some(tools) = tools {
-        let joined = || tools.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        gate.step("tools", Budget::Tests, joined);
+        gate.step("tools", Budget::Tests, || joined(tools));
     }
     let mut tally = suite::Tally::default();
     gate.step("tests and further checks", Budget::Tests, || {
         let further = (0..FURTHER.len()).map(Beside::start).collect::<Result<Vec<_>, _>>()?;
-        let tests = tests(&mut tally);
+        let tests = tests(compiler, &mut tally);
         let results = further.into_iter().map(Beside::finish).chain([tests]);
         let found = results.filter_map(Result::err).map(|failure| failure.to_string());
         Failure::unless_empty("the tests and the further checks", found.collect())
@@ -106,13 +118,25 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     for name in &gate.failed {
         println!("failed: {name}");
     }
+    tally.is_failed |= !gate.failed.is_empty();
     println!("{tally}");
     Failure::unless_empty("the gate", gate.failed)
 }
 
+/// A command that runs beside the steps.
+type Background = JoinHandle<Result<(), Failure>>;
+
+fn in_background(mut command: Command) -> Background {
+    std::thread::spawn(move || workspace::run(&mut command))
+}
+
+fn joined(background: Background) -> Result<(), Failure> {
+    background.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Runs the tests, which must exercise every engine.
-fn tests(tally: &mut suite::Tally) -> Result<(), Failure> {
-    let outcome = suite::run(&[])?;
+fn tests(compiler: &[(&str, &str)], tally: &mut suite::Tally) -> Result<(), Failure> {
+    let outcome = suite::run(&[], compiler)?;
     *tally = outcome.tally;
     print!("{}", outcome.report.table());
     outcome.result?;
@@ -130,7 +154,9 @@ pub(crate) fn run_further(group: Option<&str>) -> Result<(), Failure> {
         }
     };
     let mut gate = Gate::default();
-    groups.iter().copied().flatten().for_each(|&(name, work)| gate.step(name, Budget::Tests, work));
+    for &(name, work) in groups.iter().copied().flatten() {
+        gate.step(name, Budget::Tests, work);
+    }
     Failure::unless_empty("the further checks", gate.failed)
 }
 
@@ -145,6 +171,7 @@ impl Beside {
     fn start(group: usize) -> Result<Beside, Failure> {
         let output = workspace::root().join(format!("target/further-checks-{group}.txt"));
         let failed = |error| Failure::File { path: output.clone(), error };
+        std::fs::create_dir_all(output.parent().unwrap_or(&output)).map_err(failed)?;
         let file = File::create(&output).map_err(failed)?;
         let stderr = file.try_clone().map_err(failed)?;
         // The name by which it was started: the build has replaced the executable of this process.
@@ -169,10 +196,12 @@ impl Beside {
 }
 
 impl Gate {
-    fn step(&mut self, name: &str, budget: Budget, work: impl FnOnce() -> Result<(), Failure>) {
+    /// Runs a step; returns whether it succeeded.
+    fn step(&mut self, name: &str, budget: Budget, work: impl FnOnce() -> Result<(), Failure>) -> bool {
         println!("\n== {name}");
         let (started, processor) = (Instant::now(), processor_time_of_children());
-        if let Err(failure) = work() {
+        let result = work();
+        if let Err(failure) = &result {
             println!("{name}: {failure}");
             self.failed.push(name.to_owned());
         }
@@ -180,6 +209,7 @@ impl Gate {
         let processor = processor_time_of_children().saturating_sub(processor);
         println!("{name}: {} minutes, {} of processor time", minutes(time), minutes(processor));
         self.times.push((budget, time));
+        result.is_ok()
     }
 
     fn times_against_budget(&self) -> String {
@@ -195,8 +225,8 @@ impl Gate {
     }
 }
 
-fn cargo(args: &[&str], env: Option<(&str, &str)>) -> Result<(), Failure> {
-    workspace::run(workspace::cargo(args).envs(env))
+fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), Failure> {
+    workspace::run(workspace::cargo(args).envs(env.iter().copied()))
 }
 
 /// Returns the processor time of all ended child processes and of their children; zero where `/proc` is missing.

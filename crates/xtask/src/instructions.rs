@@ -66,6 +66,15 @@ pub(crate) fn bless() -> Result<(), Failure> {
     workspace::write(FILE, &text)
 }
 
+/// Returns the command that compiles the program.
+pub(crate) fn build() -> Command {
+    cargo("build")
+}
+
+fn cargo(command: &str) -> Command {
+    workspace::cargo(&[command, "--quiet", "--profile", "instructions", "-p", "instructions"])
+}
+
 /// Returns the counts and their tools; `None` if callgrind is not installed.
 fn count() -> Result<Option<(String, Counts)>, Failure> {
     let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output();
@@ -89,10 +98,9 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
         profile.display()
     );
     let variable = format!("CARGO_TARGET_{}_RUNNER", host.to_uppercase().replace('-', "_"));
-    workspace::run(
-        workspace::cargo(&["run", "--quiet", "--profile", "instructions", "-p", "instructions"])
-            .env(variable, runner),
-    )?;
+    // Not the counts of an earlier run.
+    let _ = std::fs::remove_file(&profile);
+    workspace::run(cargo("run").env(variable, runner))?;
     let text =
         std::fs::read_to_string(&profile).map_err(|error| Failure::File { path: profile.clone(), error })?;
     let counts = instructions(&text);

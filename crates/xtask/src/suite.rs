@@ -31,6 +31,8 @@ pub(crate) struct Tally {
     ignored: u64,
     measured: u64,
     filtered: u64,
+    /// Whether something failed that is not counted in `failed`: a compilation, or a test program that did not end with a result.
+    pub(crate) is_failed: bool,
     /// Total duration in ms.
     pub(crate) millis: u128,
 }
@@ -48,14 +50,14 @@ pub(crate) struct Outcome {
 /// Runs the tests separately. Engines that this machine lacks are displayed and do not fail the run.
 pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
     check_prerequisites()?;
-    let outcome = run(args)?;
+    let outcome = run(args, &[])?;
     print!("{}", outcome.report.table());
     println!("{}", outcome.tally);
     outcome.result
 }
 
-/// Runs `cargo test --workspace` with all features and additional arguments.
-pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
+/// Runs `cargo test --workspace` with all features, additional arguments and an additional environment.
+pub(crate) fn run(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome, Failure> {
     let report_file = engines::report_file();
     start_report(&report_file)?;
     let started = Instant::now();
@@ -63,6 +65,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     command
         .args(workspace::ALL_FEATURES)
         .args(args)
+        .envs(env.iter().copied())
         .env(engines::REPORT_FILE_VARIABLE, &report_file)
         .env(THREADS_VARIABLE, threads())
         .stdout(Stdio::piped());
@@ -79,9 +82,12 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     }
     let status = child.wait().map_err(|error| workspace::not_started(&command, error))?;
     tally.millis = started.elapsed().as_millis();
-    let ok = status.success();
-    let result =
-        if ok { Ok(()) } else { Err(Failure::Command { command: workspace::describe(&command), status }) };
+    tally.is_failed = !status.success();
+    let result = if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::Command { command: workspace::describe(&command), status })
+    };
     let report = Report::parse(&std::fs::read_to_string(&report_file).unwrap_or_default());
     Ok(Outcome { tally, report, result })
 }
@@ -149,8 +155,8 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { passed, failed, ignored, measured, filtered, millis } = self;
-        let verdict = if *failed == 0 { "ok" } else { "FAILED" };
+        let Tally { passed, failed, ignored, measured, filtered, is_failed, millis } = self;
+        let verdict = if *failed == 0 && !is_failed { "ok" } else { "FAILED" };
         let seconds = Duration::from_millis(*millis as u64).as_secs_f64();
         write!(
             f,
@@ -178,5 +184,7 @@ mod tests {
         let expected = "test result: FAILED. 7 passed; 1 failed; 1 ignored; 0 measured; 3 filtered out; \
                         finished in 1.50s";
         assert_eq!(tally.to_string(), expected);
+        let broken = Tally { is_failed: true, ..Tally::default() }.to_string();
+        assert!(broken.starts_with("test result: FAILED. 0 passed; 0 failed;"), "{broken}");
     }
 }
