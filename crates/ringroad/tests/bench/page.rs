@@ -201,8 +201,7 @@ fn scenarios(json: &Path) -> Vec<String> {
 #[test]
 fn every_plot_has_its_series_and_fits_on_a_phone() {
     let Some(browser) = browser() else {
-        println!("skipped: no chromium in PATH");
-        return;
+        return testkit::skip("chromium is not installed");
     };
     let directory = TempDir::new("page");
     let page = render(&directory);
@@ -214,8 +213,7 @@ fn every_plot_has_its_series_and_fits_on_a_phone() {
 #[ignore = "all scenarios, three minutes"]
 fn a_new_report_of_this_machine_is_drawn_too() {
     let Some(browser) = browser() else {
-        println!("skipped: no chromium in PATH");
-        return;
+        return testkit::skip("chromium is not installed");
     };
     let directory = TempDir::new("page");
     let (work, out) =
@@ -238,8 +236,7 @@ fn a_new_report_of_this_machine_is_drawn_too() {
 #[test]
 fn the_page_is_dark_if_the_browser_prefers_dark() {
     let Some(browser) = browser() else {
-        println!("skipped: no chromium in PATH");
-        return;
+        return testkit::skip("chromium is not installed");
     };
     let directory = TempDir::new("page");
     let page = render(&directory);
@@ -256,8 +253,7 @@ fn the_page_is_dark_if_the_browser_prefers_dark() {
 #[test]
 fn a_faulty_page_is_detected() {
     let Some(browser) = browser() else {
-        println!("skipped: no chromium in PATH");
-        return;
+        return testkit::skip("chromium is not installed");
     };
     let directory = TempDir::new("page");
     let page = render(&directory);

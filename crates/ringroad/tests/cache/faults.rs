@@ -494,8 +494,7 @@ fn direct_hits_bypass_the_page_cache() {
         };
         files.iter().for_each(drop_caches);
         if in_page_cache(&setup) != Some(0) {
-            println!("skipped: what is in the page cache cannot be told, or dropped, here");
-            return;
+            return testkit::skip("the page cache cannot be inspected or dropped here");
         }
         let server = start(&setup);
         // An entry's size decides how it is read.

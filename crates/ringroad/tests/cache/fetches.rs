@@ -247,7 +247,7 @@ fn a_range_of_the_wrong_length_is_not_stored() {
         let range = [("Range", "bytes=0-120000")];
         let wanted = content.bytes(0..120_001);
         let mut client = Client::connect(server.addr(0));
-        client.send(request_bytes("GET", "/a", &range));
+        client.send(request_bytes("GET", "/a", &[range[0], ("Connection", "close")]));
         if is_told {
             let response = client.response();
             assert!(
@@ -258,12 +258,13 @@ fn a_range_of_the_wrong_length_is_not_stored() {
             );
         } else {
             // The head is sent before the length is known: the response is truncated, so that it does not look
-            // complete.
+            // complete. If the part is too long, the client may have received its range before that is known.
             let head = client.head();
             assert_eq!(head.status, 206, "{count} bytes");
             gate.open();
             let body = client.read_to_end();
-            assert!(body.len() < wanted.len() && wanted.starts_with(&body), "{count} bytes");
+            let is_truncated = body.len() < wanted.len();
+            assert!((is_truncated || count > PART.end) && wanted.starts_with(&body), "{count} bytes");
         }
         // Nothing of the wrong part is stored.
         for range in [&range[..], &[]] {

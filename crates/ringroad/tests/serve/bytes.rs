@@ -435,8 +435,7 @@ fn evicted_files_are_read_with_direct_io() {
         ((1 << 20) + 1, "", "open_file_cache max=64;"),
     ] {
         if !are_read_past_memory(size, user, more) {
-            println!("skipped: what is in the page cache cannot be told, dropped or passed by here");
-            return;
+            return testkit::skip("the page cache cannot be inspected, dropped or bypassed here");
         }
     }
 }

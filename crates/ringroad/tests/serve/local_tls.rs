@@ -142,8 +142,7 @@ fn clients_that_trust_the_root_can_use_every_name() {
 #[test]
 fn curl_verifies_the_connection() {
     if Command::new("curl").arg("--version").output().is_err() {
-        eprintln!("skipped: curl is not installed");
-        return;
+        return testkit::skip("curl is not installed");
     }
     let desk = Desk::new();
     let (program, port) = desk.serve();
