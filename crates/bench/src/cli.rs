@@ -70,10 +70,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses `NAME=PATH`: the name of a peer and the path of its program.
+/// Parses `NAME=PATH`: the name of a peer and the path of its program, or [`tool::LEFT_OUT`].
 fn peer(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
-    Ok((name.to_owned(), PathBuf::from(path)))
+    let path = match path {
+        tool::LEFT_OUT => PathBuf::from(path),
+        path => std::path::absolute(path).map_err(|error| error.to_string())?,
+    };
+    Ok((name.to_owned(), path))
 }
 
 /// Parses the arguments and runs the command.
@@ -95,6 +99,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return done;
     }
     tool::check_named(&common.peer)?;
+    if let Some(path) = common.ringroad.as_deref().filter(|path| !tool::is_program(path)) {
+        return Err(Failure::Usage(format!("--ringroad {}: no such program", path.display())));
+    }
     if name == LOAD {
         signals::block();
         return load::command::run(own, common.seconds);
@@ -217,15 +224,17 @@ impl Common {
             (_, _, true) => Scale::Full,
             _ => Scale::Normal,
         };
+        // Servers and tools are started in other working directories.
+        let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::file("find", path));
         let ringroad = match &self.ringroad {
-            Some(path) => path.clone(),
+            Some(path) => absolute(path)?,
             None => std::env::current_exe()
                 .map_err(Failure::file("find this program at", Path::new("/proc/self/exe")))?,
         };
         Ok(Bench {
             scale,
             progress: Progress::new(self.expected(scale, prepared)),
-            workspace: Workspace::new(&self.work, self.keep)?,
+            workspace: Workspace::new(&absolute(&self.work)?, self.keep)?,
             ringroad,
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
@@ -258,6 +267,20 @@ mod tests {
     #[test]
     fn the_table_of_commands_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn paths_of_a_run_are_absolute() {
+        let words = ["bench", "--work", ".", "--ringroad", "ringroad", "--peer", "nginx=sbin/nginx"];
+        let words = words.into_iter().chain(["--peer", "fio=none", "all"]);
+        let matches = command().try_get_matches_from(words).unwrap();
+        let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
+        let bench = common.bench(&[]).unwrap();
+        let [(_, nginx), (_, fio)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
+        assert_eq!(fio, Path::new(tool::LEFT_OUT));
+        for path in [bench.workspace.path(), bench.ringroad.as_path(), nginx.as_path()] {
+            assert!(path.is_absolute(), "{}", path.display());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Encoded requests: each thread's share of the requests of a plan.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use io::op::PeerAddr;
@@ -11,9 +12,6 @@ use super::target::{Order, Piece, Target};
 pub(crate) struct Requests {
     origins: Vec<TargetServer>,
     expects: Vec<Expect>,
-    /// Number of this thread, and the number of threads: with N threads, each makes every Nth request.
-    thread: u64,
-    threads: u64,
     random: Random,
 }
 
@@ -21,8 +19,11 @@ pub(crate) struct Requests {
 struct TargetServer {
     peer: PeerAddr,
     templates: Vec<Template>,
-    /// Number of requests that this thread has made so far.
-    made: u64,
+    /// Number of this thread's next request.
+    next: u64,
+    /// Number of threads with connections to the server. With N of them, each makes every Nth request, so that together
+    /// they make every request exactly once.
+    threads: u64,
 }
 
 /// The encoded bytes of a request, with its variable numbers between them.
@@ -39,7 +40,8 @@ enum Part {
 }
 
 impl Requests {
-    /// Creates the share of thread number `thread` of `threads`; each thread has a separate random sequence.
+    /// Creates the share of thread number `thread` of `threads`; each thread has a separate random sequence. Connection
+    /// number N of the load belongs to thread N modulo `threads`.
     pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
         let mut origins: Vec<TargetServer> = Vec::new();
         for (index, target) in plan.targets.iter().enumerate() {
@@ -47,26 +49,30 @@ impl Requests {
             match origins.iter_mut().find(|origin| origin.peer == target.peer) {
                 Some(origin) => origin.templates.push(template),
                 None => {
-                    origins.push(TargetServer {
-                        peer: target.peer.clone(),
-                        templates: vec![template],
-                        made: 0,
-                    });
+                    let (peer, templates) = (target.peer.clone(), vec![template]);
+                    origins.push(TargetServer { peer, templates, next: 0, threads: 1 });
                 }
             }
+        }
+        let count = origins.len();
+        for (index, origin) in origins.iter_mut().enumerate() {
+            // The threads of its connections repeat after `threads` of them at the latest.
+            let connections = (index..plan.connections as usize).step_by(count).take(threads);
+            let sharing: BTreeSet<usize> = connections.map(|connection| connection % threads).collect();
+            origin.next = sharing.range(..thread).count() as u64;
+            origin.threads = sharing.len() as u64;
         }
         Requests {
             origins,
             expects: plan.targets.iter().map(|target| target.expect.or(plan.expect)).collect(),
-            thread: thread as u64,
-            threads: threads as u64,
             random: Random(plan.seed.wrapping_add((thread as u64) << 32)),
         }
     }
 
-    /// Returns the number of servers; connections are distributed over them round-robin.
-    pub(crate) fn origins(&self) -> usize {
-        self.origins.len()
+    /// Returns the server of a connection, by its number among those of all threads: connections are distributed over
+    /// the servers round-robin.
+    pub(crate) fn origin_of(&self, connection: usize) -> usize {
+        connection % self.origins.len()
     }
 
     /// Returns the address of a server.
@@ -82,9 +88,8 @@ impl Requests {
     /// Appends the next request for a server to `out`; returns its target.
     pub(crate) fn push(&mut self, origin: usize, out: &mut Vec<u8>) -> u32 {
         let origin = &mut self.origins[origin];
-        // With N threads, each makes every Nth request, so that together they make every request exactly once.
-        let number = origin.made * self.threads + self.thread;
-        origin.made += 1;
+        let number = origin.next;
+        origin.next += origin.threads;
         let among = origin.templates.len() as u64;
         let template = &origin.templates[(number % among) as usize];
         let round = number / among;
@@ -179,13 +184,21 @@ mod tests {
     use super::*;
 
     fn made(plan: &Plan, thread: usize, threads: usize, count: usize) -> Vec<String> {
+        made_for(0, plan, thread, threads, count)
+    }
+
+    fn made_for(origin: usize, plan: &Plan, thread: usize, threads: usize, count: usize) -> Vec<String> {
         let mut requests = Requests::new(plan, thread, threads);
         let made = (0..count).map(|_| {
             let mut out = Vec::new();
-            requests.push(0, &mut out);
+            requests.push(origin, &mut out);
             String::from_utf8(out).unwrap()
         });
         made.collect()
+    }
+
+    fn path(request: &str) -> String {
+        request.split(' ').nth(1).unwrap().to_owned()
     }
 
     fn plan(urls: &[&str]) -> Plan {
@@ -212,12 +225,36 @@ mod tests {
         let plan = plan(&["http://127.0.0.1/a{00..02}", "http://127.0.0.1/b"]);
         let mut all: Vec<String> = Vec::new();
         for thread in 0..2 {
-            all.extend(
-                made(&plan, thread, 2, 3).iter().map(|text| text.split(' ').nth(1).unwrap().to_owned()),
-            );
+            all.extend(made(&plan, thread, 2, 3).iter().map(|text| path(text)));
         }
         all.sort();
         assert_eq!(all, ["/a00", "/a01", "/a02", "/b", "/b", "/b"]);
+    }
+
+    #[test]
+    fn no_number_is_omitted_if_a_thread_has_no_connection_to_a_server() {
+        const THREADS: usize = 2;
+        for (servers, connections) in [(2, 2), (2, 100), (3, 3), (3, 4), (3, 100)] {
+            let urls: Vec<String> =
+                (1..=servers).map(|host| format!("http://127.0.0.{host}/{{0..3}}")).collect();
+            let mut plan = plan(&urls.iter().map(String::as_str).collect::<Vec<_>>());
+            plan.connections = connections as u32;
+            for origin in 0..servers {
+                let is_of = |connection: usize, thread| {
+                    connection % THREADS == thread && connection % servers == origin
+                };
+                let threads: Vec<usize> = (0..THREADS)
+                    .filter(|&thread| (0..connections).any(|connection| is_of(connection, thread)))
+                    .collect();
+                let mut all: Vec<String> = Vec::new();
+                for &thread in &threads {
+                    let made = made_for(origin, &plan, thread, THREADS, 4 / threads.len());
+                    all.extend(made.iter().map(|text| path(text)));
+                }
+                all.sort();
+                assert_eq!(all, ["/0", "/1", "/2", "/3"], "{servers} servers, {connections} connections");
+            }
+        }
     }
 
     #[test]

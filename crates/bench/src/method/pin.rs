@@ -32,6 +32,14 @@ impl Split {
         self.load.first().copied().filter(|_| self.is_apart)
     }
 
+    /// Divides the generator's processors between two loads that run at the same time; both share a single processor.
+    pub(crate) fn load_halves(&self) -> (&[usize], &[usize]) {
+        match self.load.len() {
+            0 | 1 => (self.load.as_slice(), self.load.as_slice()),
+            count => self.load.split_at(count / 2),
+        }
+    }
+
     /// Describes the assignment for a table or a plot.
     pub(crate) fn description(&self) -> &'static str {
         if self.is_apart { "apart" } else { "sharing all processors" }
@@ -76,6 +84,18 @@ mod tests {
             assert_eq!((split.server, split.load, split.is_apart), (vec![4, 6], vec![4, 6], false));
         }
         assert!(!Split::of(&[0], 1).is_apart);
+    }
+
+    #[test]
+    fn two_loads_share_a_processor_only_if_there_is_one() {
+        let halves = |cpus: &[usize]| {
+            let split = Split::of(cpus, 1);
+            let (one, other) = split.load_halves();
+            (one.to_vec(), other.to_vec())
+        };
+        assert_eq!(halves(&[0, 1]), (vec![1], vec![1]));
+        assert_eq!(halves(&[0, 1, 2]), (vec![1], vec![2]));
+        assert_eq!(halves(&[0, 1, 2, 3]), (vec![1], vec![2, 3]));
     }
 
     #[test]

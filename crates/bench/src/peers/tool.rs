@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::report::model::Fact;
 
 /// Value of `--peer` that skips a peer, as if it were not installed.
-const LEFT_OUT: &str = "none";
+pub(crate) const LEFT_OUT: &str = "none";
 
 /// The peers that the suite can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,10 +92,10 @@ pub(crate) struct Missing {
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_left_out {
-            return f.write_str("excluded by --peer");
-        }
         let (name, package) = (self.peer.name(), self.peer.package());
+        if self.is_left_out {
+            return write!(f, "{name} is excluded by --peer");
+        }
         write!(f, "{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a path is an executable file.
-fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 

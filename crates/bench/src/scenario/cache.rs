@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::comparison::{self, Compared, LabelledRun, NGINX, READY, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, Measured, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
 use super::fill::entries;
 use super::measurements::{
@@ -100,19 +100,32 @@ impl Scenario for CacheOptions {
         let place = ServerCpus::of_one_worker(bench, section);
         let life = CacheRun { bench, options: self, place, entries };
         life.shared(section)?;
-        let mut variants = comparison::programs(bench, section, REMOVING, "");
-        for (variant, program) in &variants {
+        let mut subjects = Vec::new();
+        for (variant, program) in comparison::programs(bench, section, REMOVING, "") {
             bench.progress(format_args!("cache: {entries} entries of {}", variant.name));
-            life.fill(variant, program)?;
+            let filled = comparison::or_reason(life.fill(&variant, &program))?;
+            subjects.push((variant, program, filled));
         }
         let labels = |how: &&'static str| started_labels(how);
-        comparison::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
-            life.start(&variants[0], how, section).map(Ok)
-        })?;
+        comparison::measure(
+            bench,
+            section,
+            &mut STARTS.to_vec(),
+            labels,
+            |how, _, section| match &subjects[0] {
+                (variant, program, Ok(())) => life.start(variant, program, how, section).map(Ok),
+                (.., Err(reason)) => Ok(Err(reason.clone())),
+            },
+        )?;
         // Measured only once, because the entries are removed.
-        for (variant, program) in &mut variants {
-            for (labels, run) in life.ended(variant, program, section)? {
-                comparison::file(section, run, &labels, 0);
+        for (variant, program, filled) in &subjects {
+            let ended = match filled {
+                Ok(()) => comparison::or_reason(life.ended(variant, program, section))?,
+                Err(reason) => Err(reason.clone()),
+            };
+            let runs = ended.unwrap_or_else(|reason| [Err(reason.clone()), Err(reason)]);
+            for (when, run) in ["alone", "beside"].into_iter().zip(runs) {
+                comparison::file(section, run, &of(variant, &ended_labels(when)), 0);
             }
         }
         let results = life.results(Measurements::of(section));
@@ -241,8 +254,13 @@ impl CacheRun<'_> {
     }
 
     /// Measures a start until all entries and their sizes are known.
-    fn start(&self, ours: &(Variant, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
-        let (variant, program) = ours;
+    fn start(
+        &self,
+        variant: &Variant,
+        program: &Program,
+        how: &str,
+        section: &mut Section,
+    ) -> Result<Run, Failure> {
         if how == STARTS[1] {
             remove_snapshot(&self.directory(variant))?;
         }
@@ -270,13 +288,13 @@ impl CacheRun<'_> {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    /// Measures latencies before entries are removed, and during the removal.
+    /// Measures latencies before entries are removed, and during the removal; returns both results.
     fn ended(
         &self,
         variant: &Variant,
         program: &Program,
         section: &mut Section,
-    ) -> Result<Vec<LabelledRun>, Failure> {
+    ) -> Result<[Measured; 2], Failure> {
         let directory = self.directory(variant);
         // The snapshot has the times of last use, which may be too long ago: the entries would be removed before the
         // first measurement.
@@ -289,25 +307,29 @@ impl CacheRun<'_> {
             served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, Duration::from_secs(5));
         plan.loop_kind = LoopKind::Open { rate: f64::from(self.options.rate) };
         let plan = served::with_path(&plan, &server, "/plain")?;
-        let filed = |when: &str, run| (of(variant, &ended_labels(when)), run);
         served::warm_up(self.bench, &plan)?;
-        let alone = served::measure(self.bench, &mut server, &plan)?.run();
+        let measure = |server: &mut Server| -> Result<Measured, Failure> {
+            let served = served::measure(self.bench, server, &plan)?.without_errors();
+            Ok(served.map(|served| served.run()))
+        };
+        let alone = measure(&mut server)?;
         let (before, begun) = (entries(&directory).count, Instant::now());
         self.bench.progress(format_args!("cache: waiting until entries of {} become inactive", variant.name));
         while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
                 server.end();
-                let nothing = Err("nothing was removed".to_owned());
-                return Ok(vec![filed("alone", Ok(alone)), filed("beside", nothing)]);
+                return Ok([alone, Err("nothing was removed".to_owned())]);
             }
             pause(Duration::from_millis(100));
         }
         let at_first = entries(&directory).count;
-        let mut beside = served::measure(self.bench, &mut server, &plan)?.run();
-        beside.set("removed_entries", at_first.saturating_sub(entries(&directory).count) as f64);
+        let mut beside = measure(&mut server)?;
+        if let Ok(run) = &mut beside {
+            run.set("removed_entries", at_first.saturating_sub(entries(&directory).count) as f64);
+        }
         server.end();
-        Ok(vec![filed("alone", Ok(alone)), filed("beside", Ok(beside))])
+        Ok([alone, beside])
     }
 
     /// Returns three tables, among them the latencies during removals, and the findings.

@@ -139,7 +139,8 @@ pub(crate) fn programs(
 }
 
 /// Starts the installed servers, on consecutive ports if a port is named. `suffix` distinguishes them from the same
-/// servers in another part of the report.
+/// servers in another part of the report. A server that does not start is recorded in the section with its reason; the
+/// function fails only if none starts.
 pub(crate) fn start(
     bench: &Bench,
     section: &mut Section,
@@ -147,17 +148,29 @@ pub(crate) fn start(
     (variants, suffix): (&[Variant], &str),
     configuration: impl Fn(&Variant, &Instance) -> String,
 ) -> Result<Vec<(Variant, Server)>, Failure> {
-    let mut servers = Vec::new();
+    let (mut servers, mut failed) = (Vec::new(), None);
     for (variant, program) in programs(bench, section, variants.iter().copied(), suffix) {
         let name = format!("{}{suffix}", variant.name);
         let mut conditions = place.conditions();
         conditions.port = port.map(|port| port.saturating_add(servers.len() as u16));
-        let server =
-            Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))?;
-        section.configure(&name, server.configuration());
-        servers.push((variant, server));
+        match Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))
+        {
+            Ok(server) => {
+                section.configure(&name, server.configuration());
+                servers.push((variant, server));
+            }
+            // Other failures, such as a port in use, are not those of one server.
+            Err(failure @ Failure::Program { .. }) => {
+                section.skip(&name, &failure.to_string());
+                failed = Some(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    Ok(servers)
+    match failed {
+        Some(failure) if servers.is_empty() => Err(failure),
+        _ => Ok(servers),
+    }
 }
 
 /// Ends the servers, before their cgroup is removed.
@@ -204,29 +217,35 @@ pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
     [case.as_slice(), &at([("server", &variant.name)])].concat()
 }
 
-/// The result of one measurement, or the reason of a failure, with its labels.
-pub(crate) type LabelledRun = (Labels, Result<Run, String>);
+/// The result of one measurement, or the reason of a failure.
+pub(crate) type Measured = Result<Run, String>;
 
-/// Measures each of several things in every round, and records the results.
+/// Measures each of several things in every round, and records the results: one for each of its labels, in their order.
+/// A failure is recorded as the reason of all of them, and does not end the measurement of the others.
 pub(crate) fn measure_all<V>(
     bench: &Bench,
     section: &mut Section,
     things: &mut [V],
-    mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<LabelledRun>, Failure>,
+    labels: impl Fn(&V) -> Vec<Labels>,
+    mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<Measured>, Failure>,
 ) -> Result<(), Failure> {
     // In the order A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) affects
     // all of them alike.
-    let mut measured: Vec<Vec<Vec<LabelledRun>>> = things.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<Result<Vec<Measured>, String>>> = things.iter().map(|_| Vec::new()).collect();
     for round in 0..bench.repetitions() {
         for (thing, results) in things.iter_mut().zip(&mut measured) {
             bench.check_interrupted()?;
             bench.progress.tick();
-            results.push(all(thing, round, section)?);
+            results.push(or_reason(all(thing, round, section))?);
         }
     }
-    for rounds in measured {
-        for (round, filed) in rounds.into_iter().enumerate() {
-            filed.into_iter().for_each(|(labels, measured)| file(section, measured, &labels, round));
+    // The last failure may be an effect of the interruption.
+    bench.check_interrupted()?;
+    for (thing, rounds) in things.iter().zip(measured) {
+        let labels = labels(thing);
+        for (round, measured) in rounds.into_iter().enumerate() {
+            let measured = measured.unwrap_or_else(|reason| vec![Err(reason); labels.len()]);
+            labels.iter().zip(measured).for_each(|(labels, one)| file(section, one, labels, round));
         }
     }
     Ok(())
@@ -238,16 +257,19 @@ pub(crate) fn measure<V>(
     section: &mut Section,
     things: &mut [V],
     labels: impl Fn(&V) -> Labels,
-    mut one: impl FnMut(&mut V, u32, &mut Section) -> Result<Result<Run, String>, Failure>,
+    mut one: impl FnMut(&mut V, u32, &mut Section) -> Result<Measured, Failure>,
 ) -> Result<(), Failure> {
-    measure_all(bench, section, things, |thing, round, section| {
-        let measured = one(thing, round, section)?;
-        Ok(vec![(labels(thing), measured)])
-    })
+    measure_all(
+        bench,
+        section,
+        things,
+        |thing| vec![labels(thing)],
+        |thing, round, section| Ok(vec![one(thing, round, section)?]),
+    )
 }
 
 /// Records one measurement under its labels.
-pub(crate) fn file(section: &mut Section, measured: Result<Run, String>, labels: &Labels, round: usize) {
+pub(crate) fn file(section: &mut Section, measured: Measured, labels: &Labels, round: usize) {
     let mut run = measured
         .unwrap_or_else(|reason| Run { labels: [(NOTHING.to_owned(), reason)].into(), ..Run::default() });
     run.labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
@@ -280,6 +302,58 @@ pub(crate) fn or_reason<T>(measured: Result<T, Failure>) -> Result<Result<T, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::{Progress, Scale};
+    use crate::method::workspace::Workspace;
+
+    #[test]
+    fn a_failed_server_has_a_reason_and_the_others_are_measured() {
+        let directory = std::env::temp_dir().join(format!("ringroad-comparison-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let bench = Bench {
+            scale: Scale::Instant,
+            progress: Progress::new(Vec::new()),
+            workspace: Workspace::new(&directory, false).unwrap(),
+            ringroad: directory.clone(),
+            peer_paths: Vec::new(),
+            repetitions: Some(2),
+            seconds: None,
+        };
+        let mut section = Section::default();
+        let labels =
+            |variant: &Variant| ["one", "other"].map(|case| of(variant, &at([("case", &case)]))).to_vec();
+        let run = |figure: f64| Ok(Run::of([("figure", figure)]));
+        let all = |variant: &mut Variant, round: u32, _: &mut Section| match round {
+            1 if variant.peer.is_some() => Err(Failure::Other("it ended".to_owned())),
+            _ => Ok(vec![run(1.0), run(2.0)]),
+        };
+        measure_all(&bench, &mut section, &mut [NGINX, RING], labels, all).unwrap();
+        let label = |run: &Run, name: &str| run.labels.get(name).cloned().unwrap_or_default();
+        let found: Vec<_> = section
+            .runs
+            .iter()
+            .map(|run| {
+                let labels = ["server", "case", NOTHING].map(|name| label(run, name));
+                (labels.join(" "), run.figures.get("figure").copied())
+            })
+            .collect();
+        let found: Vec<_> = found.iter().map(|(labels, figure)| (labels.as_str(), *figure)).collect();
+        let wanted = [
+            ("nginx one ", Some(1.0)),
+            ("nginx other ", Some(2.0)),
+            ("nginx one it ended", None),
+            ("nginx other it ended", None),
+            ("io_uring one ", Some(1.0)),
+            ("io_uring other ", Some(2.0)),
+            ("io_uring one ", Some(1.0)),
+            ("io_uring other ", Some(2.0)),
+        ];
+        assert_eq!(found, wanted);
+        let stopped =
+            measure_all(&bench, &mut section, &mut [RING], labels, |_, _, _| Err(Failure::Interrupted));
+        assert!(matches!(stopped, Err(Failure::Interrupted)));
+        drop(bench);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn configurations_differ_only_in_the_named_settings() {

@@ -17,12 +17,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, LabelledRun, NGINX, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, Measured, NGINX, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{
-    Figure, Labels, Measurements, Of, at, axis, figure, finding, finding_of_cases, under,
-};
-use super::served::{self, CPU, P50, P99, P999, RATE, ServerCpus};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding, finding_of_cases, under};
+use super::served::{self, CPU, P50, P99, P999, RATE, Served, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{LoopKind, Plan};
@@ -30,7 +28,7 @@ use crate::method::memory;
 use crate::method::pin::Split;
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{AxisScale, Finding, Results, Run, Section, Table, Verdict};
+use crate::report::model::{Finding, Results, Run, Section, Table, Verdict};
 
 /// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +44,7 @@ const LENGTH: Duration = Duration::from_secs(1);
 /// requests of 4 s, or more with those queued behind it: in a shorter measurement p99.9 would depend on a single stall.
 const LENGTH_HALF: Duration = Duration::from_secs(6);
 
-/// Number of active connections beside idle ones; cases without idle connections also use fewer.
+/// Maximum number of active connections beside idle ones; cases without idle connections also use fewer.
 const ACTIVE: u32 = 1000;
 const FEW: u32 = 100;
 
@@ -83,13 +81,22 @@ impl Scenario for CrowdOptions {
         let crowd = ConnectionCounts::choose(bench, self, descriptors, section);
         let place = ServerCpus::of_one_worker(bench, section);
         let mut variants = comparison::programs(bench, section, SERVERS, "");
-        comparison::measure_all(bench, section, &mut variants, |(variant, program), round, section| {
-            bench.progress(format_args!("crowd: {}, round {}", variant.name, round + 1));
-            let server = crowd.start(bench, variant, program, &place)?;
-            section.configure(variant.name, server.configuration());
-            crowd.measure(bench, variant, server, &place.split)
-        })?;
-        let half = half_load(bench, section, &crowd, &variants, &place)?;
+        let labels = |(variant, _): &(Variant, Program)| crowd.labels(variant);
+        comparison::measure_all(
+            bench,
+            section,
+            &mut variants,
+            labels,
+            |(variant, program), round, section| {
+                bench.progress(format_args!("crowd: {}, round {}", variant.name, round + 1));
+                let server = Server::start(bench, variant.name, program, &place.conditions(), |instance| {
+                    configuration(variant, instance, crowd.connections)
+                })?;
+                section.configure(variant.name, server.configuration());
+                crowd.measure(bench, server, &place.split)
+            },
+        )?;
+        let half = half_load(bench, section, &crowd, &place)?;
         let results = crowd.results(Measurements::of(section), half);
         section.add_results(results);
         Ok(())
@@ -134,30 +141,23 @@ impl ConnectionCounts {
                 ),
             );
         }
-        ConnectionCounts { connections, active: ACTIVE.min(connections), few: FEW }
+        ConnectionCounts::of(connections)
     }
 
-    fn start(
-        &self,
-        bench: &Bench,
-        variant: &Variant,
-        program: &Program,
-        place: &ServerCpus,
-    ) -> Result<Server, Failure> {
-        Server::start(bench, variant.name, program, &place.conditions(), |instance| {
-            configuration(variant, instance, self.connections)
-        })
+    /// Returns three different numbers, so that each label belongs to one case.
+    fn of(connections: u32) -> ConnectionCounts {
+        let active = ACTIVE.min(connections / 2);
+        ConnectionCounts { connections, active, few: FEW.min(active / 2) }
+    }
+
+    /// Returns the labels of the results of a round.
+    fn labels(&self, variant: &Variant) -> Vec<Labels> {
+        [self.few, self.active, self.connections].map(|connections| of(variant, &open(connections))).into()
     }
 
     /// Measures a complete round: memory, then the load with idle connections, then without them. Idle connections
     /// come first, since memory that a server allocated for a load would otherwise be available for them.
-    fn measure(
-        &self,
-        bench: &Bench,
-        variant: &Variant,
-        mut server: Server,
-        split: &Split,
-    ) -> Result<Vec<LabelledRun>, Failure> {
+    fn measure(&self, bench: &Bench, mut server: Server, split: &Split) -> Result<Vec<Measured>, Failure> {
         let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, ("/", 0));
         let alone = idle(&server, 1)?;
         let memory_bytes = memory::user_space_bytes(server.tree());
@@ -168,30 +168,24 @@ impl ConnectionCounts {
         let mut load = |connections: u32| -> Result<Run, Failure> {
             let plan = served::with_path(&served::load(bench, split, connections, LENGTH), &server, "/")?;
             served::warm_up(bench, &plan)?;
-            Ok(served::measure(bench, &mut server, &plan)?.run())
+            let served = served::measure(bench, &mut server, &plan)?.without_errors();
+            Ok(served.map_err(Failure::Other)?.run())
         };
         let mut crowd = load(self.active)?;
         // All of them must still be open, or the load had fewer connections than stated.
         idle.check_open()?;
         drop(idle);
-        let each = more as f64 / f64::from(idle_count.max(1));
+        let each = more as f64 / f64::from(idle_count);
         crowd.set("bytes_per_idle_connection", each);
         crowd.set("memory_bytes", memory_bytes as f64);
         let (active, few) = (load(self.active)?, load(self.few)?);
         server.end();
-        let runs = [(self.few, few), (self.active, active), (self.connections, crowd)];
-        Ok(runs.map(|(connections, run)| (of(variant, &open(connections)), Ok(run))).into())
+        Ok(vec![Ok(few), Ok(active), Ok(crowd)])
     }
 
-    /// Returns tables, plots and findings. `server` is the server whose `rate` was halved.
+    /// Returns tables, a plot and findings. `server` is the server whose `rate` was halved.
     fn results(&self, measurements: Measurements<'_>, (server, rate): (&str, f64)) -> Results {
         let half_rows = under(&comparison::rows(&SERVERS), &half());
-        let costs = measurements.plot(
-            ("crowd-cpu", "CPU time of the server by open connections"),
-            ("connections", axis("connections", "", AxisScale::Logarithmic)),
-            (CPU, axis("CPU", CPU.unit, AxisScale::Linear)),
-            &comparison::rows(&SERVERS),
-        );
         let title = ("crowd-half", "Latency by percentile at half load");
         let servers = Compared { measurements, variants: &SERVERS };
         let (active, all) = (self.active, self.connections);
@@ -202,7 +196,7 @@ impl ConnectionCounts {
                 self.memory(measurements),
                 halves(measurements, server, rate, &half_rows),
             ],
-            plots: vec![costs, measurements.curves(title, "ms", &half_rows)],
+            plots: vec![measurements.curves(title, "ms", &half_rows)],
             findings: vec![self.growth(measurements), latency_finding(measurements)],
             rankings: vec![
                 servers.ranking(&words, CPU, &open(all)),
@@ -260,37 +254,44 @@ impl ConnectionCounts {
 }
 
 /// Measures all servers in turn at half of the rate that nginx achieves (without nginx, Ringroad on epoll). Returns the
-/// server whose rate was used.
+/// server whose rate was used, and half of its rate.
 fn half_load(
     bench: &Bench,
     section: &mut Section,
     crowd: &ConnectionCounts,
-    variants: &[(Variant, Program)],
     place: &ServerCpus,
 ) -> Result<(&'static str, f64), Failure> {
-    let mut servers: Vec<(Variant, Server)> = Vec::new();
-    for (variant, program) in variants {
-        servers.push((*variant, crowd.start(bench, variant, program, place)?));
-    }
+    let variants = (&SERVERS[..], ", half load");
+    let mut servers = comparison::start(bench, section, (place, None), variants, |variant, instance| {
+        configuration(variant, instance, crowd.connections)
+    })?;
     let plan = |server: &Server| {
         served::with_path(&served::load(bench, &place.split, crowd.few, LENGTH_HALF), server, "/")
     };
     for (_, server) in &servers {
         served::warm_up(bench, &plan(server)?)?;
     }
-    let Some((variant, server)) = servers.last_mut() else {
-        return Err(Failure::Other("no server to measure".to_owned()));
-    };
-    let halved = variant.name;
-    let full = plan(server)?;
-    let rate = served::measure(bench, server, &full)?.outcome.responses_per_second() / 2.0;
+    let mut full = Err("no server to measure".to_owned());
+    for (variant, server) in servers.iter_mut().rev() {
+        let plan = plan(server)?;
+        let served = comparison::or_reason(served::measure(bench, server, &plan))?;
+        full = served.and_then(Served::without_errors).map(|served| (variant.name, served));
+        if full.is_ok() {
+            break;
+        }
+    }
+    let (halved, full) = full.map_err(Failure::Other)?;
+    let rate = full.outcome.responses_per_second() / 2.0;
     bench.progress(format_args!("crowd: {rate:.0} requests per second, half of the rate of {halved}"));
     let labels = |(variant, _): &(Variant, Server)| of(variant, &half());
     comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { loop_kind: LoopKind::Open { rate }, ..plan(server)? };
-        let mut run = served::measure(bench, server, &plan)?.run();
-        run.set("wanted_requests_per_second", rate);
-        Ok(Ok(run))
+        let served = served::measure(bench, server, &plan)?.without_errors();
+        Ok(served.map(|served| {
+            let mut run = served.run();
+            run.set("wanted_requests_per_second", rate);
+            run
+        }))
     })?;
     comparison::end(servers);
     Ok((halved, rate))
@@ -323,6 +324,16 @@ fn latency_finding(measurements: Measurements<'_>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_open_connections_yield_three_different_cases() {
+        for connections in [FEW, ACTIVE, 1200, 10_000] {
+            let ConnectionCounts { few, active, .. } = ConnectionCounts::of(connections);
+            assert!(0 < few && few < active && active < connections, "{few} {active} {connections}");
+        }
+        let ConnectionCounts { few, active, .. } = ConnectionCounts::of(10_000);
+        assert_eq!((few, active), (FEW, ACTIVE));
+    }
 
     #[test]
     fn the_server_allows_more_connections_than_are_opened() {

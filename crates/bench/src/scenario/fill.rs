@@ -30,7 +30,7 @@ use clap::Args;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, at, axis, figure, finding_of_cases};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
 use super::served::{self, CPU, P50, P99, RATE};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::device_of;
 use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Results, Run, Section, Table};
+use crate::report::model::{Results, Run, Section, Table};
 
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
@@ -103,7 +103,6 @@ const STORED: Figure = figure("stored", "%", 1, Of::Quotient("stored_entries", "
 /// Stored bytes are those of entries including their headers.
 const WRITTEN: Figure =
     figure("written / stored", "bytes", 2, Of::Value("written_bytes_per_stored_byte", 1.0));
-const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 
 /// Returns the configuration: identical for all except the engine. Few directories, since they would otherwise account
 /// for half of the written data. The key includes the query, which makes each request unique.
@@ -155,7 +154,7 @@ impl Scenario for FillOptions {
                 let connections = self.connections;
                 let fill =
                     Fill { bench, variant: *variant, size, split: &split, connections, caches: &caches };
-                comparison::or_reason(fill.measure(program, origin.address().port(), section))
+                fill.measure(program, origin.address().port(), section).map(Ok)
             })?;
         }
         origin.end();
@@ -171,15 +170,8 @@ impl Scenario for FillOptions {
     }
 }
 
-/// Returns a table for each size, a plot of throughput by size, and two findings.
+/// Returns a table and a ranking for each size, and two findings.
 fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -> Results {
-    // The plot shows bytes: the rates of the sizes differ too much for one axis, the throughputs do not.
-    let plot = measurements.plot(
-        ("fill-throughput", "Throughput of fetched, sent and stored responses, by size"),
-        ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
-        (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
-        &comparison::rows(&VARIANTS),
-    );
     // No write-up has these claims: a cache should not be worse than nginx, which is the most common one.
     let speed = SIZES.iter().filter_map(|size| {
         let ours =
@@ -208,9 +200,9 @@ fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -
     };
     Results {
         tables: SIZES.map(|size| table(measurements, size, connections, is_limited)).into(),
-        plots: vec![plot],
         findings: vec![speed, written],
         rankings: SIZES.map(ranking).into(),
+        ..Results::default()
     }
 }
 

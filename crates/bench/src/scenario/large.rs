@@ -23,9 +23,7 @@ use clap::Args;
 
 use super::comparison::{self, Compared, READY, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{
-    Figure, Labels, Measurements, Of, ShownColumn, at, axis, figure, finding_of_cases,
-};
+use super::measurements::{Figure, Labels, Measurements, Of, ShownColumn, at, figure, finding_of_cases};
 use super::served::{self, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -34,7 +32,7 @@ use crate::method::page_cache;
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Results, Run, Section};
+use crate::report::model::{Finding, Results, Run, Section};
 
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
@@ -156,8 +154,10 @@ impl Scenario for LargeOptions {
             bench.progress(format_args!("large: round {} of {wanted}", round + 1));
             for &clients in &self.clients {
                 for (variant, server) in &mut servers {
-                    let measured = measure(bench, server, &file, clients, megabytes, &place.split)?;
-                    comparison::file(section, measured, &of(variant, &fetching(clients)), round as usize);
+                    let measured = measure(bench, server, &file, clients, megabytes, &place.split);
+                    let (measured, labels) =
+                        (comparison::or_reason(measured)?, of(variant, &fetching(clients)));
+                    comparison::file(section, measured, &labels, round as usize);
                 }
             }
         }
@@ -172,7 +172,7 @@ fn fetching(clients: u32) -> Labels {
     at([("clients", &clients)])
 }
 
-/// Measures clients that start together and fetch the file once each. An incomplete response yields no figure.
+/// Measures clients that start together and fetch the file once each. Fails if a response is incomplete.
 fn measure(
     bench: &Bench,
     server: &mut Server,
@@ -180,7 +180,7 @@ fn measure(
     clients: u32,
     megabytes: u64,
     split: &Split,
-) -> Result<Result<Run, String>, Failure> {
+) -> Result<Run, Failure> {
     page_cache::drop_file(file)?;
     // One request per connection: the load ends when all responses are complete.
     let plan = Plan {
@@ -191,10 +191,12 @@ fn measure(
         ..served::with_path(&served::load(bench, split, clients, Duration::ZERO), server, "/file")?
     };
     let served = served::measure(bench, server, &plan)?;
-    Ok(match served.outcome.tally.errors {
-        errors if errors.total() > 0 => Err(format!("clients did not receive a complete file: {errors}")),
+    match served.outcome.tally.errors {
+        errors if errors.total() > 0 => {
+            Err(Failure::Other(format!("clients did not receive a complete file: {errors}")))
+        }
         _ => Ok(served.run()),
-    })
+    }
 }
 
 /// Returns the write-up's table first, with the idle share beside each throughput; then the same for every variant.
@@ -232,13 +234,6 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
             IDLE,
         ),
     ];
-    let title = format!("One cold file of {megabytes} MB: throughput by clients");
-    let plot = measurements.plot(
-        ("large-throughput", &title),
-        ("clients", axis("clients", "", AxisScale::Logarithmic)),
-        (SPEED, axis("throughput", "MB/s", AxisScale::Linear)),
-        &variants,
-    );
     let ranking = |&clients: &u32| {
         let plural = if clients == 1 { "" } else { "s" };
         let title = format!("One cold file of {megabytes} MB to {clients} client{plural}");
@@ -247,7 +242,7 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
     let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
     let rankings = ends.into_iter().flatten().map(ranking).collect();
     let findings = vec![throughput_finding(measurements, clients), idle_finding(measurements, clients)];
-    Results { tables, plots: vec![plot], findings, rankings }
+    Results { tables, findings, rankings, ..Results::default() }
 }
 
 /// Returns the finding about throughput. The write-up's table has factors of 1.4 to 2.3, so a factor of 1.5 counts as

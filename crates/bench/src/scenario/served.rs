@@ -19,7 +19,6 @@ use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally, Targ
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::{self, Split};
-use crate::method::process::CpuTime;
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Program, Server};
@@ -131,23 +130,15 @@ pub(crate) fn complete_file(bytes: u64) -> Expect {
 /// Runs the load and measures the resources used.
 pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Served, Failure> {
     server.check_running()?;
-    let served = observe(|| server.cpu_time(), || load::run(plan));
+    // Nested, so that the narrower measurement is within the wider one.
+    let watch = Watch::start();
+    let (cpu, system) = (server.cpu_time(), SystemStat::read());
+    let outcome = load::run(plan);
+    let (cpu_after, system_after) = (server.cpu_time(), SystemStat::read());
+    let disturbed = watch.end();
     bench.check_interrupted()?;
     // A server that has exited is a more precise failure than the clients' errors.
     server.check_running()?;
-    served
-}
-
-/// Runs a load and measures the resources of the server, whose CPU time `cpu_time` reads, and of the machine.
-pub(crate) fn observe(
-    cpu_time: impl Fn() -> CpuTime,
-    load: impl FnOnce() -> Result<Outcome, Failure>,
-) -> Result<Served, Failure> {
-    // Nested, so that the narrower measurement is within the wider one.
-    let watch = Watch::start();
-    let (cpu, system) = (cpu_time(), SystemStat::read());
-    let outcome = load();
-    let (cpu_after, system_after) = (cpu_time(), SystemStat::read());
     let outcome = outcome?;
     let idle = (system_after.idle + system_after.wait).saturating_sub(system.idle + system.wait);
     let total = system_after.total().saturating_sub(system.total()).max(1);
@@ -155,32 +146,34 @@ pub(crate) fn observe(
         outcome,
         server_cpu_seconds: cpu.until(&cpu_after),
         idle_percent: idle as f64 * 100.0 / total as f64,
-        disturbed: watch.end(),
+        disturbed,
     })
 }
 
 /// Runs a brief load without counting, so that memory, connections and caches of a server grow to their final size.
 pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    // On a busy machine, or after a signal, it may have received no response yet. The following measurement reports any
-    // problem of the server.
-    let _ = load::run(&Plan { length: Length::Time(warm_up_length(bench)), ..plan.clone() });
-    bench.check_interrupted()
-}
-
-/// Returns the duration of the warm-up load.
-pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
-    match bench.scale {
+    let length = match bench.scale {
         Scale::Instant => Duration::from_millis(10),
         Scale::Quick => Duration::from_millis(50),
         Scale::Normal | Scale::Full => Duration::from_millis(250),
-    }
+    };
+    // On a busy machine, or after a signal, it may have received no response yet. The following measurement reports any
+    // problem of the server.
+    let _ = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
+    bench.check_interrupted()
 }
 
 /// Returns the system calls of a server per response, counted in a separate load since counting is slow; or why there
 /// is no figure.
-pub(crate) fn calls_per_response(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
-    let plan = Plan { length: Length::Time(calls_length(bench)), ..plan.clone() };
-    calls_during(server.tree(), || load::run(&plan))
+fn calls_per_response(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
+    // Brief, because the number varies less than times.
+    let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(500));
+    // Counts the server's current threads, and those that they start.
+    let mut calls = Calls::start(server.tree())?;
+    let outcome = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
+    let outcome = outcome.map_err(|failure| failure.to_string())?;
+    // A load without a response is a failure.
+    Ok(calls.count()? as f64 / outcome.tally.responses as f64)
 }
 
 /// Measures the same load on each of these servers in turn, after a warm-up of each; then counts system calls. Each
@@ -240,26 +233,6 @@ pub(crate) fn calls_finding(
     }
 }
 
-/// Returns the duration of a load for counting system calls, which vary less than times.
-pub(crate) fn calls_length(bench: &Bench) -> Duration {
-    bench.length(Duration::from_secs(1)).min(Duration::from_millis(500))
-}
-
-/// Returns the system calls of processes per response of a load.
-pub(crate) fn calls_during(
-    processes: impl IntoIterator<Item = u32>,
-    load: impl FnOnce() -> Result<Outcome, Failure>,
-) -> Result<f64, String> {
-    // Counts the server's current threads, and those that they start.
-    let mut calls = Calls::start(processes)?;
-    let outcome = load().map_err(|failure| failure.to_string())?;
-    let count = calls.count()?;
-    match outcome.tally.responses {
-        0 => Err("no response".to_owned()),
-        responses => Ok(count as f64 / responses as f64),
-    }
-}
-
 /// The processors of servers, and a cgroup that also binds their kernel threads, if one is available.
 pub(crate) struct ServerCpus {
     pub(crate) split: Split,
@@ -295,7 +268,8 @@ impl ServerCpus {
     /// Records in a section that kernel workers are not bound to the processors, if so.
     pub(crate) fn note(&self, section: &mut Section) {
         if let Some(reason) = &self.without_group {
-            section.skip("io_uring worker threads pinned to the server's processors", reason);
+            // A fact whose name begins with that of a server would be the reason for the server's missing rows.
+            section.skip("pinning io_uring worker threads to the server's processors", reason);
         }
     }
 

@@ -11,7 +11,7 @@
 //! * The CPU time of keep-alive connections includes their handshakes: a hundred of them in the first milliseconds of a
 //!   round.
 //! * Latency is that of requests at a fixed rate over keep-alive connections, alone and while other clients perform
-//!   handshakes at the maximum rate.
+//!   handshakes at the maximum rate. The two loads run on separate processors if the generator has two or more.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,8 +25,7 @@ use tls::{Client, ciphers, groups};
 use super::comparison::{self, Compared, NGINX, RING, Text, Variant, of};
 use super::described::Scenario;
 use super::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, disturbance_columns, figure,
-    finding_of_cases,
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, disturbance_columns, figure, finding_of_cases,
 };
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
@@ -34,9 +33,9 @@ use crate::failure::Failure;
 use crate::load::{self, Length, LoopKind, Plan, Reuse};
 use crate::method::memory;
 use crate::peers::client::Idle;
-use crate::peers::server::{Instance, Server};
+use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Results, Run, Section};
+use crate::report::model::{Finding, Results, Run, Section};
 
 /// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
@@ -135,6 +134,12 @@ impl Scenario for TlsOptions {
         let data = Data::make(bench)?;
         let mut place = ServerCpus::of_one_worker(bench, section);
         place.tls = Some(client(false)?);
+        if place.split.load.len() < 2 {
+            section.skip(
+                "a separate processor for the clients that make handshakes",
+                "the generator has only one: latencies during handshakes include the time of the clients' handshakes",
+            );
+        }
         for (key, _) in KEYS {
             measure_key(bench, section, &data, &place, key)?;
         }
@@ -210,16 +215,21 @@ fn beside(
     key: &str,
 ) -> Result<(), Failure> {
     bench.progress(format_args!("tls: keep-alive requests during handshakes, {key}"));
-    let with = client(false)?;
-    comparison::measure_all(bench, section, servers, |(variant, server), _, _| {
-        let length = bench.length(LENGTH);
+    let (with, length) = (client(false)?, bench.length(LENGTH));
+    let (kept_cpus, flood_cpus) = place.split.load_halves();
+    let labels = |(variant, _): &(Variant, Server)| {
+        Vec::from(["alone", "beside"].map(|words| of(variant, &when(key, words))))
+    };
+    comparison::measure_all(bench, section, servers, labels, |(_, server), _, _| {
         let kept = Plan {
+            cpus: kept_cpus.to_vec(),
             tls: Some(with.clone()),
             loop_kind: LoopKind::Open { rate: RATE_OF_KEPT },
             ..served::with_path(&served::load(bench, &place.split, 10, LENGTH), server, "/1k")?
         };
-        let alone = served::measure(bench, server, &kept)?.run();
+        let alone = served::measure(bench, server, &kept)?.without_errors();
         let flood = Plan {
+            cpus: flood_cpus.to_vec(),
             connections: 2 * CLIENTS,
             loop_kind: LoopKind::Closed,
             reuse: Reuse::PerRequest,
@@ -227,14 +237,18 @@ fn beside(
             length: Length::Time(length + length / 2),
             ..kept.clone()
         };
-        let beside = std::thread::scope(|scope| {
+        let (measured, flooded) = std::thread::scope(|scope| {
             let flooding = scope.spawn(|| load::run(&flood));
-            let measured = served::measure(bench, server, &kept);
-            let _ = flooding.join();
-            measured
-        })?;
-        let filed = |words: &str, run: Run| (of(variant, &when(key, words)), Ok(run));
-        Ok(vec![filed("alone", alone), filed("beside", beside.run())])
+            (served::measure(bench, server, &kept), flooding.join())
+        });
+        let measured = measured?.without_errors();
+        // Without handshakes the latencies would be those of the requests alone.
+        let beside = match flooded {
+            Ok(Ok(_)) => measured,
+            Ok(Err(failure)) => Err(format!("no handshakes: {failure}")),
+            Err(_) => Err("no handshakes: their thread panicked".to_owned()),
+        };
+        Ok(Vec::from([alone, beside].map(|served| served.map(|served| served.run()))))
     })
 }
 
@@ -249,20 +263,23 @@ fn idle(
     let count = if bench.scale == Scale::Instant { options.idle.min(20) } else { options.idle };
     let with = client(false)?;
     let certificate = data.certificates.join(KEYS[0].0);
-    for (variant, program) in comparison::programs(bench, section, VARIANTS, ", idle") {
-        bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
-        let server = Server::start(bench, variant.name, &program, &place.conditions(), |at| {
-            configuration(&variant, at, &data.files, &certificate)
+    let measure = |variant: &Variant, program: &Program| -> Result<Run, Failure> {
+        let server = Server::start(bench, variant.name, program, &place.conditions(), |at| {
+            configuration(variant, at, &data.files, &certificate)
         })?;
         let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
         let first = open(1)?;
         let before = memory::user_space_bytes(server.tree());
         let all = open(count)?;
         let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
-        let run = Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]);
-        comparison::file(section, Ok(run), &of(&variant, &idle_labels()), 0);
         drop((first, all));
         server.end();
+        Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
+    };
+    for (variant, program) in comparison::programs(bench, section, VARIANTS, ", idle") {
+        bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
+        let measured = comparison::or_reason(measure(&variant, &program))?;
+        comparison::file(section, measured, &of(&variant, &idle_labels()), 0);
     }
     Ok(())
 }
@@ -314,15 +331,7 @@ fn results(measurements: Measurements<'_>) -> Results {
     };
     let lines: Rows =
         VARIANTS.iter().flat_map(|variant| ["alone", "beside"].map(|words| line(variant, words))).collect();
-    results.plots = vec![
-        measurements.plot(
-            ("tls-cpu", "CPU time of the server per request over TLS, by size of the file"),
-            ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
-            (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
-            &servers.rows(&at([("connections", &CONNECTIONS)])),
-        ),
-        measurements.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines),
-    ];
+    results.plots = vec![measurements.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines)];
     results
 }
 
@@ -352,4 +361,29 @@ fn findings(measurements: Measurements<'_>) -> Vec<Finding> {
             vec![("an idle connection".to_owned(), idle_labels())],
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::load::Target;
+    use crate::method::pin;
+
+    #[test]
+    fn a_load_ends_if_the_server_never_completes_a_handshake() {
+        // The kernel establishes the connections; nothing reads from them.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let plan = Plan {
+            connections: 2,
+            cpus: pin::available().into_iter().take(1).collect(),
+            timeout: Duration::from_millis(50),
+            tls: Some(client(false).unwrap()),
+            ..Plan::new(vec![Target::parse(&url).unwrap()])
+        };
+        let failure = load::run(&plan).unwrap_err().to_string();
+        assert_eq!(failure, "TLS: no handshake completed within 0.05 s");
+    }
 }

@@ -30,12 +30,14 @@ const INSTANTS_MAX: usize = 5;
 /// Like [`bench`] for one scenario that must work; returns its section of the report.
 fn section(args: &[&str]) -> Value {
     let dir = TempDir::new("bench");
-    let instant = || bench(&dir, &[args, &["--instant", "--repeat", "1"]].concat());
+    let instant = || {
+        let finished = bench(&dir, &[args, &["--instant", "--repeat", "1"]].concat());
+        assert!(finished.status.success(), "{}", finished.stderr);
+        std::fs::read_to_string(dir.path().join("out/report.json")).expect("a report")
+    };
     // An instant run may be too short for a busy machine to return any response.
-    let is_enough = |finished: &Finished| !finished.stderr.contains("no response from");
-    let finished = (1..INSTANTS_MAX).map(|_| instant()).find(is_enough).unwrap_or_else(instant);
-    assert!(finished.status.success(), "{}", finished.stderr);
-    let text = std::fs::read_to_string(dir.path().join("out/report.json")).expect("a report");
+    let is_enough = |report: &String| !report.contains("no response from");
+    let text = (1..INSTANTS_MAX).map(|_| instant()).find(is_enough).unwrap_or_else(instant);
     let mut report: Value = serde_json::from_str(&text).expect("a report is JSON");
     report["sections"][0].take()
 }

@@ -75,6 +75,12 @@ fn an_invalid_peer_name_is_refused() {
     assert!(said.contains("known peers are nginx, lighttpd, h2o, fio"), "{said}");
 }
 
+#[test]
+fn an_invalid_program_to_measure_is_refused() {
+    let said = refused(&["bench", "all", "--instant", "--ringroad", "/nowhere/ringroad"]);
+    assert!(said.contains("--ringroad /nowhere/ringroad: no such program"), "{said}");
+}
+
 /// A run in a separate directory, in which only its report may remain.
 struct Bench {
     dir: TempDir,
@@ -165,7 +171,7 @@ fn groups_of(pid: Pid) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_one).collect()
 }
 
-/// Every table cell has a number, a text or a reason, and the report has plots, findings and single runs.
+/// Every table cell has a number, a text or a reason, and the report has findings and single runs.
 #[track_caller]
 fn assert_complete(report: &serde_json::Value, scenario: &str) {
     let section = &report["sections"][0];
@@ -185,7 +191,7 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
             );
         }
     }
-    for part in ["tables", "plots", "findings", "rankings", "configurations", "runs"] {
+    for part in ["tables", "findings", "rankings", "configurations", "runs"] {
         assert!(!section[part].as_array().expect(part).is_empty(), "{part}");
     }
 }
@@ -273,7 +279,7 @@ fn runs_without_peers(scenario: &str, more: &[&str]) {
     assert!(reason.is_some_and(|reason| !reason.is_empty()), "{scenario}: {skipped:?}");
     let peers = report["peers"].as_array().expect("peers");
     assert!(
-        peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "excluded by --peer"),
+        peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "nginx is excluded by --peer"),
         "{peers:?}"
     );
 }
@@ -375,6 +381,13 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
 }
 
 #[test]
+fn rows_without_a_load_generator_have_its_reason() {
+    let report = Bench::new("bench-h2load").report(&["h2", "--instant", "--peer", "h2load=none"]);
+    let row = &report["sections"][0]["tables"][0]["rows"][0];
+    assert_eq!(row["cells"][0]["missing"], "h2load is excluded by --peer", "{row}");
+}
+
+#[test]
 fn a_port_in_use_is_refused() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
@@ -383,11 +396,18 @@ fn a_port_in_use_is_refused() {
 }
 
 #[test]
-fn a_peer_that_exits_or_never_responds_is_refused() {
+fn a_peer_that_exits_or_never_responds_has_its_reason_in_the_report() {
     let bench = Bench::new("bench-peer");
-    let peer = |path: &str| format!("nginx={path}");
-    let said = bench.refused(&["http", "--instant", "--peer", &peer("/bin/false")]);
-    assert!(said.contains("nginx, 1 workers ended with status 1"), "{said}");
+    let reason = |path: &str| {
+        let peer = format!("nginx={path}");
+        let report = bench.report(&["stream", "--instant", "--streams", "2", "--peer", &peer]);
+        assert_complete(&report, "stream");
+        let row = &report["sections"][0]["tables"][0]["rows"][2];
+        assert_eq!(row["name"], "proxied: nginx");
+        row["cells"][0]["missing"].as_str().unwrap_or_else(|| panic!("{row}")).to_owned()
+    };
+    let said = reason("/bin/false");
+    assert!(said.starts_with("nginx ended with status 1"), "{said}");
     // The script's child process would outlive it.
     let script = bench.dir.path().join("silent.sh");
     // A number unique to this run: others may be running.
@@ -395,7 +415,7 @@ fn a_peer_that_exits_or_never_responds_is_refused() {
     let text = format!("#!/bin/sh\ncase $1 in -V) ;; *) sleep {time} & sleep {time};; esac\n");
     std::fs::write(&script, text).expect("a script");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    let said = bench.refused(&["http", "--instant", "--peer", &peer(&script.display().to_string())]);
+    let said = reason(&script.display().to_string());
     assert!(said.contains("did not respond within"), "{said}");
     let words = format!("sleep\0{time}\0");
     let sleeping = std::fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {

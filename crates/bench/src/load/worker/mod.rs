@@ -128,16 +128,14 @@ impl<'a> Worker<'a> {
             Reuse::KeepAlive { depth } => usize::from(depth),
             Reuse::PerRequest => 1,
         };
-        let origins = requests.origins();
         let has_checksum = (0..plan.targets.len()).any(|one| requests.expect(one as u32).crc32c.is_some());
         Ok(Worker {
             plan,
             share,
             engine,
             owners: Owners::new(),
-            // Connections of all threads are distributed over the servers round-robin.
             links: (0..connections)
-                .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
+                .map(|one| Link::new(requests.origin_of(one * share.1 + share.0), depth))
                 .collect(),
             requests,
             heads: Heads::new(&plan.method, plan.response_kind, has_checksum),
@@ -158,12 +156,13 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Establishes the keep-alive connections, so that the load starts with all of them. A refused connection is
-    /// retried later; only if all are refused the load fails.
+    /// Establishes the keep-alive connections, so that the load starts with all of them. A refused connection, or one
+    /// whose TLS handshake stalls, is retried later; only if all fail the load fails.
     pub(crate) fn connect(&mut self) -> Result<(), Failure> {
         if self.plan.reuse == Reuse::PerRequest {
             return Ok(());
         }
+        let deadline = self.now.saturating_add(nanos(self.plan.timeout));
         (0..self.links.len()).for_each(|link| self.begin_connect(link));
         let is_connecting =
             |link: &Link| matches!(link.state, State::Connecting { .. }) || link.is_handshaking();
@@ -171,11 +170,27 @@ impl<'a> Worker<'a> {
             self.wait(self.now + SWEEP)?;
             self.complete_batch();
             self.sweep();
+            if self.plan.tls.is_some() && self.now >= deadline {
+                self.end_handshakes();
+            }
             if self.plan.stop.load(Ordering::Relaxed) {
                 return Err(Failure::Interrupted);
             }
         }
         self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Closes the connections whose handshake has not completed in time.
+    fn end_handshakes(&mut self) {
+        for index in 0..self.links.len() {
+            if self.links[index].is_handshaking() {
+                self.fail(index, Failed::Timeout);
+            }
+        }
+        if self.links.iter().all(|link| link.state != State::Open) {
+            let seconds = self.plan.timeout.as_secs_f64();
+            self.failure = Some(Failure::Other(format!("TLS: no handshake completed within {seconds} s")));
+        }
     }
 
     /// Runs the load; closes the connections at the end.

@@ -93,10 +93,11 @@ pub(super) fn measure(
         Candidate::Server(subject) => case.labels_of(subject.variant.of.name),
     };
     comparison::measure(bench, section, &mut candidates, labels, |candidate, round, section| {
-        comparison::or_reason(match candidate {
+        let measured = match candidate {
             Candidate::Limit => limit::measure(bench, section, files, case, case.length(bench)),
             Candidate::Server(subject) => one(bench, section, (files, caches), subject, case, round),
-        })
+        };
+        measured.map(Ok)
     })
 }
 

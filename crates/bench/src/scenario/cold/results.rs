@@ -196,7 +196,7 @@ impl ColdReport<'_> {
             let series: Vec<Series> = self.rows(case, |_| true).into_iter().filter_map(line).collect();
             (!series.is_empty()).then(|| Plot {
                 id: format!("cold-disk-{}", case.size),
-                title: format!("Bytes read from the disk per byte sent, files of {}", case.size),
+                title: format!("Rate of reads from the disk, files of {}", case.size),
                 x: axis("time", "s", AxisScale::Linear),
                 y: axis("read", "MB/s", AxisScale::Linear),
                 series,

@@ -12,7 +12,7 @@ use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
 use super::job::EngineKind;
 
-/// Creates the queue of an engine, in the thread that will use it; `other_cpu` is for a kernel thread beside it.
+/// Creates the queue of an engine, in the thread that will use it.
 ///
 /// # Errors
 /// Returns the reason if the machine does not support it.
@@ -21,7 +21,6 @@ pub(super) fn queue(
     file: OwnedFd,
     depth: u32,
     block_bytes: u32,
-    other_cpu: Option<u32>,
 ) -> Result<Box<dyn Queue>, String> {
     // Each thread has a separate descriptor, so that kernel locks of the open file are not shared.
     let load = |file| Load { files: vec![file], depth, block_bytes };
@@ -40,10 +39,7 @@ pub(super) fn queue(
         }
         EngineKind::Uring => ring(RingSetup::as_engine(depth), file),
         EngineKind::UringFixed => ring(fixed, file),
-        EngineKind::UringSqpoll => {
-            let flags = polled.flags | flags::SQPOLL;
-            ring(RingSetup { flags, poller_cpu: other_cpu, ..polled }, file)
-        }
+        EngineKind::UringSqpoll => ring(RingSetup { flags: polled.flags | flags::SQPOLL, ..polled }, file),
         EngineKind::UringIopoll => ring(RingSetup { flags: polled.flags | flags::IOPOLL, ..polled }, file),
     }
 }

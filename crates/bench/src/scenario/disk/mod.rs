@@ -221,7 +221,8 @@ fn target(bench: &Bench, options: &DiskOptions) -> Result<DataFile, Failure> {
         if bytes < u64::from(bare::BLOCK_BYTES_MAX) {
             return Err(Failure::Usage(format!("--file {}: smaller than 1m", path.display())));
         }
-        return Ok(DataFile { path: path.clone(), bytes });
+        // fio is started in another working directory.
+        return Ok(DataFile { path: std::path::absolute(path).map_err(failure)?, bytes });
     }
     let bytes = options.size.unwrap_or(match bench.scale {
         Scale::Instant => 8 << 20,

@@ -165,7 +165,7 @@ fn execute(assignment: &Assignment) -> Result<JobOutcome, String> {
             let work = |thread: u32, prepared: &dyn Fn()| {
                 let queue = open(job).and_then(|file| {
                     let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
-                    engines::queue(job.engine, file.into(), depth, job.block_bytes, None)
+                    engines::queue(job.engine, file.into(), depth, job.block_bytes)
                 });
                 prepared();
                 drive::drive(queue?.as_mut(), job, first + thread)

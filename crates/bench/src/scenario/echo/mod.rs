@@ -394,24 +394,21 @@ impl EchoReport<'_> {
         [ranking("message", self.most())].into_iter().chain(accepts).collect()
     }
 
-    /// Plots rates and latencies by connections.
+    /// Plots the rate by connections, and latencies by percentile.
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
         let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
         let lines = under(&comparison::rows(&VARIANTS), &messages);
-        let plot = |id: &str, what: &str, figure: Figure, name: &str, unit: &str| {
-            let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
-            let title = format!("Echo of {bytes} bytes: {what}");
-            self.measurements.plot((id, &title), x, (figure, axis(name, unit, AxisScale::Linear)), &lines)
-        };
+        let rates = self.measurements.plot(
+            ("echo-messages", &format!("Echo of {bytes} bytes: messages per second")),
+            ("connections", axis("connections", "", AxisScale::Logarithmic)),
+            (RATE, axis("messages", RATE.unit, AxisScale::Linear)),
+            &lines,
+        );
         let point = EchoPoints::at(bytes, self.points.middle_connections());
         let title = format!("Echo of {}: latency by percentile", point.words());
         let curves = under(&lines, &at([("connections", &point.connections)]));
-        vec![
-            plot("echo-messages", "messages per second", RATE, "messages", "1/s"),
-            plot("echo-cpu", "CPU time of the server", CPU, "CPU", "us/message"),
-            self.measurements.curves(("echo-percentiles", &title), "us", &curves),
-        ]
+        vec![rates, self.measurements.curves(("echo-percentiles", &title), "us", &curves)]
     }
 
     /// Returns the finding about the gain. If the server is the limit, its rate is inversely proportional to its CPU

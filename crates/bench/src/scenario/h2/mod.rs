@@ -194,14 +194,15 @@ fn measure(
     cases: &[H2Case],
     configuration: impl Fn(&Variant, &Instance, u16) -> String,
 ) -> Result<(), Failure> {
-    let place = ServerCpus::of_one_worker(bench, section);
     let tool = match Peer::H2load.find(bench) {
         Ok(tool) => tool,
         Err(missing) => {
-            section.skip("h2load", &missing.to_string());
+            // Under the names of the servers, so that their rows have the reason.
+            variants.iter().for_each(|variant| section.skip(variant.name, &missing.to_string()));
             return Ok(());
         }
     };
+    let place = ServerCpus::of_one_worker(bench, section);
     let load = Load::new(tool, bench, &place.split.load, bench.length(LENGTH))?;
     // HTTP/2 has a separate port beside the one for the readiness check.
     let mut ports = Vec::new();

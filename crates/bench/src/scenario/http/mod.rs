@@ -343,13 +343,14 @@ impl HttpReport<'_> {
     fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
         let lines = under(&comparison::rows(&[EPOLL, RING, NGINX]), &kept);
+        let workers = self.description(self.first());
         let plot = |id: &str, title: &str, figure: Figure, name: &str, scale| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
-            let title = format!("{title}, long connections, one worker");
+            let title = format!("{title}, long connections, {workers}");
             self.measurements.plot((id, &title), x, (figure, axis(name, figure.unit, scale)), &lines)
         };
         let middle = self.points.connections[self.points.connections.len() / 2];
-        let title = format!("Latency by percentile, {middle} long connections, one worker");
+        let title = format!("Latency by percentile, {middle} long connections, {workers}");
         let curves = under(&lines, &at([("connections", &middle)]));
         vec![
             plot("http-requests", "Requests per second", RATE, "requests", AxisScale::Linear),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::Args;
 
 use self::slow::{SlowDisk, WaitingClients};
-use super::comparison::{self, Compared, LabelledRun, READY, Text, Variant, of};
+use super::comparison::{self, Compared, Measured, READY, Text, Variant, of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, Rows, at, disturbance_columns, figure, finding};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
@@ -29,9 +29,9 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::Split;
-use crate::peers::server::{Instance, Server};
+use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Finding, Results, Run, Section, Table, Verdict};
+use crate::report::model::{Finding, Results, Section, Table, Verdict};
 
 /// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
@@ -109,6 +109,12 @@ impl Probe {
     }
 }
 
+/// Returns the labels of the results of a round.
+fn labels(variant: &Variant) -> Vec<Labels> {
+    let when = |when: &'static str| PROBES.map(|what| of(variant, &what.labels(when)));
+    ["alone", "beside"].map(when).concat()
+}
+
 impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
     const SECONDS: u32 = 120;
@@ -140,24 +146,31 @@ impl Scenario for IsolateOptions {
             section.skip(variant.name, why);
         }
         let warm = warm.display().to_string();
-        comparison::measure_all(bench, section, &mut variants, |(variant, program), round, section| {
-            bench.progress(format_args!("isolate: {}, round {}", variant.name, round + 1));
-            // A new cgroup for each server: reads of the previous server must not count against this one.
-            let group = disk.group()?;
-            let mut conditions = place.conditions();
-            conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
-            let server = Server::start(bench, variant.name, program, &conditions, |instance| {
-                configuration(variant, instance, &disk, &warm)
-            })?;
-            section.configure(variant.name, server.configuration());
-            let (variant, split, connections) = (*variant, &place.split, self.connections);
-            let mut subject = IsolateServer { bench, variant, server, split, connections };
-            let measured = subject.measure(&disk, group.as_ref(), stuck);
-            // Lifting the limit completes the queued reads, so that the server can exit.
-            disk.restore(group.as_ref())?;
-            subject.server.end();
-            measured
-        })?;
+        let labels = |(variant, _): &(Variant, Program)| labels(variant);
+        comparison::measure_all(
+            bench,
+            section,
+            &mut variants,
+            labels,
+            |(variant, program), round, section| {
+                bench.progress(format_args!("isolate: {}, round {}", variant.name, round + 1));
+                // A new cgroup for each server: reads of the previous server must not count against this one.
+                let group = disk.group()?;
+                let mut conditions = place.conditions();
+                conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
+                let server = Server::start(bench, variant.name, program, &conditions, |instance| {
+                    configuration(variant, instance, &disk, &warm)
+                })?;
+                section.configure(variant.name, server.configuration());
+                let (split, connections) = (&place.split, self.connections);
+                let mut subject = IsolateServer { bench, server, split, connections };
+                let measured = subject.measure(&disk, group.as_ref(), stuck);
+                // Lifting the limit completes the queued reads, so that the server can exit.
+                disk.restore(group.as_ref())?;
+                subject.server.end();
+                measured
+            },
+        )?;
         let measured = variants.iter().map(|(variant, _)| *variant).collect::<Vec<_>>();
         let results = results(Measurements::of(section), &measured, stuck);
         section.add_results(results);
@@ -230,41 +243,39 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
 /// A server under measurement.
 struct IsolateServer<'a> {
     bench: &'a Bench,
-    variant: Variant,
     server: Server,
     split: &'a Split,
     connections: u32,
 }
 
 impl IsolateServer<'_> {
-    /// Makes one measurement, without and with blocked requests.
+    /// Makes one measurement, without and with blocked requests. The results are in the order of [`labels`].
     fn measure(
         &mut self,
         disk: &SlowDisk,
         group: Option<&crate::method::cgroup::Group>,
         stuck: u32,
-    ) -> Result<Vec<LabelledRun>, Failure> {
+    ) -> Result<Vec<Measured>, Failure> {
         // First-time costs must not be attributed to the slow disk.
         for what in PROBES {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
-        let mut filed = Vec::new();
+        let mut measured = Vec::new();
         for what in PROBES {
-            filed.push((of(&self.variant, &what.labels("alone")), self.load(what)?));
+            measured.push(self.load(what)?);
         }
         // Connected before the disk becomes slow, so that only the disk delays these clients.
         let clients = WaitingClients::connect(self.server.address(), stuck)?;
         disk.slow_down(group)?;
         clients.send_requests()?;
         for what in PROBES {
-            filed.push((of(&self.variant, &what.labels("beside")), self.load(what)?));
+            measured.push(self.load(what)?);
         }
         let answered = clients.responded() as f64;
-        for (_, run) in filed.iter_mut().skip(PROBES.len()) {
-            let run = run.iter_mut();
-            run.for_each(|run| run.set("stuck_answered", answered));
+        for run in measured.iter_mut().skip(PROBES.len()).flatten() {
+            run.set("stuck_answered", answered);
         }
-        Ok(filed)
+        Ok(measured)
     }
 
     /// Returns a load with few connections: its own queueing would hide the slow disk's effect.
@@ -276,7 +287,7 @@ impl IsolateServer<'_> {
     }
 
     /// Runs the load. A server that does not respond is a result instead of an error of the run.
-    fn load(&mut self, what: Probe) -> Result<Result<Run, String>, Failure> {
+    fn load(&mut self, what: Probe) -> Result<Measured, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
             Ok(served) if served.outcome.tally.responses == 0 => Ok(Err(unanswered(&plan))),

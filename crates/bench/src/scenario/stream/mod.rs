@@ -22,14 +22,14 @@ use clap::Args;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, at, axis, figure, finding_of_cases};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
 use super::served::ServerCpus;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::pin;
 use crate::peers::server::{Instance, Server};
-use crate::report::model::{AxisScale, Results, Run, Section};
+use crate::report::model::{Results, Run, Section};
 use client::StreamTimes;
 
 /// Options of `bench stream`.
@@ -84,8 +84,7 @@ impl StreamKind {
     }
 
     fn labels(self) -> Labels {
-        let place = KINDS.iter().position(|one| *one == self).unwrap_or_default() + 1;
-        at([("kind", &self.name), ("number of the kind", &place)])
+        at([("kind", &self.name)])
     }
 
     fn is_chunked(self) -> bool {
@@ -176,7 +175,7 @@ fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
     values.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns a table of all kinds, a plot of p99 by kind, and a finding.
+/// Returns a table of all kinds, rankings, and a finding.
 fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     let row = |kind: StreamKind, variant: Variant| {
         (format!("{}: {}", kind.name, variant.name), of(&variant, &kind.labels()))
@@ -186,12 +185,6 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
     let title = format!("A piece every 10 ms, one worker, {streams} concurrent streams");
     let table = measurements.table(&title, &rows, &columns);
-    let plot = measurements.plot(
-        ("stream-delay", "Delay of a piece, p99, by kind of response in the order of the table"),
-        ("number of the kind", axis("kind", "", AxisScale::Linear)),
-        (DELAY_P99, axis("delay", "us", AxisScale::Logarithmic)),
-        &comparison::rows(&SERVERS),
-    );
     // These delays are what users of event streams and token streams notice.
     let ours = KINDS.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
     let ours = ours.map(|(kind, variant)| {
@@ -206,9 +199,9 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     };
     Results {
         tables: vec![table],
-        plots: vec![plot],
         findings: vec![finding_of_cases(claim, "As a ratio to nginx: ", &said, "nginx was not measured.")],
         rankings: [PROXIED, WEB_SOCKET].map(ranking).into(),
+        ..Results::default()
     }
 }
 
