@@ -369,11 +369,23 @@ impl<'a> Task<'a> {
             }
             Ok(None) => self.query_at = None,
             Err(error) => {
-                if account.client.is_none() {
-                    *unavailable = Some(schedule::pause(1, random_fraction()));
-                }
+                self.postpone_query(&error, account, unavailable);
                 host.log(Level::Info, &format!("acme: no renewal information for {shown}: {error}"));
             }
+        }
+    }
+
+    /// Postpones the next query after a failure. If the CA cannot be used at all, its other certificates wait too.
+    fn postpone_query(
+        &mut self,
+        error: &AcmeError,
+        account: &Account<'a>,
+        unavailable: &mut Option<Duration>,
+    ) {
+        let retry_after = error.retry_after().unwrap_or_default();
+        self.query_at = Some(after(QUERY_TIME.max(retry_after)));
+        if account.client.is_none() {
+            *unavailable = Some(schedule::pause(1, random_fraction()).max(retry_after));
         }
     }
 }
@@ -502,16 +514,37 @@ mod tests {
         Task::new(0, issuer, &issuer.orders[0], &[])
     }
 
+    /// Returns a CA's error with `Retry-After`.
+    fn rate_limited(retry_after: Duration) -> AcmeError {
+        let (kind, detail) = ("rateLimited".to_owned(), String::new());
+        AcmeError::Problem(Problem { kind, detail, status: 429, retry_after: Some(retry_after) })
+    }
+
+    #[test]
+    fn a_query_for_the_renewal_obeys_retry_after() {
+        let issuer = issuer("query");
+        let mut task = task(&issuer);
+        let account = Account { issuer: &issuer, state: None, client: None, key: None };
+        let (start, mut unavailable) = (now(), None);
+        task.postpone_query(&AcmeError::HostExited, &account, &mut unavailable);
+        assert!(task.query_at.is_some_and(|at| at >= start + 6 * 3600), "{:?} {start}", task.query_at);
+        assert!(unavailable.is_some_and(|pause| pause < QUERY_TIME), "{unavailable:?}");
+        let days = 3 * 86_400;
+        let retry_after = Duration::from_secs(days as u64);
+        task.postpone_query(&rate_limited(retry_after), &account, &mut unavailable);
+        assert!(task.query_at.is_some_and(|at| at >= start + days), "{:?} {start}", task.query_at);
+        assert_eq!(unavailable, Some(retry_after));
+    }
+
     #[test]
     fn a_window_for_the_renewal_does_not_end_a_pause() {
         let issuer = issuer("pause");
         let mut task = task(&issuer);
         let days = 3 * 86_400;
-        let retry_after = Some(Duration::from_secs(days as u64));
-        let (kind, detail) = ("rateLimited".to_owned(), String::new());
-        let error = AcmeError::Problem(Problem { kind, detail, status: 429, retry_after });
+        let retry_after = Duration::from_secs(days as u64);
+        let error = rate_limited(retry_after);
         let start = now();
-        assert_eq!(Some(task.pause(&error)), retry_after, "it is not limited to a day");
+        assert_eq!(task.pause(&error), retry_after, "it is not limited to a day");
         // The CA's window has begun.
         task.renew_at(now());
         assert!(task.due >= start + days, "{} {start}", task.due);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | file | nothing, file or link | MOVE: a rename. COPY: a copy in the same directory, then a rename |
 //! | directory | nothing | MOVE: a rename; to another file system a complete COPY and a removal. COPY: a new directory, into which the tree is copied |
-//! | directory | anything, `Overwrite` not `F` | the destination is removed first |
+//! | directory | anything, `Overwrite` not `F` | COPY: the destination is removed first. MOVE: it gets a temporary name, and is removed last |
 //! | any | itself, or one path below the other | 403 |
 
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use io::Errno;
 use io::op::Stat;
 use rustix::fs::FileType;
 
-use super::tree::{Disk, OperationError};
+use super::tree::{Disk, OperationError, temp_path_of};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
 use exchange::phases::Step;
@@ -230,43 +230,81 @@ impl Job<'_> {
         }
     }
 
-    /// Relocates a collection. The destination is removed first, so after a later failure it does not exist.
+    /// Relocates a collection. COPY removes the destination first, so after a later failure the destination does not exist.
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         if !request.uri.ends_with(b"/") {
             let uri = request.uri.escape_ascii();
             return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
         }
+        if earlier.as_ref().is_some_and(is_directory) {
+            self.check_real_paths().await?;
+        }
+        let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
+        if request.method == Method::Move {
+            return self.move_tree(from, stat, earlier).await;
+        }
         match earlier {
-            Some(earlier) if is_directory(&earlier) => {
-                self.check_real_paths().await?;
-                disk.remove_tree(request, &self.to).await?;
-            }
+            Some(earlier) if is_directory(&earlier) => disk.remove_tree(request, &self.to).await?,
             Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.log(request, 404))?,
             None => {}
         }
-        let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
+        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
+        disk.copy_tree(request, from, &self.to).await?;
+        Ok(Step::Status(201))
+    }
+
+    /// Moves a collection. The earlier destination has a temporary name until the new one is complete, so that a failure does not
+    /// remove it. A crash in between leaves the temporary name.
+    async fn move_tree(&self, from: &[u8], stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
+        let (request, disk) = (self.request, &self.disk);
+        let aside = temp_path_of(&self.to);
+        if earlier.is_some() {
+            disk.rename(&self.to, &aside).await.map_err(|trouble| trouble.log(request, 404))?;
+        }
         // The trailing slash is retained: for a link it means the target of the link.
-        if request.method == Method::Move {
-            match disk.rename(&self.from, &self.to).await {
-                Ok(()) => return Ok(Step::Status(201)),
-                // The destination is on another file system.
-                Err(OperationError { errno: Errno::XDEV, .. }) => {}
-                // The destination is below the source, through a link.
-                Err(OperationError { errno: Errno::INVAL, .. }) => {
-                    return Err(self.refusal(403, "collection "));
+        let renamed = disk.rename(&self.from, &self.to).await;
+        // The destination is on another file system.
+        let is_copied = matches!(renamed, Err(OperationError { errno: Errno::XDEV, .. }));
+        let moved = match renamed {
+            Ok(()) => Ok(()),
+            Err(_) if is_copied => self.copy_complete_tree(from, stat).await,
+            // The destination is below the source, through a link.
+            Err(OperationError { errno: Errno::INVAL, .. }) => Err(self.refusal(403, "collection ")),
+            Err(trouble) => Err(trouble.log(request, 404)),
+        };
+        if let Some(earlier) = earlier {
+            let settled = match moved {
+                Err(_) => disk.rename(&aside, &self.to).await,
+                Ok(()) if is_directory(&earlier) => {
+                    // The function logs its failures.
+                    let _ = disk.remove_tree(request, &aside).await;
+                    Ok(())
                 }
-                Err(trouble) => return Err(trouble.log(request, 404)),
+                Ok(()) => disk.unlink(&aside).await,
+            };
+            if let Err(trouble) = settled {
+                trouble.log(request, 404);
             }
         }
-        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
-        let failed = disk.copy_tree(request, from, &self.to).await?;
-        if request.method == Method::Move {
-            // Files that could not be copied exist only in the source.
-            failed.map_or(Ok(()), Err)?;
+        moved?;
+        if is_copied {
             disk.remove_tree(request, from).await?;
         }
         Ok(Step::Status(201))
+    }
+
+    /// Copies a collection to another file system. An incomplete copy is removed, because the source remains.
+    async fn copy_complete_tree(&self, from: &[u8], stat: &Stat) -> Result<(), u16> {
+        let (request, disk) = (self.request, &self.disk);
+        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
+        match disk.copy_tree(request, from, &self.to).await.unwrap_or_else(Some) {
+            None => Ok(()),
+            Some(status) => {
+                let _ = disk.remove_tree(request, &self.to).await;
+                Err(status)
+            }
+        }
     }
 
     /// Relocates a file. As in nginx, the status does not depend on whether the destination existed.

@@ -288,9 +288,9 @@ impl Disk {
                 }
             }
         }
-        // Last, because creating entries in a directory changes its time.
+        // Last, because creating entries in a directory changes its time. The copy is complete without these times.
         for (path, modified) in times {
-            failed = failed.or(log_failure(request, dress(path, None, modified).await));
+            log_failure(request, dress(path, None, modified).await);
         }
         Ok(failed)
     }
@@ -378,7 +378,10 @@ impl Disk {
         }
         match done {
             Err(OperationError { errno: Errno::XDEV, .. }) => {
-                self.copy_file(request, (stat, Some(stat.mode & 0o7777)), from, to).await?;
+                // The permissions of a link are not those of its file, which is copied.
+                let is_link = FileType::from_raw_mode(stat.mode) == FileType::Symlink;
+                let mode = (!is_link).then_some(stat.mode & 0o7777);
+                self.copy_file(request, (stat, mode), from, to).await?;
                 self.unlink(from).await
             }
             done => done,
@@ -386,8 +389,8 @@ impl Disk {
     }
 }
 
-/// Returns the temporary name of a copy, which is in the same directory so that a rename is atomic.
-fn temp_path_of(path: &[u8]) -> Vec<u8> {
+/// Returns a temporary name in the same directory, so that a rename is atomic.
+pub(super) fn temp_path_of(path: &[u8]) -> Vec<u8> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     [path, format!(".{}-{number:010}", std::process::id()).as_bytes()].concat()
 }

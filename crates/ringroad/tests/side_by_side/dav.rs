@@ -457,20 +457,38 @@ fn a_move_that_cannot_be_complete_preserves_the_source() {
     let site = shown(&ours.site);
     assert!(run("/dir/", "/dirlink/in/").starts_with("403"));
     assert!(run("/dirlink/", "/new/").starts_with("404"));
-    assert_eq!(shown(&ours.site), site);
+    assert!(run("/dirlink/", "/other/").starts_with("404"));
+    assert_eq!(shown(&ours.site), site, "the source and an existing destination");
     let Some(other) = TempDir::on_other_filesystem("dav-other") else { return };
     symlink(other.path(), ours.site.join("far")).expect("a link");
-    let site = shown(&ours.site);
+    fs::create_dir(other.path().join("new")).expect("a directory");
+    fs::write(other.path().join("new/old.txt"), "old").expect("a file");
+    let (site, far) = (shown(&ours.site), shown(other.path()));
     // `copy_tree` omits links to directories.
     symlink("sub", ours.site.join("dir/omitted")).expect("a link");
     assert!(run("/dir/", "/far/new/").starts_with("500"));
     fs::remove_file(ours.site.join("dir/omitted")).expect("it is preserved");
     age(&ours.site.join("dir"));
-    assert_eq!(shown(&ours.site), site);
+    assert_eq!((shown(&ours.site), shown(other.path())), (site, far));
     assert!(run("/dir/", "/far/new/").starts_with("201"));
-    assert!(!ours.site.join("dir").exists());
+    assert!(!ours.site.join("dir").exists() && !other.path().join("new/old.txt").exists());
+    assert_eq!(fs::read_dir(other.path()).expect("a directory").count(), 1, "no temporary names");
     let leaf = other.path().join("new/sub/deeper/four.txt");
     assert_eq!(fs::read_to_string(leaf).expect("it is moved"), "four");
+}
+
+#[test]
+fn a_link_is_moved_to_another_file_system_as_its_file() {
+    let Some(other) = TempDir::on_other_filesystem("dav-other-link") else { return };
+    let ours = Side::start("dav-far-link", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    plant(&ours.site);
+    symlink(other.path(), ours.site.join("far")).expect("a link");
+    assert!(case("MOVE", "/link").field("Destination", "/far/new").send(&ours.server).starts_with("204"));
+    let new = other.path().join("new");
+    assert_eq!(fs::read_to_string(&new).expect("it is moved"), "alpha");
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions();
+    assert_eq!(mode(&new), mode(&ours.site.join("a.txt")));
+    assert!(fs::symlink_metadata(ours.site.join("link")).is_err());
 }
 
 #[test]

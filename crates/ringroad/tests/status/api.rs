@@ -285,6 +285,8 @@ http {
         location / { proxy_pass http://back; }
         location /hashed { proxy_pass http://hashed; }
         location /api { api write=on; client_body_in_file_only clean; }
+        location /mirrored { api write=on; client_body_in_file_only clean; mirror /copy; }
+        location /copy { return 204; }
     }
 }
 ";
@@ -330,6 +332,13 @@ fn accepted_changes_are_read_again_after_a_reload() {
     site.server.reload();
     site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
     assert_eq!(site.json("http/upstreams/back/servers")[0]["server"], json!("unix:/my app;x.sock"));
+    // The copy of a mirrored request has the same body.
+    let mirrored = "/mirrored/9/http/upstreams/hashed/servers";
+    assert_eq!(add(mirrored, r#"{"server": "10.0.0.3:80"}"#), 201);
+    // The files of the bodies are removed after the responses.
+    let bodies = site.server.path("client_body_temp");
+    let no_files = || std::fs::read_dir(&bodies).is_ok_and(|mut files| files.next().is_none()).then_some(());
+    wait::until("the end of the files", Deadline::default(), no_files).expect("they are removed");
 }
 
 #[test]

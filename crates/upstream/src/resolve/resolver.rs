@@ -59,6 +59,7 @@ struct Entry {
 /// A lookup in flight.
 struct NameLookup {
     started: Instant,
+    /// The result; nothing if no name server responded within the complete time of the lookup.
     outcome: OnceLock<Result<Addresses, Unresolved>>,
     done: Watcher,
 }
@@ -150,7 +151,9 @@ impl Resolver {
                 LookupStart::Joined(lookup, stale) => (lookup, stale, false),
                 LookupStart::Leader(lookup, done, stale) => {
                     let (resolver, name, lookup_too) = (Arc::clone(self), name.clone(), Arc::clone(&lookup));
-                    rt::spawn(async move { resolver.lead(name, lookup_too, done, deadline).await });
+                    // A complete timeout, even if this request ends earlier: other requests wait for the lookup too.
+                    let until = rt::now() + timeout;
+                    rt::spawn(async move { resolver.lead(name, lookup_too, done, until).await });
                     (lookup, stale, true)
                 }
             };
@@ -160,17 +163,18 @@ impl Resolver {
                 None => deadline,
             });
             let outcome = match timer.limit(lookup.done.above(0)).await {
-                Ok(_) => lookup.outcome.get().cloned().unwrap_or(Err(Unresolved::TimedOut)),
-                Err(rt::Elapsed) => Err(Unresolved::TimedOut),
+                Ok(_) => lookup.outcome.get().cloned(),
+                Err(rt::Elapsed) => None,
             };
             match (outcome, stale) {
                 // A negative response counts as a response.
-                (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => {
-                    return Ok(stale);
-                }
-                // The timeout of the request that began the lookup was shorter.
-                (Err(Unresolved::TimedOut), None) if !is_leader && rt::now() < deadline => {}
-                (outcome, _) => return outcome,
+                (
+                    None | Some(Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..))),
+                    Some(stale),
+                ) => return Ok(stale),
+                // The time of the lookup began before this request, or its timeout was shorter.
+                (None, None) if !is_leader && rt::now() < deadline => {}
+                (outcome, _) => return outcome.unwrap_or(Err(Unresolved::TimedOut)),
             }
         }
     }
@@ -181,10 +185,13 @@ impl Resolver {
         name: Name,
         lookup: Arc<NameLookup>,
         done: LookupDone,
-        deadline: Instant,
+        until: Instant,
     ) {
         let ending = Ending { resolver: &self, name: &name, lookup: &lookup, _done: done };
-        let found = self.addresses(&name, deadline).await;
+        let found = self.addresses(&name, until).await;
+        if matches!(found, Err(Unresolved::TimedOut)) && rt::now() >= until {
+            return;
+        }
         let outcome = found.map(|(addresses, ttl)| (addresses.into(), rt::now() + ttl));
         // Only this task sets it.
         let _ = ending.lookup.outcome.set(outcome);

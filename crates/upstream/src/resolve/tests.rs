@@ -143,6 +143,30 @@ fn a_short_timeout_does_not_fail_another_request() {
     });
 }
 
+/// A request that waits when a lookup ends begins the next lookup, which has a complete timeout too.
+#[test]
+fn silent_name_servers_are_queried_once_per_timeout() {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    let dns = DnsServer::start();
+    dns.set("a", Kind::A, Answer::Lost);
+    let resolver = of(&dns, "ipv6=off");
+    let elapsed = run(async {
+        let start = rt::now();
+        let requests = (0..60u32).map(|number| {
+            let resolver = &resolver;
+            async move {
+                rt::sleep_until(start + number * Duration::from_millis(5)).await;
+                resolver.find(b"a", TIMEOUT).await.err()
+            }
+        });
+        assert_eq!(rt::join_all(requests).await, [Some(Unresolved::TimedOut); 60]);
+        rt::now() - start
+    });
+    // The time between two lookups is at least the timeout, also on a slow machine.
+    let lookups_max = elapsed.as_millis() / TIMEOUT.as_millis() + 1;
+    assert!(dns.count("a", Kind::A) as u128 <= lookups_max, "{} > {lookups_max}", dns.count("a", Kind::A));
+}
+
 #[test]
 fn targets_of_a_service_are_resolved_concurrently() {
     let (dns, gate) = (DnsServer::start(), Gate::new());

@@ -1,8 +1,7 @@
 //! Changes to the servers of upstream groups: `http/upstreams/NAME/servers`, optionally followed by a server's number.
 
-use std::rc::Rc;
-
 use conf::value;
+use io::op::DeviceId;
 use serde_json::{Map, Value};
 use upstream::peers::Group;
 use upstream::peers::address::Url;
@@ -66,17 +65,25 @@ fn number(id: &str) -> Result<u32, Fault> {
     id.parse().map_err(|_| NO_SERVER)
 }
 
-/// Returns the body, which may be in a file.
-pub(super) async fn body(request: &mut Request) -> Result<Vec<u8>, Fault> {
-    let Some(mut body) = request.body.take() else { return Ok(Vec::new()) };
+/// Returns the body, which may be in a file. It remains in the request, for `mirror`, the log and the removal of the file.
+pub(super) async fn body(request: &Request) -> Result<Vec<u8>, Fault> {
+    let Some(body) = request.body.clone() else { return Ok(Vec::new()) };
     if body.byte_count() > BODY_MAX {
         return Err(TOO_LARGE);
     }
-    let (mut bytes, mut taken) = (Vec::new(), 0);
-    let body = Rc::get_mut(&mut body).ok_or(UNREADABLE)?;
-    body.seal();
-    while let Some(piece) = body.next_piece(&mut taken).await.map_err(|_| UNREADABLE)? {
-        bytes.extend_from_slice(piece.bytes());
+    let mut bytes = Vec::new();
+    let Some((file, len, via)) = body.file() else {
+        body.push_to(&mut bytes);
+        return Ok(bytes);
+    };
+    let mut offset = 0;
+    while offset < len {
+        let left = len - offset;
+        let buf = rt::pool().get(left as usize).ok_or(UNREADABLE)?;
+        let (read, buf) = file.read_at(offset, left as u32, buf, DeviceId::default(), via).await;
+        let (Ok(count @ 1..), Some(buf)) = (read, buf) else { return Err(UNREADABLE) };
+        offset += u64::from(count);
+        bytes.extend_from_slice(&buf);
     }
     Ok(bytes)
 }
