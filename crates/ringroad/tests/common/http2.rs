@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use http::h2::hpack::{Decoder, NeverIndexed};
 use testkit::Server;
+use testkit::wait::DEFAULT_LIMIT;
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -24,9 +24,6 @@ pub(crate) const END: u8 = 1;
 pub(crate) const WHOLE: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Timeout for a frame.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) type Fields = Vec<(String, String)>;
 
@@ -123,7 +120,7 @@ pub(crate) fn connect(server: &Server) -> Http2<TcpStream> {
 /// Like [`connect`], with a SETTINGS payload.
 pub(crate) fn connect_with(server: &Server, settings: &[u8]) -> Http2<TcpStream> {
     let stream = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(DEFAULT_LIMIT)).expect("a socket");
     stream.set_nodelay(true).expect("a socket");
     Http2::over(stream, settings)
 }

@@ -6,16 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use http::h2::hpack::{Decoder, NeverIndexed};
+use testkit::wait::DEFAULT_LIMIT;
 
 use super::http2::{
     CONTINUATION, DATA, END, Fields, HEADERS, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame,
 };
-
-/// Timeout for a frame.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Initial window in bytes, before any SETTINGS.
 const FIRST_WINDOW: u64 = 65_535;
@@ -85,11 +82,12 @@ impl Http2Origin {
         let thread = std::thread::spawn(move || {
             let mut workers = Vec::new();
             for stream in listener.incoming().map_while(Result::ok) {
+                // Pushed before the check, so that `stop` shuts down every connection that is served.
+                streams.lock().expect("no panic").push(stream.try_clone().expect("a descriptor"));
                 if ends.load(Ordering::Relaxed) {
                     break;
                 }
                 let number = counts.fetch_add(1, Ordering::Relaxed);
-                streams.lock().expect("no panic").push(stream.try_clone().expect("a descriptor"));
                 let (script, settings) = (Arc::clone(&script), settings.clone());
                 workers.push(std::thread::spawn(move || {
                     let mut conn = Conn::new(stream, number);
@@ -149,7 +147,7 @@ impl Drop for Http2Origin {
 
 impl Conn {
     fn new(stream: TcpStream, number: usize) -> Conn {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(DEFAULT_LIMIT)).expect("a socket");
         stream.set_nodelay(true).expect("a socket");
         Conn {
             stream,

@@ -43,7 +43,8 @@ http {
                        proxy_pass http://app;
                        location /cache/grpc/ { grpc_pass grpc://app; } }
     location /grpc/ { grpc_pass grpc://app; grpc_set_header X set; }
-    location /status/ { grpc_error_status on; grpc_pass grpc://app; grpc_read_timeout 300ms;
+    location /status/ { grpc_error_status on; grpc_pass grpc://app;
+                        location /status/silent { grpc_read_timeout 300ms; grpc_pass grpc://app; }
                         location /status/denied/ { deny all; } }
     location /deadline/ { grpc_deadline on; grpc_pass grpc://app; }
     location /deadline/two/ { grpc_deadline on; grpc_pass grpc://two; }
@@ -161,8 +162,8 @@ fn responses_without_a_body_and_interim_responses_pass() {
 #[test]
 fn concurrent_requests_share_a_connection_as_the_server_allows() {
     let most = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&most);
-    // The first connection gets responses once it has four concurrent requests.
+    let (seen, beside) = (Arc::clone(&most), AtomicUsize::new(0));
+    // The first connection gets responses once it has four concurrent requests, and others have the remaining two.
     let app = Http2Origin::start(&setting(3, 4), move |conn| {
         let wants = |conn: &Conn| match conn.requests.values().next() {
             Some(first) if conn.number == 0 && first.path() == "/held" => conn.requests.len() >= 4,
@@ -170,6 +171,13 @@ fn concurrent_requests_share_a_connection_as_the_server_allows() {
         };
         while conn.until(wants) {
             seen.fetch_max(conn.requests.len(), Ordering::Relaxed);
+            let held = conn.requests.values().filter(|asked| asked.path() == "/held").count();
+            if conn.number > 0 {
+                beside.fetch_add(held, Ordering::Relaxed);
+            } else if held > 0 {
+                let are_there = || (beside.load(Ordering::Relaxed) >= 2).then_some(());
+                wait::until("the other two", Deadline::default(), are_there).expect("other connections");
+            }
             for (_, asked) in std::mem::take(&mut conn.requests) {
                 echo(conn, &asked);
             }

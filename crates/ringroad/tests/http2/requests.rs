@@ -134,7 +134,7 @@ fn with_tls(listen: &str, server: &str, (pem, key): (&str, &str)) -> Server {
 
 fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
     let socket = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    socket.set_read_timeout(Some(testkit::wait::DEFAULT_LIMIT)).expect("a socket");
     let name = ServerName::try_from("a.test").expect("a name");
     let connection = ClientConnection::new(Arc::clone(clients), name).expect("a client");
     let mut tls = StreamOwned::new(connection, socket);
@@ -580,7 +580,7 @@ fn a_silent_client_times_out() {
 /// PING frames do not extend the time for the first request, nor that of an idle connection.
 #[test]
 fn frames_without_a_request_do_not_extend_timeouts() {
-    let text = "client_header_timeout 300ms; keepalive_timeout 300ms; location / { return 200 x; }";
+    let text = "client_header_timeout 2s; keepalive_timeout 2s; location / { return 200 x; }";
     for requests in 0..2 {
         let server = start(text);
         let mut client = http2::connect(&server);
@@ -597,7 +597,7 @@ fn frames_without_a_request_do_not_extend_timeouts() {
 /// The time for a header section applies to a frame that arrives byte by byte.
 #[test]
 fn a_header_section_in_slow_pieces_times_out() {
-    let text = "client_header_timeout 300ms; keepalive_timeout 1h; location / { return 200 x; }";
+    let text = "client_header_timeout 2s; keepalive_timeout 1h; location / { return 200 x; }";
     for requests in 0..2 {
         let server = start(text);
         let mut client = http2::connect(&server);
@@ -683,6 +683,9 @@ fn a_new_connection_of_a_leaving_server_serves_a_request() {
     let server = serve(&format!("shutdown_delay 1h; {text}"));
     server.signal(Signal::QUIT);
     server.wait_for_log("readiness checks fail", Deadline::default());
+    // The master logs this before it tells the worker.
+    let leaves = || (client(&server).get("/").field("connection") == Some("close")).then_some(());
+    testkit::wait::until("the worker", Deadline::default(), leaves).expect("it is told");
     for _ in 0..2 {
         let mut client = http2::connect(&server);
         client.settle();

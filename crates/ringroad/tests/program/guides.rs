@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::process::Command;
 use crate::control::BINARY;
 use rustix::process::Signal;
 use testkit::TempDir;
+use testkit::origin::reserved_port;
 use testkit::program::{Program, signal_process};
 use testkit::{Deadline, skip};
 
@@ -105,22 +106,21 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     fs::copy(profile, work.join("seccomp.json")).expect("packages have it beside the examples");
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
-    // Ports that are free now replace the fixed ports of the pages, which may be in use.
-    let free: BTreeMap<u16, TcpListener> =
-        PORTS.map(|port| (port, TcpListener::bind("127.0.0.1:0").expect("a free port"))).collect();
+    // These ports replace the fixed ports of the pages, which may be in use. All programs of the pages set SO_REUSEADDR.
+    let reserved: BTreeMap<u16, (OwnedFd, u16)> = PORTS.map(|port| (port, reserved_port())).collect();
     let mut script = String::from("set -eu\numask 022\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
     for (number, segment) in segments.iter().enumerate() {
         let _infallible = writeln!(script, "{{\n{}}} >out.{number} 2>&1 </dev/null", segment.commands);
     }
-    // Complete numbers are replaced: a free port may contain the digits of a fixed one.
+    // Complete numbers are replaced: a reserved port may contain the digits of a fixed one.
     let localised = |text: String| -> String {
         let (mut out, mut rest) = (String::with_capacity(text.len()), text.as_str());
         while let Some(start) = rest.find(|letter: char| letter.is_ascii_digit()) {
             let length = rest[start..].find(|letter: char| !letter.is_ascii_digit());
             let end = length.map_or(rest.len(), |length| start + length);
             out.push_str(&rest[..start]);
-            match rest[start..end].parse().ok().and_then(|port: u16| free.get(&port)) {
-                Some(here) => out.push_str(&here.local_addr().expect("it is bound").port().to_string()),
+            match rest[start..end].parse().ok().and_then(|port: u16| reserved.get(&port)) {
+                Some((_, here)) => out.push_str(&here.to_string()),
                 None => out.push_str(&rest[start..end]),
             }
             rest = &rest[end..];
@@ -141,7 +141,6 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
             expected: expected.into_iter().map(localised).collect(),
         })
         .collect();
-    drop(free);
     dir.write("script", &script);
     let daemons = Daemons(&work);
     let mut command = Command::new("bash");

@@ -23,7 +23,7 @@ http {
     location /stalled/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; client_body_timeout 300ms; }
     location /ws/ { proxy_pass http://@ORIGIN@;
        proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
-       location /ws/silent { proxy_pass http://@ORIGIN@; proxy_read_timeout 300ms; } }
+       location /ws/silent { proxy_pass http://@ORIGIN@; proxy_read_timeout 3s; } }
     location /protected/ { auth_request /auth; proxy_pass http://@ORIGIN@; }
     location = /auth { internal; proxy_pass http://@ORIGIN@/auth; proxy_pass_request_body off;
        proxy_set_header Content-Length ''; }
@@ -285,20 +285,24 @@ fn upgraded_connections_pass_bytes_in_both_directions() {
 }
 
 /// A message of several segments does not wait for the client's acknowledgement of the first segment: with this many
-/// messages, the waits would exceed the test's timeout.
+/// messages, the waits would exceed the time limit. A busy machine may exceed it too, so there are three attempts.
 #[test]
 fn long_messages_of_a_tunnel_are_sent_without_delay() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
-    let mut client = Client::connect(server.addr(0));
-    client.deadline(std::time::Duration::from_secs(30));
-    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-    assert_eq!(client.head().status, 101);
     let message = Content::new(3, 5000).bytes(0..5000);
-    for _ in 0..1000 {
-        client.send(&message);
-        assert_eq!(client.read_exact(message.len()), message);
-    }
+    let is_fast = |_| {
+        let mut client = Client::connect(server.addr(0));
+        client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        assert_eq!(client.head().status, 101);
+        let limit = Deadline::after(std::time::Duration::from_secs(30));
+        for _ in 0..1000 {
+            client.send(&message);
+            assert_eq!(client.read_exact(message.len()), message);
+        }
+        limit.left().is_some()
+    };
+    assert!((0..3).any(is_fast));
 }
 
 #[test]
@@ -362,15 +366,16 @@ fn subrequests_are_proxied() {
     assert_eq!(copy.body, b"both");
 }
 
-/// Starts an origin with a page that includes this many parts, which wait for the gate.
-fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
-    let gate = gate.clone();
+/// Starts an origin with a page that includes a part for each gate; the part waits there.
+fn page_of_parts(wait: &'static str, gates: Vec<Gate>) -> Origin {
+    let of_part = |part: usize| format!("<!--#include virtual=\"/page/part{part}\" {wait}-->");
+    let page: String = (0..gates.len()).map(of_part).collect();
     Origin::start(move |request| match request.target.strip_prefix("/page/part") {
-        Some(number) => Reply::text(format!("[{number}]")).wait_first(&gate),
-        None => {
-            let parts = (0..count).map(|part| format!("<!--#include virtual=\"/page/part{part}\" {wait}-->"));
-            Reply::text(parts.collect::<String>())
+        Some(number) => {
+            let part: usize = number.parse().expect("a number");
+            Reply::text(format!("[{part}]")).wait_first(&gates[part])
         }
+        None => Reply::text(&page),
     })
 }
 
@@ -378,7 +383,7 @@ fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
 #[test]
 fn includes_without_wait_run_concurrently() {
     let gate = Gate::new();
-    let origin = page_of_parts(3, "", &gate);
+    let origin = page_of_parts("", vec![gate.clone(); 3]);
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
     client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
@@ -390,7 +395,7 @@ fn includes_without_wait_run_concurrently() {
 #[test]
 fn includes_with_wait_run_sequentially() {
     let gate = Gate::new();
-    let origin = page_of_parts(5, "wait=\"yes\" ", &gate);
+    let origin = page_of_parts("wait=\"yes\" ", vec![gate.clone(); 5]);
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
     client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
@@ -405,24 +410,28 @@ fn includes_with_wait_run_sequentially() {
 /// A page with many parts has a bounded number of concurrent subrequests, and all of them in the end.
 #[test]
 fn concurrent_includes_are_limited() {
-    let gate = Gate::new();
-    let origin = page_of_parts(100, "", &gate);
+    // Sixteen parts may be in flight; so many wait at each gate.
+    let gates: Vec<Gate> = (0..6).map(|_| Gate::new()).collect();
+    let origin = page_of_parts("", (0..96).map(|part: usize| gates[part / 16].clone()).collect());
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
     client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
-    origin.wait_for("the page and as many parts as may be", |stats| stats.requests == 17);
-    gate.open();
-    let expected: String = (0..100).map(|part| format!("[{part}]")).collect();
+    for (index, gate) in gates.iter().enumerate() {
+        gate.wait_reached_by(16);
+        // A further part would be requested before this request.
+        assert_eq!(Client::connect(server.addr(0)).get("/").status, 200);
+        assert!(gates[index + 1..].iter().all(|later| later.arrived() == 0), "group {index}");
+        gate.open();
+    }
+    let expected: String = (0..96).map(|part| format!("[{part}]")).collect();
     assert_eq!(client.response().text(), expected);
-    // The origin may record the page's end after that.
-    assert!(origin.stats().in_flight_max <= 17, "{:?}", origin.stats());
 }
 
 /// The pending subrequests of a client that disconnects are cancelled.
 #[test]
 fn includes_are_cancelled_when_their_client_disconnects() {
     let gate = Gate::new();
-    let origin = page_of_parts(3, "", &gate);
+    let origin = page_of_parts("", vec![gate.clone(); 3]);
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
     client.send(testkit::client::request_bytes("GET", "/page/index", &[]));

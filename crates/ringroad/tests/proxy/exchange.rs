@@ -314,10 +314,8 @@ fn the_connection_is_reused_after_an_early_response_to_an_upload() {
     client.send(vec![b'x'; 1_000_000]);
     assert_eq!(client.response().text(), "first", "the response does not wait for the upload");
     gate.open();
-    let deadline = Deadline::default();
-    while client.get("/kept/").text() != "first" {
-        assert!(deadline.left().is_some(), "the first connection was not used again");
-    }
+    let is_reused = || (Client::connect(server.addr(0)).get("/kept/").text() == "first").then_some(());
+    testkit::wait::until("the first connection", Deadline::default(), is_reused).expect("it is used again");
     let _ = origin.take_faults();
 }
 

@@ -252,10 +252,10 @@ fn an_earlier_name_server_may_still_respond_after_a_retry() {
 
 /// Repeats a request until the response is `wanted`: the server notices a change of addresses slightly later.
 #[track_caller]
-fn request_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
+fn request_until(server: &Server, target: &str, wanted: (u16, &str)) {
     let mut last = (0, String::new());
     let reached = testkit::wait::until("the answer", Deadline::default(), || {
-        let response = client.get(target);
+        let response = common::client(server).get(target);
         last = (response.status, response.text());
         (last.0 == wanted.0 && last.1 == wanted.1).then_some(())
     });
@@ -282,7 +282,7 @@ fn servers_with_resolve_follow_dns_changes() {
     server.wait_for_log("name.example is resolved again", Deadline::default());
     assert_eq!(client.get("/").text(), "first");
     dns.set_addresses("name.example", &["127.0.0.2"], 1);
-    request_until(&mut client, "/", (200, "second"));
+    request_until(&server, "/", (200, "second"));
     // If name servers fail, the known addresses stay in use.
     dns.set("name.example", Kind::A, Answer::ServFail);
     server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());

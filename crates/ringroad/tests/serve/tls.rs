@@ -263,10 +263,9 @@ fn an_upstream_with_an_empty_proxy_ssl_name_is_refused() {
         assert_eq!(response.status, expected, "{name}");
     }
     assert_eq!(server.workers(), workers, "no worker process was replaced");
-    let log = server.error_log();
-    assert!(
-        log.contains("upstream SSL certificate does not match \"\" while SSL handshaking to upstream"),
-        "{log}"
+    server.wait_for_log(
+        "upstream SSL certificate does not match \"\" while SSL handshaking to upstream",
+        Deadline::default(),
     );
 }
 

@@ -115,6 +115,7 @@ fn handshakes_in_a_flood_are_queued_and_sign_on_other_threads() {
 
 #[test]
 fn thousands_of_incomplete_handshakes_need_little_memory_and_time_out() {
+    testkit::burst::allow_fds(8192);
     let spare = getrlimit(Resource::Nofile).current.unwrap_or(2200).saturating_sub(200);
     let count = usize::try_from(spare.min(2000)).expect("a number");
     let authority = Authority::new("root");

@@ -3,7 +3,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::common::{BINARY, Running, ours_only};
 use serde_json::{Value, json};
@@ -62,7 +61,7 @@ impl Site {
 
     /// Waits until a number has this value: requests are counted after their responses have been sent.
     fn settled(&self, path: &str, pointer: &str, expected: &Value) -> Value {
-        let found = wait::until(pointer, Deadline::after(Duration::from_secs(10)), || {
+        let found = wait::until(pointer, Deadline::default(), || {
             Some(self.json(path)).filter(|value| value.pointer(pointer) == Some(expected))
         });
         found.unwrap_or_else(|_| panic!("{path} {pointer}: {}", self.json(path)))
@@ -258,7 +257,7 @@ fn the_prometheus_exporter_reads_the_api() {
     };
     let _running = Running(child);
     let address = testkit::server::ListenAddr::Tcp(([127, 0, 0, 1], port).into());
-    let page = wait::until("the exporter", Deadline::after(Duration::from_secs(20)), || {
+    let page = wait::until("the exporter", Deadline::default(), || {
         Some(Client::try_connect(&address).ok()?.get("/metrics").text())
     });
     let page = page.expect("its page");

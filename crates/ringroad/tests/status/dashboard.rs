@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::common::{BINARY, Running, ours_only};
 use serde_json::{Value, json};
@@ -35,15 +34,16 @@ const BROWSER_SECONDS_MAX: &str = "120";
 struct Site {
     server: Server,
     _origin: Origin,
+    _dead: Origin,
     _setup: Setup,
 }
 
 /// Starts a server and sends it requests of all kinds.
 fn start() -> Site {
     let origin = Origin::start(|_| Reply::text("from behind"));
-    // A port that was free shortly before: connections are refused.
-    let dead = Origin::start(|_| Reply::ok()).port();
-    let setup = Setup::new(CONF).origin(&origin).value("DEAD", &dead.to_string());
+    let dead = Origin::start(|_| Reply::ok());
+    dead.refuse();
+    let setup = Setup::new(CONF).origin(&origin).value("DEAD", &dead.port().to_string());
     let server = setup.builder(BINARY).file("html/file", Content::new(1, 3000)).start();
     let mut client = Client::connect(server.addr(0));
     for target in
@@ -51,7 +51,7 @@ fn start() -> Site {
     {
         client.get(target);
     }
-    Site { server, _origin: origin, _setup: setup }
+    Site { server, _origin: origin, _dead: dead, _setup: setup }
 }
 
 fn snapshot(server: &Server) -> Value {
@@ -70,7 +70,7 @@ fn the_snapshot_contains_all_values_of_the_page() {
         let zones = value["zones"].as_array().expect("a list").clone();
         zones.into_iter().find(|zone| zone["location"] == location)
     };
-    let found = wait::until("all requests", Deadline::after(Duration::from_secs(20)), || {
+    let found = wait::until("all requests", Deadline::default(), || {
         let value = snapshot(&site.server);
         let is_there = |location| zone(&value, location).is_some_and(|zone| zone["requests"] == 2);
         is_there("/cached/").then_some(value)
@@ -173,7 +173,7 @@ fn a_terminal_shows_the_same_values() {
     }
     let site = start();
     let url = format!("http://{}/status", site.server.addr(0));
-    let found = wait::until("all requests", Deadline::after(Duration::from_secs(20)), || {
+    let found = wait::until("all requests", Deadline::default(), || {
         let done = testkit::program::run(BINARY, &["stat", "-1", &url]);
         assert!(done.status.success(), "{}", done.stderr);
         done.stdout.contains("a.example /cached/\n").then_some(done.stdout)
@@ -208,8 +208,6 @@ fn the_terminal_view_ends_when_its_reader_ends() {
     let mut stdout = child.0.stdout.take().expect("it is piped");
     stdout.read_exact(&mut first).expect("it prints");
     drop(stdout);
-    let ended = wait::until("the end", Deadline::after(Duration::from_secs(60)), || {
-        child.0.try_wait().expect("it is ours")
-    });
+    let ended = wait::until("the end", Deadline::default(), || child.0.try_wait().expect("it is ours"));
     assert!(ended.expect("the next write fails").success());
 }

@@ -110,7 +110,7 @@ fn settled(server: &Server, rounds: u64) -> Numbers {
     let counted = |numbers: &Numbers| {
         TARGETS.iter().all(|(_, location, code)| numbers.get(&requests(location, code)) == Some(&all))
     };
-    let found = wait::until("the counts of all requests", Deadline::after(Duration::from_secs(20)), || {
+    let found = wait::until("the counts of all requests", Deadline::default(), || {
         Some(numbers(&page(server))).filter(counted)
     });
     found.unwrap_or_else(|_| panic!("{}", page(server)))
@@ -125,13 +125,16 @@ fn load(server: &Server) -> HashMap<&'static str, (u64, u64)> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let (mut before, mut pages) = (numbers(&page(server)), 1);
-            while !is_over.load(Ordering::Relaxed) {
+            let mut before = numbers(&page(server));
+            loop {
+                let is_last = is_over.load(Ordering::Relaxed);
                 let now = numbers(&page(server));
                 assert_eq!(fallen(&before, &now), [""; 0]);
-                (before, pages) = (now, pages + 1);
+                if is_last {
+                    break;
+                }
+                before = now;
             }
-            pages
         });
         let each = |_| scope.spawn(|| TARGETS.map(|(target, ..)| (target, send(server, target))));
         let clients: Vec<_> = (0..CLIENTS).map(each).collect();
@@ -143,7 +146,7 @@ fn load(server: &Server) -> HashMap<&'static str, (u64, u64)> {
             }
         }
         is_over.store(true, Ordering::Relaxed);
-        assert!(reader.join().expect("the reader") > 1);
+        reader.join().expect("the reader");
         bytes
     })
 }
@@ -197,7 +200,7 @@ fn a_reload_in_place_retains_the_counters() {
         &setup.text().replace("location = /file {", "location /new { return 200; } location = /file {"),
     );
     server.reload();
-    let changed = wait::until("the reload", Deadline::after(Duration::from_secs(20)), || {
+    let changed = wait::until("the reload", Deadline::default(), || {
         Some(()).filter(|()| numbers(&page(&server))["ringroad_config_generation"] == 2.0)
     });
     changed.expect("another configuration");
@@ -261,10 +264,7 @@ http {
     for line in [line("_", "long.pem", 4_102_444_800), line("b.example", "over.pem", 1_580_688_000)] {
         assert!(page.contains(&line), "{line}{page}");
     }
-    server.wait_for_log(
-        "over.pem\" of server \"b.example\" has expired",
-        Deadline::after(Duration::from_secs(10)),
-    );
+    server.wait_for_log("over.pem\" of server \"b.example\" has expired", Deadline::default());
     assert!(!server.error_log().contains("long.pem"), "{}", server.error_log());
 }
 

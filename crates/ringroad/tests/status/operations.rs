@@ -2,7 +2,6 @@
 //! metric, causes a change, and reads the metric again.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use crate::common::{BINARY, ours_only};
 use rustix::process::Signal;
@@ -31,9 +30,8 @@ fn numbers(server: &Server) -> Numbers {
 /// Waits until the values satisfy a condition; returns them.
 #[track_caller]
 fn once(server: &Server, what: &str, are_so: impl Fn(&Numbers) -> bool) -> Numbers {
-    let found = wait::until(what, Deadline::after(Duration::from_secs(20)), || {
-        Some(numbers(server)).filter(|numbers| are_so(numbers))
-    });
+    let found =
+        wait::until(what, Deadline::default(), || Some(numbers(server)).filter(|numbers| are_so(numbers)));
     found.unwrap_or_else(|_| panic!("{what}: {:#?}", numbers(server)))
 }
 
@@ -255,8 +253,11 @@ fn caches_count_bytes_and_ages_of_hits() {
     let reloaded = once(&server, "a reload", |numbers| reloads(numbers).0[0] == 1.0);
     assert_eq!((served(&reloaded, "cache"), hits(&reloaded)), (from_cache as f64, HITS as f64));
     // In a new worker the values start at zero; the cache entries are still available.
+    let old = server.workers();
     server.rewrite_conf(&setup.text().replace("worker_processes 2", "worker_processes 1"));
     server.reload();
+    let is_over = || (!server.workers().contains(&old[0])).then_some(());
+    wait::until("the old worker's end", Deadline::default(), is_over).expect("nothing keeps it");
     let replaced = once(&server, "a replacement", |numbers| reloads(numbers).0[1] == 1.0);
     assert_eq!((served(&replaced, "cache"), hits(&replaced)), (0.0, 0.0));
     let again = get(&server, "/large").len();

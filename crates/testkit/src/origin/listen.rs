@@ -71,9 +71,7 @@ impl Listener {
     pub(crate) fn start(address: ListenAddr, hub: Arc<Hub>, script: Script) -> Listener {
         let (addr, keeper) = match address {
             ListenAddr::Tcp(address) => {
-                let keeper = bound(address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
-                let name = rustix::net::getsockname(&keeper).map(SocketAddr::try_from);
-                let Ok(Ok(address)) = name else { panic!("a bound socket has an address, not {name:?}") };
+                let (keeper, address) = reserved(address);
                 (ListenAddr::Tcp(address), Some(keeper))
             }
             ListenAddr::Unix(path) => (ListenAddr::Unix(path), None),
@@ -240,6 +238,23 @@ impl Accepting {
             self.hub.fault(format!("no thread for connection {number}: {error}"));
         }
     }
+}
+
+/// Returns a port of 127.0.0.1, and a socket that reserves it as long as it is open. Programs that set SO_REUSEADDR can
+/// listen on the port.
+#[track_caller]
+pub fn reserved_port() -> (OwnedFd, u16) {
+    let (keeper, address) = reserved(([127, 0, 0, 1], 0).into());
+    (keeper, address.port())
+}
+
+/// Returns a socket that reserves a port, and its address with that port.
+#[track_caller]
+fn reserved(address: SocketAddr) -> (OwnedFd, SocketAddr) {
+    let keeper = bound(address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+    let name = rustix::net::getsockname(&keeper).map(SocketAddr::try_from);
+    let Ok(Ok(address)) = name else { panic!("a bound socket has an address, not {name:?}") };
+    (keeper, address)
 }
 
 /// Returns a TCP socket that is bound and does not listen. socket(7): with SO_REUSEADDR another socket may be bound to

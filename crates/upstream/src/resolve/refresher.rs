@@ -152,12 +152,13 @@ impl SystemName {
         loop {
             match self.system.look_up(&self.host).await {
                 Ok(found) => {
+                    self.put(&found.usable);
+                    // After this line requests use the addresses.
                     if failures > 0 {
                         self.reporter
                             .log(Level::Notice, format_args!("host \"{}\" is found again", self.host));
                     }
                     failures = 0;
-                    self.put(&found.usable);
                     self.until_changed(&found).await;
                 }
                 Err(reason) => {
@@ -218,11 +219,11 @@ impl RunTimeName {
         loop {
             let next = match self.find().await {
                 Ok((found, holds)) => {
+                    self.group.put(&self.named, found, &*self.reporter.changed);
                     if failures > 0 {
                         self.reporter.log(Level::Notice, format_args!("{self} is resolved again"));
                     }
                     failures = 0;
-                    self.group.put(&self.named, found, &*self.reporter.changed);
                     rt::now() + holds.max(PAUSE_MIN)
                 }
                 Err(unresolved) => {

@@ -1,15 +1,12 @@
 //! `grpc_deadline`: ends gRPC calls when the client's `grpc-timeout` has passed.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 use super::{echo, start, start_with};
 use crate::common::http2::{self, Fields, RESET};
 use crate::common::http2_origin::{Conn, Http2Origin};
 use testkit::Deadline;
-
-/// Maximum time until the upstream receives a reset.
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::wait::DEFAULT_LIMIT;
 
 /// Makes a call with this `grpc-timeout`; returns status, `grpc-*` fields of header and trailer section, and body.
 fn called_within(
@@ -65,11 +62,11 @@ fn calls_end_at_their_deadline_with_grpc_deadline() {
     let mut client = http2::connect(&server);
     let silent = called_within(&mut client, "/deadline/silent", "2S", b"x");
     assert_eq!(silent, (200, exceeded("Deadline Exceeded"), String::new()));
-    assert_eq!(resets.recv_timeout(PATIENCE), Ok(8), "CANCEL");
+    assert_eq!(resets.recv_timeout(DEFAULT_LIMIT), Ok(8), "CANCEL");
     server.wait_for_log("(\"grpc-timeout\") has passed while waiting for upstream", Deadline::default());
     let begun = called_within(&mut client, "/deadline/begun", "3000000u", b"x");
     assert_eq!(begun, (200, exceeded("Deadline Exceeded"), "a part".to_owned()));
-    assert_eq!(resets.recv_timeout(PATIENCE), Ok(8), "CANCEL");
+    assert_eq!(resets.recv_timeout(DEFAULT_LIMIT), Ok(8), "CANCEL");
     // A call whose deadline has passed already is not sent to the upstream.
     assert_eq!(called_within(&mut client, "/deadline/silent", "0n", b"x"), silent);
     // An invalid timeout, and a timeout that is not reached, are passed to the upstream unchanged.
@@ -98,7 +95,7 @@ fn retries_stop_at_the_deadline_of_their_call() {
     for _ in 0..2 {
         let late = called_within(&mut client, "/deadline/two/silent", "2S", b"");
         assert_eq!(late, (200, exceeded("Deadline Exceeded"), String::new()));
-        assert_eq!(resets.recv_timeout(PATIENCE), Ok(8));
+        assert_eq!(resets.recv_timeout(DEFAULT_LIMIT), Ok(8));
     }
     assert_eq!((silent.connections(), refusing.connections() > 0), (1, true));
     // Before the deadline `grpc_next_upstream` applies as usual.

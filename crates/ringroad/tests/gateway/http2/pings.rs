@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::start;
-use crate::common::http2::{self, RESET};
+use crate::common::http2::{self, RESET, WINDOW};
 use crate::common::http2_origin::Http2Origin;
 
 /// A grpc-go server closes a connection with "too_many_pings" after three PINGs without a header section or DATA in between. Calls
@@ -17,6 +17,7 @@ fn cancelled_calls_do_not_flood_the_upstream_with_pings() {
             if !conn.until(|conn| !conn.requests.is_empty()) {
                 return;
             }
+            conn.frame(WINDOW, 0, 0, &1u32.to_be_bytes());
             tell.send(()).expect("the test waits");
             if !conn.until(|conn| conn.requests.values().any(|asked| asked.reset.is_some())) {
                 return;
@@ -63,7 +64,7 @@ fn an_upstream_that_stays_silent_gets_two_pings_and_no_further_call() {
         let got = (told.recv().expect("a call"), app.connections());
         assert_eq!(got, (pings, connections));
         // Longer than the silence after which a cancelled call causes a PING.
-        std::thread::sleep(Duration::from_millis(2200));
+        std::thread::sleep(Duration::from_secs(4));
         client.frame(RESET, 0, stream, &8u32.to_be_bytes());
         told.recv().expect("the end of the call");
     }
