@@ -272,12 +272,7 @@ impl PhaseCursor {
     fn end_phase(&mut self, request: &mut Request) -> Step {
         match self.phase {
             Phase::PostRead => self.restart_at_server(request),
-            Phase::ServerRewrite => {
-                return match find_location(request) {
-                    Ok(()) => self.enter_found_location(request),
-                    Err(step) => step,
-                };
-            }
+            Phase::ServerRewrite => return self.find_location(request),
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess),
             // The request that a subrequest belongs to has passed the access checks.
@@ -307,18 +302,27 @@ impl PhaseCursor {
         request.redirects += 1;
         request.location = request.server().root;
         request.uri_changed = false;
-        match find_location(request) {
-            Ok(()) => self.enter_found_location(request),
-            Err(step) => step,
-        }
+        self.find_location(request)
     }
 
-    /// Starts the rewrite phase in a location that was found. As in nginx only a search compares the length of the body:
-    /// a named location continues the request of another location, which has compared it.
-    fn enter_found_location(&mut self, request: &mut Request) -> Step {
-        match self.enter_location(request) {
+    /// Finds the location of the request's URI and starts its rewrite phase, or redirects the client to the URI with a
+    /// trailing slash. As in nginx only a search compares the length of the body: a named location continues the request
+    /// of another location, which has compared it.
+    fn find_location(&mut self, request: &mut Request) -> Step {
+        let redirect = redirect_to_slash(request);
+        if redirect.is_none() && !search_location(request) {
+            return Step::Status(500);
+        }
+        let entered = match self.enter_location(request) {
             Step::Next => too_large(request).map_or(Step::Next, Step::Status),
             step => step,
+        };
+        match (entered, redirect) {
+            (Step::Next, Some(location)) => {
+                request.response.location = Some(location);
+                Step::Status(301)
+            }
+            (entered, _) => entered,
         }
     }
 
@@ -603,21 +607,8 @@ fn end_without_handler(request: &mut Request) -> Step {
     Step::Status(403)
 }
 
-/// Finds the location of the request's URI, or redirects the client to the URI with a trailing slash. Fails if a
-/// regular expression reached its limit.
-fn find_location(request: &mut Request) -> Result<(), Step> {
-    if let Some(location) = redirect_to_slash(request) {
-        request.response.location = Some(location);
-        return Err(Step::Status(301));
-    }
-    match search_location(request) {
-        true => Ok(()),
-        false => Err(Step::Status(500)),
-    }
-}
-
-/// Returns the redirect for a URI that lacks only the trailing slash of a proxying location. As in nginx, relative
-/// links in upstream responses need the slash.
+/// Selects the proxying location of a URI that lacks only its trailing slash, and returns the redirect to it. As in
+/// nginx, relative links in upstream responses need the slash.
 fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;

@@ -22,19 +22,27 @@ pub struct Variable {
     pub name: &'static str,
     /// Appends the value; returns `false` if there is none.
     pub get: fn(&Request, &mut Vec<u8>) -> bool,
-    /// Assigns a value (`set`), if allowed.
-    pub set: Option<fn(&mut Request, &[u8])>,
+    /// The effect of an assignment (`set`), if allowed.
+    pub set: Option<Assign>,
     /// One sentence of documentation.
     pub help: &'static str,
 }
 
-/// Values that `set` assigned to variables of modules.
+/// The effect of an assignment to a module's variable.
+pub enum Assign {
+    /// The assigned value replaces that of `get`.
+    Replace,
+    /// The module stores the value.
+    With(fn(&mut Request, &[u8])),
+}
+
+/// Values that replace those of modules' variables, by name.
 #[derive(Default)]
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
 impl Request {
-    /// Assigns a value to a module's variable, if nginx allows it.
-    pub fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
+    /// Replaces the value of a module's variable.
+    fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
         // Shared, because subrequests use the variables of their parent.
         let mut shared = self.shared.extensions.borrow_mut();
         let replaced = shared.get_or_default::<Replaced>();
@@ -42,8 +50,8 @@ impl Request {
         replaced.0.push((name, value.to_vec()));
     }
 
-    /// Appends the assigned value; returns whether there is one.
-    pub fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
+    /// Appends the value that replaces that of a module's variable; returns whether there is one.
+    fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.extensions.borrow();
         let found =
             shared.get::<Replaced>().and_then(|replaced| replaced.0.iter().find(|(known, _)| *known == name));
@@ -133,7 +141,12 @@ impl VarRef {
     /// Appends the value; returns `false` if there is none.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
-            VarRef::Module(variable) => (request.variables().variable(variable.place).get)(request, out),
+            VarRef::Module(variable) => {
+                let variable = request.variables().variable(variable.place);
+                let can_be_replaced = matches!(variable.set, Some(Assign::Replace));
+                (can_be_replaced && request.replaced_variable(variable.name, out))
+                    || (variable.get)(request, out)
+            }
             VarRef::Member(member) => match member.slot.get() {
                 Some(&slot) => request.slot(slot, out),
                 None => member.value(request, out),
@@ -148,8 +161,11 @@ impl VarRef {
     pub fn assign(&self, request: &mut Request, value: &[u8]) {
         match self {
             VarRef::Module(variable) => {
-                if let Some(set) = request.variables().variable(variable.place).set {
-                    set(request, value);
+                let variable = request.variables().variable(variable.place);
+                match variable.set {
+                    Some(Assign::Replace) => request.replace_variable(variable.name, value),
+                    Some(Assign::With(set)) => set(request, value),
+                    None => {}
                 }
             }
             VarRef::Slot(slot) => request.set_slot(*slot, value.to_vec()),

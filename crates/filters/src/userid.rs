@@ -18,7 +18,7 @@ use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::facts::Fact;
 use exchange::module::LEVELS;
 use exchange::request::{Address, Request};
-use exchange::variables::Variable;
+use exchange::variables::{Assign, Variable};
 use http::base64;
 use http::cookie::cookie_in;
 use telemetry::Level;
@@ -160,7 +160,9 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "uid_reset",
         get: show_reset,
-        set: Some(|request, value| request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()))),
+        set: Some(Assign::With(|request, value| {
+            request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()));
+        })),
         help: "The value from `set` or `map`: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
     },
 ];

@@ -12,7 +12,7 @@ use conf::{Args, Contexts, Spec};
 use http::request::{BodyLength, HeaderId};
 
 use crate::grpc_status;
-use crate::passing::conf::Conf;
+use crate::passing::conf::{Conf, NEXT_UPSTREAM};
 use crate::passing::pass::{self, Destination, Scheme};
 use crate::passing::request::Fill;
 use crate::passing::spec::row;
@@ -72,6 +72,11 @@ impl Family for Grpc {
         Scheme { text: "grpc://", port: 80, is_secure: false },
         Scheme::NONE,
     ];
+    // Without the last one, `updating`: as in nginx there is no cache.
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = match NEXT_UPSTREAM {
+        [shared @ .., _] => shared,
+        [] => &[],
+    };
 
     fn hides(id: HeaderId, _: &[u8]) -> bool {
         matches!(id, HeaderId::Date | HeaderId::Server)

@@ -12,7 +12,7 @@ use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::module::LEVELS;
 use exchange::request::Request;
-use exchange::variables::Variable;
+use exchange::variables::{Assign, Variable};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -94,14 +94,14 @@ const VARIABLES: &[Variable] = &[
     // Exactly one of these two has a value.
     Variable {
         name: "modern_browser",
-        get: |request, out| request.replaced_variable("modern_browser", out) || show(request, true, out),
-        set: Some(|request, value| request.replace_variable("modern_browser", value)),
+        get: |request, out| show(request, true, out),
+        set: Some(Assign::Replace),
         help: "A value for modern browsers, else empty.",
     },
     Variable {
         name: "ancient_browser",
-        get: |request, out| request.replaced_variable("ancient_browser", out) || show(request, false, out),
-        set: Some(|request, value| request.replace_variable("ancient_browser", value)),
+        get: |request, out| show(request, false, out),
+        set: Some(Assign::Replace),
         help: "A value for browsers that are not modern, else empty.",
     },
     // With the same detection as `msie_padding` and `msie_refresh`.
@@ -109,14 +109,12 @@ const VARIABLES: &[Variable] = &[
         name: "msie",
         get: |request, out| {
             let is_msie = |agent| Browser::detect(agent).msie;
-            if !request.replaced_variable("msie", out)
-                && request.header(HeaderId::UserAgent).is_some_and(is_msie)
-            {
+            if request.header(HeaderId::UserAgent).is_some_and(is_msie) {
                 out.push(b'1');
             }
             true
         },
-        set: Some(|request, value| request.replace_variable("msie", value)),
+        set: Some(Assign::Replace),
         help: "`1` for Internet Explorer, else empty.",
     },
 ];

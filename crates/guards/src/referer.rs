@@ -14,7 +14,7 @@ use exchange::module::BlockHooks;
 use exchange::pattern::{Pattern, SearchAborted};
 use exchange::request::Request;
 use exchange::settings::names::ServerName;
-use exchange::variables::Variable;
+use exchange::variables::{Assign, Variable};
 use exchange::wildcard::{HostTable, Refusal};
 
 /// The module.
@@ -56,12 +56,12 @@ const fn hash(name: &'static str, default: &'static str) -> Directive {
 const VARIABLES: &[Variable] = &[Variable {
     name: "invalid_referer",
     get: |request, out| {
-        if !request.replaced_variable("invalid_referer", out) && !is_valid(request) {
+        if !is_valid(request) {
             out.push(b'1');
         }
         true
     },
-    set: Some(|request, value| request.replace_variable("invalid_referer", value)),
+    set: Some(Assign::Replace),
     help: "`1` when `valid_referers` does not list where the request came from, else empty.",
 }];
 

@@ -36,13 +36,13 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether the location serves the image. Inner blocks do not inherit it.
+/// Whether the location serves the image. Of inner blocks only an `if` inherits it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf(bool);
 
 impl Settings for Conf {
-    fn inherit(&self, _: Inner) -> Option<Conf> {
-        Some(Conf(false))
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner != Inner::If).then_some(Conf(false))
     }
 }
 

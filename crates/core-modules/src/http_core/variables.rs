@@ -13,7 +13,7 @@ use exchange::credentials::Credentials;
 use exchange::effect;
 use exchange::files;
 use exchange::request::{Address, Request};
-use exchange::variables::{Prefixed, Variable};
+use exchange::variables::{Assign, Prefixed, Variable};
 use telemetry::time_zone::since_1970;
 use telemetry::{Level, Reason};
 
@@ -31,7 +31,9 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable {
         name: "args",
         get: |request, out| full(&request.args, out),
-        set: Some(|request, value| (request.args, request.uri_replaced) = (value.to_vec(), true)),
+        set: Some(Assign::With(|request, value| {
+            (request.args, request.uri_replaced) = (value.to_vec(), true);
+        })),
         help: "The query, without the question mark.",
     },
     // For keys: shorter than text, and of the same length for all clients of an address family.
@@ -85,7 +87,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable {
         name: "limit_rate",
         get: limit_rate,
-        set: Some(set_limit_rate),
+        set: Some(Assign::With(set_limit_rate)),
         help: "Bytes a second that the response may take; can be set.",
     },
     // The time of the current event, not of the evaluation.

@@ -2,7 +2,6 @@
 //!
 //! [`telemetry`] writes the lines; this file has the targets and formats the text.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -227,15 +226,18 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the format of an `access_log`. Formats must be defined above their use, as in nginx.
+/// Returns the format of an `access_log`. As in nginx, formats must be defined above their use; the case of the name is
+/// ignored, and the first format of this name is used.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     // The built-in format is created at each use, but only while a configuration is read.
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
-    if name == COMBINED {
+    if name.eq_ignore_ascii_case(COMBINED) {
         return Ok(Arc::new(LogFormat::combined(cx.http.registry.modules())));
     }
-    let known = cx.http.of::<Formats>().0.get(name).cloned();
-    known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
+    let formats = &cx.http.of::<Formats>().0;
+    let known = formats.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    let fault = || cx.error(format_args!("unknown log format \"{name}\""));
+    known.map(|(_, format)| Arc::clone(format)).ok_or_else(fault)
 }
 
 /// The buffering options of an `access_log`.
@@ -327,9 +329,9 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The `log_format` directives, by name.
+/// The `log_format` directives with their names, in the order of the configuration.
 #[derive(Default)]
-struct Formats(BTreeMap<String, Arc<LogFormat>>);
+struct Formats(Vec<(String, Arc<LogFormat>)>);
 
 /// Number of `open_log_file_cache` directives.
 #[derive(Default)]
@@ -341,7 +343,7 @@ const COMBINED: &str = "combined";
 /// Parses `log_format name [escape=…] text …`: the texts are joined without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    if name == COMBINED || cx.http.make_mut::<Formats>().0.contains_key(name) {
+    if name == COMBINED || cx.http.of::<Formats>().0.iter().any(|(known, _)| known == name) {
         return Err(cx.error(format_args!("duplicate \"log_format\" name \"{name}\"")));
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
@@ -359,7 +361,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
         read_parts(text, &mut parts, cx)?;
     }
     let format = LogFormat { parts, escape };
-    cx.http.make_mut::<Formats>().0.insert(name.to_owned(), Arc::new(format));
+    cx.http.make_mut::<Formats>().0.push((name.to_owned(), Arc::new(format)));
     Ok(())
 }
 
@@ -569,6 +571,22 @@ mod tests {
             logs_of("server { access_log syslog:server=127.0.0.1:99,tag=x; }"),
             [plain("syslog:127.0.0.1:99")]
         );
+    }
+
+    #[test]
+    fn the_case_of_format_names_is_ignored_and_the_first_is_used() {
+        let used = |name: &str| {
+            let config = loaded(&format!(
+                "log_format Main first; log_format main second; log_format COMBINED third;
+                 server {{ access_log a {name}; }}"
+            ));
+            let root = config.server(exchange::config::ServerId(0)).root;
+            format!("{:?}", config.location(root).scope.of::<Conf>().logs()[0].format.parts)
+        };
+        let first = used("Main");
+        assert!(first.contains("first"), "{first}");
+        assert_eq!((used("main"), used("MAIN")), (first.clone(), first));
+        assert_eq!(used("COMBINED"), used("combined"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ::tls::x509::{Certificate, NameForm};
 use ::tls::{SignatureScheme, ciphers, groups, seen};
 use exchange::request::Request;
 use exchange::secured::Secured;
-use exchange::variables::Variable;
+use exchange::variables::{Assign, Variable};
 
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -140,8 +140,9 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
 ];
 
+/// Returns a variable that can be set, as in nginx: behind a proxy that ends TLS, the configuration takes the values from fields.
 const fn text(name: &'static str, get: fn(&Request, &mut Vec<u8>) -> bool, help: &'static str) -> Variable {
-    Variable { name, get, set: None, help }
+    Variable { name, get, set: Some(Assign::Replace), help }
 }
 
 /// Writes a value from the facts of a TLS connection.

@@ -53,6 +53,9 @@ pub struct Core {
     pub limit_except: Option<LimitExcept>,
     /// The kind of the location's name.
     pub found_by: FoundBy,
+    /// The prefix of the last `*_pass`, such as `proxy`. Only this protocol passes requests on: an `if` may have another one
+    /// than its location.
+    pub pass: &'static str,
 }
 
 /// Settings of subrequests.
@@ -185,6 +188,7 @@ impl Default for Core {
             internal: false,
             limit_except: None,
             found_by: FoundBy::Server,
+            pass: "",
         }
     }
 }

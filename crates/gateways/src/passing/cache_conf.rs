@@ -308,7 +308,11 @@ const USE_STALE: &[(&str, u64)] = &[
     ("http_429", bit(Stale::Http429)),
     ("ignore_must_revalidate", IGNORE_MUST_REVALIDATE),
     ("off", OFF),
+    ("non_idempotent", NON_IDEMPOTENT),
 ];
+
+/// A parameter that nginx accepts because `proxy_next_upstream` has it. It has no effect.
+const NON_IDEMPOTENT: u64 = 1 << 61;
 
 const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
 

@@ -107,11 +107,6 @@ impl Conf {
         conf
     }
 
-    /// Whether this block passes requests on.
-    pub(super) fn is_active(&self) -> bool {
-        self.pass.is_some()
-    }
-
     /// Whether a request for the location's path without its final slash is redirected.
     pub(crate) fn redirects_to_slash(&self) -> bool {
         self.pass.as_ref().is_some_and(|pass| pass.redirects_to_slash())
@@ -187,9 +182,13 @@ pub(crate) const NEXT_UPSTREAM: &[(&str, u64)] = &[
     ("http_404", 1 << 9),
     ("http_429", 1 << 10),
     ("off", NEXT_OFF),
+    ("updating", UPDATING),
 ];
 
 pub(crate) const NEXT_OFF: u64 = 1 << 11;
+
+/// A parameter that nginx accepts because `proxy_cache_use_stale` has it. It has no effect.
+const UPDATING: u64 = 1 << 12;
 
 /// Formats a size as in configurations.
 fn shown(bytes: u64) -> String {

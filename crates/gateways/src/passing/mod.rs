@@ -49,7 +49,7 @@ use crate::Module;
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};
 use crate::passing::request::Fill;
-use exchange::config::{HttpType, Inner, Settings, SettingsType, Start};
+use exchange::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
 use exchange::module::{BlockHooks, ThreadHooks};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
@@ -136,6 +136,8 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     const PREFIX: &'static str;
     /// The schemes of an address. Most protocols have none, and no default port.
     const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
+    /// Whether an address may have a URI.
+    const HAS_URI: bool = false;
     /// Whether it has the directives for body buffers, whose sizes must match, and for temporary files.
     const HAS_BUFFERS: bool = true;
     /// The parameters of `proxy_next_upstream`, with their bits.
@@ -200,7 +202,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
         prefix: F::PREFIX,
         settings: Passing::<F>::SETTINGS,
         add_to_plan: |_, scope, plan| {
-            if scope.of::<Passing<F>>().conf.is_active() {
+            if is_active::<F>(scope) {
                 let passing = scope.shared::<Passing<F>>();
                 plan.log(Arc::clone(&passing), |_, request| upstream::state::log_body(request));
                 plan.now_or_later(
@@ -232,7 +234,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
             },
             needs: |_, scope, needs| {
                 let conf = &scope.of::<Passing<F>>().conf;
-                if conf.is_active() && F::HAS_BUFFERS {
+                if is_active::<F>(scope) && F::HAS_BUFFERS {
                     needs.temp_directories.insert(conf.upstream.temp_path.0.clone());
                 }
                 needs.transparent_bind |= conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
@@ -245,6 +247,12 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
         },
         ..Module::named(name)
     }
+}
+
+/// Whether requests of this block are passed on with this protocol. An `if` inherits the `*_pass` of its location, unless the
+/// `if` has its own, of any protocol.
+fn is_active<F: Family>(scope: &Scope) -> bool {
+    scope.core.pass == F::PREFIX && scope.of::<Passing<F>>().conf.pass.is_some()
 }
 
 /// Requests the client's body first: the complete body, or its pieces as they arrive.

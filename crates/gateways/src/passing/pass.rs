@@ -27,6 +27,8 @@ pub(crate) struct Pass {
     location: Box<str>,
     /// The schemes of an address.
     schemes: &'static [Scheme],
+    /// Whether an address may have a URI.
+    has_uri: bool,
 }
 
 /// Destination of a `proxy_pass`.
@@ -119,25 +121,27 @@ pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) 
     let template = cx.template(text)?;
     let to = match template.constant() {
         None => To::Variables(template, cx.statement.span().clone()),
-        Some(text) => written(F::SCHEMES, text, location.is_some(), cx)?,
+        Some(text) => written::<F>(text, location.is_some(), cx)?,
     };
-    let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into(), schemes: F::SCHEMES });
+    let location = location.unwrap_or_default().into();
+    let pass = Arc::new(Pass { to, location, schemes: F::SCHEMES, has_uri: F::HAS_URI });
     let conf = &mut scope.make_mut::<Passing<F>>().conf;
     (conf.pass, conf.pass_block) = (Some(pass), cx.block);
+    scope.core.pass = F::PREFIX;
     Ok(())
 }
 
 /// Parses an address without variables.
-fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
-    let found = after_scheme(schemes, text.as_bytes());
+fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
+    let found = after_scheme(F::SCHEMES, text.as_bytes());
     let (scheme, rest) = found.ok_or_else(|| {
         let error = cx.error("invalid URL prefix");
-        let known: Vec<_> = schemes.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
+        let known: Vec<_> = F::SCHEMES.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
         error.advise(format_args!("it must begin with {}", known.join(" or ")))
     })?;
     // The text was a string, and the scheme is ASCII.
     let rest = &text[text.len() - rest.len()..];
-    let (authority, uri) = split(rest);
+    let (authority, uri) = split(rest, F::HAS_URI);
     let url = Url::parse(authority, scheme.port).map_err(|fault| {
         let error = cx.error(format_args!("{fault} in upstream \"{rest}\""));
         match rest.split_once("://") {
@@ -176,8 +180,12 @@ fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [
     })
 }
 
-/// Splits into host with port, and URI. A colon separates the path of a socket from the URI.
-fn split(text: &str) -> (&str, &str) {
+/// Splits into host with port, and URI. A colon separates the path of a socket from the URI. Without `has_uri` the text has no
+/// URI, as in nginx: the path of a socket may have colons, and a slash after a host is an error of the host.
+fn split(text: &str, has_uri: bool) -> (&str, &str) {
+    if !has_uri {
+        return (text, "");
+    }
     let socket = text.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
     if socket {
         let path = &text[UNIX.len()..];
@@ -240,7 +248,7 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
         }
         To::Variables(template, position) => {
             let text = template.rendered(request);
-            evaluate(conf.prefix, pass.schemes, request, &text).map_err(|fault| {
+            evaluate(conf.prefix, pass, request, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
                 request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {position}", conf.prefix));
                 500
@@ -274,15 +282,15 @@ impl Wrong {
 /// Parses an address from variables: first as a group's name, then as an address, then as a name to resolve.
 fn evaluate(
     prefix: &'static str,
-    schemes: &[Scheme],
+    pass: &Pass,
     request: &Request,
     text: &[u8],
 ) -> Result<(Target, Destination), Wrong> {
-    let (scheme, rest) = after_scheme(schemes, text).ok_or(Wrong::Scheme)?;
+    let (scheme, rest) = after_scheme(pass.schemes, text).ok_or(Wrong::Scheme)?;
     // The URI may contain any bytes, the authority must be valid UTF-8. A slash, a colon and a question mark are single bytes.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    let (authority, _) = split(valid);
-    let uri = match split(valid) {
+    let (authority, _) = split(valid, pass.has_uri);
+    let uri = match split(valid, pass.has_uri) {
         (authority, uri) if authority.len() + uri.len() < valid.len() => &rest[authority.len() + 1..],
         (authority, _) => &rest[authority.len()..],
     };
@@ -322,14 +330,15 @@ mod tests {
             ("unix:/a/b:/c:d", ("unix:/a/b", "/c:d")),
             ("UNIX:/a:", ("UNIX:/a", "")),
         ] {
-            assert_eq!(split(text), expected, "{text}");
+            assert_eq!(split(text, true), expected, "{text}");
         }
+        assert_eq!(split("unix:/a:/b", false), ("unix:/a:/b", ""));
     }
 
     #[test]
     fn the_host_field_is_derived_from_the_address() {
         let target_parts = |text: &str| {
-            let (authority, uri) = split(text);
+            let (authority, uri) = split(text, true);
             let url = Url::parse(authority, 80).unwrap_or_else(|fault| panic!("{text}: {fault}"));
             let target_parts = TargetParts::of(HTTP, &url, authority, uri.as_bytes());
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

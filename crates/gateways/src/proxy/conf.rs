@@ -76,6 +76,7 @@ impl Family for Http {
         Scheme { text: "http://", port: 80, is_secure: false },
         Scheme { text: "https://", port: 443, is_secure: true },
     ];
+    const HAS_URI: bool = true;
     const KEY_DEFAULT: Option<&'static str> = Some("$scheme$proxy_host$request_uri");
     const TLS_NAME_DEFAULT: Option<&'static str> = Some("$proxy_host");
 

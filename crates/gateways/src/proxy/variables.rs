@@ -10,35 +10,33 @@ use crate::passing::pass::{Destination, TargetParts};
 use crate::passing::request::Context;
 use crate::proxy::Http;
 use exchange::request::Request;
-use exchange::variables::Variable;
+use exchange::variables::{Assign, Variable};
 
 pub(super) const VARIABLES: &[Variable] = &[
     // Both can be set, as in nginx; otherwise their value is known once the request is created.
     Variable {
         name: "proxy_host",
         get: |request, out| {
-            request.replaced_variable("proxy_host", out)
-                || target_parts(request, out, |target_parts, out| {
-                    out.extend_from_slice(&target_parts.host);
-                    true
-                })
+            target_parts(request, out, |target_parts, out| {
+                out.extend_from_slice(&target_parts.host);
+                true
+            })
         },
-        set: Some(|request, value| request.replace_variable("proxy_host", value)),
+        set: Some(Assign::Replace),
         help: "Name and port of the upstream, as `proxy_pass` has them.",
     },
     Variable {
         name: "proxy_port",
         get: |request, out| {
-            request.replaced_variable("proxy_port", out)
-                || target_parts(request, out, |target_parts, out| match target_parts.port {
-                    Some(port) => {
-                        http::push_decimal(out, u64::from(port));
-                        true
-                    }
-                    None => false,
-                })
+            target_parts(request, out, |target_parts, out| match target_parts.port {
+                Some(port) => {
+                    http::push_decimal(out, u64::from(port));
+                    true
+                }
+                None => false,
+            })
         },
-        set: Some(|request, value| request.replace_variable("proxy_port", value)),
+        set: Some(Assign::Replace),
         help: "The port of the upstream.",
     },
     variable(

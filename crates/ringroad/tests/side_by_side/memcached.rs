@@ -37,6 +37,7 @@ http {
     location /next/ { memcached_next_upstream not_found invalid_response error; memcached_pass both; }
     location /first/ { memcached_next_upstream off; memcached_pass both; }
     location /if/ { if ($arg_a) { memcached_pass cached; } return 200 "no\n"; }
+    location /if-other/ { proxy_pass http://127.0.0.1:1; if ($arg_a) { memcached_pass cached; } }
     location /slow/ { memcached_read_timeout 200ms; memcached_pass cached; }
     location /dead/ { memcached_pass 127.0.0.1:1; }
     location /tagged/ { add_header X-Status "$upstream_status" always; memcached_pass cached; }
@@ -162,8 +163,22 @@ const NAMES: &[&str] = &[
 ];
 
 const PLACES: &[&str] = &[
-    "/", "/kept/", "/args/", "/none/", "/gzip/", "/gunzip/", "/page/", "/told/", "/bad/", "/small/",
-    "/next/", "/first/", "/if/", "/dead/", "/tagged/",
+    "/",
+    "/kept/",
+    "/args/",
+    "/none/",
+    "/gzip/",
+    "/gunzip/",
+    "/page/",
+    "/told/",
+    "/bad/",
+    "/small/",
+    "/next/",
+    "/first/",
+    "/if/",
+    "/if-other/",
+    "/dead/",
+    "/tagged/",
 ];
 
 type Case = (&'static str, String, &'static [(&'static str, &'static str)], &'static str);

@@ -105,6 +105,7 @@ http {
         location @dead { proxy_pass http://ORIGIN; }
         location /ignore/ { proxy_ignore_headers X-Accel-Redirect X-Accel-Charset; proxy_pass http://ORIGIN/; }
         location /files/ { internal; alias ROOT/; }
+        location /hidden/ { internal; proxy_pass http://ORIGIN; }
         location /filtered/ {
             sub_filter_types *; sub_filter_once off; sub_filter answer ANSWER; proxy_pass http://ORIGIN/;
         }
@@ -256,7 +257,7 @@ fn uris_sent_to_upstreams_match_nginx() {
     cases.push(get("/var-bad/"));
     cases.push(get("/dead-plain/"));
     cases.push(get("/query/").differs("P3"));
-    for missing in ["/slash", "/slash?q", "/exact-slash", "/nested/in", "/group-var?x=y", "/if"] {
+    for missing in ["/slash", "/slash?q", "/exact-slash", "/nested/in", "/group-var?x=y", "/if", "/hidden"] {
         cases.push(get(missing));
     }
     // A decoded line end in a path is encoded again; nginx forwards it if it is from a variable.

@@ -60,7 +60,7 @@ http {
         location /untagged/ { etag off; alias ROOT/; }
         location /before/ { if_modified_since before; alias ROOT/; }
         location /relative/ { absolute_redirect off; alias ROOT/; }
-        location /gif { empty_gif; }
+        location /gif { empty_gif; if ($arg_expires) { expires 1h; } }
         location /list/ { autoindex on; index nope; alias ROOT/; }
         location /jsonp/ { autoindex on; index nope; autoindex_format jsonp; alias ROOT/; }
         location /cached/ { open_file_cache max=10; open_file_cache_errors on; alias ROOT/; }
@@ -213,6 +213,7 @@ fn locations_and_redirects_match_nginx() {
 fn empty_gif_and_listings_match_nginx() {
     compare(vec![
         get("/gif"),
+        get("/gif?expires=1"),
         ask("HEAD", "/gif", &[]),
         ask("POST", "/gif", &[("Content-Length", "0")]),
         ask("GET", "/gif", &[("If-Modified-Since", "Mon, 28 Sep 1970 06:00:00 GMT")]),

@@ -162,7 +162,8 @@ fn a_body_that_is_too_large_is_refused_in_every_location_found() {
            location = /page { client_max_body_size 10; error_page 413 =202 /read; }
            location = /read { client_max_body_size 10; mirror /copy; }
            location = /action { client_max_body_size 0; post_action /after; return 200 action; }
-           location = /after { mirror /copy; } }",
+           location = /after { mirror /copy; }
+           location /slash/ { client_max_body_size 10; proxy_pass http://127.0.0.1:1; } }",
     );
     let ask = |target: &str, length: u64| {
         let text = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
@@ -179,6 +180,7 @@ fn a_body_that_is_too_large_is_refused_in_every_location_found() {
     assert_eq!((ask("/named", 1025), ask("/named", 20)), (413, 404), "a named location is not searched");
     assert_eq!((ask("/page", 50_000_000_000), ask("/page", 5)), (404, 404), "the page does not read it");
     assert_eq!(ask("/action", 20), 200);
+    assert_eq!((ask("/slash", 11), ask("/slash", 10)), (413, 301), "it is compared before the redirect");
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn random_index_serves_any_file_of_a_directory() {
 fn empty_gif_serves_one_pixel() {
     let site = Site::start(
         "gif",
-        "access_log off; server { listen 127.0.0.1:PORT; location /gif { empty_gif; location /gif/file { } } }",
+        "access_log off; server { listen 127.0.0.1:PORT; location /gif { empty_gif; if ($arg_a) { } location /gif/file { } } }",
     );
     let response = site.get("/gif");
     assert_eq!(response.field("Content-Type"), Some("image/gif"));
@@ -177,6 +177,7 @@ fn empty_gif_serves_one_pixel() {
         405
     );
     assert_eq!(site.status("/gif/file"), 404, "a location inside is its own");
+    assert_eq!(site.get("/gif?a=1").body.len(), 43, "an `if` keeps it");
 }
 
 #[test]

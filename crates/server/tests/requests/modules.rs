@@ -167,7 +167,8 @@ fn access_depends_on_address_method_and_origin() {
            location /allowed { allow 127.0.0.1; deny all; try_files /file =404; }
            location /limited { limit_except GET { deny all; } try_files /file =404; }
            location /internal { internal; try_files /file =404; location /internal/x { } }
-           location = /through { try_files /none /internal; } }",
+           location = /through { try_files /none /internal; }
+           location /hidden/ { internal; proxy_pass http://127.0.0.1:1; } }",
     );
     site.folder.write("file", "content");
     assert_eq!(site.status("/denied"), 403);
@@ -179,6 +180,7 @@ fn access_depends_on_address_method_and_origin() {
         403
     );
     assert_eq!((site.status("/internal"), site.status("/internal/x")), (404, 404));
+    assert_eq!(site.status("/hidden"), 404, "no redirect to the slash");
     assert_eq!(site.text("/through"), "content");
 }
 

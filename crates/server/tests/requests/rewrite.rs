@@ -49,6 +49,21 @@ fn maps_match_strings_patterns_and_host_names() {
     assert_eq!(site.text("/named?a=pqr"), "rest qr qr");
 }
 
+/// A server behind a proxy that ends TLS can take the values from header fields.
+#[test]
+fn variables_of_tls_can_be_redefined_and_set() {
+    let site = Site::start(
+        "tls-variables",
+        r#"access_log off;
+         map $http_x_verify $ssl_client_verify { default NONE; ok SUCCESS; }
+         server { listen 127.0.0.1:PORT; set $ssl_protocol "by $arg_a";
+           location / { return 200 "$ssl_client_verify|$ssl_protocol|$ssl_cipher"; } }"#,
+    );
+    assert_eq!(site.text("/"), "NONE|by |");
+    let response = site.client().request("GET", "/?a=proxy", &[("Host", "a"), ("X-Verify", "ok")]);
+    assert_eq!(response.text(), "SUCCESS|by proxy|");
+}
+
 #[test]
 fn maps_are_computed_once_unless_they_are_volatile() {
     let site = Site::start(

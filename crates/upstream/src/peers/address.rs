@@ -95,6 +95,9 @@ fn unix(path: &str) -> Result<Url, Fault> {
 
 fn v6(text: &str, default_port: u16) -> Result<Url, Fault> {
     let (inside, rest) = text[1..].split_once(']').ok_or(Fault::InvalidHost)?;
+    if rest.contains('/') {
+        return Err(Fault::InvalidHost);
+    }
     let (port, has_port) = match rest.strip_prefix(':') {
         Some(digits) => (port(digits)?, true),
         None if rest.is_empty() => (default_port, false),
@@ -183,6 +186,7 @@ mod tests {
             ("[]", Err(Fault::NoHost)),
             ("[1.2.3.4]", Err(Fault::InvalidV6)),
             ("[::1]x", Err(Fault::InvalidHost)),
+            ("[::1]:80/", Err(Fault::InvalidHost)),
             ("unix:", Err(Fault::NoPath)),
         ] {
             let found = Url::parse(text, 80).map(|url| {

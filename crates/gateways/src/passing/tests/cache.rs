@@ -76,7 +76,7 @@ fn sets_and_conditions_are_parsed() {
     let conf = conf_of(
         "proxy_cache_bypass $arg_a; proxy_no_cache $arg_a $arg_b; proxy_cache_purge $arg_p;
          server { proxy_cache_bypass $arg_c; proxy_cache_bypass $arg_d $arg_e; proxy_cache_methods POST;
-         proxy_cache_use_stale error updating; proxy_cache_use_stale http_429; proxy_cache_key $host; }",
+         proxy_cache_use_stale error updating non_idempotent; proxy_cache_use_stale http_429; proxy_cache_key $host; }",
     );
     assert_eq!((conf.bypass.items().len(), conf.no_store.items().len(), conf.purge.items().len()), (3, 2, 1));
     assert_eq!(

@@ -7,6 +7,7 @@ use crate::passing::conf::Conf;
 use crate::passing::pass::Pass;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
+use exchange::phases::Phase;
 use upstream::{BindAddr, NextUpstream};
 
 /// Returns the settings of the last location.
@@ -51,7 +52,7 @@ fn defaults_match_nginx() {
     assert!(upstream.buffering && upstream.request_buffering && !upstream.pass_trailers);
     assert_eq!(upstream.next_upstream, NextUpstream::ERROR | NextUpstream::TIMEOUT);
     assert_eq!((conf.pass_fields, conf.pass_body, conf.store_access), (true, true, 0o600));
-    assert!(conf.pass.is_none() && !conf.is_active());
+    assert!(conf.pass.is_none());
 }
 
 #[test]
@@ -106,6 +107,7 @@ fn sets_of_keywords_are_combined_in_a_block() {
     let http = "proxy_next_upstream http_500; server { proxy_next_upstream error; proxy_next_upstream http_404 non_idempotent; }";
     assert_eq!(next(http), NextUpstream::ERROR | NextUpstream::HTTP_404 | NextUpstream::NON_IDEMPOTENT);
     assert_eq!(next("proxy_next_upstream error off; server { }"), NextUpstream::OFF);
+    assert_eq!(next("proxy_next_upstream error updating; server { }"), NextUpstream::ERROR);
     let conf = conf_of("proxy_ignore_headers Vary; server { proxy_ignore_headers Set-Cookie expires; }");
     let has = |name: &str| conf.ignored().has(http::request::HeaderId::of(name.as_bytes()));
     assert_eq!(["Set-Cookie", "Expires", "Vary", "X-Accel-Redirect"].map(has), [true, true, false, false]);
@@ -144,6 +146,34 @@ fn proxy_pass_applies_to_its_block_and_its_if_blocks() {
         .collect();
     let expected = [("server", false), ("/a/", true), ("/a/", true), ("limit_except", true), ("/a/c", false)];
     assert_eq!(passes, expected.map(|(name, passes)| (name.to_owned(), passes)));
+}
+
+/// As in nginx the last `*_pass` applies, and that of an `if` replaces that of its location.
+#[test]
+fn a_block_passes_requests_on_with_one_protocol() {
+    let config = loaded(
+        "server { location / { proxy_pass http://127.0.0.1; fastcgi_pass 127.0.0.1:1; if ($uri) { }
+           if ($args) { scgi_pass 127.0.0.1:1; } if ($host) { proxy_pass http://127.0.0.1; }
+           limit_except GET { proxy_pass http://127.0.0.1; } location /in { } } }",
+    );
+    let handlers: Vec<_> = config
+        .http
+        .locations
+        .iter()
+        .map(|location| {
+            (location.name.as_str(), location.scope.core.pass, location.plan.of_phase(Phase::Content).len())
+        })
+        .collect();
+    let expected = [
+        ("server", "", 0),
+        ("/", "fastcgi", 1),
+        ("/", "scgi", 1),
+        ("/", "proxy", 1),
+        ("/", "fastcgi", 1),
+        ("limit_except", "proxy", 1),
+        ("/in", "fastcgi", 0),
+    ];
+    assert_eq!(handlers, expected);
 }
 
 #[test]
@@ -188,6 +218,9 @@ fn wrong_statements_are_refused() {
             "location / {\nproxy_pass http://unix:; }",
             "no path in the unix domain socket in upstream \"unix:\"",
         ),
+        ("location / {\ngrpc_pass grpc://127.0.0.1:9000/; }", "invalid host in upstream \"127.0.0.1:9000/\""),
+        ("location / {\nfastcgi_pass [::1]:9000/a; }", "invalid host in upstream \"[::1]:9000/a\""),
+        ("location ~ a {\nscgi_pass a:9000?b; }", "invalid host in upstream \"a:9000?b\""),
         ("location ~ a {\nproxy_pass http://127.0.0.1/; }", NO_URI),
         ("location @a {\nproxy_pass http://127.0.0.1/; }", NO_URI),
         ("location / { if ($uri) {\nproxy_pass http://127.0.0.1/; } }", NO_URI),
@@ -199,6 +232,7 @@ fn wrong_statements_are_refused() {
         ("\nproxy_bind x;", "invalid address \"x\""),
         ("\nproxy_bind 127.0.0.1 x;", "invalid parameter \"x\""),
         ("\nproxy_next_upstream x;", "invalid value \"x\""),
+        ("\ngrpc_next_upstream updating;", "invalid value \"updating\""),
         ("\nproxy_next_upstream_tries x;", "\"proxy_next_upstream_tries\" directive invalid number"),
         ("\nproxy_ignore_headers x;", "invalid value \"x\""),
         ("\nproxy_connect_timeout x;", "\"proxy_connect_timeout\" directive invalid value"),

@@ -23,6 +23,7 @@ struct Echo;
 impl Family for Echo {
     const PREFIX: &'static str = "echo";
     const SCHEMES: &'static [Scheme] = &[Scheme { text: "echo://", port: 7, is_secure: false }];
+    const HAS_URI: bool = true;
 }
 
 impl Protocol for Echo {
