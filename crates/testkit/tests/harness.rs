@@ -71,7 +71,8 @@ fn nginx_serves_through_the_same_harness() {
         "events {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:{port}; return 200 reloaded; }} }}\n"
     ));
     server.reload();
-    server.wait_for_log("exited with code 0", Deadline::default());
+    // Both old workers have exited, so neither of them accepts the next connection.
+    server.wait_for_log_count("exited with code 0", 2, Deadline::default());
     assert_eq!(Client::connect(server.addr(0)).get("/").text(), "reloaded");
     drop(client);
     assert!(server.quit_and_wait().success());

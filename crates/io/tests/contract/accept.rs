@@ -132,16 +132,14 @@ fn spread(pair: Pair) -> Vec<usize> {
         })
         .collect();
     let wakers: Vec<Waker> = (0..THREADS).map(|_| wakers.recv_timeout(PATIENCE).unwrap()).collect();
-    let mut peers = Vec::new();
     for _ in 0..CONNECTIONS {
-        peers.push(TcpStream::connect(address).unwrap());
-        pause(Duration::from_millis(1));
-    }
-    // A connection was accepted once its peer sees the end of the stream.
-    for peer in &mut peers {
+        let mut peer = TcpStream::connect(address).unwrap();
+        // A connection was accepted once its peer sees the end of the stream. Only then does the next one follow: a
+        // thread would accept all connections that arrive while the others are not scheduled.
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let end = std::io::Read::read(peer, &mut [0]);
+        let end = std::io::Read::read(&mut peer, &mut [0]);
         assert_eq!(end.expect("the connection was accepted and closed"), 0);
+        pause(Duration::from_millis(1));
     }
     stop.store(true, Ordering::Release);
     wakers.iter().for_each(|waker| _ = waker.wake());

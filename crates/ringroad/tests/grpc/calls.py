@@ -22,7 +22,7 @@ OPTIONS = [
     ("grpc.max_metadata_size", 64 << 10),
     ("grpc.absolute_max_metadata_size", 64 << 10),
 ]
-ended_early = []
+waits_begun, waits_ended = [], []
 
 
 def say(*words):
@@ -43,15 +43,17 @@ def fail(_, context):
 
 
 def wait(_, context):
+    waits_begun.append(1)
     over = threading.Event()
-    context.add_callback(over.set)
-    over.wait(60)
-    ended_early.append(1)
+    # A call that has ended already takes no callback.
+    if context.add_callback(over.set):
+        over.wait(60)
+    waits_ended.append(1)
     return b""
 
 
 def count(_, context):
-    return str(len(ended_early)).encode()
+    return b"%d %d" % (len(waits_begun), len(waits_ended))
 
 
 def down(request, _):
@@ -92,8 +94,6 @@ def pattern(size):
 
 
 class Client:
-    waits = 0
-
     def __init__(self, address, authority):
         options = OPTIONS + [("grpc.ssl_target_name_override", "a.test")]
         if authority:
@@ -159,25 +159,34 @@ class Client:
             return error
         raise AssertionError(f"{name} does not fail")
 
+    def counts(self):
+        """Returns the numbers of calls of Wait that the server has begun, and that have ended there."""
+        return [int(number) for number in self.call("Count")[0].split()]
+
     def ended(self):
-        """Waits until the server has seen the end of all calls of Wait."""
-        while int(self.call("Count")[0]) < self.waits:
+        """Waits until all calls of Wait have ended at the server; returns their number."""
+        while True:
+            begun, ended = self.counts()
+            if begun == ended:
+                return begun
             time.sleep(0.01)
 
     def deadline(self):
-        """Tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx."""
+        """Tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx. Also
+        tries again where the deadline has passed before the call reached the server."""
         for _ in range(20):
-            self.waits += 1
+            before = self.ended()
             error = self.error_of("Wait", timeout=0.2)
-            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                return self.ended()
-            assert error.code() == grpc.StatusCode.UNAVAILABLE, error
+            assert error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE), error
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and self.ended() > before:
+                return
         raise AssertionError("the server is always first")
 
     def cancel(self):
-        self.waits += 1
+        before = self.ended()
         call = self.channel.unary_unary("/calls.Calls/Wait").future(b"", timeout=60)
-        time.sleep(0.1)
+        while self.counts()[0] == before:
+            time.sleep(0.01)
         call.cancel()
         assert call.code() == grpc.StatusCode.CANCELLED
         self.ended()

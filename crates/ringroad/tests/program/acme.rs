@@ -8,7 +8,7 @@ use crate::control::BINARY;
 use crate::pebble::{Manners, Pebble, is_trusted, shown, wait_until_trusted};
 use rustix::process::Signal;
 use testkit::program::signal_process;
-use testkit::{Client, Deadline, Server, TempDir};
+use testkit::{Client, Deadline, Origin, Reply, Server, TempDir};
 
 /// Returns the configuration of a server that redirects everything on port 80 and serves on 443; the kernel assigns the
 /// ports. `issuer` is the `acme_issuer` block.
@@ -437,7 +437,10 @@ fn a_server_without_a_master_obtains_certificates() {
 #[test]
 fn a_directory_is_served_under_a_public_name() {
     let Some(binary) = pebble::binary() else { return };
-    let port = testkit::nginx::free_port();
+    // It does not listen, but reserves its port: the kernel assigns the port to no other socket.
+    let reserved = Origin::start(|_| Reply::ok());
+    reserved.refuse();
+    let port = reserved.port();
     let pebble = Pebble::start(&binary, port, port, &Manners::default());
     pebble.know(&["a.example"]);
     let (site, data, said) = (TempDir::new("site"), TempDir::new("data"), TempDir::new("said"));

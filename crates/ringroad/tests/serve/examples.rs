@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{BINARY, ours_only};
 use testkit::client::request_bytes;
 use testkit::server::ServerBuilder;
-use testkit::{Client, Content, Server};
+use testkit::{Client, Content, Deadline, Server, wait};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
@@ -96,9 +96,10 @@ fn files_through(name: &str) -> Option<String> {
             Content::new(size, size).assert_body(&response.body);
         }
     }
-    // `access_log on` names a file `on`; the server has written to it when it exits.
-    let log = fs::read_to_string(server.path("on")).expect("the log that the configuration names");
-    assert!(log.contains("\"GET /4096object HTTP/1.1\" 200 4096 "), "{log}");
+    // `access_log on` names a file `on`.
+    let log = || fs::read_to_string(server.path("on")).expect("the log that the configuration names");
+    let logged = || log().contains("\"GET /4096object HTTP/1.1\" 200 4096 ").then_some(());
+    wait::until("a line", Deadline::default(), logged).unwrap_or_else(|late| panic!("{late}: {}", log()));
     assert!(server.path("error.log").exists());
     drop((client, clients));
     assert!(server.quit_and_wait().success());

@@ -50,9 +50,12 @@ fn threads_share_a_listener_evenly() {
             .collect();
         pair.run(async {
             for _ in 0..CONNECTIONS {
-                // With pauses: in a burst, a thread accepts all pending connections.
+                // One at a time, with pauses: a thread accepts all connections of a burst, and all connections that
+                // arrive while the others are not scheduled.
                 let due = now() + Duration::from_millis(1);
-                drop(Socket::connect(address.clone()).await.unwrap());
+                let mut socket = Socket::connect(address.clone()).await.unwrap();
+                assert!(socket.reader.recv().await.unwrap().is_none(), "it was accepted and closed");
+                drop(socket);
                 sleep_until(due).await;
             }
         });

@@ -79,7 +79,7 @@ fn body_files_are_retained_or_removed_as_configured() {
 
 #[test]
 fn invalid_bodies_are_refused() {
-    let site = site("bodies-wrong", "client_max_body_size 10; client_body_timeout 100ms;");
+    let site = site("bodies-wrong", "client_max_body_size 10; location /slow { client_body_timeout 100ms; }");
     let ask = |text: &str| site.client().send(text).response().head.status;
     assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n"), 413);
     assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n"), 413);

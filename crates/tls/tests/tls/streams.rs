@@ -20,7 +20,7 @@ use tls::signing::KeyKind;
 use tls::turns::{STEPS_PER_TURN_MAX, Turns};
 use tls::{Identity, Stream};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs a test with each network engine that this machine supports.
 fn on_each_net<F: Future<Output = ()>>(pool_bytes_max: usize, test: impl Fn() -> F) {

@@ -23,7 +23,7 @@ use crate::peers::address::Url;
 use crate::peers::lines::{Draft, Line};
 
 /// Long enough for a machine that is busy with tests of the complete workspace.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = testkit::wait::DEFAULT_LIMIT;
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });

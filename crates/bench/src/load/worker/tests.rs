@@ -68,6 +68,10 @@ fn engines() -> Vec<NetKind> {
     [NetKind::Epoll].into_iter().chain(uring).collect()
 }
 
+/// Number of attempts: if the thread is not scheduled in time, all connections are busy, and every response wakes it.
+/// Without grouping, each attempt fails.
+const ATTEMPTS: usize = 5;
+
 #[test]
 fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
     const GRAIN: Duration = Duration::from_millis(10);
@@ -81,22 +85,25 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
             stop: Arc::default(),
             ..Plan::new(vec![Target::parse(&server()).unwrap()])
         };
-        let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
-        worker.connect().unwrap();
-        let connected = worker.engine.counters().kernel_entries;
-        let mut counter = Counter(Tally::new(), 0);
-        let start = Instant::now();
-        worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
-        let Counter(tally, entries) = counter;
-        assert_eq!((tally.responses, tally.errors.total()), (REQUESTS, 0));
-        // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
-        // latest.
-        let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
-        assert!(median >= GRAIN / 3, "{median:?} on {net:?}");
-        // Without grouping, each response would need one kernel entry; epoll also sends within `submit`.
-        let sends = if net == NetKind::Epoll { 2 * REQUESTS } else { 0 };
-        let waits = (entries - connected).saturating_sub(sends);
-        assert!(waits < REQUESTS / 4, "{waits} entries for {REQUESTS} requests on {net:?}");
+        let count_waits = || {
+            let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
+            worker.connect().unwrap();
+            let connected = worker.engine.counters().kernel_entries;
+            let mut counter = Counter(Tally::new(), 0);
+            let start = Instant::now();
+            worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
+            let Counter(tally, entries) = counter;
+            assert_eq!((tally.responses, tally.errors.total()), (REQUESTS, 0));
+            // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
+            // latest.
+            let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
+            assert!(median >= GRAIN / 3, "{median:?} on {net:?}");
+            // Without grouping, each response would need one kernel entry; epoll also sends within `submit`.
+            let sends = if net == NetKind::Epoll { 2 * REQUESTS } else { 0 };
+            (entries - connected).saturating_sub(sends)
+        };
+        let is_grouped = (0..ATTEMPTS).any(|_| count_waits() < REQUESTS / 4);
+        assert!(is_grouped, "too many entries for {REQUESTS} requests on {net:?}");
     }
 }
 

@@ -15,7 +15,7 @@ use super::*;
 use crate::engine::NetKind;
 use crate::op::{DeviceId, DiskVia, Interest, Payload, PeerAddr, RecvInto, Segments, Source};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(180);
 
 fn config() -> EngineConfig {
     EngineConfig {

@@ -40,8 +40,8 @@ func (plain) Name() string                       { return "plain" }
 
 const messageMax = 16 << 20
 
-// Calls that the server saw cancelled, and those whose deadline passed.
-var cancelled atomic.Int64
+// Calls of Wait that the server has begun, and those that have ended there: cancelled, or after their deadline.
+var waitsBegun, waitsEnded atomic.Int64
 
 func unary(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	var request []byte
@@ -74,8 +74,9 @@ func wait(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServer
 	if err := decode(&request); err != nil {
 		return nil, err
 	}
+	waitsBegun.Add(1)
 	<-ctx.Done()
-	cancelled.Add(1)
+	waitsEnded.Add(1)
 	return nil, ctx.Err()
 }
 
@@ -84,7 +85,7 @@ func count(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerI
 	if err := decode(&request); err != nil {
 		return nil, err
 	}
-	reply := []byte(strconv.FormatInt(cancelled.Load(), 10))
+	reply := []byte(fmt.Sprint(waitsBegun.Load(), " ", waitsEnded.Load()))
 	return &reply, nil
 }
 
@@ -314,33 +315,42 @@ func (c client) fails(ctx context.Context) error {
 	return nil
 }
 
-// waits counts the calls of Wait.
-var waits int
+// counts returns the numbers of calls of Wait that the server has begun, and that have ended there.
+func (c client) counts(ctx context.Context) (begun, ended int, err error) {
+	reply, err := c.call(ctx, "Count", nil)
+	if err == nil {
+		_, err = fmt.Sscan(string(reply), &begun, &ended)
+	}
+	return begun, ended, err
+}
 
-// ended waits until the server has seen the end of all calls of Wait.
-func (c client) ended(ctx context.Context) error {
+// ended waits until all calls of Wait have ended at the server; it returns their number.
+func (c client) ended(ctx context.Context) (int, error) {
 	for {
-		reply, err := c.call(ctx, "Count", nil)
-		if err != nil {
-			return err
-		}
-		if found, _ := strconv.Atoi(string(reply)); found >= waits {
-			return nil
+		begun, ended, err := c.counts(ctx)
+		if err != nil || begun == ended {
+			return begun, err
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// deadline tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx.
+// deadline tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx. It also tries again
+// where the deadline has passed before the call reached the server.
 func (c client) deadline(ctx context.Context) error {
 	for range 20 {
+		before, err := c.ended(ctx)
+		if err != nil {
+			return err
+		}
 		short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
-		waits++
-		_, err := c.call(short, "Wait", nil)
+		_, err = c.call(short, "Wait", nil)
 		stop()
 		switch status.Code(err) {
 		case codes.DeadlineExceeded:
-			return c.ended(ctx)
+			if after, err := c.ended(ctx); err != nil || after > before {
+				return err
+			}
 		case codes.Unavailable:
 		default:
 			return fmt.Errorf("status %w", err)
@@ -350,16 +360,25 @@ func (c client) deadline(ctx context.Context) error {
 }
 
 func (c client) cancel(ctx context.Context) error {
+	before, err := c.ended(ctx)
+	if err != nil {
+		return err
+	}
 	short, stop := context.WithCancel(ctx)
 	go func() {
-		time.Sleep(100 * time.Millisecond)
-		stop()
+		defer stop()
+		for {
+			if begun, _, err := c.counts(ctx); err != nil || begun > before {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	}()
-	waits++
 	if _, err := c.call(short, "Wait", nil); status.Code(err) != codes.Canceled {
 		return fmt.Errorf("status %w", err)
 	}
-	return c.ended(ctx)
+	_, err = c.ended(ctx)
+	return err
 }
 
 func calls(address string, authority []string) error {
@@ -368,7 +387,7 @@ func calls(address string, authority []string) error {
 		return err
 	}
 	defer c.Close()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer stop()
 	for _, kind := range []struct {
 		name string
