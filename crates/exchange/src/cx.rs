@@ -167,12 +167,19 @@ impl<'a> Cx<'a> {
 
     /// Compiles a path with variables; a relative path starts from the prefix.
     pub fn path_template(&mut self, text: &str) -> Result<Template, Error> {
+        match text.starts_with('$') {
+            true => self.template(text),
+            false => self.template_below(self.prefix, text),
+        }
+    }
+
+    /// Compiles a path with variables below a directory, unless it is absolute. A dollar sign in the name of the directory is no
+    /// variable.
+    pub fn template_below(&mut self, directory: &Path, text: &str) -> Result<Template, Error> {
         let template = self.template(text)?;
-        Ok(match text.starts_with(['$', '/']) {
-            true => template,
-            // A dollar sign in the prefix is no variable. The text is lossless: the prefix is text of the command line.
-            false => template.after(&self.path("").to_string_lossy()),
-        })
+        // The text is lossless: the directory is text of the command line.
+        let before = directory.join("");
+        Ok(if text.starts_with('/') { template } else { template.after(&before.to_string_lossy()) })
     }
 
     /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created

@@ -143,9 +143,16 @@ impl VarRef {
         match self {
             VarRef::Module(variable) => {
                 let variable = request.variables().variable(variable.place);
-                let can_be_replaced = matches!(variable.set, Some(Assign::Replace));
-                (can_be_replaced && request.replaced_variable(variable.name, out))
-                    || (variable.get)(request, out)
+                if matches!(variable.set, Some(Assign::Replace)) {
+                    // A statement after this reference, such as `map`, may have redefined it.
+                    if let Some(slot) = request.config().http.registry.slot_of(variable.name) {
+                        return request.slot(slot, out);
+                    }
+                    if request.replaced_variable(variable.name, out) {
+                        return true;
+                    }
+                }
+                (variable.get)(request, out)
             }
             VarRef::Member(member) => match member.slot.get() {
                 Some(&slot) => request.slot(slot, out),
@@ -309,10 +316,16 @@ impl Registry {
         member.or_else(|| self.modules.named(name))
     }
 
+    /// Returns the slot of this name, if the configuration defines or uses such a variable.
+    fn slot_of(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
     /// Defines a variable that statements like `set` assign to. Before an assignment, a family may provide its value.
     pub fn define(&mut self, name: &str, statement: &Statement) -> Result<VarRef, Error> {
         let name = name.to_ascii_lowercase();
-        if let Some(variable) = self.modules.changeable(&name, statement)? {
+        let variable = self.modules.changeable(&name, statement)?;
+        if let Some(variable) = variable.filter(|_| !self.by_name.contains_key(&name)) {
             return Ok(VarRef::Module(variable));
         }
         let slot = self.own(name);

@@ -197,7 +197,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let to = match &target {
         Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
         // Always below the prefix, even if the name starts with a variable.
-        None => LogTo::Named(cx.template(&cx.prefix.join(text).to_string_lossy())?),
+        None => LogTo::Named(cx.template_below(cx.prefix, text)?),
     };
     let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
     // Buffer options may have any order, and are combined after all are read.

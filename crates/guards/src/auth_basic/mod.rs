@@ -70,7 +70,7 @@ const DIRECTIVES: &[Directive] = &[
             // Relative to the configuration directory, as in nginx. A path with a leading variable is completed when its value is known.
             let path = match text.starts_with('$') {
                 true => cx.template(text)?,
-                false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
+                false => cx.template_below(cx.conf_prefix, text)?,
             };
             scope.make_mut::<Conf>().user_file = Some(Arc::new(path));
             Ok(())

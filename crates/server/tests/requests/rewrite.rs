@@ -54,14 +54,18 @@ fn maps_match_strings_patterns_and_host_names() {
 fn variables_of_tls_can_be_redefined_and_set() {
     let site = Site::start(
         "tls-variables",
-        r#"access_log off;
+        r#"access_log off; add_header X-Before $ssl_client_verify;
          map $http_x_verify $ssl_client_verify { default NONE; ok SUCCESS; }
          server { listen 127.0.0.1:PORT; set $ssl_protocol "by $arg_a";
-           location / { return 200 "$ssl_client_verify|$ssl_protocol|$ssl_cipher"; } }"#,
+           location / { return 200 "$ssl_client_verify|$ssl_protocol|$ssl_cipher"; }
+           location /set { set $ssl_client_verify set; return 200 "$ssl_client_verify"; } }"#,
     );
     assert_eq!(site.text("/"), "NONE|by |");
     let response = site.client().request("GET", "/?a=proxy", &[("Host", "a"), ("X-Verify", "ok")]);
     assert_eq!(response.text(), "SUCCESS|by proxy|");
+    // A statement above the map uses the same variable.
+    assert_eq!(response.field("X-Before"), Some("SUCCESS"));
+    assert_eq!(site.text("/set"), "set");
 }
 
 #[test]
