@@ -108,12 +108,12 @@ impl Entries {
         self.purges.set().sequence()
     }
 
-    /// Returns the effect of purges on an entry. An entry with a higher number than the last purge was stored after a purge
-    /// that the log has lost: it counts as purged, since that purge and others may apply to it.
-    /// Only the owner checks this: another process may not have read the newest purges of the log.
+    /// Returns the effect of purges on an entry. An entry with the number of an unknown purge was stored after a purge
+    /// that the log has lost: it counts as purged, since other lost purges may apply to it. Only the owner checks this: another
+    /// process may not have read the newest purges of the log.
     pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
         let purges = self.purges.set();
-        if header.sequence > purges.sequence() && self.dir.is_owner() {
+        if purges.is_unknown(header.sequence) && self.dir.is_owner() {
             return Some(PurgeEffect::Unusable);
         }
         purges.purge_effect(&Subject {

@@ -83,6 +83,8 @@ pub struct Purges {
     all: Numbers,
     names: Names,
     patterns: Vec<(Box<[u8]>, Numbers)>,
+    /// The numbers above the first and up to the second one were skipped by the first purge of this process.
+    gap: Option<(u64, u64)>,
 }
 
 /// Sequence numbers of the last soft and the last hard purge of a name; 0 for none.
@@ -178,7 +180,16 @@ impl Purges {
 
     /// Makes the next sequence number higher than `least`.
     pub fn raise_to(&mut self, least: u64) {
+        if self.gap.is_none() {
+            self.gap = Some((self.sequence, least));
+        }
         self.sequence = self.sequence.max(least);
+    }
+
+    /// Whether an object has the number of a purge that is not stored: a higher one than the last, or one that was skipped by the
+    /// first purge of this process.
+    pub fn is_unknown(&self, sequence: u64) -> bool {
+        sequence > self.sequence || self.gap.is_some_and(|(low, high)| low < sequence && sequence <= high)
     }
 
     /// Adds a purge and returns it with its sequence number. It is effective immediately; the caller logs it before it
