@@ -244,23 +244,36 @@ impl Job<'_> {
         if request.method == Method::Move {
             return self.move_tree(from, stat, earlier).await;
         }
-        match earlier {
-            Some(earlier) if is_directory(&earlier) => disk.remove_tree(request, &self.to).await?,
-            Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.log(request, 404))?,
-            None => {}
+        if let Some(earlier) = earlier {
+            self.remove_earlier(&earlier).await?;
         }
         disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
         disk.copy_tree(request, from, &self.to).await?;
         Ok(Step::Status(201))
     }
 
+    async fn remove_earlier(&self, earlier: &Stat) -> Result<(), u16> {
+        match is_directory(earlier) {
+            true => self.disk.remove_tree(self.request, &self.to).await.map(drop),
+            false => self.disk.unlink(&self.to).await.map_err(|trouble| trouble.log(self.request, 404)),
+        }
+    }
+
     /// Moves a collection. The earlier destination has a temporary name until the new one is complete, so that a failure does not
-    /// remove it. A crash in between leaves the temporary name.
+    /// remove it. A crash or a stop in between leaves the temporary name.
     async fn move_tree(&self, from: &[u8], stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         let aside = temp_path_of(&self.to);
-        if earlier.is_some() {
-            disk.rename(&self.to, &aside).await.map_err(|trouble| trouble.log(request, 404))?;
+        let mut kept = None;
+        if let Some(earlier) = earlier {
+            match disk.rename(&self.to, &aside).await {
+                Ok(()) => kept = Some(earlier),
+                // The name has no room for a suffix, or the directory is on a lower layer of overlayfs.
+                Err(OperationError { errno: Errno::NAMETOOLONG | Errno::XDEV, .. }) => {
+                    self.remove_earlier(&earlier).await?;
+                }
+                Err(trouble) => return Err(trouble.log(request, 404)),
+            }
         }
         // The trailing slash is retained: for a link it means the target of the link.
         let renamed = disk.rename(&self.from, &self.to).await;
@@ -273,7 +286,7 @@ impl Job<'_> {
             Err(OperationError { errno: Errno::INVAL, .. }) => Err(self.refusal(403, "collection ")),
             Err(trouble) => Err(trouble.log(request, 404)),
         };
-        if let Some(earlier) = earlier {
+        if let Some(earlier) = kept {
             let settled = match moved {
                 Err(_) => disk.rename(&aside, &self.to).await,
                 Ok(()) if is_directory(&earlier) => {
