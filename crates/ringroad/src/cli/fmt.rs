@@ -57,16 +57,25 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
 }
 
 /// Replaces the content of a file. The new content is complete on the disk before the old one is removed. Symbolic links, owner and
-/// mode are preserved; hard links are not, unless the directory is not writable.
+/// mode are preserved; hard links are not. Without permission to create a file in the directory, the file is written in place.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let path = std::fs::canonicalize(path)?;
     let (file, draft) = match draft_of(&path) {
         Ok(created) => created,
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return std::fs::write(path, bytes),
+        Err(error) if needs_write_in_place(&error) => return std::fs::write(path, bytes),
         Err(error) => return Err(error),
     };
     let written = (&file).write_all(bytes).and_then(|()| file.sync_all());
-    written.and_then(|()| std::fs::rename(&draft, &path)).inspect_err(|_| remove(&draft))
+    match written.and_then(|()| std::fs::rename(&draft, &path)).inspect_err(|_| remove(&draft)) {
+        Err(error) if needs_write_in_place(&error) => std::fs::write(path, bytes),
+        done => done,
+    }
+}
+
+/// Whether no file can be created in the directory, or the file cannot be replaced because it is a mount point.
+fn needs_write_in_place(error: &std::io::Error) -> bool {
+    use ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
 /// Creates an empty file beside a regular file, with the same owner and mode. The name begins with a dot, so that no `include` with a

@@ -54,7 +54,7 @@ pub(super) fn run(
         Ok(worker) => worker,
         Err(message) => {
             cycle.log.emerg(message);
-            forget(&cycle.listeners);
+            forget(&cycle.listeners, None);
             return ExitCode::FAILURE;
         }
     };
@@ -67,7 +67,7 @@ pub(super) fn run(
             cycle.log.emerg(message);
             worker.stop();
             worker.wait();
-            forget(&cycle.listeners);
+            forget(&cycle.listeners, None);
             return ExitCode::FAILURE;
         }
     };
@@ -99,10 +99,10 @@ pub(super) fn run(
     finish(single)
 }
 
-/// Removes the files of unix sockets, unless the master that executed this process still serves them.
-fn forget(listeners: &Listeners) {
+/// Removes the files of unix sockets that `kept` does not use, unless the master that executed this process still serves them.
+fn forget(listeners: &Listeners, kept: Option<&Listeners>) {
     if !inherit::is_new_binary() || !Predecessor::find().lives() {
-        listeners.forget(None);
+        listeners.forget(kept);
     }
 }
 
@@ -113,7 +113,7 @@ fn finish(single: Single) -> ExitCode {
     // If a thread has panicked, the other threads still serve.
     worker.stop();
     let ended_well = worker.wait();
-    forget(&cycle.listeners);
+    forget(&cycle.listeners, None);
     if let Some(pid_file) = pid_file {
         pid_file.remove(&cycle.log);
     }
@@ -274,8 +274,12 @@ impl Single {
                 let own = |(path, file): (_, std::rc::Rc<std::os::fd::OwnedFd>)| {
                     Some((path, file.try_clone().ok()?))
                 };
-                match self.worker.reopen(logs.into_iter().filter_map(own).collect()) {
-                    Ok(()) => self.cycle.log.notice("reopening logs"),
+                let count = logs.len();
+                let own: Vec<_> = logs.into_iter().filter_map(own).collect();
+                let is_complete = own.len() == count;
+                match self.worker.reopen(own) {
+                    Ok(()) if is_complete => self.cycle.log.notice("reopening logs"),
+                    Ok(()) => self.cycle.log.alert("some logs are not reopened: too many open files"),
                     Err(message) => self.cycle.log.alert(message),
                 }
             }
@@ -297,7 +301,7 @@ impl Single {
         self.cycle.log.notice("gracefully shutting down");
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
         // Clients must be refused instead of waiting in the accept queue.
-        forget(&self.cycle.listeners);
+        forget(&self.cycle.listeners, None);
         self.cycle.listeners.0.clear();
     }
 
@@ -351,7 +355,7 @@ impl Single {
                     self.cycle.log.emerg(message);
                 }
                 self.cycle.log.take_stderr_from(&old.log);
-                old.listeners.forget(Some(&self.cycle.listeners));
+                forget(&old.listeners, Some(&self.cycle.listeners));
                 move_pid_file(&mut self.pid_file, &self.request, &self.cycle);
                 let pid = std::process::id();
                 self.cycle.log.notice(format_args!(
@@ -362,7 +366,7 @@ impl Single {
             }
             Err(NotReloaded::Unchanged(message) | NotReloaded::InParts(message)) => {
                 log.emerg(message);
-                cycle.listeners.forget(Some(&self.cycle.listeners));
+                forget(&cycle.listeners, Some(&self.cycle.listeners));
                 false
             }
         }
