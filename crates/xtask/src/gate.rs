@@ -58,13 +58,6 @@ struct Gate {
 /// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Environment in which the compiler is clippy's driver, as `cargo clippy` sets it, with warnings as errors. With `cargo test` it also
-/// generates code, so that each crate is compiled once instead of twice.
-const CLIPPY: [(&str, &str); 2] = [
-    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
-    ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
-];
-
 /// Steps that compute for minutes. They run beside the tests, in two groups at the same time, because parts of each use only one
 /// processor.
 const FURTHER: [&[Step]; 2] = [
@@ -84,25 +77,31 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
         in_background(command)
     });
     // Optimising the whole program takes one processor for minutes, also while a step waits for something.
-    let counted = in_background(instructions::build());
+    let is_counted = tools.is_some() || instructions::tool().is_some();
+    let counted = is_counted.then(|| in_background(instructions::build()));
     gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
     gate.step("format", Budget::DocsAndTidy, || {
-        cargo(&["fmt", "--all", "--check"], &[])?;
-        cargo(&["fmt", "--all", "--check", "--manifest-path", fuzz::MANIFEST], &[])
+        let product = cargo(&["fmt", "--all", "--check"], &[]);
+        let targets = ["fmt", "--check", "--manifest-path", fuzz::MANIFEST];
+        // With `--all` it would check the crates of the product again.
+        let packages = ["-p", "ringroad-fuzz", "-p", "ringroad-peers", "-p", "ringroad-fuzz-tls"];
+        product.and(cargo(&[&targets[..], &packages[..]].concat(), &[]))
     });
     gate.step("tidy", Budget::DocsAndTidy, tidy::check);
     gate.step("licences", Budget::DocsAndTidy, licences::check);
     let is_built = gate.step("build and clippy", Budget::BuildAndClippy, || {
-        cargo(&["test", "--workspace", feature, name, "--no-run"], &CLIPPY)
+        cargo(&["test", "--workspace", feature, name, "--no-run"], &workspace::CLIPPY)
     });
     // A lint must not prevent the tests: they are built again without the lints.
-    let compiler: &[_] = if is_built { &CLIPPY } else { &[] };
+    let compiler: &[_] = if is_built { &workspace::CLIPPY } else { &[] };
     gate.step("docs", Budget::DocsAndTidy, || {
         // A link from public to private documentation is useful in the source and is rendered here as plain text.
         let flags = "-D warnings -A rustdoc::private-intra-doc-links";
         cargo(&["doc", "--workspace", feature, name, "--no-deps"], &[("RUSTDOCFLAGS", flags)])
     });
-    gate.step("instructions, build", Budget::BuildAndClippy, || joined(counted));
+    if let Some(counted) = counted {
+        gate.step("instructions, build", Budget::BuildAndClippy, || joined(counted));
+    }
     if let Some(tools) = tools {
         gate.step("tools", Budget::Tests, || joined(tools));
     }

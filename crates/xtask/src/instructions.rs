@@ -66,6 +66,12 @@ pub(crate) fn bless() -> Result<(), Failure> {
     workspace::write(FILE, &text)
 }
 
+/// Returns the version of valgrind; `None` if it is not installed.
+pub(crate) fn tool() -> Option<String> {
+    let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&version.stdout).trim().to_owned())
+}
+
 /// Returns the command that compiles the program.
 pub(crate) fn build() -> Command {
     cargo("build")
@@ -77,12 +83,10 @@ fn cargo(command: &str) -> Command {
 
 /// Returns the counts and their tools; `None` if callgrind is not installed.
 fn count() -> Result<Option<(String, Counts)>, Failure> {
-    let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output();
-    let Ok(version) = version else {
+    let Some(valgrind) = tool() else {
         println!("not counted: valgrind is not installed (apt-get install valgrind)");
         return Ok(None);
     };
-    let valgrind = String::from_utf8_lossy(&version.stdout).trim().to_owned();
     let rustc = workspace::output(Command::new("rustc").arg("-vV").current_dir(workspace::root()))?;
     let line = |name: &str| rustc.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
     let (host, release) = (line("host: ").to_owned(), line("release: ").to_owned());

@@ -32,7 +32,8 @@ fn check_oldest() -> Result<(), Failure> {
         return workspace::run(&mut workspace::cargo(&plain));
     }
     println!("Rust {version}, the minimum version:");
-    workspace::run(rustup_cargo(&toolchain).args(plain))
+    // The tests must not wait for the lock of their directory.
+    workspace::run(rustup_cargo(&toolchain).args(plain).args(["--target-dir", "target/oldest"]))
 }
 
 /// Checks the pure crates for the bare target.
@@ -60,7 +61,7 @@ fn rustup_cargo(toolchain: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(toolchain).current_dir(workspace::root());
     // The outer cargo sets its compiler and toolchain, which the inner cargo would otherwise use too.
-    for name in ["RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO"] {
+    for name in ["RUSTC", "RUSTC_WORKSPACE_WRAPPER", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO"] {
         command.env_remove(name);
     }
     command

@@ -257,8 +257,7 @@ fn accepted_requests_are_served_at_the_descriptor_limit() {
             assert_all_right(&right, 200);
             closed.is_empty().then_some(())
         };
-        testkit::wait::until("responses to all", Deadline::default(), are_served)
-            .unwrap_or_else(|late| panic!("{net}: {late}"));
+        assert!((0..5).any(|_| are_served().is_some()), "{net}: each time some clients got no response");
         assert!(!server.error_log().contains("Too many open files"), "{net}: {}", server.error_log());
     });
 }
