@@ -35,11 +35,11 @@ pub(super) fn read(
     let asked = Instant::now();
     let request = kind.request(name);
     client.socket.write_all(request.as_bytes()).map_err(describe)?;
-    let rest = client.read_head(asked)?;
+    let (end, rest) = client.read_head(asked)?;
     if kind == WEB_SOCKET {
         client.exchange(pieces)?;
     } else {
-        client.read_pieces(kind, rest, epoch)?;
+        client.read_pieces(kind, end, rest, epoch)?;
     }
     match client.times.delays.len() {
         count if count == pieces => Ok(client.times),
@@ -63,9 +63,29 @@ struct StreamClient {
     times: StreamTimes,
 }
 
+/// The end of a body. A server that has received a complete body before it responds may send its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyEnd {
+    Chunked,
+    Length(usize),
+    Close,
+}
+
+impl BodyEnd {
+    fn of(head: &[u8]) -> BodyEnd {
+        let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        match length {
+            Some(bytes) => BodyEnd::Length(bytes),
+            None if head.contains("\ntransfer-encoding: chunked") => BodyEnd::Chunked,
+            None => BodyEnd::Close,
+        }
+    }
+}
+
 impl StreamClient {
-    /// Reads up to the end of the header section; returns the bytes after it.
-    fn read_head(&mut self, asked: Instant) -> Result<Vec<u8>, String> {
+    /// Reads up to the end of the header section; returns the end of the body, and the bytes after the section.
+    fn read_head(&mut self, asked: Instant) -> Result<(BodyEnd, Vec<u8>), String> {
         let (mut head, mut part) = (Vec::new(), [0; 4096]);
         loop {
             let count = self.socket.read(&mut part).map_err(describe)?;
@@ -80,21 +100,30 @@ impl StreamClient {
                 let rest = head.split_off(end + 4);
                 let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
                 let is_right = line.ends_with(b" 200 OK") || line.ends_with(b" 101 Switching Protocols");
-                return if is_right { Ok(rest) } else { Err(line.escape_ascii().to_string()) };
+                let end = BodyEnd::of(&head);
+                return if is_right { Ok((end, rest)) } else { Err(line.escape_ascii().to_string()) };
             }
         }
     }
 
     /// Reads and decodes the body to its end.
-    fn read_pieces(&mut self, kind: StreamKind, mut received: Vec<u8>, epoch: Instant) -> Result<(), String> {
+    fn read_pieces(
+        &mut self,
+        kind: StreamKind,
+        end: BodyEnd,
+        mut received: Vec<u8>,
+        epoch: Instant,
+    ) -> Result<(), String> {
+        let mut total = 0;
         let mut chunks = ChunkedDecoder::without_limits();
         let mut inflate = (kind == GZIP).then(|| Decompress::new_gzip(15));
         let (mut body, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
-            let mut ended = false;
-            let coded = match kind.is_chunked() {
-                true => unframed(&mut chunks, &received, &mut ended)?,
-                false => std::mem::take(&mut received),
+            total += received.len();
+            let mut ended = end == BodyEnd::Length(total);
+            let coded = match end {
+                BodyEnd::Chunked => unframed(&mut chunks, &received, &mut ended)?,
+                BodyEnd::Length(_) | BodyEnd::Close => std::mem::take(&mut received),
             };
             match &mut inflate {
                 Some(inflate) => inflated(inflate, &coded, &mut body)?,
@@ -106,7 +135,7 @@ impl StreamClient {
             }
             let count = self.socket.read(&mut part).map_err(describe)?;
             if count == 0 {
-                return if kind.is_chunked() { Err("the body ended early".to_owned()) } else { Ok(()) };
+                return if end == BodyEnd::Close { Ok(()) } else { Err("the body ended early".to_owned()) };
             }
             received = part[..count].to_vec();
         }
@@ -172,4 +201,20 @@ fn inflated(inflate: &mut Decompress, coded: &[u8], body: &mut Vec<u8>) -> Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_body_is_in_the_head() {
+        for (field, expected) in [
+            ("Content-Length: 12\r\n", BodyEnd::Length(12)),
+            ("Transfer-Encoding: chunked\r\n", BodyEnd::Chunked),
+            ("Connection: close\r\n", BodyEnd::Close),
+        ] {
+            assert_eq!(BodyEnd::of(format!("HTTP/1.1 200 OK\r\n{field}\r\n").as_bytes()), expected);
+        }
+    }
 }

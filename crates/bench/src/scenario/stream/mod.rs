@@ -86,10 +86,6 @@ impl StreamKind {
     fn labels(self) -> Labels {
         at([("kind", &self.name)])
     }
-
-    fn is_chunked(self) -> bool {
-        self != HTTP10
-    }
 }
 
 const FIRST_P50: Figure = figure("first byte, p50", "us", 0, Of::Value("first_byte_p50_us", 1.0));
