@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 pub enum VarRef {
     /// A variable of a module.
     Module(ModuleVar),
+    /// A variable of a module that the configuration may redefine.
+    Replaceable(ModuleVar),
     /// A member of a family, such as `http_name`.
     Member(Arc<Member>),
     /// A variable of the configuration.
@@ -45,7 +47,7 @@ impl PartialEq for Member {
 impl fmt::Debug for VarRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VarRef::Module(variable) => write!(f, "${}", variable.name),
+            VarRef::Module(variable) | VarRef::Replaceable(variable) => write!(f, "${}", variable.name),
             VarRef::Member(member) => write!(f, "${}{}", member.prefix, member.rest),
             VarRef::Slot(slot) => write!(f, "$slot {slot}"),
             VarRef::Capture(number) => write!(f, "${number}"),

@@ -105,7 +105,17 @@ impl ModuleVariables {
 
     /// Returns a module's variable, or a member of a module's family; `None` if no module defines it.
     pub fn named(&self, name: &str) -> Option<VarRef> {
-        self.single(name).map(VarRef::Module).or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
+        match self.single(name) {
+            Some(variable) => Some(self.reference(variable)),
+            None => Some(VarRef::Member(Arc::new(self.member(name)?))),
+        }
+    }
+
+    fn reference(&self, variable: ModuleVar) -> VarRef {
+        match self.variable(variable.place).set {
+            Some(Assign::Replace) => VarRef::Replaceable(variable),
+            Some(Assign::With(_)) | None => VarRef::Module(variable),
+        }
     }
 
     fn single(&self, name: &str) -> Option<ModuleVar> {
@@ -141,18 +151,14 @@ impl VarRef {
     /// Appends the value; returns `false` if there is none.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
-            VarRef::Module(variable) => {
-                let variable = request.variables().variable(variable.place);
-                if matches!(variable.set, Some(Assign::Replace)) {
-                    // A statement after this reference, such as `map`, may have redefined it.
-                    if let Some(slot) = request.config().http.registry.slot_of(variable.name) {
-                        return request.slot(slot, out);
-                    }
-                    if request.replaced_variable(variable.name, out) {
-                        return true;
-                    }
+            VarRef::Module(variable) => (request.variables().variable(variable.place).get)(request, out),
+            VarRef::Replaceable(variable) => {
+                // A statement after this reference, such as `map`, may have redefined it.
+                if let Some(slot) = request.config().http.registry.slot_of(variable.name) {
+                    return request.slot(slot, out);
                 }
-                (variable.get)(request, out)
+                request.replaced_variable(variable.name, out)
+                    || (request.variables().variable(variable.place).get)(request, out)
             }
             VarRef::Member(member) => match member.slot.get() {
                 Some(&slot) => request.slot(slot, out),
@@ -168,13 +174,11 @@ impl VarRef {
     pub fn assign(&self, request: &mut Request, value: &[u8]) {
         match self {
             VarRef::Module(variable) => {
-                let variable = request.variables().variable(variable.place);
-                match variable.set {
-                    Some(Assign::Replace) => request.replace_variable(variable.name, value),
-                    Some(Assign::With(set)) => set(request, value),
-                    None => {}
+                if let Some(Assign::With(set)) = request.variables().variable(variable.place).set {
+                    set(request, value);
                 }
             }
+            VarRef::Replaceable(variable) => request.replace_variable(variable.name, value),
             VarRef::Slot(slot) => request.set_slot(*slot, value.to_vec()),
             VarRef::Member(_) | VarRef::Capture(_) => {}
         }
@@ -326,7 +330,7 @@ impl Registry {
         let name = name.to_ascii_lowercase();
         let variable = self.modules.changeable(&name, statement)?;
         if let Some(variable) = variable.filter(|_| !self.by_name.contains_key(&name)) {
-            return Ok(VarRef::Module(variable));
+            return Ok(self.modules.reference(variable));
         }
         let slot = self.own(name);
         let slot_named = &mut self.slots[slot as usize];
