@@ -45,9 +45,14 @@ impl Thread {
     }
 
     /// Waits until a connection may be accepted. Further connections wait in the kernel's backlog.
+    /// A thread that leaves does not wait, because it accepts no more.
     pub async fn wait_for_capacity(&self) {
-        while let Some(resource) = self.capacity.exhausted() {
-            if self.reclaim(resource).await {
+        while let Some(resource) = self.capacity.exhausted().filter(|_| !self.is_draining()) {
+            let is_freed = match resource {
+                Resource::Connection => self.reclaim(resource).await,
+                Resource::Descriptor => self.free_descriptors(&self.generation()).await,
+            };
+            if is_freed {
                 continue;
             }
             if let Some(alarm) = self.capacity.alarm(resource) {

@@ -110,6 +110,9 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
             // Idle connections are not closed before a client waits.
             listener.ready().await;
             thread.wait_for_capacity().await;
+            if thread.is_draining() {
+                return;
+            }
         }
         listener.set_multishot(own && thread.capacity.is_wide());
         match listener.accept().await {

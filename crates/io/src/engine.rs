@@ -144,6 +144,9 @@ impl Caps {
 /// directory and the journal, so more threads only wait.
 pub const PUTS_MAX: usize = 4;
 
+/// Maximum of [`EngineConfig::ops_max`]: slots are numbered with 24 bits.
+pub const OPS_MAX: u32 = 1 << 24;
+
 /// Settings of one thread's engine. The defaults are suitable for most uses.
 #[derive(Clone)]
 pub struct EngineConfig {

@@ -48,7 +48,7 @@ pub use disk_watch::DiskEvent;
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
-pub use offload::{offload, offload_file, offload_settings, spawn_blocking};
+pub use offload::{offload, offload_file, offload_password, offload_settings, spawn_blocking};
 pub use reactor::LoopTurn;
 pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};

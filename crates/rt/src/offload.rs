@@ -1,6 +1,6 @@
 //! Runs work on other threads that would occupy a worker thread for too long: [`offload`] for computation,
-//! [`offload_file`] for work on files, [`offload_settings`] for reads of files of the configuration, [`spawn_blocking`] for other
-//! calls that wait.
+//! [`offload_password`] for checks of passwords, [`offload_file`] for work on files, [`offload_settings`] for reads of files of the
+//! configuration, [`spawn_blocking`] for other calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -34,6 +34,12 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 /// server that does not respond delays other lookups, but never compression.
 pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&WAITING, work).await
+}
+
+/// As [`offload`], for checks of passwords, whose number and duration clients determine. It uses separate threads: such checks
+/// delay neither handshakes nor compression.
+pub async fn offload_password<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on(&PASSWORDS, work).await
 }
 
 /// As [`offload`], for brief reads of files of the configuration, such as certificates. It uses separate threads: a disk with
@@ -95,6 +101,8 @@ const FILE_THREADS_MAX: usize = 8;
 
 static FILES: Pool = Pool::new(Some(FILE_THREADS_MAX));
 
+static PASSWORDS: Pool = Pool::new(None);
+
 /// Each read is brief.
 const SETTINGS_THREADS_MAX: usize = 2;
 
@@ -153,9 +161,15 @@ impl Pool {
             // never.
             let mut state = self.lock();
             state.threads -= 1;
-            let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
-            drop(state);
-            job.into_iter().for_each(run);
+            while state.threads == 0
+                && let Some(job) = state.jobs.pop_front()
+            {
+                let next = state.full.first().cloned();
+                drop(state);
+                next.into_iter().for_each(Waker::wake);
+                run(job);
+                state = self.lock();
+            }
         }
     }
 

@@ -160,6 +160,8 @@ impl Server {
         let with = |config: &Arc<rustls::ServerConfig>| {
             let mut config = rustls::ServerConfig::clone(config);
             config.cert_resolver = Arc::clone(&identities) as _;
+            // The cache has room for four chains. With more names each handshake would miss it, and compress with the best quality.
+            config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
             Arc::new(config)
         };
         let (config, chacha_first) = (with(&self.config), self.chacha_first.as_ref().map(with));

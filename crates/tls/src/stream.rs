@@ -97,7 +97,10 @@ impl Stream {
 
     /// Whether no plaintext, end of stream or error is pending.
     pub fn is_quiet(&mut self) -> bool {
-        !self.has_plaintext() && self.receiving.failed.is_none() && self.socket.reader.is_quiet()
+        !self.has_plaintext()
+            && self.receiving.failed.is_none()
+            && !self.session.borrow().peer_closed()
+            && self.socket.reader.is_quiet()
     }
 
     /// Returns the socket of the stream.

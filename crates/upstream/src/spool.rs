@@ -164,7 +164,8 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
             Ok(None) => return Some(Ok(())),
             Err(fault) => return Some(Err(fault)),
         };
-        if spool.borrow().has_memory(limits, buf.capacity() as u64) {
+        // A buffer of the pool may be larger than the bytes that there was memory for.
+        if !is_spilled || spool.borrow().has_memory(limits, buf.capacity() as u64) {
             spool.borrow_mut().hold(buf);
         } else {
             spill(spool, limits, buf).await;

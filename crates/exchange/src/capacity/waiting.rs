@@ -121,7 +121,7 @@ impl Lists {
             let Some(slot) = next.filter(|_| chosen < most) else { break };
             next = list.newer(slot);
             let wait = &list[slot];
-            let waited = Duration::from_millis(now_ms.saturating_sub(wait.since_ms).into());
+            let waited = Duration::from_millis(now_ms.wrapping_sub(wait.since_ms).into());
             if waited < wait.kind.grace().max(least) {
                 continue;
             }

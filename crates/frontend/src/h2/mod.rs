@@ -394,7 +394,7 @@ impl Connection {
 
     /// Handles a deadline that passed while waiting for bytes.
     fn elapsed(&mut self) -> ControlFlow<Stop> {
-        if self.is_in_head() {
+        if self.head_until.is_some_and(|until| until <= rt::now()) {
             return ControlFlow::Break(Stop::TimedOut);
         }
         // Also while the end is announced: otherwise this deadline would elapse again and again within the turn.
@@ -515,7 +515,13 @@ impl Connection {
         let woken = woken.await?;
         let is_chosen = waiting.is_some_and(|waiting| waiting.is_chosen());
         match woken {
-            Woken::Elapsed if is_chosen && kind == Some(Waits::Body) => Err(Stop::Reclaimed),
+            // A client that does not take the last GOAWAY is not waited for.
+            Woken::Elapsed
+                if is_chosen
+                    && (matches!(kind, Some(Waits::Body | Waits::Head)) || self.end == End::Last) =>
+            {
+                Err(Stop::Reclaimed)
+            }
             // Woken to release a configuration version.
             Woken::Elapsed if !is_chosen && timer.deadline().is_none_or(|deadline| deadline > rt::now()) => {
                 Ok(Woken::Streams)

@@ -152,7 +152,7 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
         return Some(crypt::verify(password, &stored));
     }
     let password = password.to_vec();
-    rt::offload(move || crypt::verify(&password, &stored)).await
+    rt::offload_password(move || crypt::verify(&password, &stored)).await
 }
 
 /// Responds with a challenge for a user name and a password (RFC 7235 section 4.1).

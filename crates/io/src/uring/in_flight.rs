@@ -11,10 +11,11 @@ use io_uring::types::OpenHow as KernelOpenHow;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
+use crate::engine::OPS_MAX;
 use crate::op::{DeviceId, Fd, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
 
 /// Slot numbers are below this; the bits above contain the kind of an entry.
-pub(super) const SLOTS_MAX: u32 = 1 << 24;
+pub(super) const SLOTS_MAX: u32 = OPS_MAX;
 
 /// The origin of a queue entry: the 64 bits of `user_data` contain generation, kind and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

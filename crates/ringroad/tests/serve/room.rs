@@ -262,6 +262,24 @@ fn accepted_requests_are_served_at_the_descriptor_limit() {
     });
 }
 
+/// Open files are closed for new clients, also if no connection is left that could be closed.
+#[test]
+fn cached_open_files_do_not_keep_clients_out() {
+    let cached = "open_file_cache max=10000 inactive=1h; open_file_cache_valid 1h;";
+    on_each_engine(cached, "ulimit -n 128", 1024, |server, net| {
+        let html = server.path("html");
+        for number in 0..300 {
+            std::fs::write(html.join(format!("{number}.txt")), format!("file {number}")).expect("a file");
+        }
+        for number in 0..300 {
+            let close = [("Host", "a"), ("Connection", "close")];
+            let target = format!("/{number}.txt");
+            let response = Client::connect(server.addr(0)).request("GET", &target, &close);
+            assert_eq!(response.text(), format!("file {number}"), "{net}");
+        }
+    });
+}
+
 /// The smallest pool has 1024 buffers of 4 KiB, of which a quarter is reserved for bodies.
 const SMALL_POOL: &str = "worker_connections 4096; buffer_pool 4m;";
 const BUFFERS: usize = 900;

@@ -7,7 +7,10 @@ use std::thread;
 
 use super::{run, settle};
 use crate::offload::QUEUE_MAX;
-use crate::{Either, offload, offload_file, offload_settings, select, spawn, spawn_blocking, yield_now};
+use crate::{
+    Either, offload, offload_file, offload_password, offload_settings, select, spawn, spawn_blocking,
+    yield_now,
+};
 
 #[test]
 fn work_runs_on_a_pool_thread_and_its_result_returns() {
@@ -99,7 +102,7 @@ fn a_disk_that_does_not_respond_delays_no_other_work() {
         }
         settle().await;
         assert_eq!((offload(|| 1).await, spawn_blocking(|| 2).await), (Some(1), Some(2)));
-        assert_eq!(offload_settings(|| 4).await, Some(4));
+        assert_eq!((offload_settings(|| 4).await, offload_password(|| 5).await), (Some(4), Some(5)));
         drop(release);
         assert_eq!(offload_file(|| 3).await, Some(3));
     });

@@ -67,7 +67,7 @@ impl Choice {
             disk_libaio: uses_libaio(config, refusal.is_none()),
             ring_entries: events.ring_entries,
             // A connection has at most a receive, a send, a file operation and its cancellation.
-            ops_max: events.worker_connections.saturating_mul(4).max(1024),
+            ops_max: events.worker_connections.saturating_mul(4).clamp(1024, io::engine::OPS_MAX),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
             pool_bytes_max: events.buffer_pool.unwrap_or_else(|| {

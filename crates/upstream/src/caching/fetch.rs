@@ -657,12 +657,17 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         {
             fetch.remove().await;
         }
-        if let Some(handed) = handed {
-            let tries = child.extensions.remove::<state::Tries>();
-            let cookie = child.extensions.remove::<SetCookie>();
-            let record = record::of(&mut child).clone();
-            *handed.slot.borrow_mut() = Some((result, tries, cookie, record));
-            handed.event.set();
+        let is_background = handed.is_none();
+        match handed {
+            Some(handed) => {
+                let tries = child.extensions.remove::<state::Tries>();
+                let cookie = child.extensions.remove::<SetCookie>();
+                let record = record::of(&mut child).clone();
+                *handed.slot.borrow_mut() = Some((result, tries, cookie, record));
+                handed.event.set();
+            }
+            // Nobody reads the response: as a reader, it would hold back a fill whose disk has failed.
+            None => drop(result),
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
         // After the hand-over: followers that run before the leader would find the previous state of the store.
@@ -671,7 +676,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         }
         lead.publish(outcome);
         if let Some(fill) = fill {
-            let finishes = fetch.conf(&child).finishes_fills;
+            let finishes = is_background || fetch.conf(&child).finishes_fills;
             fill.pump(&fetch.cache, finishes).await;
         }
         drop((lead, counted));

@@ -10,7 +10,7 @@
 //! Main types: [`SharedFetches`], all fetches of one cache; [`FetchLeader`], the duty to report the end of a fetch;
 //! [`SharedFetch`], which coalesced requests wait for.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,6 +156,8 @@ pub struct FetchLeader {
     shared_fetch: Arc<SharedFetch>,
     /// Time without progress after which another fetch of the key starts.
     limit: Duration,
+    /// Whether it is no longer in the tables.
+    has_left: Cell<bool>,
 }
 
 impl FetchLeader {
@@ -199,6 +201,10 @@ impl FetchLeader {
 
     /// Prevents further requests from joining.
     pub fn leave(&self) {
+        // A later fetch may use the same key.
+        if self.has_left.replace(true) {
+            return;
+        }
         if let Some(primary) = &self.part_of {
             let mut parts = lock(&self.shared_fetches.parts[shard(primary)]);
             if let Some(shared_fetches) = parts.get_mut(primary) {
@@ -316,6 +322,7 @@ impl SharedFetches {
             key,
             part_of: None,
             variant: OnceCell::new(),
+            has_left: Cell::new(false),
             shared_fetch,
             limit,
         })
@@ -624,6 +631,24 @@ mod tests {
         assert!(join(&one, b"a").is_none() && join(&one, b"b").is_none());
         drop(second);
         assert!(shared_fetches.names.iter().all(|names| lock(names).is_empty()));
+    }
+
+    /// A fetch leaves the tables once, even if its body takes longer.
+    #[test]
+    fn a_purge_detaches_a_fetch_that_began_after_another_one_had_left() {
+        let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
+        let primary = Key::of(b"one");
+        let join = || match shared_fetches.join(&primary, primary.variant(b"a"), now, LIMIT) {
+            Joined::Lead(lead) => Some(lead),
+            Joined::Follow(_) | Joined::Marked => None,
+        };
+        let first = join().expect("nobody leads");
+        first.leave();
+        let second = join();
+        assert!(second.is_some());
+        drop(first);
+        shared_fetches.detach(&primary);
+        assert!(join().is_some());
     }
 
     #[test]

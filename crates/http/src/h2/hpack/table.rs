@@ -121,6 +121,9 @@ impl Table {
 
     /// Adds an entry (RFC 7541 section 4.4); an entry larger than the table empties it.
     pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
+        if self.is_too_large(name.len() + value.len()) {
+            return;
+        }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         self.add_value(start, value);
@@ -129,9 +132,23 @@ impl Table {
     /// Adds an entry with the name of another entry, which may be evicted by it (RFC 7541 section 4.4).
     pub(super) fn add_named_as(&mut self, index: usize, value: &[u8]) {
         let Some(Entry { start: from, name_len, .. }) = self.entries.get(index).copied() else { return };
+        if self.is_too_large(name_len + value.len()) {
+            return;
+        }
         let start = self.bytes.len();
         self.bytes.extend_from_within(from..from + name_len);
         self.add_value(start, value);
+    }
+
+    /// Whether an entry of this length is larger than the table; then the table is empty, and has not grown.
+    fn is_too_large(&mut self, len: usize) -> bool {
+        let is_too_large = len + ENTRY_OVERHEAD > self.max;
+        if is_too_large {
+            self.entries.clear();
+            self.bytes.clear();
+            self.size = 0;
+        }
+        is_too_large
     }
 
     /// Adds an entry whose name is at `start`, at the end of the bytes.
@@ -187,6 +204,11 @@ mod tests {
         table.add(b"a", b"1");
         table.add(b"b", b"longer than eight");
         assert_eq!((table.len(), table.size, table.bytes.len()), (0, 0, 0));
+        table.add(b"a", b"1");
+        table.add_named_as(0, &[b'2'; 100_000]);
+        table.add(b"c", &[b'3'; 100_000]);
+        assert_eq!((table.len(), table.size), (0, 0));
+        assert!(table.bytes.capacity() < 1024, "{}", table.bytes.capacity());
     }
 
     /// RFC 7541 section 4.4: the name may belong to an entry that is evicted.
