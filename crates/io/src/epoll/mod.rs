@@ -59,9 +59,9 @@ pub(crate) struct Epoll {
     again: Vec<OpId>,
     /// The operations of `again` of the previous turn, while they are run.
     resuming: Vec<OpId>,
-    /// Listeners whose registration may no longer have a pending accept. They are held open until that was checked: if
-    /// another process shares the socket, closing it leaves it in the epoll set, and the kernel would wake this thread
-    /// for its connections.
+    /// Listeners whose registration may no longer have a pending accept. They are held open until that was checked, and
+    /// while only polls wait at them. If another process shares the socket, closing it leaves it in the epoll set, and
+    /// the kernel would wake this thread for its connections.
     listeners_to_check: Vec<Fd>,
     pool: Pool,
     recv_buffer_bytes: usize,
@@ -139,7 +139,7 @@ impl Epoll {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) -> Result<TurnEvents, Errno> {
-        self.release_idle_listeners();
+        self.release_idle_listeners(slots);
         self.feed_starved(slots, done);
         std::mem::swap(&mut self.again, &mut self.resuming);
         while let Some(id) = self.resuming.pop() {
@@ -236,14 +236,17 @@ impl Epoll {
         line.push(id);
     }
 
-    /// Registers a descriptor, once. epoll_ctl(2) reports the current state after adding, so no event is missed between
-    /// the failed call and the registration.
+    /// Registers a descriptor, once; an accept replaces the registration of a poll. epoll_ctl(2) reports the current
+    /// state after adding, so no event is missed between the failed call and the registration.
     fn register(&mut self, fd: &Fd, wanted: Registration) -> Result<(), Errno> {
-        let entry = self.table.of(fd);
-        if entry.registration != Registration::None {
-            return Ok(());
+        let before = self.table.of(fd).registration;
+        match before {
+            Registration::None => {}
+            // A poll was registered before this accept. EPOLL_CTL_MOD cannot set EPOLLEXCLUSIVE (epoll_ctl(2)).
+            Registration::Edge if wanted == Registration::Listener => self.unregister(fd),
+            Registration::Edge | Registration::Listener => return Ok(()),
         }
-        let data = epoll::EventData::new_u64(token(entry, fd));
+        let data = epoll::EventData::new_u64(token(self.table.of(fd), fd));
         let flags = match wanted {
             Registration::Listener => epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE,
             Registration::Edge | Registration::None => {
@@ -268,27 +271,43 @@ impl Epoll {
         Ok(())
     }
 
-    /// Removes listeners without a pending accept from the set. They are level-triggered, so they would end every wait,
-    /// and the kernel would choose this thread for their connections.
-    fn release_idle_listeners(&mut self) {
+    /// Removes a descriptor from the set.
+    fn unregister(&mut self, fd: &Fd) {
+        self.table.of(fd).registration = Registration::None;
+        self.kernel_entries += 1;
+        // Fails only if the socket is no longer in the set.
+        let _gone = epoll::delete(&self.fd, fd);
+    }
+
+    /// Ends the exclusive registrations of listeners without a pending accept. They are level-triggered, so they would
+    /// end every wait, and the kernel would choose this thread for their connections.
+    fn release_idle_listeners(&mut self, slots: &mut Slots) {
         let mut listeners = std::mem::take(&mut self.listeners_to_check);
-        for listener in listeners.drain(..) {
-            let entry = self.table.of(&listener);
-            let idle = entry.readers.is_empty();
-            let served = entry.accepted >= ACCEPTS_PER_TURN_IN_LINE;
-            if entry.registration != Registration::Listener || !(idle || served) {
-                continue;
-            }
-            entry.registration = Registration::None;
-            self.kernel_entries += 1;
-            // Fails only if the socket is no longer in the set.
-            let _gone = epoll::delete(&self.fd, &listener);
-            if !idle {
-                let renewed = self.register(&listener, Registration::Listener);
+        listeners.retain(|listener| self.update_listener(listener, slots));
+        self.listeners_to_check = listeners;
+    }
+
+    /// Changes the registration of a listener if the waiting operations need another one. Returns whether only polls
+    /// wait: their registration is removed when they have ended.
+    fn update_listener(&mut self, listener: &Fd, slots: &mut Slots) -> bool {
+        let entry = self.table.of(listener);
+        let wanted = if entry.readers.is_empty() {
+            Registration::None
+        } else if entry.readers.iter().any(|&id| matches!(slots.op(id), Op::Accept { .. })) {
+            Registration::Listener
+        } else {
+            // A poll accepts nothing, so it must not take a wake-up from another thread.
+            Registration::Edge
+        };
+        let served = wanted == Registration::Listener && entry.accepted >= ACCEPTS_PER_TURN_IN_LINE;
+        if entry.registration != wanted || served {
+            self.unregister(listener);
+            if wanted != Registration::None {
+                let renewed = self.register(listener, wanted);
                 debug_assert!(renewed.is_ok(), "a listener that was in the set fits in again");
             }
         }
-        self.listeners_to_check = listeners;
+        wanted == Registration::Edge
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Registration {
     /// Not registered: no call on it has had to wait yet.
     #[default]
     None,
-    /// Registered permanently, edge-triggered, for both directions.
+    /// Registered edge-triggered, for both directions: permanently, but a listening socket only until the next accept.
     Edge,
     /// A listening socket: level-triggered and exclusive, while an accept is pending.
     Listener,

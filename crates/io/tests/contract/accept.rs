@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use io::engine::Waker;
-use io::{Completion, Errno, Fd, Op, Payload, Wait};
+use io::op::Interest;
+use io::{Completion, Errno, Fd, Op, OpId, Payload, Wait};
 use rustix::event::Timespec;
 use rustix::process::{Resource, Rlimit};
 
@@ -27,12 +28,21 @@ fn accept(listener: &Fd, multishot: bool) -> Op {
     Op::Accept { listener: listener.clone(), multishot }
 }
 
+fn poll(listener: &Fd) -> Op {
+    Op::Poll { fd: listener.clone(), interest: Interest::Readable }
+}
+
 #[test]
 fn a_burst_is_accepted_completely() {
     on_each_pair(|bench| {
-        for multishot in [false, true] {
+        for (multishot, is_polled) in [(false, false), (true, false), (true, true)] {
             let (listener, address) = listener();
+            let polling = is_polled.then(|| bench.submit(poll(&listener)));
+            bench.turn(Duration::ZERO);
             let peers: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+            if let Some(id) = polling {
+                assert!(bench.next(id).result.is_ok());
+            }
             let mut id = bench.submit(accept(&listener, multishot));
             let mut sockets = Vec::new();
             while sockets.len() < peers.len() {
@@ -89,6 +99,76 @@ fn a_closed_shared_listener_wakes_no_waiter() {
     });
 }
 
+/// Accepts one connection, then polls the listener, as a server does that has reached its limit of connections.
+fn poll_after_an_accept(bench: &mut Bench, listener: &Fd, address: SocketAddr) -> OpId {
+    let id = bench.submit(accept(listener, false));
+    bench.turn(Duration::ZERO);
+    let _peer = TcpStream::connect(address).unwrap();
+    accepted(bench.next(id));
+    let id = bench.submit(poll(listener));
+    bench.turn(Duration::ZERO);
+    id
+}
+
+#[test]
+fn a_closed_shared_listener_that_was_polled_is_in_no_set() {
+    on_each_pair(|bench| {
+        let (listener, address) = listener();
+        let other = rustix::io::dup(&listener).unwrap();
+        let inode = rustix::fs::fstat(&other).unwrap().st_ino;
+        let id = poll_after_an_accept(bench, &listener, address);
+        bench.engine.cancel(id);
+        drop(listener);
+        assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+        bench.turn(Duration::ZERO);
+        assert!(!is_in_a_set(inode));
+    });
+}
+
+/// A server at its limit does not accept after the poll. The client may wait for hours.
+#[test]
+fn a_connection_found_by_a_poll_ends_no_further_wait() {
+    on_each_pair(|bench| {
+        let (listener, address) = listener();
+        let id = poll_after_an_accept(bench, &listener, address);
+        let _waiting = TcpStream::connect(address).unwrap();
+        assert!(bench.next(id).result.is_ok());
+        let before = bench.engine.counters().kernel_entries;
+        assert!(bench.next_within(id, Duration::from_millis(50)).is_none());
+        let entries = bench.engine.counters().kernel_entries - before;
+        assert!(entries < 20, "{entries} kernel entries");
+        let id = bench.submit(accept(&listener, false));
+        accepted(bench.next(id));
+    });
+}
+
+/// The kernel wakes one waiter per connection: that must be one that accepts.
+#[test]
+fn a_poll_keeps_no_connection_from_an_accept_of_another_thread() {
+    on_each_pair(|bench| {
+        let (listener, address) = listener();
+        let other = rustix::io::dup(&listener).unwrap();
+        poll_after_an_accept(bench, &listener, address);
+        let (pair, stop) = (bench.pair, Arc::new(AtomicBool::new(false)));
+        let (sender, wakers) = mpsc::channel();
+        let acceptor = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || count_accepts(pair, other, &stop, &sender))
+        };
+        let waker = wakers.recv_timeout(PATIENCE).unwrap();
+        let peer = std::thread::spawn(move || {
+            // Most likely both engines wait afterwards.
+            pause(Duration::from_millis(10));
+            expect_accept(address);
+        });
+        bench.turn_until(|_| peer.is_finished());
+        peer.join().unwrap();
+        stop.store(true, Ordering::Release);
+        waker.wake();
+        assert_eq!(acceptor.join().unwrap(), 1);
+    });
+}
+
 /// Pauses by the timeout of a poll without descriptors.
 fn pause(length: Duration) {
     let length = Timespec::try_from(length).unwrap();
@@ -117,6 +197,14 @@ fn count_accepts(pair: Pair, listener: OwnedFd, stop: &AtomicBool, wakers: &mpsc
     count
 }
 
+/// Connects, and waits until [`count_accepts`] has accepted and closed the connection.
+fn expect_accept(address: SocketAddr) {
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let end = std::io::Read::read(&mut peer, &mut [0]);
+    assert_eq!(end.expect("the connection was accepted and closed"), 0);
+}
+
 /// Returns the number of connections that each thread accepted.
 fn spread(pair: Pair) -> Vec<usize> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -133,12 +221,9 @@ fn spread(pair: Pair) -> Vec<usize> {
         .collect();
     let wakers: Vec<Waker> = (0..THREADS).map(|_| wakers.recv_timeout(PATIENCE).unwrap()).collect();
     for _ in 0..CONNECTIONS {
-        let mut peer = TcpStream::connect(address).unwrap();
-        // A connection was accepted once its peer sees the end of the stream. Only then does the next one follow: a
-        // thread would accept all connections that arrive while the others are not scheduled.
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let end = std::io::Read::read(&mut peer, &mut [0]);
-        assert_eq!(end.expect("the connection was accepted and closed"), 0);
+        // The next connection follows only after an accept: a thread would accept all connections that arrive while the
+        // others are not scheduled.
+        expect_accept(address);
         pause(Duration::from_millis(1));
     }
     stop.store(true, Ordering::Release);

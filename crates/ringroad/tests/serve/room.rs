@@ -4,6 +4,7 @@
 use crate::common;
 use crate::common::http2::{HEADERS, SETTINGS, WHOLE, block, frame};
 use rustix::process::Signal;
+use std::time::Duration;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
 use testkit::program::signal_process;
@@ -190,6 +191,38 @@ fn http2_connections_with_stalled_bodies_are_closed_for_new_clients() {
         assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
         let line = server.wait_for_log("closed to make room for another", Deadline::default());
         assert!(line.contains("while processing HTTP/2 connection"), "{line}");
+    });
+}
+
+/// Returns the CPU time of the worker in clock ticks: hundredths of a second.
+fn cpu_ticks(server: &Server) -> u64 {
+    let path = format!("/proc/{}/stat", server.workers()[0]);
+    let stat = std::fs::read_to_string(path).expect("procfs");
+    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
+    // `utime` and `stime` (proc_pid_stat(5)); the first of these fields is number 3.
+    fields[11..=12].iter().map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn a_client_that_waits_for_a_connection_costs_no_cpu_time() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        // A connection is not closed for others while a response is sent.
+        let download = |_| {
+            let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+            client.send(request_bytes("GET", "/big.bin", &[]));
+            assert_eq!(client.head().status, 200, "{net}");
+            client
+        };
+        let downloads: Vec<Client> = (0..LIMIT).map(download).collect();
+        let mut waiting = Client::connect(server.addr(0));
+        waiting.send(request_bytes("GET", "/ok", &[]));
+        server.wait_for_log("worker_connections are not enough", Deadline::default());
+        let before = cpu_ticks(server);
+        waiting.expect_silence(Duration::from_secs(1));
+        let used = cpu_ticks(server) - before;
+        assert!(used < 50, "{net}: {used} hundredths of a second within one second");
+        drop(downloads);
+        assert_eq!(waiting.response().text(), "ok", "{net}");
     });
 }
 
