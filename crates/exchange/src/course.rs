@@ -112,8 +112,9 @@ impl PhaseCursor {
         PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, body_need: BodyNeed::Nothing }
     }
 
-    /// Starts the phases of a request after its header section. `listen` is the address of its connection, unless a
-    /// reload removed it. Returns the outcome immediately if the header section alone decides it.
+    /// Starts the phases of a request after its header section. `listen` is the address of its connection. If a reload
+    /// removed it, the connection is closed without a response. Returns the outcome immediately if the header section
+    /// alone decides it.
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
         let mut cursor = PhaseCursor::at(Phase::PostRead);
         let outcome = match begin(request, listen) {
@@ -542,20 +543,24 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     if let Some(found) = request.head.host() {
         http::host::lowercase_into(found.name.of(request.bytes()), &mut host);
     }
-    if let Some(listen) = listen {
-        let (default, names) = listen.lookup(&request.conn.local);
-        let named = names.find(&host).map_err(|gave_up| {
-            gave_up.log(&host, request);
-            500_u16
-        })?;
-        request.server = named.as_ref().map_or(default, |named| named.server);
-        if let Some(matched) = named.and_then(|named| named.matched) {
-            matched.store(&host, request);
-        }
+    let conn = &request.conn;
+    let Some(listen) = listen.filter(|listen| listen.is_tls(&conn.local) == conn.is_tls) else {
+        // A reload has removed the address, or changed its use of TLS: no server may serve the request.
+        request.host = host;
+        return Err(444);
+    };
+    let (default, names) = listen.lookup(&request.conn.local);
+    let named = names.find(&host).map_err(|gave_up| {
+        gave_up.log(&host, request);
+        500_u16
+    })?;
+    request.server = named.as_ref().map_or(default, |named| named.server);
+    if let Some(matched) = named.and_then(|named| named.matched) {
+        matched.store(&host, request);
     }
     request.host = host;
     request.location = request.server().root;
-    tls::admit(request, listen)?;
+    tls::admit(request, Some(listen))?;
     if let Target::Authority { .. } = request.head.target() {
         // As in nginx: the location of `/` is used.
         request.uri = b"/".to_vec();

@@ -36,7 +36,13 @@ impl Entrance {
         listens.get(self.index.get().1)
     }
 
+    /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its use of TLS.
+    pub(crate) fn serves(&self, generation: &Generation, info: &ConnInfo) -> bool {
+        self.listen(generation).is_some_and(|listen| listen.is_tls(&info.local) == info.is_tls)
+    }
+
     /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.
+    /// A connection whose address was removed refers to the first server until it ends; no request is served by it.
     pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
         let Some(listen) = self.listen(generation) else { return ServerId(0) };
         match info.secured.get() {

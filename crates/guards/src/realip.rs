@@ -295,7 +295,7 @@ mod tests {
         assert!(matches!(a.source, Source::Field(name) if &*name == "X-Own"));
         assert!(matches!(b.source, Source::ForwardedFor));
         let named = loaded("set_real_ip_from localhost;");
-        assert!(named.http.servers.is_empty());
+        assert!(named.http.listens.is_empty());
     }
 
     #[test]

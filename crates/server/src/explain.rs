@@ -12,7 +12,9 @@ use transfer::body::choose;
 /// on. Then likely mistakes follow.
 pub fn explain(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
-    for server in &config.http.servers {
+    // Without an address there is only the server that the loader adds.
+    let has_servers = !config.http.listens.is_empty();
+    for server in config.http.servers.iter().filter(|_| has_servers) {
         let name = if server.name.is_empty() { "_" } else { &server.name };
         line(&mut text, config, caps, name, server.root);
         walk(&mut text, config, caps, server, &server.locations);

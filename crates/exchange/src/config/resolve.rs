@@ -50,8 +50,22 @@ pub fn load(
         }
     }
     http.locations = locations;
+    if http.servers.is_empty() {
+        add_unreachable_server(modules, prefix, &main, &mut http);
+    }
     let config = Arc::new(Config { modules, main, events, http, needs });
     Ok(Loaded { config, sources: tree.files, warnings })
+}
+
+/// Adds a server with default settings, to which no address leads. Connections whose address a reload has removed refer
+/// to the first server until they end.
+fn add_unreachable_server(modules: &'static ModuleTable, prefix: &Path, main: &MainConf, http: &mut Http) {
+    let mut scope = Scope::start(modules.settings(), &mut Start { prefix, targets: &mut http.targets });
+    scope.core.error_log = main.error_log.clone();
+    let (nested, plan) = (Locations::default(), Plan::default());
+    http.locations.push(Location { name: "server".to_owned(), server: ServerId(0), scope, nested, plan });
+    let (name, root, locations) = (String::new(), LocationId(0), Locations::default());
+    http.servers.push(Server { name, root, locations, accepts_connect: false });
 }
 
 /// The errors of a configuration, without those that follow from other errors.

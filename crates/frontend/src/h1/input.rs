@@ -202,7 +202,8 @@ impl Connection {
                     return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)));
                 }
                 // Woken to release a configuration version, which otherwise would live as long as the client waits.
-                Err(rt::Elapsed) if may_stay && self.renew() => {}
+                Err(rt::Elapsed)
+                    if may_stay && self.renew() && self.entrance.serves(&self.generation, &self.info) => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return None,
             }
         }

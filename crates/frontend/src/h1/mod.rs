@@ -164,9 +164,8 @@ impl Connection {
     /// Serves requests one after the other.
     async fn run(&mut self) -> Spoken {
         let mut after = After::KeepAlive;
-        while after == After::KeepAlive {
-            // A waiting connection must not hold a configuration that was replaced.
-            self.renew();
+        // A waiting connection must not hold a configuration that was replaced.
+        while after == After::KeepAlive && self.remains_served() {
             let is_here = !self.input.bytes().is_empty();
             if !is_here {
                 self.stage.set(Stage::Waiting);
@@ -183,9 +182,9 @@ impl Connection {
             }
             // Behind a proxy the first request may arrive together with the PROXY protocol header.
             let pipelined = is_here && self.info.requests.get() > 0;
-            if !pipelined {
-                // The request uses the configuration that is active now.
-                self.renew();
+            // The request uses the configuration that is active now.
+            if !pipelined && !self.remains_served() {
+                return Spoken::Http1;
             }
             let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
             request.pipelined = pipelined;
@@ -250,6 +249,12 @@ impl Connection {
             self.server = self.entrance.default_server(&self.generation, &self.info);
         }
         is_old
+    }
+
+    /// Switches to the active configuration version; returns whether that still serves this connection.
+    fn remains_served(&mut self) -> bool {
+        self.renew();
+        self.entrance.serves(&self.generation, &self.info)
     }
 }
 

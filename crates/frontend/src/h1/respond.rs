@@ -36,7 +36,7 @@ impl Connection {
 
     /// Decides on keep-alive; returns whether the client gets a 100 response.
     pub(super) fn settle_connection(&self, request: &mut Request, core: &Core) -> bool {
-        if self.thread.is_leaving() || !permits_keepalive(core, request) {
+        if self.is_to_end() || !permits_keepalive(core, request) {
             request.keepalive = false;
         }
         let go_on = self.client_waits_to_send(request);
@@ -45,6 +45,12 @@ impl Connection {
             request.keepalive = false;
         }
         go_on == Some(true)
+    }
+
+    /// Whether the connection ends after this response: its thread stops, or a reload has removed its address.
+    fn is_to_end(&self) -> bool {
+        let is_served = || self.entrance.serves(&self.thread.generation(), &self.info);
+        self.thread.is_leaving() || !self.thread.is_in_force(&self.generation) && !is_served()
     }
 
     /// Sends a response that is completely in memory as far as possible without waiting; returns the unsent part, if any. If it

@@ -100,8 +100,9 @@ impl Connection {
 
     /// Stores the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
-        self.generation = self.thread.generation();
+        self.renew();
         let config = &self.generation.config;
+        // Without its address the connection ends before a request.
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let settings = config.location(config.server(server).root).scope.of::<Tls>();

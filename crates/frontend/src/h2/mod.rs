@@ -376,9 +376,14 @@ impl Connection {
             self.end = End::Announced(rt::now() + GOAWAY_WAIT_MAX);
             self.shared.with(|state| state.session.announce_end(&mut state.out));
         }
-        if let End::Announced(until) = self.end
-            && rt::now() >= until
-        {
+        // After a reload has removed the address, no stream that the client opens is served.
+        let is_served = self.entrance.serves(&self.shared.thread.generation(), &self.info);
+        let is_due = match self.end {
+            End::Open => !is_served,
+            End::Announced(until) => !is_served || rt::now() >= until,
+            End::Last => false,
+        };
+        if is_due {
             self.send_last_goaway();
         }
         let is_over = self.end == End::Last && self.open_streams() == 0;

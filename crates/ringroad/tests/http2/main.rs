@@ -7,5 +7,6 @@ mod common;
 mod faults;
 mod hyper;
 mod limits;
+mod reloads;
 mod requests;
 mod tunnels;

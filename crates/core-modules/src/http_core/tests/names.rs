@@ -67,6 +67,8 @@ fn the_first_name_is_the_primary_name() {
         assert_eq!(config.server(ServerId(0)).name, expected);
     }
     assert_eq!(loaded("server {}").server(ServerId(0)).name, "");
+    // Connections whose address a reload has removed refer to the first server even if the file has none.
+    assert_eq!(loaded("").server(ServerId(0)).name, "");
 }
 
 #[test]
