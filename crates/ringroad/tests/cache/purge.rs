@@ -24,6 +24,7 @@ http {
   proxy_cache_tag_header Surrogate-Key;
   proxy_cache_purge_tag_header Surrogate-Key;
   proxy_cache_status_header test;
+  proxy_cache_bypass $http_x_bypass;
   add_header X-Cache $upstream_cache_status always;
   server {
     listen 127.0.0.1:0;
@@ -308,6 +309,42 @@ fn responses_requested_before_a_purge_are_not_stored_after_it() {
         gate.open();
         assert_eq!(early.response().text(), "0", "{how}");
         assert_eq!(get(&mut client, "/x", &[]).1, "1", "{how}");
+    }
+}
+
+/// The head of the early response arrives after the purge. Later requests join its fetch neither at the key of its
+/// variant nor, after a bypass, as a new fetch.
+#[test]
+fn responses_requested_before_a_purge_are_not_joined_after_it() {
+    if !ours_only("nginx has purges in its commercial edition") {
+        return;
+    }
+    for (how, bypass) in [("PURGE", "0"), ("POST", "0"), ("PURGE", "1"), ("POST", "1")] {
+        let (before_head, in_body) = (Gate::new(), Gate::new());
+        let held = (before_head.clone(), in_body.clone());
+        let origin = Origin::start(move |request| {
+            if request.method == "POST" {
+                return Reply::new(204);
+            }
+            let is_early = request.header("x-bypass").is_some();
+            let reply = Reply::text(if is_early { "early" } else { "late" });
+            let reply = reply.header("Cache-Control", "max-age=600").header("Vary", "X-Kind");
+            if is_early { reply.wait_first(&held.0).wait_at(2, &held.1) } else { reply }
+        });
+        let setup = Setup::new(CONF).origin(&origin);
+        let server = setup.start(BINARY);
+        let mut early = Client::connect(server.addr(0));
+        early.send(testkit::client::request_bytes("GET", "/x", &[("X-Bypass", bypass)]));
+        origin.wait_for("the first request", |stats| stats.of("/x") == 1);
+        let mut client = Client::connect(server.addr(0));
+        status(&mut client, how, "/x", &[]);
+        before_head.open();
+        let head = early.head();
+        assert_eq!(get(&mut client, "/x", &[]).1, "late", "{how}, bypass {bypass}");
+        in_body.open();
+        let body = std::io::read_to_string(early.body(&head)).expect("the rest of the early response");
+        assert_eq!(body, "early", "{how}, bypass {bypass}");
+        assert_eq!(get(&mut client, "/x", &[]).1, "late", "{how}, bypass {bypass}");
     }
 }
 

@@ -380,12 +380,11 @@ impl Fetch {
         match filler {
             Some(filler) => {
                 filler.filling.set_ignores_ranges();
-                lead.spread(&self.key, &filler.filling.meta);
-                lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+                let lead = self.share(lead, &filler);
                 if let Some(waited_for) = waited_for {
                     waited_for.publish(Outcome::Filling(Arc::clone(&filler.filling)));
                 }
-                self.start(request, Some(filler), Some(lead));
+                self.start(request, Some(filler), lead);
             }
             None => {
                 // A 416 for one range says nothing about other ranges.
@@ -428,7 +427,16 @@ impl Fetch {
         else {
             return None;
         };
+        self.share(lead, filler)
+    }
+
+    /// Lets other requests read along with a response. `None` if it is outdated: requests that wait for it repeat the lookup.
+    fn share(&self, lead: FetchLeader, filler: &Filler) -> Option<FetchLeader> {
         lead.spread(&self.key, &filler.filling.meta);
+        // Checked once the fetch is in the table: a later purge detaches it.
+        if !filler.is_current(self) {
+            return None;
+        }
         lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
         Some(lead)
     }
@@ -671,7 +679,10 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
         // After the hand-over: followers that run before the leader would find the previous state of the store.
-        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta)) {
+        // A purge has detached an outdated fetch from its key, so later requests must not find it at the key of its variant.
+        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta))
+            && fill.is_current(&fetch)
+        {
             lead.spread(&fetch.key, &fill.filling.meta);
         }
         lead.publish(outcome);

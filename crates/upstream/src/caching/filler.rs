@@ -66,6 +66,13 @@ impl Filler {
         filler
     }
 
+    /// Whether later requests may read along: not if the response was requested before a purge or a change of its resource.
+    pub fn is_current(&self, fetch: &Fetch) -> bool {
+        let (meta, number) = (&self.filling.meta, self.pending_request.number());
+        !fetch.cache.shared_fetches().is_outdated(&self.key, self.requested_at)
+            && fetch.store.purge_effect(&self.key, &self.text, &meta.tags, number).is_none()
+    }
+
     /// Marks the body as complete: from here on requests for its key use it.
     fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {

@@ -29,8 +29,21 @@ pub struct Resolver {
     settings: Settings,
     turn: Turn,
     table: Mutex<NameTable>,
-    /// Addresses of the name servers that are configured by name, with their expiry.
-    named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
+    /// The name servers that are configured by name.
+    named: Arc<Mutex<HashMap<String, NamedServer>>>,
+    /// Resolves their names.
+    system: System,
+}
+
+/// Addresses of a name server that is configured by name.
+struct NamedServer {
+    found: Vec<IpAddr>,
+    /// Time of expiry.
+    until: Instant,
+    /// Start of the last lookup.
+    started: Instant,
+    /// Closed once the last lookup has ended.
+    lookup: Watcher,
 }
 
 /// Addresses of a name, and their expiry time.
@@ -104,8 +117,12 @@ impl std::fmt::Debug for Resolver {
 impl Resolver {
     /// Creates a resolver with an empty cache.
     pub fn new(settings: Settings) -> Arc<Resolver> {
-        let (turn, table, named) = (Turn::default(), Mutex::default(), Mutex::default());
-        Arc::new(Resolver { settings, turn, table, named })
+        Resolver::with_system(settings, System::default())
+    }
+
+    fn with_system(settings: Settings, system: System) -> Arc<Resolver> {
+        let (turn, table, named) = (Turn::default(), Mutex::default(), Arc::default());
+        Arc::new(Resolver { settings, turn, table, named, system })
     }
 
     /// Whether both resolvers query the same name servers for the same address families.
@@ -208,7 +225,7 @@ impl Resolver {
         name: &Name,
         deadline: Instant,
     ) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
-        let servers = self.servers().await;
+        let servers = self.servers(deadline).await;
         let mut v4 = pin!(self.family(&servers, name, Kind::A, deadline));
         let mut v6 = pin!(self.family(&servers, name, Kind::Aaaa, deadline));
         let (first, second) = match (self.settings.ipv4, self.settings.ipv6) {
@@ -297,7 +314,7 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<(Services, Duration), Unresolved> {
         let name = Name::parse(text.as_bytes()).ok_or(Unresolved::Code(NXDOMAIN))?;
-        let servers = self.servers().await;
+        let servers = self.servers(rt::now() + timeout).await;
         let deadline = rt::now() + timeout;
         let found = self.follow(&servers, &name, Kind::Srv, deadline, Response::services).await;
         let (services, seconds) = found?;
@@ -321,14 +338,14 @@ impl Resolver {
         self.settings.valid.unwrap_or(own)
     }
 
-    /// Returns the addresses of the name servers.
-    async fn servers(&self) -> Vec<SocketAddr> {
+    /// Returns the addresses of the name servers. `deadline` limits the wait for each name without known addresses.
+    async fn servers(&self, deadline: Instant) -> Vec<SocketAddr> {
         let mut servers = Vec::new();
         for server in &self.settings.servers {
             match server {
                 NameServer::At(address) => servers.push(*address),
                 NameServer::Named(name, port) => {
-                    let found = self.named_server(name).await;
+                    let found = self.named_server(name, deadline).await;
                     servers.extend(found.into_iter().map(|address| SocketAddr::new(address, *port)));
                 }
             }
@@ -336,19 +353,47 @@ impl Resolver {
         servers
     }
 
-    async fn named_server(&self, name: &str) -> Vec<IpAddr> {
-        let known = lock(&self.named).get(name).cloned();
-        match known {
-            Some((found, until)) if until > rt::now() => found,
-            known => match System::default().look_up(name).await {
-                Ok(found) => {
-                    let until = rt::now() + SERVER_TIME;
-                    lock(&self.named).insert(name.to_owned(), (found.usable.clone(), until));
-                    found.usable
+    /// Returns the addresses of a name server. Like other names it keeps expired addresses while the system does not respond.
+    async fn named_server(&self, name: &str, deadline: Instant) -> Vec<IpAddr> {
+        let (lookup, until) = {
+            let (mut named, now) = (lock(&self.named), rt::now());
+            let server = named.entry(name.to_owned()).or_insert_with(|| {
+                let (_, lookup) = rt::watch::channel(0);
+                NamedServer { found: Vec::new(), until: now, started: now, lookup }
+            });
+            if server.until > now {
+                return server.found.clone();
+            }
+            // One lookup at a time: it may occupy a helper thread for long.
+            if server.lookup.is_closed() {
+                (server.started, server.lookup) = (now, self.look_up_server(name));
+            }
+            let until = if server.found.is_empty() { deadline } else { server.started + STALE_AFTER };
+            (server.lookup.clone(), until.min(deadline))
+        };
+        let timer = Timer::new();
+        timer.set(until);
+        // Either the lookup has ended, or the known addresses are used.
+        let _ = timer.limit(lookup.above(0)).await;
+        lock(&self.named).get(name).map(|server| server.found.clone()).unwrap_or_default()
+    }
+
+    /// Looks up a name server in a separate task, so that the result counts even if it is late.
+    fn look_up_server(&self, name: &str) -> Watcher {
+        let (publisher, lookup) = rt::watch::channel(0);
+        let (named, system, name) = (Arc::clone(&self.named), self.system.clone(), name.to_owned());
+        rt::spawn(async move {
+            let result = system.look_up(&name).await;
+            if let Some(server) = lock(&named).get_mut(&name) {
+                match result {
+                    Ok(found) => (server.found, server.until) = (found.usable, rt::now() + SERVER_TIME),
+                    Err(_) if server.found.is_empty() => {}
+                    Err(_) => server.until = rt::now() + STALE_TIME,
                 }
-                Err(_) => known.map(|(found, _)| found).unwrap_or_default(),
-            },
-        }
+            }
+            drop(publisher);
+        });
+        lookup
     }
 
     fn table(&self) -> MutexGuard<'_, NameTable> {
@@ -467,6 +512,12 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use io::engine::{EngineConfig, NetKind};
+    use testkit::{DnsServer, TempDir};
+
     use super::*;
 
     fn name(number: usize) -> Name {
@@ -504,5 +555,36 @@ mod tests {
         }
         assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
         assert!(matches!(table.begin(&name(0), now), Ok(LookupStart::Joined(_, None))));
+    }
+
+    /// The second lookup of the name server's address does not end.
+    #[test]
+    fn known_addresses_of_a_name_server_are_used_while_the_system_hangs() {
+        let (dns, folder) = (DnsServer::start(), TempDir::new("resolve-named"));
+        let (release, released) = mpsc::channel::<()>();
+        let (released, calls) = (Mutex::new(released), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&calls);
+        let system = System::for_tests(folder.path(), move |_| {
+            if counted.fetch_add(1, Ordering::Relaxed) > 0 {
+                // Ends when the sender is dropped.
+                let _ = lock(&released).recv();
+            }
+            Ok(vec![IpAddr::from([127, 0, 0, 1])])
+        });
+        let words = format!("ns.example:{} ipv6=off", dns.addr().port());
+        let settings = Settings::parse(words.split_whitespace()).expect("a resolver");
+        let resolver = Resolver::with_system(settings, system);
+        let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
+        rt::Runtime::new(engine.expect("epoll is everywhere")).block_on(async {
+            for name in ["a", "b", "c"] {
+                dns.set_addresses(name, &["10.0.0.1"], 60);
+                let found = resolver.find(name.as_bytes(), testkit::wait::DEFAULT_LIMIT).await;
+                assert!(found.is_ok(), "{name}: {found:?}");
+                // The address of the name server expires.
+                lock(&resolver.named).values_mut().for_each(|server| server.until = rt::now());
+            }
+        });
+        assert!(calls.load(Ordering::Relaxed) <= 2, "one lookup at a time");
+        drop(release);
     }
 }
