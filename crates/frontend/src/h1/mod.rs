@@ -253,8 +253,7 @@ impl Connection {
 
     /// Switches to the active configuration version; returns whether that still serves this connection.
     fn remains_served(&mut self) -> bool {
-        self.renew();
-        self.entrance.serves(&self.generation, &self.info)
+        !self.renew() || self.entrance.serves(&self.generation, &self.info)
     }
 }
 
