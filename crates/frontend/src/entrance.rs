@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use exchange::config::ServerId;
 use exchange::request::{Address, ConnInfo, Generation};
-use exchange::settings::listen::{Listen, ListenAddr};
+use exchange::settings::listen::{Listen, ListenAddr, is_wildcard_for};
 use exchange::tls;
 
 /// State shared by the connections of one listening socket: one object per socket and thread.
@@ -30,7 +30,15 @@ impl Entrance {
     pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
         if self.index.get().0 != generation.number {
-            let index = listens.iter().position(|listen| listen.spec.addr == self.address);
+            let at = |wanted: &dyn Fn(&ListenAddr) -> bool| {
+                listens.iter().position(|listen| wanted(&listen.spec.addr))
+            };
+            // A wildcard that a reload has added includes the address.
+            let around = || match self.address {
+                ListenAddr::Inet(addr) => at(&|wildcard| is_wildcard_for(wildcard, addr)),
+                ListenAddr::Unix(_) => None,
+            };
+            let index = at(&|addr| *addr == self.address).or_else(around);
             self.index.set((generation.number, index.unwrap_or(usize::MAX)));
         }
         listens.get(self.index.get().1)

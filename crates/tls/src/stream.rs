@@ -95,12 +95,14 @@ impl Stream {
         self.split().0.try_recv()
     }
 
+    /// Whether the peer has ended the session, or it has failed.
+    pub fn has_ended(&self) -> bool {
+        self.receiving.failed.is_some() || self.session.borrow().peer_closed()
+    }
+
     /// Whether no plaintext, end of stream or error is pending.
     pub fn is_quiet(&mut self) -> bool {
-        !self.has_plaintext()
-            && self.receiving.failed.is_none()
-            && !self.session.borrow().peer_closed()
-            && self.socket.reader.is_quiet()
+        !self.has_plaintext() && !self.has_ended() && self.socket.reader.is_quiet()
     }
 
     /// Returns the socket of the stream.

@@ -228,8 +228,8 @@ impl Link {
     /// Keeps the connection for another exchange, if the settings permit it. The last exchange must have ended properly.
     pub(super) fn store_idle(mut self: Box<Self>) {
         let Some(pool) = self.pool.clone().filter(|pool| pool.accepts(&self)) else { return };
-        // For example, the upstream has ended its TLS session with the response.
-        if !self.wire.is_quiet() {
+        // The upstream has ended its TLS session with the response.
+        if self.wire.has_ended() {
             return;
         }
         // Arms a receive, which returns the response to the next request, or the end of the connection.

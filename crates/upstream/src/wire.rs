@@ -90,6 +90,11 @@ impl Wire {
         }
     }
 
+    /// Whether the peer has ended the TLS session, after which it sends no bytes.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self, Wire::Tls(stream) if stream.has_ended())
+    }
+
     /// Whether no received bytes are pending.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {

@@ -380,7 +380,8 @@ fn has_wildcard(entries: &[GatheredAddress], addr: SocketAddr) -> bool {
     !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
 }
 
-fn is_wildcard_for(wildcard: &ListenAddr, addr: SocketAddr) -> bool {
+/// Whether an address is the wildcard address of the family and port of `addr`.
+pub fn is_wildcard_for(wildcard: &ListenAddr, addr: SocketAddr) -> bool {
     match wildcard {
         ListenAddr::Inet(wildcard) => {
             wildcard.ip().is_unspecified()

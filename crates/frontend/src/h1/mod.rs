@@ -86,6 +86,10 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
             None => return,
         }
     }
+    // A reload during the accept or the handshake has removed the address.
+    if !connection.entrance.serves(&connection.generation, &connection.info) {
+        return connection.end();
+    }
     if connection.has_agreed_on_http2() || connection.run().await == Spoken::Http2 {
         return Box::pin(connection.continue_with_http2()).await;
     }

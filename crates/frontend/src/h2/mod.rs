@@ -222,6 +222,10 @@ impl Connection {
                 (self.batches, self.received) = (0, 0);
                 rt::yield_now().await;
             }
+            // Before a further stream counts as processed: none is served after a reload has removed the address.
+            if self.end != End::Last && !self.entrance.serves(&self.shared.thread.generation(), &self.info) {
+                self.send_last_goaway();
+            }
             let handled = self.handle_input();
             self.count_limits(handled.as_ref().err());
             match handled {
@@ -376,14 +380,9 @@ impl Connection {
             self.end = End::Announced(rt::now() + GOAWAY_WAIT_MAX);
             self.shared.with(|state| state.session.announce_end(&mut state.out));
         }
-        // After a reload has removed the address, no stream that the client opens is served.
-        let is_served = self.entrance.serves(&self.shared.thread.generation(), &self.info);
-        let is_due = match self.end {
-            End::Open => !is_served,
-            End::Announced(until) => !is_served || rt::now() >= until,
-            End::Last => false,
-        };
-        if is_due {
+        if let End::Announced(until) = self.end
+            && rt::now() >= until
+        {
             self.send_last_goaway();
         }
         let is_over = self.end == End::Last && self.open_streams() == 0;

@@ -679,11 +679,13 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
         // After the hand-over: followers that run before the leader would find the previous state of the store.
-        // A purge has detached an outdated fetch from its key, so later requests must not find it at the key of its variant.
-        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta))
-            && fill.is_current(&fetch)
-        {
+        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);
+            // A purge has detached an outdated fetch from its key, so later requests must not find it at the key of its variant.
+            // After the insertion, so that no purge is missed.
+            if !fill.is_current(&fetch) {
+                lead.leave();
+            }
         }
         lead.publish(outcome);
         if let Some(fill) = fill {
