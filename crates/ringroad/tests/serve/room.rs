@@ -4,6 +4,8 @@
 use crate::common;
 use crate::common::http2::{HEADERS, SETTINGS, WHOLE, block, frame};
 use rustix::process::Signal;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
@@ -302,7 +304,10 @@ fn cached_open_files_do_not_keep_clients_out() {
     on_each_engine(cached, "ulimit -n 128", 1024, |server, net| {
         let html = server.path("html");
         for number in 0..300 {
-            std::fs::write(html.join(format!("{number}.txt")), format!("file {number}")).expect("a file");
+            let file = html.join(format!("{number}.txt"));
+            std::fs::write(&file, format!("file {number}")).expect("a file");
+            // Readable for the worker's user whatever the umask is.
+            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
         }
         for number in 0..300 {
             let close = [("Host", "a"), ("Connection", "close")];
