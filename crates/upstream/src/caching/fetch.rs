@@ -674,7 +674,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
                 *handed.slot.borrow_mut() = Some((result, tries, cookie, record));
                 handed.event.set();
             }
-            // Nobody reads the response: as a reader, it would hold back a fill whose disk has failed.
+            // No client reads the response. As a reader, it would block a fill whose disk has failed.
             None => drop(result),
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
