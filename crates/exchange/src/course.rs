@@ -543,8 +543,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     if let Some(found) = request.head.host() {
         http::host::lowercase_into(found.name.of(request.bytes()), &mut host);
     }
-    let conn = &request.conn;
-    let Some(listen) = listen.filter(|listen| listen.is_tls(&conn.local) == conn.is_tls) else {
+    let Some(listen) = listen.filter(|listen| request.conn.is_served_at(listen)) else {
         // A reload has removed the address, or changed its use of TLS: no server may serve the request.
         request.host = host;
         return Err(444);

@@ -22,6 +22,7 @@ use crate::extensions::Extensions;
 use crate::facts::Facts;
 use crate::response::Response;
 use crate::secured::Secured;
+use crate::settings::listen::Listen;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
 use crate::variables::ModuleVariables;
@@ -88,6 +89,11 @@ impl ConnInfo {
     /// Returns `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.secured.get().is_some() { "https" } else { "http" }
+    }
+
+    /// Whether this address serves the connection: a reload may have changed its use of TLS.
+    pub fn is_served_at(&self, listen: &Listen) -> bool {
+        listen.is_tls(&self.local) == self.is_tls
     }
 }
 

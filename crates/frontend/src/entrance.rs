@@ -46,7 +46,7 @@ impl Entrance {
 
     /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its use of TLS.
     pub(crate) fn serves(&self, generation: &Generation, info: &ConnInfo) -> bool {
-        self.listen(generation).is_some_and(|listen| listen.is_tls(&info.local) == info.is_tls)
+        self.listen(generation).is_some_and(|listen| info.is_served_at(listen))
     }
 
     /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.
