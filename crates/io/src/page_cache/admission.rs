@@ -278,7 +278,7 @@ mod tests {
         admission.note_at(name(1), false, LATER);
         assert!(admission.admit_at(name(1), 0));
         assert_eq!(admitted(&admission, 100), 100, "nothing was admitted before the probe");
-        admission.note_at(name(1), false, LATER);
+        admission.note_at(name(1), false, settled());
         assert_eq!((100..200).filter(|&read| admission.admit_at(name(read), 0)).count(), 50);
         for _ in 0..100 {
             admission.note_at(name(1_000), false, LATER);
