@@ -190,10 +190,10 @@ impl Executor {
 
     /// Makes tasks ready that yielded or that other threads woke.
     pub(crate) fn take_woken(&self) {
-        let mut woken = self.woken.take();
+        let mut woken = self.woken.borrow_mut();
         self.remote.take(&mut woken);
         woken.drain(..).for_each(|id| self.wake_task(id));
-        self.woken.replace(woken);
+        drop(woken);
         // The list keeps its memory, so that yielding does not allocate.
         let count = self.yielded.borrow().len();
         for _ in 0..count {

@@ -205,7 +205,8 @@ impl Reactor {
 
     /// Wakes the tasks whose deadline has passed.
     pub(crate) fn fire_timers(&self) {
-        let mut woken = self.timers.borrow_mut().take_due(self.now.get());
+        let due = self.timers.borrow_mut().take_due(self.now.get());
+        let Some(mut woken) = due else { return };
         woken.drain(..).for_each(|waiter| self.wake(waiter));
         self.timers.borrow_mut().reuse(woken);
     }
@@ -378,6 +379,9 @@ impl Reactor {
 
     /// Submits the pending closes. A descriptor that an operation still holds is closed when that operation ends.
     pub(crate) fn submit_closes(&self) {
+        if self.to_close.borrow().is_empty() {
+            return;
+        }
         let mut closes = self.to_close.take();
         for fd in closes.drain(..).filter_map(|fd| fd.into_owned().ok()) {
             let id = self.start(Op::Close { fd }, UNLIMITED);

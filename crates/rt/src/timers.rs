@@ -73,11 +73,15 @@ impl Timers {
         state.entry.set(Some((key, deadline)));
     }
 
-    /// Removes entries due at `now` and returns their wakers, in memory that [`Timers::reuse`] takes back.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Waiter> {
+    /// Removes entries due at `now` and returns their wakers, in memory that [`Timers::reuse`] takes back; `None` if no
+    /// entry is due, as in nearly every turn.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Vec<Waiter>> {
         let tick = now.saturating_duration_since(self.base).as_millis() as u64;
+        self.wheel.advance(tick, |key, due| self.out.push((key, due)));
+        if self.out.is_empty() {
+            return None;
+        }
         let mut out = std::mem::take(&mut self.out);
-        self.wheel.advance(tick, |key, due| out.push((key, due)));
         let mut woken = std::mem::take(&mut self.woken);
         for (key, due) in out.drain(..) {
             match due {
@@ -88,7 +92,7 @@ impl Timers {
             }
         }
         self.out = out;
-        woken
+        Some(woken)
     }
 
     /// Takes back the memory of a list whose waiters were woken.

@@ -282,6 +282,9 @@ impl Epoll {
     /// Ends the exclusive registrations of listeners without a pending accept. They are level-triggered, so they would
     /// end every wait, and the kernel would choose this thread for their connections.
     fn release_idle_listeners(&mut self, slots: &mut Slots) {
+        if self.listeners_to_check.is_empty() {
+            return;
+        }
         let mut listeners = std::mem::take(&mut self.listeners_to_check);
         listeners.retain(|listener| self.update_listener(listener, slots));
         self.listeners_to_check = listeners;
