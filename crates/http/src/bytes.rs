@@ -47,6 +47,19 @@ fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
     })
 }
 
+/// Returns the index of the first byte at or after `from` that a log line may escape: a quote, a backslash, or any byte except
+/// printable ASCII. Returns `buf.len()` if there is no such byte.
+#[must_use]
+pub fn find_escapable(buf: &[u8], from: usize) -> usize {
+    find(buf, from, |word| {
+        let low = word & !HIGH_BITS;
+        // Sums of seven-bit values stay within their byte. The highest bit is set unless both bytes are equal.
+        let differs = |byte: u8| (low ^ (LOW_BITS * u64::from(byte))) + LOW_BITS * 0x7f;
+        let printable = low + LOW_BITS * (0x80 - 0x20);
+        (word | !(printable & differs(0x7f) & differs(b'"') & differs(b'\\'))) & HIGH_BITS
+    })
+}
+
 /// `tchar` of RFC 9110 section 5.6.2, by byte.
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
@@ -224,6 +237,22 @@ mod tests {
             }
         }
         assert_eq!(find_name_end(b"AZaz09-@[`{/:.,", 0), 7);
+    }
+
+    #[test]
+    fn escape_scan_finds_every_escapable_byte_at_every_offset() {
+        let step = if cfg!(miri) { 31 } else { 1 };
+        for len in 0..20 {
+            for at in 0..len {
+                for byte in (0..=255u8).step_by(step) {
+                    let mut buf = vec![b'a'; len];
+                    buf[at] = byte;
+                    let escaped = !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\');
+                    assert_eq!(find_escapable(&buf, 0), if escaped { at } else { len }, "{byte:#x} at {at}");
+                    assert_eq!(find_escapable(&buf, at + 1), len);
+                }
+            }
+        }
     }
 
     #[test]

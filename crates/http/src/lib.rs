@@ -72,6 +72,6 @@ pub mod uri;
 pub mod validator;
 pub mod vary;
 
-pub use bytes::{parse_decimal, push_decimal};
+pub use bytes::{find_escapable, parse_decimal, push_decimal};
 pub use span::Span;
 pub use status::StatusCode;

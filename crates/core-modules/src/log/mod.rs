@@ -484,7 +484,8 @@ impl LogFormat {
 
 /// Escapes the text in `out` from `start` on, in place, without further memory.
 fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
-    // Nearly all values need no escapes, and are scanned once without being moved.
+    // Nearly all values need no escapes in any form. They are scanned once, eight bytes at a time, and not moved.
+    let start = http::find_escapable(out, start);
     let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
     let first = start + first;
     // Counted first, so that the line grows only once.
