@@ -98,6 +98,13 @@ impl StatusCode {
         self.0
     }
 
+    /// Returns the three digits of the number.
+    #[must_use]
+    pub fn digits(self) -> [u8; 3] {
+        let code = self.0;
+        [code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + digit as u8)
+    }
+
     /// Returns the status sent to the client: nginx's internal codes are translated, others are unchanged.
     #[must_use]
     pub fn on_wire(self) -> Self {
@@ -138,8 +145,7 @@ impl StatusCode {
     /// Appends `HTTP/1.1 404` and a space.
     pub(crate) fn push_code(self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 ");
-        let code = self.0;
-        out.extend_from_slice(&[code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + digit as u8));
+        out.extend_from_slice(&self.digits());
         out.push(b' ');
     }
 }

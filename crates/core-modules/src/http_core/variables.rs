@@ -465,10 +465,11 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
 fn status(request: &Request, out: &mut Vec<u8>) -> bool {
     // While an error page is produced, the status of the error.
     let status = request.error_status.filter(|&status| status != 0).unwrap_or(request.response.status);
-    // nginx's own codes from 494 on are not sent: the client gets another status.
-    let status = StatusCode::new(status).map_or(status, |status| status.on_wire().code());
-    let _ = write!(out, "{status:03}");
-    true
+    match StatusCode::new(status) {
+        // nginx's own codes from 494 on are not sent: the client gets another status.
+        Some(status) => some(&status.on_wire().digits(), out),
+        None => number(status.into(), out),
+    }
 }
 
 /// Appends the argument as sent, without decoding.
