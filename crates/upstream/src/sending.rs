@@ -133,6 +133,12 @@ async fn send_all(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result
 /// Appends a piece of the body with its framing, as far as there is space for its segments and for the end of the body. Removes the
 /// appended bytes from `piece`; returns whether these were all.
 fn frame(framing: BodyFraming, data: &mut Segments, piece: &mut Piece) -> bool {
+    let has_space = data.parts().count() + piece.len() + FRAMING_SEGMENTS <= SEGMENTS_MAX;
+    // Bytes without framing need no division.
+    if has_space && matches!(framing, BodyFraming::Plain | BodyFraming::Frames) {
+        piece.drain(..).for_each(|source| data.push(source));
+        return true;
+    }
     while !piece.is_empty() {
         let part = take_front(piece, framing.piece_max());
         let len = part.iter().map(|source| source.bytes().len() as u64).sum();
