@@ -39,6 +39,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -278,7 +279,8 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     if invalidate::is_invalidation(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }
-    let answered = send::send(request, via, None).await;
+    // Pinned, because awaiting the future by value copies its large state.
+    let answered = pin!(send::send(request, via, None)).await;
     step(request, via, answered)
 }
 
