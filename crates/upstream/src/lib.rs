@@ -363,8 +363,8 @@ pub enum ReplyBody {
     None,
     /// The complete body.
     Bytes(Source),
-    /// A body from a cache, ready to be sent.
-    Ready(Body),
+    /// A body from a cache, ready to be sent. Boxed, because a [`Reply`] is moved often.
+    Ready(Box<Body>),
     /// A body that must still be read from an upstream.
     Live(Box<Live>),
     /// The connection switches to another protocol (101).
@@ -378,7 +378,7 @@ impl ReplyBody {
         match self {
             ReplyBody::None => Body::None,
             ReplyBody::Bytes(source) => Body::Bytes(source),
-            ReplyBody::Ready(body) => body,
+            ReplyBody::Ready(body) => *body,
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 match buffering {

@@ -60,7 +60,7 @@ pub fn reply(
         }
         None => Body::Source(Box::new(FollowingSource::new(continuation, reader))),
     };
-    Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
+    Some(stored::reply(heading, ReplyBody::Ready(Box::new(body)), length, age))
 }
 
 /// State that a client needs to continue after the joined fetch has stalled.

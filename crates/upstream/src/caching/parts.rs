@@ -345,7 +345,7 @@ impl Fetch {
         let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
         let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
         let age = policy::age(&filling.meta, now_s());
-        Some(stored::reply(heading, ReplyBody::Ready(body), Some(part.length), age))
+        Some(stored::reply(heading, ReplyBody::Ready(Box::new(body)), Some(part.length), age))
     }
 
     /// Begins to store a part of a new response; the body is read from the filling even if it is not stored. `None` if the head
@@ -446,7 +446,7 @@ impl Fetch {
         let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
         let source = Holed::new(fetch, child, Some(hit), heading, first);
         let body = Body::Ranged(RangedBody::new(Box::new(source), length));
-        Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
+        Ok(stored::reply(own, ReplyBody::Ready(Box::new(body)), Some(length), age))
     }
 
     /// Reads along with another fetch of the same hole, or returns the response if the fetch delivered new content. `None` if it

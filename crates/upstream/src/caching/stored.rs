@@ -46,7 +46,7 @@ pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
         }
         cache::Body::File(located) => body_of(request, located),
     };
-    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
+    Some(reply(heading, ReplyBody::Ready(Box::new(body)), Some(length), age))
 }
 
 /// Returns a response that is still being fetched; `None` if it can no longer be joined.
@@ -66,7 +66,7 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
         }
         None => Body::Source(Box::new(reader)),
     };
-    Some(reply(heading, ReplyBody::Ready(body), length, age))
+    Some(reply(heading, ReplyBody::Ready(Box::new(body)), length, age))
 }
 
 /// Returns a response to HEAD that is stored without a body.
@@ -79,7 +79,7 @@ fn of_head(heading: Heading, age: u32) -> Reply {
 pub fn of_complete(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
     let body = Body::Bytes(Source::SharedBytes(bytes));
-    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
+    Some(reply(heading, ReplyBody::Ready(Box::new(body)), Some(length), age))
 }
 
 /// Converts a response that was fetched for this request, with the received header section: without `Age`, unless the upstream
