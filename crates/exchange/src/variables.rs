@@ -152,14 +152,7 @@ impl VarRef {
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
             VarRef::Module(variable) => (request.variables().variable(variable.place).get)(request, out),
-            VarRef::Replaceable(variable) => {
-                // A statement after this reference, such as `map`, may have redefined it.
-                if let Some(slot) = request.config().http.registry.slot_of(variable.name) {
-                    return request.slot(slot, out);
-                }
-                request.replaced_variable(variable.name, out)
-                    || (request.variables().variable(variable.place).get)(request, out)
-            }
+            VarRef::Replaceable(variable) => replaceable_value(variable, request, out),
             VarRef::Member(member) => match member.slot.get() {
                 Some(&slot) => request.slot(slot, out),
                 None => member.value(request, out),
@@ -183,6 +176,18 @@ impl VarRef {
             VarRef::Member(_) | VarRef::Capture(_) => {}
         }
     }
+}
+
+/// Appends the value of a module's variable that the configuration may redefine; returns `false` if there is none. Not
+/// inlined, because it saves more registers than the other cases of [`VarRef::value`] need.
+#[inline(never)]
+fn replaceable_value(variable: &ModuleVar, request: &Request, out: &mut Vec<u8>) -> bool {
+    // A statement after the reference, such as `map`, may have redefined it.
+    if let Some(slot) = request.config().http.registry.slot_of(variable.name) {
+        return request.slot(slot, out);
+    }
+    request.replaced_variable(variable.name, out)
+        || (request.variables().variable(variable.place).get)(request, out)
 }
 
 impl Member {
