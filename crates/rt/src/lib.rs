@@ -69,7 +69,7 @@ pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
 
 /// Returns the time of this turn.
 pub fn now() -> Instant {
-    reactor::with_current(|reactor| reactor.now.get())
+    reactor::now()
 }
 
 /// Returns the time of day of this turn.

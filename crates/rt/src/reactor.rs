@@ -75,6 +75,16 @@ const BATCH_KEPT: usize = 256;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
+    /// Time of the current turn, as in the reactor. A variable without a destructor is read without checks.
+    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Returns the time of this thread's turn.
+///
+/// # Panics
+/// When the thread has no runtime.
+pub(crate) fn now() -> Instant {
+    NOW.get().expect("this thread has a runtime")
 }
 
 /// Returns the reactor of this thread.
@@ -100,6 +110,7 @@ impl Reactor {
         CURRENT.with(|current| {
             let mut current = current.borrow_mut();
             assert!(current.is_none(), "a thread has one runtime");
+            NOW.set(Some(now));
             let reactor = Rc::new(Reactor {
                 pool: engine.pool().clone(),
                 caps: Rc::new(engine.caps().clone()),
@@ -128,6 +139,7 @@ impl Reactor {
     /// Removes the reactor from the thread. If a runtime is stored in another thread local, this thread local may
     /// already have been destroyed.
     pub(crate) fn leave_thread() {
+        NOW.set(None);
         let _ = CURRENT.try_with(|current| current.borrow_mut().take());
         Executor::leave_thread();
     }
@@ -145,6 +157,7 @@ impl Reactor {
         assert!(now >= self.now.get(), "time does not go back");
         self.turns.set(self.turns.get() + 1);
         self.now.set(now);
+        NOW.set(Some(now));
         self.wall.set(None);
         self.scarce.set(None);
         self.note_received();
