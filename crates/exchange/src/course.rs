@@ -544,7 +544,11 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     let mut host = std::mem::take(&mut request.host);
     host.clear();
     if let Some(found) = request.head.host() {
-        http::host::lowercase_into(found.name.of(request.bytes()), &mut host);
+        let name = found.name.of(request.bytes());
+        match found.has_upper {
+            true => http::host::lowercase_into(name, &mut host),
+            false => host.extend_from_slice(name),
+        }
     }
     let Some(listen) = listen.filter(|listen| request.conn.is_served_at(listen)) else {
         // A reload has removed the address, or changed its use of TLS: no server may serve the request.
