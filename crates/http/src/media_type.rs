@@ -19,8 +19,13 @@ pub fn built_in(extension: &[u8]) -> Option<&'static str> {
 /// Looks `extension` up in a table sorted by lower-case extension, without allocating.
 #[must_use]
 pub fn lookup<'a, T>(table: &'a [(Box<[u8]>, T)], extension: &[u8]) -> Option<&'a T> {
-    let compare = |known: &[u8]| known.iter().copied().cmp(extension.iter().map(u8::to_ascii_lowercase));
-    table.binary_search_by(|(known, _)| compare(known)).ok().map(|index| &table[index].1)
+    let lower = || extension.iter().map(u8::to_ascii_lowercase);
+    // Nearly every extension is in lower case, and is compared in one piece.
+    let found = match extension.iter().any(u8::is_ascii_uppercase) {
+        true => table.binary_search_by(|(known, _)| known.iter().copied().cmp(lower())),
+        false => table.binary_search_by(|(known, _)| (**known).cmp(extension)),
+    };
+    found.ok().map(|index| &table[index].1)
 }
 
 /// Returns the extension of a path: after the last dot of its last segment, unless that dot starts the segment.
