@@ -581,12 +581,12 @@ impl Pick {
         }
     }
 
-    /// Records the arrival of the header section of the response.
+    /// Records the arrival of the header section of the response, if the method uses times.
     fn note_header(&mut self, now: Instant) {
+        let Method::LeastTime { full_response, inflight } = self.group.method else { return };
         let waited = self.waited_ms(now);
         self.header_ms = Some(waited);
-        let Method::LeastTime { full_response: false, inflight: true } = self.group.method else { return };
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = self.shared.as_ref().filter(|_| inflight && !full_response) else { return };
         let mut state = shared.lock();
         let moment = state.moment(now);
         if let Some(peer) = state.peer(self.id) {
@@ -609,10 +609,10 @@ impl Pick {
         now: Instant,
     ) -> bool {
         let moment = state.moment(now);
-        let (waited, method) = (self.waited_ms(now), &self.group.method);
-        if let Method::LeastTime { full_response, inflight } = *method
+        if let Method::LeastTime { full_response, inflight } = self.group.method
             && let Some(peer) = state.peer(self.id)
         {
+            let waited = self.waited_ms(now);
             if self.counts_waiting {
                 peer.times.end(waited, moment);
             }
