@@ -1,6 +1,7 @@
 //! The time of day in the formats of log lines and header fields.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
+use std::time::SystemTime;
 
 use http::date::DateCache;
 
@@ -9,21 +10,27 @@ use crate::time_zone::{TimeZone, since_1970};
 /// The formatted present second, and the time zone of the machine.
 pub struct Clock {
     dates: RefCell<DateCache>,
+    /// Time of day at the last call, which is the same in all calls of an event-loop turn.
+    last: Cell<Option<SystemTime>>,
     zone: TimeZone,
 }
 
 impl Default for Clock {
     fn default() -> Clock {
-        Clock { dates: RefCell::new(DateCache::new(0, 0)), zone: TimeZone::default() }
+        let dates = RefCell::new(DateCache::new(0, 0));
+        Clock { dates, last: Cell::new(None), zone: TimeZone::default() }
     }
 }
 
 impl Clock {
     /// Returns the formatted present second.
     pub fn dates(&self) -> Ref<'_, DateCache> {
-        let (now, _) = since_1970(rt::wall());
-        if self.dates.borrow().unix() != now {
-            self.dates.borrow_mut().update(now, (self.zone.offset_at(now) / 60) as i16);
+        let wall = rt::wall();
+        if self.last.replace(Some(wall)) != Some(wall) {
+            let (now, _) = since_1970(wall);
+            if self.dates.borrow().unix() != now {
+                self.dates.borrow_mut().update(now, (self.zone.offset_at(now) / 60) as i16);
+            }
         }
         self.dates.borrow()
     }
