@@ -478,16 +478,12 @@ impl Roots {
         if verdict.code == ffi::X509_V_OK {
             return Ok(());
         }
-        // If the limit is reached, aws-lc reports a missing issuer, which `optional_no_ca` would treat as an unknown
-        // root. OpenSSL reports that the chain is too long. This is the case if the chain continues without the limit.
+        // If a chain reaches the limit without a root, aws-lc reports a missing issuer of the last certificate, which
+        // `optional_no_ca` would treat as an unknown root. OpenSSL reports that the chain is too long.
         let is_incomplete = NOT_FROM_A_ROOT.contains(&verdict.code)
             || verdict.code == ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT;
-        if is_incomplete && depth_max < DEPTH_MAX {
-            let unlimited = self.judge(&certificates, purpose, DEPTH_MAX, None).ok_or_else(invalid)?;
-            let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
-            if unlimited.code != verdict.code || is_beyond {
-                return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
-            }
+        if is_incomplete && u32::try_from(verdict.depth).is_ok_and(|depth| depth > depth_max) {
+            return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
         }
         Err(Distrust { last: verdict.last, ..distrust(verdict.code) })
     }
