@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::request::{Head, HeaderId, Method};
+use io::Buf;
 use io::op::Source;
+use rt::Either;
 use rt::local::WaitGroup;
 
 pub use crate::address::Address;
@@ -435,10 +437,17 @@ impl Request {
         }
     }
 
-    /// Does the same if buffers are scarce; called for each wait, because most waits are brief.
-    pub fn release_buffer_if_scarce(&mut self) {
-        if rt::buffers_are_scarce() {
-            self.release_buffer();
+    /// Returns a buffer for a module that reads a file before the response begins. If none is free, waits like a
+    /// response for at most `send_timeout`. Releases the receive buffer before: a waiting task should hold no buffer.
+    pub async fn wait_for_buffer(&mut self, bytes: usize) -> Option<Buf> {
+        if let Some(buf) = rt::try_buffer(bytes) {
+            return Some(buf);
+        }
+        self.release_buffer();
+        let until = rt::now() + self.scope().core.sending.send_timeout;
+        match rt::select(rt::buffer(bytes, 0), rt::sleep_until(until)).await {
+            Either::Left(buf) => Some(buf),
+            Either::Right(()) => None,
         }
     }
 

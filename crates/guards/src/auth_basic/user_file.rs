@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use exchange::request::Request;
 use transfer::body::choose;
 
-/// Number of bytes per read.
-const PIECE: usize = 16 << 10;
+/// Number of bytes per read: the smallest buffer of the pool, which holds most user files.
+const PIECE: usize = 4 << 10;
 
 /// Maximum length in bytes of a stored password, as in nginx; all formats are much shorter.
 const PASSWORD_LEN_MAX: usize = 2048;
@@ -29,7 +29,7 @@ pub(super) enum FileError {
     Open(Errno),
     /// The file is a directory, or the disk fails.
     Read(Errno),
-    /// The buffers of this thread are at their limit.
+    /// No buffer of this thread became free in time.
     NoMemory,
 }
 
@@ -43,14 +43,18 @@ impl fmt::Display for FileError {
 }
 
 /// Returns the stored password of `user`; `None` when the file has no such line.
-pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+pub(super) async fn find(
+    request: &mut Request,
+    path: &[u8],
+    user: &[u8],
+) -> Result<Option<Vec<u8>>, FileError> {
     // The configuration directory may be on another device than the root, so the operation counts for no device.
     let device = DeviceId::default();
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let file = open(path, device, via).await.map_err(FileError::Open)?;
     let mut search = Search::new(user);
     let mut offset = 0;
-    let mut buf = rt::pool().get(PIECE).ok_or(FileError::NoMemory)?;
+    let mut buf = request.wait_for_buffer(PIECE).await.ok_or(FileError::NoMemory)?;
     loop {
         let (read, rest) = file.read_at(offset, PIECE as u32, buf, device, via).await;
         let count = read.map_err(FileError::Read)? as usize;

@@ -312,6 +312,7 @@ impl CutError {
 
 /// A file, with the bytes that were read last.
 struct Source<'a> {
+    request: &'a mut Request,
     opened: &'a Opened,
     via: io::DiskVia,
     len: u64,
@@ -323,9 +324,10 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn new(request: &Request, opened: &'a Opened, conf: &Conf) -> Source<'a> {
+    fn new(request: &'a mut Request, opened: &'a Opened, conf: &Conf) -> Source<'a> {
         let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
-        Source { opened, via, len: opened.stat.size, window: conf.buffer_size, held: Vec::new(), at: 0 }
+        let (len, window) = (opened.stat.size, conf.buffer_size);
+        Source { request, opened, via, len, window, held: Vec::new(), at: 0 }
     }
 
     /// Returns at least `least` bytes from offset `at` on, and up to `most` if that is more.
@@ -355,7 +357,7 @@ impl<'a> Source<'a> {
                 return Ok(());
             }
             let count = (end - offset).next_multiple_of(DIRECT_ALIGNMENT).min(READ_BYTES);
-            let buf = rt::pool().get(count as usize).ok_or(Errno::NOMEM)?;
+            let buf = self.request.wait_for_buffer(count as usize).await.ok_or(Errno::NOMEM)?;
             let (read, buf) =
                 self.opened.file.read_at(offset, count as u32, buf, self.opened.device, self.via).await;
             let (1.., Some(buf)) = (read?, buf) else { return Err(Errno::IO) };

@@ -389,6 +389,33 @@ fn a_shared_chunk_is_never_overwritten_after_sending() {
     }
 }
 
+/// The file is one box that is no movie: a request whose error is that of the file has read the file. The pool has room for twelve
+/// of these reads.
+#[test]
+fn readers_of_videos_wait_for_buffers() {
+    const CLIENTS: usize = 40;
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    for net in NETS {
+        let conf = format!(
+            "worker_processes 1; error_log logs/error.log info;
+             events {{ use {net}; buffer_pool 4m; engine_fault read delay=200ms; }}
+             http {{ server {{ listen 127.0.0.1:0; root html; location / {{ mp4; }} }} }}"
+        );
+        let video = format!("\0\x10\0\0free{}", "\0".repeat((1 << 20) - 8));
+        let server = Server::builder(common::BINARY).conf(&conf).text("html/a.mp4", &video).start();
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| client(&server)).collect();
+        for client in &mut clients {
+            client.send(request_bytes("GET", "/a.mp4?start=1", &[]));
+        }
+        for client in &mut clients {
+            assert_eq!(client.response().status, 500);
+        }
+        server.wait_for_log_count("no mp4 trak atoms were found", CLIENTS, Deadline::default());
+    }
+}
+
 #[test]
 fn clients_that_disconnect_leave_no_open_files() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
