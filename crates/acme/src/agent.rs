@@ -13,7 +13,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tls::certificate::Identity;
 use tls::signing::{SigningKey, generate, random_fraction};
@@ -31,6 +31,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
 /// Minimum time from a new certificate to its renewal, if the certificate is valid for at least twice this time. It limits the
 /// number of orders if the clock is wrong, or if the CA's window for the renewal has passed.
 const USE_MIN: Duration = Duration::from_secs(60 * 60);
+
+/// Maximum length of a pause that a CA requests; it keeps the end of the pause representable.
+const PAUSE_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +102,12 @@ struct Task<'a> {
     id: String,
     /// The present certificate, if the CA issued one.
     current: Option<Certificate>,
-    /// Time when the certificate is obtained or renewed.
+    /// Time of the renewal, in seconds since 1970; 0 without a certificate.
     due: i64,
-    /// Earliest value of `due`: the end of a pause, or of the minimum use of a new certificate.
-    not_before: i64,
+    /// End of a pause, or of the minimum use of a new certificate. Independent of the clock, which may be set back meanwhile.
+    not_before: Instant,
     /// Time of the next query for renewal information.
-    query_at: Option<i64>,
+    query_at: Option<Instant>,
     failures: u32,
     /// A certificate in PEM that could not be stored, for example because the disk is full.
     unsaved: Option<Vec<u8>>,
@@ -138,9 +141,8 @@ pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host)
                 return HostExited;
             }
         }
-        let next = tasks.iter().flat_map(|task| [Some(task.due), task.query_at]).flatten().min();
-        let left =
-            next.map_or(SLEEP_MAX, |next| Duration::from_secs(u64::try_from(next - now()).unwrap_or(0)));
+        let queries = tasks.iter().filter_map(|task| task.query_at).map(time_until);
+        let left = tasks.iter().map(Task::time_left).chain(queries).min().unwrap_or(SLEEP_MAX);
         if let Err(HostExited) = host.wait(left.clamp(Duration::from_secs(1), SLEEP_MAX)) {
             return HostExited;
         }
@@ -153,9 +155,14 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Returns the time after a pause, in seconds since 1970.
-fn after(pause: Duration) -> i64 {
-    now().saturating_add(i64::try_from(pause.as_secs()).unwrap_or(i64::MAX))
+/// Returns the end of a pause.
+fn after(pause: Duration) -> Instant {
+    Instant::now() + pause.min(PAUSE_LIMIT)
+}
+
+/// Returns the time until this instant, or zero.
+fn time_until(instant: Instant) -> Duration {
+    instant.saturating_duration_since(Instant::now())
 }
 
 /// Returns the first certificate of a chain in PEM.
@@ -172,7 +179,7 @@ impl<'a> Task<'a> {
         let kept = available(issuer, order, in_memory).filter(|pem| check(pem, order).is_ok());
         // The certificate of another CA remains in use until it is replaced, which is due immediately.
         let is_ours = |pem: &&[u8]| state::is_issued_by(pem, &issuer.uri);
-        let (current, due) = (kept.as_deref().filter(is_ours).and_then(first_of), now());
+        let current = kept.as_deref().filter(is_ours).and_then(first_of);
         let is_unsaved = |(path, pem): &(&PathBuf, Vec<u8>)| {
             state::certificate(path, &order.digest()).as_ref() != Some(pem)
         };
@@ -182,8 +189,8 @@ impl<'a> Task<'a> {
             order,
             id,
             current: None,
-            due,
-            not_before: 0,
+            due: 0,
+            not_before: Instant::now(),
             query_at: None,
             failures: 0,
             unsaved,
@@ -196,22 +203,22 @@ impl<'a> Task<'a> {
     fn set(&mut self, certificate: Option<Certificate>) {
         let times = certificate.as_ref().and_then(|it| it.begins().zip(it.expires()));
         if let Some((begins, expires)) = times {
-            self.renew_at(schedule::renewal(begins, expires, None, random_fraction()));
+            self.due = schedule::renewal(begins, expires, None, random_fraction());
             // Only the CA can announce that the certificate will be revoked, so the query is due immediately.
-            self.query_at = Some(now());
+            self.query_at = Some(Instant::now());
         }
         self.current = certificate;
     }
 
-    /// Schedules the renewal, which a pause postpones.
-    fn renew_at(&mut self, time: i64) {
-        self.due = time.max(self.not_before);
+    /// Returns the time until the certificate is obtained or renewed. Pauses postpone this.
+    fn time_left(&self) -> Duration {
+        let seconds = u64::try_from(self.due.saturating_sub(now())).unwrap_or(0);
+        Duration::from_secs(seconds).max(time_until(self.not_before))
     }
 
     /// Postpones the next try.
     fn postpone(&mut self, pause: Duration) {
         self.not_before = after(pause);
-        self.due = self.not_before;
     }
 
     /// Ends the pauses after failures, and uses a new certificate for some time before it is renewed.
@@ -240,10 +247,10 @@ impl<'a> Task<'a> {
                 &format!("acme: the certificate for {} is stored now", self.order.shown()),
             );
         }
-        if self.query_at.is_some_and(|at| at <= now()) {
+        if self.query_at.is_some_and(|at| at <= Instant::now()) {
             self.query_renewal(account, unavailable, host);
         }
-        if self.due > now() {
+        if !self.time_left().is_zero() {
             return Ok(());
         }
         if let Some(pause) = unavailable {
@@ -359,8 +366,8 @@ impl<'a> Task<'a> {
             Ok(Some(renewal)) => {
                 self.query_at = Some(after(renewal.query_after));
                 let times = current.begins().zip(current.expires()).unwrap_or_default();
-                self.renew_at(schedule::renewal(times.0, times.1, Some(renewal.window), random_fraction()));
-                let days = (self.due - now()) / 86_400;
+                self.due = schedule::renewal(times.0, times.1, Some(renewal.window), random_fraction());
+                let days = self.time_left().as_secs() / 86_400;
                 let why = renewal.explanation.map(|url| format!(", see {url}")).unwrap_or_default();
                 host.log(
                     Level::Info,
@@ -525,44 +532,45 @@ mod tests {
         let issuer = issuer("query");
         let mut task = task(&issuer);
         let account = Account { issuer: &issuer, state: None, client: None, key: None };
-        let (start, mut unavailable) = (now(), None);
+        let (start, mut unavailable) = (Instant::now(), None);
         task.postpone_query(&AcmeError::HostExited, &account, &mut unavailable);
-        assert!(task.query_at.is_some_and(|at| at >= start + 6 * 3600), "{:?} {start}", task.query_at);
+        assert!(task.query_at.is_some_and(|at| at >= start + QUERY_TIME), "{:?} {start:?}", task.query_at);
         assert!(unavailable.is_some_and(|pause| pause < QUERY_TIME), "{unavailable:?}");
-        let days = 3 * 86_400;
-        let retry_after = Duration::from_secs(days as u64);
+        let retry_after = Duration::from_secs(3 * 86_400);
         task.postpone_query(&rate_limited(retry_after), &account, &mut unavailable);
-        assert!(task.query_at.is_some_and(|at| at >= start + days), "{:?} {start}", task.query_at);
+        assert!(task.query_at.is_some_and(|at| at >= start + retry_after), "{:?} {start:?}", task.query_at);
         assert_eq!(unavailable, Some(retry_after));
     }
 
     #[test]
-    fn a_window_for_the_renewal_does_not_end_a_pause() {
+    fn a_pause_depends_neither_on_the_window_for_the_renewal_nor_on_the_clock() {
         let issuer = issuer("pause");
         let mut task = task(&issuer);
-        let days = 3 * 86_400;
-        let retry_after = Duration::from_secs(days as u64);
+        let retry_after = Duration::from_secs(3 * 86_400);
         let error = rate_limited(retry_after);
-        let start = now();
+        let start = Instant::now();
         assert_eq!(task.pause(&error), retry_after, "it is not limited to a day");
+        assert_eq!(task.due, 0, "no time of the clock, which may be set back");
         // The CA's window has begun.
-        task.renew_at(now());
-        assert!(task.due >= start + days, "{} {start}", task.due);
+        task.due = now();
+        assert!(task.not_before >= start + retry_after, "{:?} {start:?}", task.not_before);
+        assert!(!task.time_left().is_zero());
         task.failures = 30;
         assert!(task.pause(&AcmeError::HostExited) <= schedule::PAUSE_MAX);
+        assert_eq!(task.pause(&rate_limited(Duration::MAX)), Duration::MAX);
+        assert!(task.time_left() <= PAUSE_LIMIT);
     }
 
     #[test]
     fn a_new_certificate_is_not_renewed_within_an_hour_even_if_the_clock_is_wrong() {
         let issuer = issuer("clock");
         let mut task = task(&issuer);
-        let start = now();
+        let start = Instant::now();
         task.succeed(&certificate(2001, 2002));
-        assert!(task.due >= start + 3600, "{} {start}", task.due);
-        task.renew_at(now());
-        assert!(task.due >= start + 3600, "{} {start}", task.due);
+        assert!(task.due < now() && !task.time_left().is_zero());
+        assert!(task.not_before >= start + USE_MIN, "{:?} {start:?}", task.not_before);
         task.succeed(&certificate(2001, 2099));
-        assert!(task.due > start + 86_400, "the pause does not shorten the use");
+        assert!(task.due > now() + 86_400, "the pause does not shorten the use");
     }
 
     #[test]
@@ -579,7 +587,7 @@ mod tests {
             (pem, true),
         ] {
             let task = task_with(pem);
-            assert_eq!((task.current.is_some(), task.due > now()), (is_ours, is_ours));
+            assert_eq!((task.current.is_some(), !task.time_left().is_zero()), (is_ours, is_ours));
         }
     }
 
