@@ -4,13 +4,13 @@
 //! is no database, the old content stays in use.
 //!
 //! ```text
-//! wait for the interval -> stat(2) -- unchanged --> wait
-//!                             | changed
-//!                             v
-//!                read, check -- invalid --> one line in the log, old content retained
-//!                             | valid
-//!                             v
-//!                  the new content replaces it
+//! stat(2) -- unchanged --> wait for the interval, then again
+//!    | changed
+//!    v
+//! read, check -- invalid --> one line in the log, old content retained
+//!    | valid
+//!    v
+//! the new content replaces it
 //! ```
 
 use std::ffi::CString;
@@ -47,12 +47,11 @@ pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
     }
 }
 
-/// Checks the file of a database until no configuration uses it any more.
+/// Checks the file of a database until no configuration uses it any more. The first check is immediate: the content may be from the
+/// last reload, if this worker replaces one that crashed.
 async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
     let (mut seen, mut told) = (None, None);
-    while let Some(interval) = database.upgrade().map(|database| database.interval) {
-        rt::sleep_until(rt::now() + Duration::from_secs(interval)).await;
-        let Some(database) = database.upgrade() else { return };
+    while let Some(database) = database.upgrade() {
         database.note_check();
         let path = database.path.display();
         match check(&database, &mut seen).await {
@@ -75,6 +74,10 @@ async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
                 told = Some(fault);
             }
         }
+        let next = rt::now().checked_add(Duration::from_secs(database.interval));
+        drop(database);
+        let Some(next) = next else { return };
+        rt::sleep_until(next).await;
     }
 }
 

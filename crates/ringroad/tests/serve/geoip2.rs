@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::common::BINARY;
+use rustix::process::Signal;
 use testkit::mmdb::{Mmdb, map};
+use testkit::program::signal_process;
 use testkit::{Client, Deadline, Server, Setup, wait};
 
 const CONF: &str = r#"worker_processes 2; error_log logs/error.log notice;
@@ -43,8 +45,8 @@ fn publish(folder: &Path, bytes: &[u8]) {
     std::fs::rename(new, path).expect("both are there");
 }
 
-fn setup() -> Setup {
-    let setup = Setup::new(CONF);
+fn setup(interval: &str) -> Setup {
+    let setup = Setup::new(&CONF.replace("auto_reload 1s", &format!("auto_reload {interval}")));
     let folder = setup.data().join("db");
     std::fs::create_dir(&folder).expect("a new folder");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -60,7 +62,7 @@ fn send_request(server: &Server, target: &str, forwarded: &str) -> String {
 
 #[test]
 fn values_are_those_of_the_client_address() {
-    let setup = setup();
+    let setup = setup("1s");
     let server = setup.start(BINARY);
     for (target, forwarded, expected) in [
         ("/", "1.2.3.4", "DE none [] 1700000000 yes"),
@@ -78,7 +80,7 @@ fn values_are_those_of_the_client_address() {
 
 #[test]
 fn a_replaced_database_is_read_again() {
-    let setup = setup();
+    let setup = setup("1s");
     let folder = setup.data().join("db");
     let server = setup.start(BINARY);
     let is = |expected: &str| {
@@ -105,5 +107,22 @@ fn a_replaced_database_is_read_again() {
     is("ES none [] 1700000003 no");
     publish(&folder, &database(1_700_000_004, "DE"));
     is("DE none [] 1700000004 yes");
+    assert!(server.quit_and_wait().success());
+}
+
+/// The master sends the content of the last reload to the new worker.
+#[test]
+fn a_worker_that_replaces_a_killed_one_reads_the_replaced_database() {
+    let setup = setup("1h");
+    let server = setup.start(BINARY);
+    assert_eq!(send_request(&server, "/", "1.2.3.4"), "DE none [] 1700000000 yes");
+    publish(&setup.data().join("db"), &database(1_700_000_001, "PL"));
+    let killed = server.workers()[0];
+    signal_process(killed, Signal::KILL).expect("it runs");
+    let is_over = || (!server.workers().contains(&killed)).then_some(());
+    wait::until("the end of the worker", Deadline::default(), is_over).expect("a signal");
+    let is_read = || (send_request(&server, "/", "1.2.3.4") == "PL none [] 1700000001 no").then_some(());
+    wait::until("the new content", Deadline::default(), is_read)
+        .unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
     assert!(server.quit_and_wait().success());
 }
