@@ -15,7 +15,6 @@ use http::reply::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ReplyError, ReplyHead}
 use http::request::HeaderId;
 use io::op::Source;
 use io::{Buf, Errno};
-use rt::Timer;
 
 use crate::h2::Cut;
 use crate::link::Link;
@@ -79,17 +78,23 @@ pub(super) async fn run(
     link.wire.set_request(outgoing.method, limits(settings));
     let mut sending = Sending::begin(link, settings, outgoing, request, record);
     sent.set(true);
-    let mut reading = pin!(read_head(&mut link.wire, &timer, settings, outgoing, request, record));
-    let mut send_result = None;
+    let send_result: Cell<Option<Result<(), SendFailure>>> = Cell::default();
+    let restart_timer = || {
+        // During the send its timeout applies, or that of the client whose body is awaited.
+        if send_result.get().is_some() {
+            timer.set(rt::now() + settings.read_timeout);
+        }
+    };
+    let mut reading = pin!(read_head(&mut link.wire, restart_timer, settings, outgoing, request, record));
     let read = poll_fn(|context| {
-        if send_result.is_none()
+        if send_result.get().is_none()
             && let Poll::Ready(result) = sending.poll(context)
         {
             // A failed send does not end the try: the upstream may have sent an early response.
-            timer.set(rt::now() + settings.read_timeout);
-            send_result = Some(result);
+            send_result.set(Some(result));
+            restart_timer();
         }
-        match send_result {
+        match send_result.get() {
             Some(Err(SendFailure::Client(cut))) => return Poll::Ready(Some(Err(HeadError::Client(cut)))),
             Some(Err(SendFailure::Local(errno))) => {
                 return Poll::Ready(Some(Err(HeadError::Local(errno))));
@@ -102,12 +107,12 @@ pub(super) async fn run(
         timer.poll_elapsed(context).map(|_| None)
     })
     .await;
-    let doing = if send_result.is_some() { READING } else { SENDING };
+    let doing = if send_result.get().is_some() { READING } else { SENDING };
     match read {
         Some(Ok(mut response)) => {
             // After a partial request the upstream waits for the remainder: the send must continue, or the connection is closed.
-            response.keep_alive = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
-            response.sending = send_result.is_none().then_some(sending);
+            response.keep_alive = outgoing.keepalive && !matches!(send_result.get(), Some(Err(_)));
+            response.sending = send_result.get().is_none().then_some(sending);
             Ok(response)
         }
         None => {
@@ -116,7 +121,7 @@ pub(super) async fn run(
             Err(TryError::TimedOut)
         }
         Some(Err(try_error)) => {
-            let send_errno = match send_result {
+            let send_errno = match send_result.get() {
                 Some(Err(SendFailure::Send(errno))) => Some(errno),
                 _ => None,
             };
@@ -222,10 +227,10 @@ fn limits(settings: &Settings) -> Limits {
     Limits { head_max, fields_max: FIELDS_MAX_DEFAULT }
 }
 
-/// Reads heads until a final response.
+/// Reads heads until a final response. Calls `restart_timer` after an interim response.
 async fn read_head(
     wire: &mut Wire,
-    timer: &Timer,
+    restart_timer: impl Fn(),
     settings: &Settings,
     outgoing: &Outgoing,
     request: &Request,
@@ -267,7 +272,7 @@ async fn read_head(
                     hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
                     head.clear();
                     buf.advance(head_len as usize);
-                    timer.set(rt::now() + settings.read_timeout);
+                    restart_timer();
                     if buf.is_empty() {
                         break;
                     }
@@ -334,7 +339,7 @@ fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing:
 fn previous(head: &ReplyHead, buf: &[u8], line: &[u8]) -> Option<String> {
     let name = line.split(|&byte| byte == b':').next()?;
     let field = head.field(HeaderId::of(name))?;
-    let (name, value) = (field.name.of(buf).escape_ascii(), field.value.of(buf).escape_ascii());
+    let (name, value) = (field.name.of(buf).escape_ascii(), field.value.of(buf).for_log());
     Some(format!(", previous value: \"{name}: {value}\""))
 }
 

@@ -21,6 +21,8 @@ http {
     location / { proxy_pass http://@ORIGIN@; }
     location /stream/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; }
     location /stalled/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; client_body_timeout 300ms; }
+    location /interim/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; proxy_read_timeout 100ms;
+       client_body_timeout 1s; }
     location /ws/ { proxy_pass http://@ORIGIN@;
        proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
        location /ws/silent { proxy_pass http://@ORIGIN@; proxy_read_timeout 3s; } }
@@ -217,6 +219,24 @@ fn a_streamed_upload_is_passed_on_while_it_is_received() {
     client.send("second");
     assert_eq!(client.response().text(), "second");
     assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("200|200|"));
+}
+
+/// As in nginx, `proxy_read_timeout` begins when the request was sent.
+#[test]
+fn an_interim_response_does_not_limit_the_time_of_a_streamed_upload() {
+    let origin = Origin::raw(|connection| {
+        if connection.read_head().is_some() {
+            connection.send("HTTP/1.1 100 Continue\r\n\r\n");
+            connection.wait_for_close();
+        }
+    });
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("PUT /interim/ HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    // The client's timeout applies, although that of the upstream is shorter.
+    client.expect_end();
+    assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("408|"));
+    let _ = origin.take_faults();
 }
 
 #[test]
