@@ -303,8 +303,9 @@ impl Resolver {
         Err(Unresolved::Code(NXDOMAIN))
     }
 
-    /// Returns the servers of a service: the targets of its SRV records with their addresses. All targets are resolved concurrently,
-    /// each within the complete `timeout`, so that a slow target does not affect the others.
+    /// Returns the servers of a service: the targets of its SRV records with their addresses. The records must be found within
+    /// `timeout`. All targets are then resolved concurrently, each within the complete `timeout`, so that a slow target does not affect
+    /// the others.
     ///
     /// # Errors
     /// The error; if no target has addresses, that of the first target.
@@ -314,8 +315,8 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<(Services, Duration), Unresolved> {
         let name = Name::parse(text.as_bytes()).ok_or(Unresolved::Code(NXDOMAIN))?;
-        let servers = self.servers(rt::now() + timeout).await;
         let deadline = rt::now() + timeout;
+        let servers = self.servers(deadline).await;
         let found = self.follow(&servers, &name, Kind::Srv, deadline, Response::services).await;
         let (services, seconds) = found?;
         let deadline = rt::now() + timeout;
