@@ -9,6 +9,7 @@ use crate::core::read_error_log;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
 use exchange::module::{LEVELS, LEVELS_AND_IF, OWN};
+use exchange::settings::core::Core;
 use exchange::settings::core::FoundBy;
 use exchange::settings::files::Root;
 use exchange::settings::responding::ErrorPage;
@@ -426,11 +427,25 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
     };
     if alias {
         core.files.by_pattern = core.found_by == FoundBy::Pattern;
-        if let FoundBy::Prefix(prefix) = &core.found_by {
+        if let FoundBy::Exact(prefix) | FoundBy::Prefix(prefix) = &core.found_by {
             core.files.location_prefix = prefix.clone();
         }
+        warn_of_escape(core, cx);
     }
     Ok(())
+}
+
+/// Warns of an alias that URIs can leave: `/files../x` is the file `/data/../x` with `location /files` and `alias /data/`.
+fn warn_of_escape(core: &Core, cx: &mut Cx<'_>) {
+    if let FoundBy::Prefix(prefix) = &core.found_by
+        && !prefix.ends_with('/')
+        && cx.arg(0).ends_with('/')
+        && !core.files.opening.beneath
+    {
+        cx.warn(format_args!(
+            "\"alias\" ends with a slash and location \"{prefix}\" does not: \"{prefix}../\" is outside of the alias"
+        ));
+    }
 }
 
 /// Sets `aio`. Pools are numbered by first use; whether they exist is checked after the complete configuration was

@@ -75,7 +75,9 @@ pub enum FoundBy {
     /// By server: it is the server's own location.
     #[default]
     Server,
-    /// By the beginning of the URI, or the complete URI.
+    /// By the complete URI.
+    Exact(Arc<str>),
+    /// By the beginning of the URI.
     Prefix(Arc<str>),
     /// By a regular expression.
     Pattern,

@@ -35,7 +35,8 @@ impl Name {
     /// Stores in the location's settings how it is found.
     pub fn mark(&self, core: &mut Core) {
         core.found_by = match self.kind {
-            Kind::Exact | Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
+            Kind::Exact => FoundBy::Exact(self.text.as_str().into()),
+            Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
             // Neither matches a prefix of the URI that an alias could replace.
             Kind::Pattern { .. } | Kind::Predicate(_) => FoundBy::Pattern,
             Kind::Named => FoundBy::Name,

@@ -115,7 +115,7 @@ pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), E
 /// Works like [`set`], for an address that is not an argument of the directive.
 pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) -> Result<(), Error> {
     let location = match &scope.core.found_by {
-        FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
+        FoundBy::Exact(path) | FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
         _ => None,
     };
     let template = cx.template(text)?;

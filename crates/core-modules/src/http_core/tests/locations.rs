@@ -1,7 +1,7 @@
 //! Tests `location`: nginx's documented examples, errors, and a slow reference implementation of the search.
 
 use crate::http_core::tests::server;
-use crate::testing::error;
+use crate::testing::{error, warnings};
 use exchange::config::{Config, ServerId};
 use exchange::settings::core::FoundBy;
 use exchange::settings::core::LimitExcept;
@@ -123,6 +123,28 @@ fn a_location_stores_how_it_is_matched() {
     assert_eq!((&*core("/a/b").files.location_prefix, core("/a/b").files.by_pattern), ("/a", false));
     assert_eq!((&*core("~ c").files.location_prefix, core("~ c").files.by_pattern), ("/a", false));
     assert!(core("~ b").files.by_pattern);
+}
+
+#[test]
+fn an_alias_that_uris_can_leave_is_warned_of() {
+    let found = |text: &str| warnings(&format!("http {{ server {{\n{text} }} }}"));
+    assert_eq!(
+        found("location /files { alias /data/; }"),
+        [
+            r#""alias" ends with a slash and location "/files" does not: "/files../" is outside of the alias in /conf/nginx.conf:2"#
+        ]
+    );
+    assert_eq!(found("location ^~ /files { alias /data/$host/; }").len(), 1);
+    for text in [
+        "location /files/ { alias /data/; }",
+        "location /files { alias /data; }",
+        "location = /files { alias /data/; }",
+        "location ~ ^/files { alias /data/; }",
+        "location /files { root /data/; }",
+        "root_beneath on; location /files { alias /data/; }",
+    ] {
+        assert_eq!(found(text), Vec::<String>::new(), "{text}");
+    }
 }
 
 #[test]

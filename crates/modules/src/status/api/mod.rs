@@ -86,7 +86,9 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
 fn path(request: &Request) -> String {
     let uri = String::from_utf8_lossy(&request.uri);
     match &request.scope().core.found_by {
-        FoundBy::Prefix(prefix) => uri.strip_prefix(&**prefix).unwrap_or(&uri).to_owned(),
+        FoundBy::Exact(prefix) | FoundBy::Prefix(prefix) => {
+            uri.strip_prefix(&**prefix).unwrap_or(&uri).to_owned()
+        }
         FoundBy::Server | FoundBy::Pattern | FoundBy::Name => uri.into_owned(),
     }
 }
