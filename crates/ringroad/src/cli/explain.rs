@@ -1,14 +1,15 @@
 //! `ringroad explain URL`: parses the arguments, and explains by a configuration file or by a running server.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::call;
 use super::options::Arguments;
 use super::output::{print, print_error};
+use super::run::request_for;
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
-use crate::paths::{Paths, Request, default_conf};
+use crate::paths::{DEFAULT_PREFIX, Paths, Request, default_conf};
 use crate::site::{self, Files};
 
 /// Explains one request.
@@ -25,8 +26,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     }
 }
 
-/// Returns the explanation: by the running server if an option requests it, otherwise by a file. A file is loaded from
-/// its directory, so that a configuration can be tested at any location.
+/// Returns the explanation: by the running server if an option requests it, otherwise by a file.
 fn explained(given: &Arguments) -> Result<String, String> {
     let query = query(given)?;
     if given.has("running") || given.has("socket") {
@@ -35,17 +35,27 @@ fn explained(given: &Arguments) -> Result<String, String> {
         let text = answer["text"].as_str().ok_or("the server gave no text")?;
         return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
-    let file = given.value("c").map_or_else(|| PathBuf::from(default_conf()), PathBuf::from);
-    let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let prefix = match given.value("p") {
-        Some(prefix) => std::path::absolute(prefix).map_err(|error| error.to_string())?,
-        None => main.parent().unwrap_or(&main).to_owned(),
-    };
-    let request = Request { main, globals: String::new(), places: Paths::below(&prefix), text: None };
+    let request = request(given)?;
     let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
     let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
         .map_err(|error| error.to_string())?;
     explain(&site, &tree, &query).map(|explained| explained.text)
+}
+
+/// Returns the configuration and its prefix: those that a server with these options would use. Another file than the default one is
+/// loaded from its directory, so that a configuration can be tested at any location.
+fn request(given: &Arguments) -> Result<Request, String> {
+    let prefix = given.value("p").map(Path::new);
+    let Some(file) = given.value("c").map(Path::new) else { return Ok(request_for(prefix, None)) };
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()));
+    let main = absolute(file)?;
+    let prefix = match prefix {
+        Some(prefix) => absolute(prefix)?,
+        None if main == Path::new(default_conf()) => DEFAULT_PREFIX.into(),
+        None => main.parent().unwrap_or(&main).to_owned(),
+    };
+    Ok(Request { main, globals: String::new(), places: Paths::below(&prefix), text: None })
 }
 
 /// Returns the request to explain.

@@ -242,6 +242,11 @@ fn explain_prints_listener_server_location_and_handler() {
             assert!(text.contains(line), "{args:?}: {line}\n{text}");
         }
     }
+    // Without a file, as for a server.
+    dir.write("conf/nginx.conf", SITE);
+    let folder = dir.path().display().to_string();
+    let said = run(BINARY, &["explain", "-p", &folder, "http://one.example:8080/a.txt"]);
+    assert!(said.stdout.contains("html/a.txt, 5 bytes"), "{}{}", said.stdout, said.stderr);
     for (url, message) in [
         ("one.example/", "is no URL"),
         ("http://one.example/", "no server listens there; there are 127.0.0.1:8080"),
