@@ -1,5 +1,6 @@
 //! The settings of `main`, with nginx's defaults. They apply to the process.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -170,6 +171,11 @@ impl Affinity {
             Affinity::Auto(None) => {
                 // In a container the numbers of the permitted CPUs need not begin with 0.
                 let Ok(permitted) = sched_getaffinity(None) else { return Vec::new() };
+                // A CPU quota of a cgroup is time on any CPU. The threads of all containers of a machine would share its first CPUs.
+                let has_quota = |count: NonZero<usize>| count.get() < permitted.count() as usize;
+                if std::thread::available_parallelism().is_ok_and(has_quota) {
+                    return Vec::new();
+                }
                 let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| permitted.is_set(cpu));
                 cpus.nth(number % (permitted.count() as usize).max(1)).into_iter().collect()
             }
