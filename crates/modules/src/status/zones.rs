@@ -73,6 +73,8 @@ impl StatusZones {
 pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let status = http.of::<StatusZones>();
     let (mut zones, mut are_named) = (Zones::default(), Vec::new());
+    // The configuration may have a zone of this name, too.
+    let other = Zone { server: OTHER.into(), location: OTHER.into() };
     let mut left_over = 0;
     let owners = owners(http);
     for (number, location) in http.locations.iter().enumerate() {
@@ -88,16 +90,18 @@ pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
             }
             None => {
                 left_over += 1;
-                status.max as u32
+                zones.places.get(&other).copied().unwrap_or(status.max as u32)
             }
         });
         zones.by_location.push(place);
     }
-    if left_over > 0 {
-        let zone = Zone { server: OTHER.into(), location: OTHER.into() };
-        zones.places.insert(zone.clone(), status.max as u32);
-        zones.all.push(zone);
+    let has_other = zones.places.contains_key(&other);
+    if left_over > 0 && !has_other {
+        zones.places.insert(other.clone(), status.max as u32);
+        zones.all.push(other);
         are_named.push(true);
+    }
+    if left_over > 0 {
         let what = format_args!(
             "{left_over} locations above \"metrics_zones\" are counted together, as \"{OTHER}\""
         );
@@ -210,6 +214,15 @@ mod tests {
         assert!(warnings.iter().any(|text| text.starts_with("1 locations above")), "{warnings:?}");
         let all = loaded.config.http.of::<StatusZones>().all();
         assert_eq!((all.len(), &*all[2].server), (3, "other"));
+    }
+
+    #[test]
+    fn excess_zones_are_counted_with_a_zone_of_the_same_name() {
+        let found = names(
+            "metrics_zones 2;
+             server { server_name other; location /a { metrics; allow all; status_zone other; } location /b { } }",
+        );
+        assert_eq!(found, ["other|", "other|other", "other|other"]);
     }
 
     #[test]
