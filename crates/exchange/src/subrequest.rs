@@ -17,7 +17,7 @@ use rt::{Either, select};
 use crate::request::Request;
 use crate::{course, effect};
 pub use spec::Subrequest;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// A subrequest that runs concurrently up to its response. Dropping this value abandons it.
 pub struct RunningSubrequest {
@@ -170,7 +170,7 @@ pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
         (_, COUNT_MAX..) => "request reference counter overflow",
         _ => return true,
     };
-    parent.log(Level::Error, format_args!("{what} while processing \"{}\"", uri.escape_ascii()));
+    parent.log(Level::Error, format_args!("{what} while processing \"{}\"", uri.for_log()));
     false
 }
 
@@ -186,7 +186,7 @@ pub fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     http::uri::unescape(coded, &mut path);
     let climbs = |path: &[u8]| path.split(|&byte| byte == b'/').any(|segment| segment == b"..");
     if coded.is_empty() || climbs(coded) || climbs(&path) || path.contains(&0) {
-        request.log(Level::Error, format_args!("unsafe URI \"{}\" was detected", text.escape_ascii()));
+        request.log(Level::Error, format_args!("unsafe URI \"{}\" was detected", text.for_log()));
         return None;
     }
     Some((path, args.to_vec()))

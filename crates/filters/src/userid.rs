@@ -21,8 +21,8 @@ use exchange::request::{Address, Request};
 use exchange::variables::{Assign, Variable};
 use http::base64;
 use http::cookie::cookie_in;
-use telemetry::Level;
 use telemetry::time_zone::since_1970;
+use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -349,7 +349,7 @@ fn find_cookie(request: &Request) -> Found {
     };
     // nginx logs all cookies of the field, which may include secrets.
     let complain = |what: &str| {
-        let (name, value) = (name.escape_ascii(), cookie.escape_ascii());
+        let (name, value) = (name.for_log(), cookie.for_log());
         request.log(Level::Error, format_args!("client sent {what} userid cookie \"{name}={value}\""));
     };
     // The cookie is stored with all bytes after the identifier: a mark, or garbage.

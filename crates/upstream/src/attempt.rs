@@ -23,7 +23,7 @@ use crate::state::{Try, log_messages};
 use crate::wire::Wire;
 use crate::{Heading, Outgoing, Settings};
 use exchange::request::Request;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 use transfer::incoming::BodyAborted;
 
 /// Result of a try that received a response.
@@ -328,9 +328,9 @@ fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing:
         ReplyError::Duplicate(_) => previous(head, buf, line).unwrap_or_default(),
         _ => String::new(),
     };
-    let line = line.escape_ascii();
+    let line = line.for_log();
     match outgoing.encoded.key().filter(|_| error.shows_key()) {
-        Some(key) => format!(" \"{line}\" for key \"{}\"", key.escape_ascii()),
+        Some(key) => format!(" \"{line}\" for key \"{}\"", key.for_log()),
         None => format!(": \"{line}\"{previous}"),
     }
 }
@@ -339,7 +339,7 @@ fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing:
 fn previous(head: &ReplyHead, buf: &[u8], line: &[u8]) -> Option<String> {
     let name = line.split(|&byte| byte == b':').next()?;
     let field = head.field(HeaderId::of(name))?;
-    let (name, value) = (field.name.of(buf).escape_ascii(), field.value.of(buf).for_log());
+    let (name, value) = (field.name.of(buf).for_log(), field.value.of(buf).for_log());
     Some(format!(", previous value: \"{name}: {value}\""))
 }
 
@@ -374,7 +374,7 @@ fn complete(
     }
     if let Some(line) = head.first_ignored() {
         let line = line.of(bytes);
-        let (previous, line) = (previous(&head, bytes, line).unwrap_or_default(), line.escape_ascii());
+        let (previous, line) = (previous(&head, bytes, line).unwrap_or_default(), line.for_log());
         let what =
             format_args!("upstream sent duplicate header line: \"{line}\"{previous}, ignored {READING}");
         request.log(Level::Warn, what);
@@ -387,7 +387,7 @@ fn complete(
 /// Creates the heading that the decoder generated.
 fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Heading> {
     if let Some(key) = decoder.missing_key() {
-        let key = key.escape_ascii();
+        let key = key.for_log();
         request.log(Level::Info, format_args!("key: \"{key}\" was not found by memcached {READING}"));
     }
     Rc::new(Heading::new(Source::Vec(decoder.take_written()), head))

@@ -20,7 +20,7 @@ use crate::link::call;
 use crate::resolve::{Conf, system_addresses};
 use exchange::ocsp::{Fetch, Fetching, Inquiry, Responder};
 use exchange::thread::Thread;
-use telemetry::Reason;
+use telemetry::{ForLog, Reason};
 use tls::ocsp::RESPONSE_BYTES_MAX;
 
 /// Time limit of a request, for all addresses of the responder together. nginx has the same timeout.
@@ -196,7 +196,7 @@ fn check(head: &ReplyHead, bytes: &[u8]) -> Result<(), String> {
     let kind = lines.find(|line| line.name.eq_ignore_ascii_case(b"content-type")).map(|line| line.value);
     match kind {
         Some(kind) if !kind.split(|byte| *byte == b';').next().is_some_and(is_response_type) => {
-            Err(format!("sent invalid \"Content-Type\" header: \"{}\"", kind.escape_ascii()))
+            Err(format!("sent invalid \"Content-Type\" header: \"{}\"", kind.for_log()))
         }
         _ => Ok(()),
     }

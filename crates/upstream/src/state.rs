@@ -16,7 +16,7 @@ use io::op::PeerAddr;
 use crate::Heading;
 use crate::peers::counts::Tried;
 use exchange::request::Request;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use transfer::body::BodyError;
 
 /// The tries of one request, in order.
@@ -283,7 +283,7 @@ pub fn log_body(request: &Request) {
 
 /// Logs the messages of a server, with nginx's text.
 pub(super) fn log_messages(request: &Request, text: &[u8], doing: &str) {
-    let text = text.trim_ascii_end().escape_ascii();
+    let text = text.trim_ascii_end().for_log();
     request.log(Level::Error, format_args!("FastCGI sent in stderr: \"{text}\" {doing}"));
 }
 

@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::response::ContentType;
 use crate::settings::media_types::{MediaTypes, split_charset};
 use crate::variables::VarRef;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The charsets that the directives of a configuration name.
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ pub fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     }
     let is_known = request.config().http.of::<Charsets>().has(name);
     if !is_known {
-        request.log(Level::Error, format_args!("unknown charset \"{}\" to override", name.escape_ascii()));
+        request.log(Level::Error, format_args!("unknown charset \"{}\" to override", name.for_log()));
     }
     Some(if is_known { Box::from(name) } else { Box::default() })
 }

@@ -8,7 +8,7 @@ use conf::{Error, Statement};
 use crate::config::{Cx, Layered, Settings};
 use crate::request::Request;
 use crate::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The limits of a block and their settings.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ pub fn without_zone(statement: &Statement) -> Error {
 pub fn key_of(request: &Request, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
     let key = key.rendered(request);
     if key.len() > len_max {
-        let value = key.escape_ascii();
+        let value = key.for_log();
         let what = format_args!("the value of the \"{text}\" key is more than {len_max} bytes: \"{value}\"");
         request.log(Level::Error, what);
         return None;

@@ -22,7 +22,7 @@ use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::settings::charset::{Charset, Charsets, Conf, named, target_charset};
 use exchange::settings::media_types::split_charset;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -158,7 +158,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
     let generation = Rc::clone(&request.generation);
     let Some(conversion) = generation.config.http.of::<Maps>().conversion(&source, &target_charset) else {
-        let (source, target_charset) = (source.escape_ascii(), target_charset.escape_ascii());
+        let (source, target_charset) = (source.for_log(), target_charset.for_log());
         let what =
             format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{target_charset}\"");
         return request.log(Level::Error, what);

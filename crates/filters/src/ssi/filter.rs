@@ -9,6 +9,7 @@ use crate::ssi::values::{self, Failed, fail};
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
+use telemetry::ForLog;
 
 /// The text that replaces a failed command, unless the page sets another.
 const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
@@ -184,7 +185,7 @@ impl Page {
     /// Checks the parsed command, and executes it.
     fn command(&mut self, request: &mut Request, out: &mut Output) -> Result<Next, Failed> {
         let command = self.parser.take_command();
-        let name = command.name.escape_ascii();
+        let name = command.name.for_log();
         let Some(kind) = KINDS.iter().find(|kind| kind.name.as_bytes() == command.name) else {
             return match self.output {
                 true => fail(request, format_args!("invalid SSI command: \"{name}\"")),
@@ -213,13 +214,13 @@ impl Page {
         let [by_uri, by_file, wait, set, stub] = take(values);
         let text = match (by_uri, by_file) {
             (Some(uri), Some(file)) => {
-                let (uri, file) = (uri.escape_ascii(), file.escape_ascii());
+                let (uri, file) = (uri.for_log(), file.for_log());
                 let why = format_args!("inclusion may be either virtual=\"{uri}\" or file=\"{file}\"");
                 return fail(request, why);
             }
             (None, None) => return fail(request, format_args!("no parameter in \"include\" SSI command")),
             (None, Some(file)) if wait.is_some() => {
-                let file = file.escape_ascii();
+                let file = file.for_log();
                 return fail(request, format_args!("\"wait\" cannot be used with file=\"{file}\""));
             }
             (Some(text), None) | (None, Some(text)) => text,
@@ -231,7 +232,7 @@ impl Page {
         let waits = match &wait {
             Some(wait) if wait.eq_ignore_ascii_case(b"yes") => true,
             Some(wait) if !wait.eq_ignore_ascii_case(b"no") => {
-                let wait = wait.escape_ascii();
+                let wait = wait.for_log();
                 return fail(request, format_args!("invalid value \"{wait}\" in the \"wait\" parameter"));
             }
             _ => set.is_some(),
@@ -273,7 +274,7 @@ impl Page {
             Some(b"url") => self.encoding = Encoding::Url,
             Some(b"entity") => self.encoding = Encoding::Entity,
             Some(other) => {
-                let other = other.escape_ascii();
+                let other = other.for_log();
                 let why = format_args!("unknown encoding \"{other}\" in the \"echo\" command");
                 request.log(telemetry::Level::Error, why);
             }
@@ -364,7 +365,7 @@ impl Command {
         // Each value has a fixed index, so that commands need not search.
         let mut values: Values = vec![None; kind.parameters.len()];
         for (parameter, value) in self.parameters {
-            let shown = parameter.escape_ascii();
+            let shown = parameter.for_log();
             let place = kind.parameters.iter().position(|(known, _)| known.as_bytes() == parameter);
             let Some(place) = place else {
                 return fail(
@@ -418,7 +419,7 @@ fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
     match found {
         Some(text) => Ok(text),
         None => {
-            let name = name.escape_ascii();
+            let name = name.for_log();
             fail(request, format_args!("\"stub\"=\"{name}\" for \"include\" not found"))
         }
     }
@@ -464,5 +465,5 @@ fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, Failed> {
 
 /// Logs an invalid expression completely, so that its author can find it in the page.
 fn invalid(request: &Request, expression: &[u8]) -> Result<bool, Failed> {
-    fail(request, format_args!("invalid expression in \"{}\"", expression.escape_ascii()))
+    fail(request, format_args!("invalid expression in \"{}\"", expression.for_log()))
 }

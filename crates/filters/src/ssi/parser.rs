@@ -13,6 +13,8 @@
 
 use std::ops::Range;
 
+use telemetry::ForLog;
+
 /// The beginning of a command, before the `#`.
 const BEGIN: &[u8] = b"<!--";
 
@@ -216,10 +218,11 @@ impl Parser {
 
     /// Skips the command and reports the error in nginx's words.
     fn fault(&mut self, byte: u8) -> Found {
-        let (name, shown) = (self.command.name.escape_ascii(), byte.escape_ascii());
+        let bytes = [byte];
+        let (name, shown) = (self.command.name.for_log(), bytes.for_log());
         let none = Default::default();
         let (parameter, value) = self.command.parameters.last().unwrap_or(&none);
-        let (parameter, value) = (parameter.escape_ascii(), value.escape_ascii());
+        let (parameter, value) = (parameter.for_log(), value.for_log());
         let text = match self.state {
             State::Name => format!("the \"{name}{shown}...\" SSI command is too long"),
             State::Parameter if byte == b'-' => {
@@ -316,7 +319,7 @@ mod tests {
         ),
         (
             "<!--#a b=\"012345678\\\"\" -->",
-            "!too long \"012345678\\\\\\\"...\" value of \"b\" parameter in \"a\" SSI command![broken]",
+            "!too long \"012345678\\\"...\" value of \"b\" parameter in \"a\" SSI command![broken]",
         ),
     ];
 

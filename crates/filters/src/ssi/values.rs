@@ -5,7 +5,7 @@ use std::cell::RefMut;
 use exchange::extensions::Extensions;
 use exchange::pattern::{self, Groups};
 use exchange::request::Request;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The state shared by a page and all its includes.
 #[derive(Default)]
@@ -81,7 +81,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     // The old value of a variable does not count, so a page may change it any number of times.
     let added = if known.is_some() { value.len() } else { name.len() + value.len() };
     if common.used - before + added > COMMON_MAX {
-        let name = name.escape_ascii();
+        let name = name.for_log();
         return fail(request, format_args!("too many SSI variables and blocks, \"{name}\" is not set"));
     }
     common.used = common.used - before + added;
@@ -137,7 +137,7 @@ pub(super) fn evaluate(request: &Request, text: &[u8]) -> Result<Vec<u8>, Failed
             byte => out.push(byte),
         }
         if out.len() > TEXT_MAX {
-            return fail(request, format_args!("too long value of \"{}\"", text.escape_ascii()));
+            return fail(request, format_args!("too long value of \"{}\"", text.for_log()));
         }
     }
     Ok(out)
@@ -151,14 +151,14 @@ fn variable_name<'t>(request: &Request, text: &[u8], rest: &'t [u8]) -> Result<(
     let end = name.iter().position(|byte| !is_name(byte)).unwrap_or(name.len());
     let (name, behind) = name.split_at(end);
     if rest.len() == braces {
-        return fail(request, format_args!("invalid variable name in \"{}\"", text.escape_ascii()));
+        return fail(request, format_args!("invalid variable name in \"{}\"", text.for_log()));
     }
     if braces == 1 && behind.first() != Some(&b'}') {
-        let name = name.escape_ascii();
+        let name = name.for_log();
         return fail(request, format_args!("the closing bracket in \"{name}\" variable is missing"));
     }
     if name.is_empty() {
-        return fail(request, format_args!("invalid variable name in \"{}\"", text.escape_ascii()));
+        return fail(request, format_args!("invalid variable name in \"{}\"", text.for_log()));
     }
     Ok((name, end + 2 * braces))
 }

@@ -26,7 +26,7 @@ use exchange::capacity::Waits;
 use exchange::request::Request;
 use exchange::transport::Received;
 use exchange::{course, effect, marks, tls};
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 
 /// Bytes that were received and not yet used.
 #[derive(Default)]
@@ -290,7 +290,7 @@ impl Connection {
         request.received = head_len as u64;
         request.take_head(held, start);
         if let Some(line) = request.head.first_ignored() {
-            let line = line.of(request.bytes()).escape_ascii();
+            let line = line.of(request.bytes()).for_log();
             request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
         }
         Received::Head

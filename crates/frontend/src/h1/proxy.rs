@@ -6,7 +6,7 @@ use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::h1::Connection;
 use exchange::capacity::Waits;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 
 impl Connection {
     /// Whether a PROXY protocol header must precede the first request.
@@ -92,7 +92,7 @@ impl fmt::Display for Complaint<'_> {
         match self.error {
             ProxyError::Broken => {
                 let line = proxy_protocol::first_line(self.input);
-                write!(f, "broken header: \"{}\"", line.escape_ascii())
+                write!(f, "broken header: \"{}\"", line.for_log())
             }
             ProxyError::Version(version) => write!(f, "unknown PROXY protocol version: {version}"),
             ProxyError::TooLarge => f.write_str("header is too large"),

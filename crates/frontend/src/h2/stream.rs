@@ -15,8 +15,8 @@ use crate::h2::transport::StreamTransport;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
 use exchange::{effect, pump};
-use telemetry::Level;
 use telemetry::tally::Http2Limit;
+use telemetry::{ForLog, Level};
 
 /// A request with a decoded header section.
 pub(super) struct DecodedRequest {
@@ -104,7 +104,7 @@ pub(super) fn begin(
     let is_tunnel = finished.is_ok() && request.header(HeaderId::Upgrade).is_some();
     open(shared, &stream, (ends, length), is_tunnel);
     if let Some(line) = request.head.first_ignored() {
-        let line = line.of(request.bytes()).escape_ascii();
+        let line = line.of(request.bytes()).for_log();
         request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
     }
     let (received, reset) = match finished {

@@ -14,7 +14,7 @@ use crate::passing::{Family, Passing, Via, pass};
 use exchange::config::Layered;
 use exchange::request::Request;
 use exchange::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use upstream::caching::purge::{self, Purged};
 use upstream::caching::settings::{Caches, Zone};
 use upstream::caching::tasks::Cache;
@@ -86,7 +86,7 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
             }
             let caches = &request.config().http.of::<Caches>().zones;
             let Some(zone) = caches.iter().find(|zone| zone.name().as_bytes() == name) else {
-                let name = name.escape_ascii();
+                let name = name.for_log();
                 request.log(Level::Error, format_args!("cache \"{name}\" not found"));
                 return Err(500);
             };

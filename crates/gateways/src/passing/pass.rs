@@ -14,7 +14,7 @@ use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::settings::core::FoundBy;
 use exchange::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use upstream::Target;
 use upstream::peers::address::{self, Fault, Url};
 use upstream::peers::{Group, Upstreams};
@@ -269,7 +269,7 @@ enum Wrong {
 
 impl Wrong {
     fn shown(&self, text: &[u8]) -> String {
-        let text = text.escape_ascii();
+        let text = text.for_log();
         match self {
             Wrong::Scheme => format!("invalid URL prefix in \"{text}\""),
             Wrong::Address(fault) => format!("{fault} in upstream \"{text}\""),

@@ -32,7 +32,7 @@ use exchange::request::Request;
 use exchange::response::{Body, ContentType, Reason};
 use exchange::settings::charset;
 use exchange::subrequest;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use upstream::state::Tries;
 use upstream::{Heading, Reply, ReplyBody};
 
@@ -282,7 +282,7 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
     if id == HeaderId::Other && response::check_field(name, b"").is_err() {
         // A stored response was logged when it was received.
         if !request.response.is_stored {
-            let name = name.escape_ascii();
+            let name = name.for_log();
             let what = format_args!("upstream sent invalid header \"{name}\", ignored {READING}");
             request.log(Level::Warn, what);
         }

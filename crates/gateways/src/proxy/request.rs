@@ -29,7 +29,7 @@ use crate::passing::{Family, Via};
 use crate::proxy::conf::Http;
 use exchange::request::Request;
 use exchange::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use upstream::Outgoing;
 
 /// One `proxy_set_header`, or `grpc_set_header`.
@@ -83,12 +83,12 @@ pub(crate) fn build<F: Family>(
     let method = method_text(request, http, fill);
     // The value may come from a variable; a line end in it would start another request.
     if method.is_empty() || !method.iter().all(|&byte| is_token(byte)) {
-        let method = method.escape_ascii();
+        let method = method.for_log();
         request.log(Level::Error, format_args!("invalid method \"{method}\" for an upstream"));
         return Err(500);
     }
     if let Some(name) = http.cdn_loop.as_deref().filter(|name| has_passed(request, name)) {
-        let name = name.escape_ascii();
+        let name = name.for_log();
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }

@@ -20,7 +20,7 @@ use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::template::Template;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 use user_file::FileError;
 
 /// The module.
@@ -125,8 +125,7 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
         Ok(stored) => stored,
         Err(error) => return fail(request, &path, error),
     };
-    // The client chose the name, so control characters are escaped.
-    let user = credentials.user().escape_ascii();
+    let user = credentials.user().for_log();
     let Some(stored) = stored else {
         let path = files::display(&path);
         request.log(Level::Error, format_args!("user \"{user}\" was not found in \"{path}\""));

@@ -20,7 +20,7 @@ use exchange::response::ContentType;
 use exchange::settings::charset;
 use format::{Form, Writer};
 use listing::{Listing, Merged};
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -179,7 +179,7 @@ async fn write_page(entries: Merged, offset_s: i64, request: &mut Request) -> St
 }
 
 fn too_long(request: &Request) -> Step {
-    let uri = request.uri.escape_ascii();
+    let uri = request.uri.for_log();
     request.log(Level::Crit, format_args!("the list of \"{uri}\" is too long"));
     Step::Status(500)
 }
@@ -198,7 +198,7 @@ const CALLBACK_BYTES_MAX: usize = 128;
 fn callback(request: &Request) -> Result<Option<Vec<u8>>, Step> {
     let name = http::uri::arg(&request.args, b"callback").unwrap_or_default();
     let refused = |what: &str| {
-        let name = name.escape_ascii();
+        let name = name.for_log();
         request.log(Level::Info, format_args!("client sent {what} callback name: \"{name}\""));
         Err(Step::Status(400))
     };

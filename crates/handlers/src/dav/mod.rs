@@ -30,7 +30,7 @@ use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::stored_file;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 use tree::Disk;
 
 /// The module.
@@ -205,7 +205,7 @@ fn depth(request: &Request, default: Depth) -> Depth {
         Some(b"1") => Depth::One,
         Some(b"infinity") => Depth::Infinity,
         Some(text) => {
-            let text = text.escape_ascii();
+            let text = text.for_log();
             request.log(Level::Error, format_args!("client sent invalid \"Depth\" header: \"{text}\""));
             Depth::Invalid
         }

@@ -24,6 +24,7 @@ use exchange::request::Request;
 use exchange::settings::files::Root;
 use exchange::stored_file;
 use exchange::subrequest;
+use telemetry::ForLog;
 
 /// A COPY or MOVE with its paths.
 struct Job<'r> {
@@ -45,8 +46,8 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
         return Err(refusal(request, 400, format_args!("client sent no \"Destination\" header")));
     }
     let uri = destination(request, value)?;
-    let destination = value.escape_ascii().to_string();
-    let shown = request.uri.escape_ascii();
+    let destination = value.for_log().to_string();
+    let shown = request.uri.for_log();
     if request.uri.ends_with(b"/") != value.ends_with(b"/") {
         let what = "should be either collections or non-collections";
         let what = format_args!("both URI \"{shown}\" and \"Destination\" URI \"{destination}\" {what}");
@@ -94,7 +95,7 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
                 .strip_prefix(&*request.host)
                 .filter(|rest| rest.first().is_none_or(|byte| matches!(byte, b'/' | b':')));
             let rest = rest.ok_or_else(|| {
-                let value = value.escape_ascii();
+                let value = value.for_log();
                 let what = "is handled by different repository than the source URI";
                 refusal(request, 400, format_args!("\"Destination\" URI \"{value}\" {what}"))
             })?;
@@ -114,7 +115,7 @@ fn is_below(uri: &[u8], prefix: &[u8]) -> bool {
 
 /// Logs nginx's error for an invalid form of `Destination`.
 fn invalid(request: &Request, value: &[u8]) -> u16 {
-    let value = value.escape_ascii();
+    let value = value.for_log();
     refusal(request, 400, format_args!("client sent invalid \"Destination\" header: \"{value}\""))
 }
 
@@ -136,7 +137,7 @@ fn overwrites(request: &Request) -> Result<bool, u16> {
         None | Some(b"T" | b"t") => Ok(true),
         Some(b"F" | b"f") => Ok(false),
         Some(value) => {
-            let value = value.escape_ascii();
+            let value = value.for_log();
             Err(refusal(request, 400, format_args!("client sent invalid \"Overwrite\" header: \"{value}\"")))
         }
     }
@@ -180,7 +181,7 @@ impl Job<'_> {
     }
 
     fn refusal(&self, status: u16, what: &str) -> u16 {
-        let (uri, verb, destination) = (self.request.uri.escape_ascii(), self.verb(), &self.destination);
+        let (uri, verb, destination) = (self.request.uri.for_log(), self.verb(), &self.destination);
         let what = format_args!("\"{uri}\" could not be {verb}ed to {what}\"{destination}\"");
         refusal(self.request, status, what)
     }
@@ -189,7 +190,7 @@ impl Job<'_> {
     fn check_paths(&self, is_collection: bool) -> Result<(), u16> {
         match relation(&self.from, &self.to) {
             Relation::Same => {
-                let (uri, to) = (self.request.uri.escape_ascii(), &self.destination);
+                let (uri, to) = (self.request.uri.for_log(), &self.destination);
                 let what = "point to the same location";
                 let what = format_args!("both URI \"{uri}\" and \"Destination\" URI \"{to}\" {what}");
                 Err(refusal(self.request, 403, what))
@@ -234,7 +235,7 @@ impl Job<'_> {
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         if !request.uri.ends_with(b"/") {
-            let uri = request.uri.escape_ascii();
+            let uri = request.uri.for_log();
             return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
         }
         if earlier.as_ref().is_some_and(is_directory) {

@@ -43,7 +43,7 @@ fn client_input_cannot_inject_lines_into_the_request() {
     let text = get(&server, &format!("/uri/{attack}")).text();
     assert!(text.starts_with("GET /a%0D%0AEvil:%201%0D%0A%0D%0AGET%20/ HTTP/1.1\n"), "{text}");
     assert_eq!(get(&server, "/method/%0d%0aX:%201").status, 500);
-    server.wait_for_log("invalid method \"GET\\r\\nX: 1\" for an upstream", Deadline::default());
+    server.wait_for_log("invalid method \"GET\\x0D\\x0AX: 1\" for an upstream", Deadline::default());
     assert_eq!(origin.stats().requests, 2);
 }
 

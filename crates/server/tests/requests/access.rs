@@ -185,7 +185,8 @@ fn passwords_give_access_to_their_locations() {
         assert_eq!((response.head.status, response.text()), (200, format!("for {user}")), "{user}");
         assert_eq!(request_as(&site, "/", &format!("{user}:secrets")).head.status, 401, "{user}");
     }
-    for wrong in ["bad:secret", "nobody:secret", "pla:secret", "plain", ":secret", "plain:", ""] {
+    let unknown = "m\u{fc}ller's \"a\\b\":secret";
+    for wrong in ["bad:secret", "nobody:secret", "pla:secret", "plain", ":secret", "plain:", "", unknown] {
         let response = request_as(&site, "/", wrong);
         assert_eq!(
             (response.head.status, response.field("WWW-Authenticate").is_some()),
@@ -208,8 +209,10 @@ fn passwords_give_access_to_their_locations() {
     assert_eq!(request_as(&site, "/", "plain:secret").head.status, 401);
     assert_eq!(request_as(&site, "/", "plain:another").head.status, 200);
     let path = site.folder.path().display();
-    let lines = site.lines("error.log", 15);
+    let lines = site.lines("error.log", 16);
     for text in [
+        // As in nginx.
+        "user \"m\u{fc}ller's \"a\\b\"\" was not found".to_owned(),
         "user \"plain\": password mismatch, client: 127.0.0.1, server: ".to_owned(),
         format!("user \"nobody\" was not found in \"{path}/./users\", client"),
         format!("open() \"{path}/./none\" failed (2: No such file or directory), client"),

@@ -36,7 +36,7 @@ use exchange::config::{Config, Settings};
 use exchange::request::Request;
 use resolver::Resolver;
 use system::System;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
 pub async fn wait_resolved(request: &Request, group: &Arc<Group>) {
@@ -109,7 +109,7 @@ pub async fn addresses(
     port: u16,
 ) -> Result<impl Iterator<Item = SocketAddr> + use<>, Failure> {
     let Conf { resolver, timeout } = request.scope().of::<Conf>();
-    let name = host.escape_ascii();
+    let name = host.for_log();
     let Some(resolver) = resolver else {
         request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));
         return Err(Failure::Status(502));
