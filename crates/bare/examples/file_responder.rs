@@ -64,7 +64,13 @@ fn main() -> ExitCode {
 
 fn serve(address: &str, root: String) -> Result<(), Box<dyn std::error::Error>> {
     let listener = Fd::from(OwnedFd::from(TcpListener::bind(address)?));
-    let config = EngineConfig { recv_buffers: 256, recv_buffer_bytes: 4096, ..EngineConfig::default() };
+    // One device may use a quarter of the table of operations.
+    let config = EngineConfig {
+        recv_buffers: 256,
+        recv_buffer_bytes: 4096,
+        ops_max: 1 << 14,
+        ..EngineConfig::default()
+    };
     let mut server =
         Server { engine: io::build(config)?, listener, root, steps: Vec::new(), connections: Vec::new() };
     server.accept();

@@ -1,8 +1,8 @@
-//! Limits per device, so that a slow device cannot occupy every worker that all devices share.
+//! Limits per device, so that a slow device cannot occupy every worker and every slot that all devices share.
 //!
 //! Work that may occupy a worker first passes the limit of its device; beyond the device's share, it is queued here, in
-//! order. An engine has a limit for io_uring's kernel workers, a thread pool has one for its threads. This module does
-//! not depend on the kind of work.
+//! order. An engine has a limit for io_uring's kernel workers, a thread pool has one for its threads. [`DiskSlots`] is
+//! the limit for the table of operations. This module does not depend on the kind of work.
 
 use std::collections::VecDeque;
 
@@ -77,6 +77,57 @@ impl<T> DeviceLimit<T> {
     }
 }
 
+/// The slots of the table of operations that operations on files may use, divided among their devices.
+///
+/// A device may use at most as many slots as remain for further devices: one device that hangs leaves half of the slots
+/// to the others, two leave a third.
+pub(crate) struct DiskSlots {
+    max: usize,
+    used: usize,
+    /// Devices with operations in the table and the number of these: few, so a list is searched.
+    devices: Vec<(DeviceId, usize)>,
+}
+
+impl DiskSlots {
+    /// Creates the limit for `max` operations of all devices.
+    pub(crate) fn new(max: usize) -> DiskSlots {
+        DiskSlots { max, used: 0, devices: Vec::new() }
+    }
+
+    /// Whether the device may use a further slot.
+    pub(crate) fn has_room(&self, device: DeviceId) -> bool {
+        let own = self.place(device).map_or(0, |place| self.devices[place].1);
+        own + self.used < self.max
+    }
+
+    /// Counts an operation of the device.
+    pub(crate) fn enter(&mut self, device: DeviceId) {
+        self.used += 1;
+        match self.place(device) {
+            Some(place) => self.devices[place].1 += 1,
+            None => self.devices.push((device, 1)),
+        }
+    }
+
+    /// Records that an operation of the device has ended. Not inlined, because the end of an operation is inlined into
+    /// every backend.
+    #[inline(never)]
+    pub(crate) fn leave(&mut self, device: DeviceId) {
+        let place = self.place(device).expect("a device with operations in the table is known");
+        let own = &mut self.devices[place].1;
+        assert!(*own > 0 && self.used > 0, "an operation that ends was counted");
+        self.used -= 1;
+        *own -= 1;
+        if *own == 0 {
+            self.devices.swap_remove(place);
+        }
+    }
+
+    fn place(&self, device: DeviceId) -> Option<usize> {
+        self.devices.iter().position(|(known, _)| *known == device)
+    }
+}
+
 /// Returns the share of `workers` that one device may use: one in `device_share`, but at least one.
 pub(crate) fn share_of(workers: usize, device_share: u32) -> usize {
     (workers / device_share.max(1) as usize).max(1)
@@ -105,6 +156,20 @@ mod tests {
         assert_eq!(limit.leave(SLOW), None);
         assert_eq!(limit.leave(SLOW), None);
         assert!(limit.devices.is_empty());
+    }
+
+    #[test]
+    fn devices_leave_slots_to_each_other() {
+        fn fill(slots: &mut DiskSlots, device: DeviceId) -> usize {
+            std::iter::from_fn(|| slots.has_room(device).then(|| slots.enter(device))).count()
+        }
+        let mut slots = DiskSlots::new(12);
+        assert_eq!(fill(&mut slots, SLOW), 6);
+        assert_eq!(fill(&mut slots, FAST), 3);
+        assert_eq!(fill(&mut slots, DeviceId(3)), 2, "a third device has slots too");
+        (0..6).for_each(|_| slots.leave(SLOW));
+        assert_eq!(fill(&mut slots, SLOW), 4);
+        assert_eq!((slots.used, slots.devices.len()), (9, 3));
     }
 
     #[test]

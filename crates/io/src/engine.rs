@@ -40,7 +40,8 @@ pub trait Engine {
     fn pool(&self) -> &Pool;
 
     /// Accepts an operation without blocking. A later [`Engine::turn`] returns the result, never this call. `Err`
-    /// returns the operation when the table of operations is full.
+    /// returns the operation when the table of operations is full, or has no slot for the operation's device. So a disk
+    /// that hangs stops neither sockets nor other disks.
     ///
     /// A slot is not reused before [`Engine::turn`] has returned the terminal completion of its operation, or the
     /// operation was abandoned. A caller that processes a complete batch before it submits therefore has at most one
@@ -159,6 +160,7 @@ pub struct EngineConfig {
     /// Entries of the submission queue; a power of two. 1024 covers an event-loop turn of many connections.
     pub ring_entries: u32,
     /// Maximum number of operations in flight; the completion queue is sized for them. Follows `worker_connections`.
+    /// Operations on files use at most half of them, those on one device at most a quarter.
     pub ops_max: u32,
     /// Number of receive buffers provided to io_uring; a power of two up to 32768.
     pub recv_buffers: u16,
@@ -217,7 +219,7 @@ pub struct Counters {
     pub completed: u64,
     /// Kernel entries made by `turn` and `submit`.
     pub kernel_entries: u64,
-    /// Operations refused because the table was full.
+    /// Operations refused because the table was full, or had no slot for their device.
     pub table_full: u64,
     /// Number of times that no buffer was available for received bytes (`ENOBUFS`).
     pub recv_starved: u64,

@@ -12,9 +12,14 @@
 
 use rustix::io::Errno;
 
+use crate::device::DiskSlots;
 use crate::op::{Completion, DeviceId, Op, OpId, Payload};
 
 const CHUNK_SLOTS: usize = 256;
+
+/// Divisor of the number of slots that gives the number for operations on files. The other slots are for sockets,
+/// which must continue while disks hang.
+const DISK_DIVISOR: usize = 2;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
@@ -28,6 +33,8 @@ pub(crate) struct Slots {
     retired: Vec<u32>,
     max: usize,
     live: usize,
+    /// The slots that operations on files use; the owner of the routes counts these operations.
+    pub(crate) disks: DiskSlots,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     pub(crate) unmatched: u64,
@@ -57,13 +64,26 @@ pub(crate) enum Route {
     /// io_uring, where the operation counts towards the limit of this device.
     Ring(DeviceId),
     /// libaio.
-    Libaio,
+    Libaio(DeviceId),
     /// The thread pool with this index.
     Pool(u8, DeviceId),
     /// The threads for [`Op::Put`].
     PutPool(DeviceId),
     /// A blocking call.
     Sync,
+}
+
+impl Route {
+    /// Returns the device on whose slots the operation counts. A blocking call ends before a further operation is
+    /// submitted, so it is not counted.
+    pub(crate) fn device(self) -> Option<DeviceId> {
+        match self {
+            Route::Ring(device) | Route::Libaio(device) | Route::Pool(_, device) | Route::PutPool(device) => {
+                Some(device)
+            }
+            Route::Net | Route::Sync => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +107,7 @@ impl Slots {
             retired: Vec::new(),
             max: max as usize,
             live: 0,
+            disks: DiskSlots::new((max as usize / DISK_DIVISOR).max(1)),
             submitted: 0,
             completed: 0,
             unmatched: 0,
@@ -251,8 +272,12 @@ impl Slots {
         }
         slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
+        let disk = slot.route.device();
         if let Some(device) = slot.gated.take() {
             self.released.push(device);
+        }
+        if let Some(device) = disk {
+            self.disks.leave(device);
         }
         self.retired.push(id.slot);
         assert!(self.live > 0, "what ends was in flight");

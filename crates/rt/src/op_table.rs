@@ -17,6 +17,7 @@
 
 use std::collections::VecDeque;
 
+use io::op::DeviceId;
 use io::{Completion, Errno, Fd, Op, OpId, Payload};
 
 use crate::executor::Waiter;
@@ -48,10 +49,55 @@ pub(crate) struct OpTable {
     /// Index of the wait of each slot of the engine. By the contract, a slot has one operation at a time.
     by_slot: Vec<u32>,
     outcomes: Outcomes,
-    pub(crate) backlog: VecDeque<(OpHandle, Op)>,
+    pub(crate) backlog: Backlog,
     pub(crate) live: usize,
-    pub(crate) backlogged: u64,
     pub(crate) unmatched: u64,
+}
+
+/// The operations for which the engine had no free slot, in order. The operations of each device wait separately, because
+/// the engine limits the slots of a device: a disk that hangs delays neither sockets nor other disks.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    /// Queues that are not empty; `None` is that of the operations without a device. There are few devices.
+    pub(crate) queues: Vec<(Option<DeviceId>, OpQueue)>,
+    /// Number of operations added since start.
+    pub(crate) added: u64,
+}
+
+/// Waiting operations, in order.
+type OpQueue = VecDeque<(OpHandle, Op)>;
+
+impl Backlog {
+    /// Whether operations of the same device wait already.
+    pub(crate) fn is_ahead_of(&self, op: &Op) -> bool {
+        !self.queues.is_empty() && self.place(device_of(op)).is_some()
+    }
+
+    /// Adds an operation.
+    pub(crate) fn push(&mut self, id: OpHandle, op: Op) {
+        self.added += 1;
+        let device = device_of(&op);
+        match self.place(device) {
+            Some(place) => self.queues[place].1.push_back((id, op)),
+            None => self.queues.push((device, VecDeque::from([(id, op)]))),
+        }
+    }
+
+    /// Drops an operation.
+    pub(crate) fn remove(&mut self, id: OpHandle) {
+        for (_, queue) in &mut self.queues {
+            queue.retain(|(queued, _)| *queued != id);
+        }
+        self.queues.retain(|(_, queue)| !queue.is_empty());
+    }
+
+    fn place(&self, device: Option<DeviceId>) -> Option<usize> {
+        self.queues.iter().position(|(known, _)| *known == device)
+    }
+}
+
+fn device_of(op: &Op) -> Option<DeviceId> {
+    op.on_disk().map(|(_, device)| device)
 }
 
 /// A wait, aligned to a CPU cache line. With many connections, the record of an operation is not in the CPU cache when

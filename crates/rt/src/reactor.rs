@@ -259,33 +259,29 @@ impl Reactor {
         {
             self.disks.begin(id.index(), kind, device, self.now.get());
         }
-        let refused = match ops.backlog.is_empty() {
-            true => self.engine.borrow_mut().submit(op),
-            false => Err(op),
+        let refused = match ops.backlog.is_ahead_of(&op) {
+            false => self.engine.borrow_mut().submit(op),
+            true => Err(op),
         };
         match refused {
             Ok(op) => ops.bind(id, op),
-            Err(op) => {
-                ops.backlogged += 1;
-                ops.backlog.push_back((id, op));
-            }
+            Err(op) => ops.backlog.push(id, op),
         }
         id
     }
 
-    /// Submits the queued operations in order, as long as the engine has free slots.
+    /// Submits the queued operations of each device in order, as long as the engine has free slots for it.
     pub(crate) fn submit_backlog(&self) {
         let mut ops = self.ops.borrow_mut();
-        while let Some((id, op)) = ops.backlog.pop_front() {
-            if ops.get(id).is_none() {
-                // Its future was dropped while it was queued.
-                continue;
-            }
-            match self.engine.borrow_mut().submit(op) {
-                Ok(op) => ops.bind(id, op),
-                Err(op) => {
-                    ops.backlog.push_front((id, op));
-                    return;
+        for (device, mut queue) in std::mem::take(&mut ops.backlog.queues) {
+            while let Some((id, op)) = queue.pop_front() {
+                match self.engine.borrow_mut().submit(op) {
+                    Ok(op) => ops.bind(id, op),
+                    Err(op) => {
+                        queue.push_front((id, op));
+                        ops.backlog.queues.push((device, queue));
+                        break;
+                    }
                 }
             }
         }
@@ -293,7 +289,7 @@ impl Reactor {
 
     /// Drops the operations that are still queued, at the end of the runtime, and closes their descriptors.
     pub(crate) fn drop_backlog(&self) {
-        let dropped = std::mem::take(&mut self.ops.borrow_mut().backlog);
+        let dropped = std::mem::take(&mut self.ops.borrow_mut().backlog.queues);
         drop(dropped);
     }
 
@@ -329,7 +325,7 @@ impl Reactor {
                 let waiter = std::mem::take(&mut wait.waiter);
                 ops.end(id);
                 self.disks.abandon(id.index());
-                ops.backlog.retain(|(queued, _)| *queued != id);
+                ops.backlog.remove(id);
                 drop(ops);
                 self.wake(waiter);
             }
@@ -341,8 +337,10 @@ impl Reactor {
     pub(crate) fn abandon(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };
-        if let Stage::InFlight(op) = wait.stage {
-            self.engine.borrow_mut().abandon(op);
+        match wait.stage {
+            Stage::InFlight(op) => self.engine.borrow_mut().abandon(op),
+            Stage::Queued => ops.backlog.remove(id),
+            Stage::Ended | Stage::Free => {}
         }
         self.disks.abandon(id.index());
         ops.release(id);

@@ -79,7 +79,7 @@ impl Counters {
             turns: reactor.turns(),
             timers: reactor.timers.borrow().len(),
             operations: ops.live + reactor.to_close.borrow().len(),
-            backlogged: ops.backlogged,
+            backlogged: ops.backlog.added,
             unmatched: ops.unmatched,
             wakeups: reactor.executor.remote.wakeups(),
             engine: reactor.engine.borrow().counters(),
@@ -142,6 +142,8 @@ impl Drop for Runtime {
 /// Runs one turn of the engine, and handles its completions.
 fn turn(reactor: &Reactor) {
     reactor.submit_closes();
+    // Before the wait: operations that tasks abandon release their slots without a completion.
+    reactor.submit_backlog();
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
     let wait = wait_limit(reactor);
     let mut batch = reactor.take_batch();
@@ -156,7 +158,6 @@ fn turn(reactor: &Reactor) {
         reactor.file(completion);
     }
     reactor.keep_batch(batch);
-    reactor.submit_backlog();
     reactor.fire_timers();
     reactor.executor.take_woken();
 }
@@ -189,11 +190,11 @@ fn end(reactor: &Reactor, deadline: Instant) -> Drained {
 fn close_everything(reactor: &Reactor, deadline: Instant) {
     let mut batch = reactor.take_batch();
     while reactor.ops.borrow().closing() && Instant::now() < deadline {
+        reactor.submit_backlog();
         if reactor.engine.borrow_mut().turn(Wait::Until(deadline), &mut batch).is_err() {
             return;
         }
         batch.drain(..).for_each(|completion| reactor.file(completion));
         reactor.submit_closes();
-        reactor.submit_backlog();
     }
 }

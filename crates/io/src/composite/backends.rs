@@ -123,6 +123,10 @@ impl Backends {
 
     pub(super) fn submit(&mut self, op: Op) -> Result<OpId, Op> {
         let disk = op.disk();
+        if disk.is_some_and(|(_, device)| !self.slots.disks.has_room(device)) {
+            self.table_full += 1;
+            return Err(op);
+        }
         let id = self.slots.insert(op).inspect_err(|_| self.table_full += 1)?;
         match disk {
             Some((via, device)) => self.start_disk(id, via, device),
@@ -137,11 +141,14 @@ impl Backends {
     fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
         let route = self.route(id, via, device);
         self.slots.held(id).route = route;
+        if let Some(device) = route.device() {
+            self.slots.disks.enter(device);
+        }
         match (route, &mut self.libaio) {
             (Route::Ring(_), _) => self.start_limited(id, device),
-            (Route::Libaio, Some(libaio)) => libaio.push(id),
+            (Route::Libaio(_), Some(libaio)) => libaio.push(id),
             (Route::Pool(..) | Route::PutPool(_), _) => self.start_in_pool(id, route, device),
-            (Route::Net | Route::Libaio | Route::Sync, _) => self.start_inline(id),
+            (Route::Net | Route::Libaio(_) | Route::Sync, _) => self.start_inline(id),
         }
     }
 
@@ -155,7 +162,7 @@ impl Backends {
             _ if self.put_pool.is_some() && matches!(op, Op::Put { .. }) => Route::PutPool(device),
             DiskVia::Sync => Route::Sync,
             DiskVia::Ring if by_ring => Route::Ring(device),
-            DiskVia::Libaio if self.libaio.is_some() && reads_directly => Route::Libaio,
+            DiskVia::Libaio if self.libaio.is_some() && reads_directly => Route::Libaio(device),
             DiskVia::Pool(number) if usize::from(number) < self.pools.len() => Route::Pool(number, device),
             _ if self.pools.is_empty() => Route::Sync,
             _ => Route::Pool(0, device),
@@ -199,7 +206,7 @@ impl Backends {
         match route {
             Route::Pool(number, _) => self.pools.get(usize::from(number)),
             Route::PutPool(_) => self.put_pool.as_ref(),
-            Route::Net | Route::Ring(_) | Route::Libaio | Route::Sync => None,
+            Route::Net | Route::Ring(_) | Route::Libaio(_) | Route::Sync => None,
         }
     }
 
@@ -239,7 +246,7 @@ impl Backends {
             }
             // A file operation is cancelled only if no backend has started it; otherwise it runs to its end.
             Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
-            Route::Libaio => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
+            Route::Libaio(_) => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
             Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
             Route::Sync => false,
         };

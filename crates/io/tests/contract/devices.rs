@@ -1,14 +1,17 @@
 //! A hanging device. Opening a FIFO without a writer blocks in the kernel for as long as the test needs, without root.
 
+use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, OpenHow};
+use io::op::{DeviceId, OpenHow, RecvInto};
 use io::{Drained, Errno, Op, OpId, Payload};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use crate::harness::{Bench, Disk, PATIENCE, TempDir, on_each_pair, open, pattern};
+use crate::harness::{
+    Bench, Disk, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, open, pattern, received,
+};
 
 const STUCK: DeviceId = DeviceId(1001);
 const HEALTHY: DeviceId = DeviceId(1002);
@@ -70,6 +73,34 @@ fn a_stuck_device_uses_no_more_than_its_share() {
             }
         });
     });
+}
+
+#[test]
+fn a_stuck_device_leaves_slots_to_sockets_and_other_devices() {
+    on_each_pair_with(
+        |config| config.ops_max = 128,
+        |bench| {
+            with_stuck_device(bench, |bench, dir, pipe, mut ids| {
+                let via = bench.pair.via();
+                let stuck = || open(pipe, libc::O_RDONLY | libc::O_CREAT, STUCK, via);
+                while let Ok(id) = bench.engine.submit(stuck()) {
+                    ids.push(id);
+                }
+                assert_eq!(ids.len(), 32, "a quarter of the table");
+                let (ours, mut peer) = connection();
+                peer.write_all(b"abc").unwrap();
+                assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"abc");
+                let path = dir.file("healthy", b"abc");
+                assert!(matches!(bench.run(open(&path, 0, HEALTHY, via)).payload, Payload::Opened(_)));
+                // An operation that ends releases its slot.
+                let _writer = release(pipe);
+                for id in ids {
+                    assert!(matches!(bench.next(id).payload, Payload::Opened(_)));
+                }
+                assert!(matches!(bench.run(stuck()).payload, Payload::Opened(_)));
+            });
+        },
+    );
 }
 
 #[test]

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use io::{Drained, Op, Wait};
+use io::op::{DeviceId, OpenHow};
+use io::{DiskVia, Drained, Errno, Op, Wait};
 
 use super::fake::Fake;
 use super::{pair, run, settle, watch};
 use crate::local::{Event, Semaphore, WaitGroup};
 use crate::mailbox::{self, SendError};
 use crate::reactor::{self, OpFuture};
-use crate::{Either, Runtime, Socket, counters, select, spawn, yield_now, yield_to_ready};
+use crate::{Either, File, Runtime, Socket, counters, select, spawn, yield_now, yield_to_ready};
 
 #[test]
 fn tasks_run_in_the_order_of_their_start() {
@@ -210,6 +211,33 @@ fn a_full_engine_delays_operations_and_loses_none() {
         assert!(ends.iter().all(|end| end.take() == Some(Ok(true))));
         assert!(counters().backlogged >= 3);
         assert_eq!(counters().operations, 0);
+    });
+}
+
+#[test]
+fn a_refused_device_delays_no_other() {
+    run(|fake| async move {
+        let (slow, fast) = (DeviceId(1), DeviceId(2));
+        let open =
+            |device| watch(File::open(None, c"/a".into(), OpenHow::default(), device, DiskVia::Pool(0)));
+        fake.refuse(Some(slow));
+        let queued = [open(slow), open(slow)];
+        let (near, _far) = pair();
+        let received = watch(async move { Socket::new(near).reader.recv().await });
+        let opened = open(fast);
+        settle().await;
+        fake.complete(fake.only("Recv"), Ok(0), io::Payload::None);
+        fake.complete(fake.only("Open"), Err(Errno::NOENT), io::Payload::None);
+        settle().await;
+        assert!(received.take().is_some());
+        assert!(matches!(opened.take(), Some(Err(Errno::NOENT))));
+        fake.refuse(None);
+        settle().await;
+        for (id, _) in fake.flying() {
+            fake.complete(id, Err(Errno::NOENT), io::Payload::None);
+        }
+        settle().await;
+        assert!(queued.iter().all(|open| matches!(open.take(), Some(Err(Errno::NOENT)))));
     });
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use io::engine::{Caps, Counters, NetKind, Wake, Waker};
+use io::op::DeviceId;
 use io::{Completion, Drained, Engine, Errno, Op, OpId, Payload, Pool, Wait};
 
 /// The engine, and the test's control of it.
@@ -23,6 +24,8 @@ struct State {
     /// Slots whose terminal completion was not returned yet.
     hidden: Vec<u32>,
     capacity: usize,
+    /// The device whose operations are refused.
+    refused: Option<DeviceId>,
     ready: Vec<Completion>,
     cancelled: Vec<OpId>,
     abandoned: Vec<OpId>,
@@ -76,6 +79,7 @@ impl Fake {
             slots: Vec::new(),
             hidden: Vec::new(),
             capacity: 1000,
+            refused: None,
             ready: Vec::new(),
             cancelled: Vec::new(),
             abandoned: Vec::new(),
@@ -88,6 +92,10 @@ impl Fake {
 
     pub(crate) fn set_capacity(&self, operations: usize) {
         self.state.borrow_mut().capacity = operations;
+    }
+
+    pub(crate) fn refuse(&self, device: Option<DeviceId>) {
+        self.state.borrow_mut().refused = device;
     }
 
     pub(crate) fn set_obeys(&self, obeys: bool) {
@@ -185,7 +193,8 @@ impl Engine for Fake {
 
     fn submit(&mut self, op: Op) -> Result<OpId, Op> {
         let state = &mut *self.state.borrow_mut();
-        if state.slots.iter().filter(|slot| slot.1.is_some()).count() >= state.capacity {
+        let is_refused = op.on_disk().is_some_and(|(_, device)| Some(device) == state.refused);
+        if is_refused || state.slots.iter().filter(|slot| slot.1.is_some()).count() >= state.capacity {
             state.counters.table_full += 1;
             return Err(op);
         }

@@ -132,7 +132,8 @@ impl PoolQueue {
             // The network engine only waits for the pool's doorbell; no ring is created beside it.
             net: NetKind::Epoll,
             disk_ring: false,
-            ops_max: depth,
+            // One device may use a quarter of the table.
+            ops_max: depth * 4,
             pools: vec![pool.map_err(|error| error.to_string())?],
             // The complete share, since there is only one device.
             device_share: 1,

@@ -139,8 +139,8 @@ fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
         disk_libaio: job.via == FilesVia::Libaio,
         // Each file has at most one read in flight, so the depth suffices.
         libaio_depth: job.depth,
-        // Each file has one operation in flight.
-        ops_max: job.depth,
+        // Each file has one operation in flight; one device may use a quarter of the table.
+        ops_max: job.depth * 4,
         pools: pools.map_err(|error| error.to_string())?,
         pool_bytes_max: (job.depth as usize + 4) * job.chunk_bytes.next_power_of_two().max(1 << 16) as usize
             + (8 << 20),
@@ -223,7 +223,7 @@ impl<'a> FileReader<'a> {
         Ok(self.outcome)
     }
 
-    /// Submits an operation. Every file has one operation in flight, and the table has as many slots as the depth.
+    /// Submits an operation. Every file has one operation in flight, and the table has a slot for each of them.
     fn submit(&mut self, op: Op) -> Result<OpId, String> {
         self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())
     }

@@ -65,7 +65,7 @@ fn libaio_gets_only_direct_reads() {
     }
     if let Some(direct) = direct {
         let op = read(&backends, &direct);
-        assert_eq!(choice(&mut backends, op), Route::Libaio);
+        assert_eq!(choice(&mut backends, op), Route::Libaio(DeviceId::default()));
     }
 }
 
