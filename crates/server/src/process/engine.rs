@@ -66,7 +66,8 @@ impl Choice {
             disk_ring: refusal.is_none(),
             disk_libaio: uses_libaio(config, refusal.is_none()),
             ring_entries: events.ring_entries,
-            // A connection has at most a receive, a send, a file operation and its cancellation.
+            // A connection has at most a receive, a send, a file operation and its cancellation. Further file operations
+            // of a connection, as with HTTP/2, wait for a slot.
             ops_max: events.worker_connections.saturating_mul(4).clamp(1024, io::engine::OPS_MAX),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
@@ -77,9 +78,12 @@ impl Choice {
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
-            put_pool: match config.http.of::<Caches>().zones.is_empty() {
-                true => None,
-                false => Some(ThreadPool::new("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?),
+            put_pool: match config.http.of::<Caches>().zones.len() {
+                0 => None,
+                caches => {
+                    let threads = PUTS_MAX * caches.min(MAKERS_DISKS_MAX);
+                    Some(ThreadPool::new("makers", threads, MAKERS_QUEUE).map_err(StartError::Pool)?)
+                }
             },
             pool_tries_resident: events.try_cached,
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
@@ -175,8 +179,12 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
     })
 }
 
-/// Maximum number of queued entries for these threads: far more than caches queue.
+/// Maximum number of queued entries for the threads that create cache entries: far more than caches queue.
 const MAKERS_QUEUE: usize = 65536;
+
+/// Maximum number of caches for each of which there are [`PUTS_MAX`] threads, so that a disk that hangs occupies only
+/// its own. Further caches usually share these disks.
+const MAKERS_DISKS_MAX: usize = 4;
 
 /// Whether the thread pool is used; otherwise no threads are created.
 fn uses_pool(config: &Config, ring: bool) -> bool {
