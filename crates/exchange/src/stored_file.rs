@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use io::op::DeviceId;
-use io::{DiskVia, Errno};
+use io::{DiskVia, Errno, Segments};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
 use crate::capacity::DiskSpace;
@@ -50,16 +50,18 @@ pub struct Writer {
     plan: Destination,
     thread: Rc<Thread>,
     file: Option<(rt::File, PathBuf)>,
+    /// The device of the file, once it is created.
+    device: DeviceId,
     written: u64,
 }
 
-/// Maximum number of bytes per write: a buffer of the pool.
+/// Maximum number of bytes per write.
 const WRITE_MAX: usize = 256 << 10;
 
 impl Writer {
     /// Returns a writer to this destination; no file is created yet.
     pub fn new(plan: Destination, thread: Rc<Thread>) -> Writer {
-        Writer { plan, thread, file: None, written: 0 }
+        Writer { plan, thread, file: None, device: DeviceId::default(), written: 0 }
     }
 
     /// Appends bytes.
@@ -69,7 +71,7 @@ impl Writer {
         self.file = Some((file.clone(), path.clone()));
         for piece in bytes.chunks(WRITE_MAX) {
             let mut space = DiskSpace::new(&self.thread, &self.plan.temp);
-            while let Err(errno) = write_piece(&file, self.written, piece, self.plan.via).await {
+            while let Err(errno) = self.write(&file, piece).await {
                 if !space.make(errno).await {
                     return Err(("write", path, errno));
                 }
@@ -77,6 +79,14 @@ impl Writer {
             self.written += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Writes a piece at the end of the file.
+    async fn write(&self, file: &rt::File, bytes: &[u8]) -> Result<(), Errno> {
+        // Not a buffer of the pool, which slow clients may have used up.
+        let data = Segments::from(bytes.to_vec());
+        let (result, _) = file.write_segments_at(self.written, data, self.device, self.plan.via).await;
+        result.map(drop)
     }
 
     /// Returns the temporary file, which is created for the first piece.
@@ -88,7 +98,11 @@ impl Writer {
         loop {
             match received::create(&self.plan.temp, &self.plan.levels, true).await {
                 Err((_, errno)) if space.make(errno).await => {}
-                made => return made.map_err(|(path, errno)| ("open", path, errno)),
+                made => {
+                    let (file, path, device) = made.map_err(|(path, errno)| ("open", path, errno))?;
+                    self.device = device;
+                    return Ok((file, path));
+                }
             }
         }
     }
@@ -107,7 +121,7 @@ impl Writer {
         let done = rt::offload_file(move || finish(&from, &plan)).await;
         let done = done.unwrap_or_else(|| Err(("rename", temp.clone(), Errno::IO)));
         if done.is_err() {
-            remove(temp, self.plan.via);
+            remove(temp, self.device, self.plan.via);
         }
         done
     }
@@ -116,27 +130,18 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some((_, path)) = self.file.take() {
-            remove(path, self.plan.via);
+            remove(path, self.device, self.plan.via);
         }
     }
 }
 
 /// Removes a temporary file without waiting for it.
-fn remove(path: PathBuf, via: DiskVia) {
+fn remove(path: PathBuf, device: DeviceId, via: DiskVia) {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
     rt::spawn(async move {
         // A failure has no consequences, because the name is not used again.
-        let _ = rt::file::unlink(path, DeviceId::default(), via).await;
+        let _ = rt::file::unlink(path, device, via).await;
     });
-}
-
-async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -> Result<(), Errno> {
-    let mut buf = rt::pool().get(bytes.len()).ok_or(Errno::NOMEM)?;
-    if buf.append(bytes) < bytes.len() {
-        return Err(Errno::NOMEM);
-    }
-    let (result, _) = file.write_at(offset, buf, DeviceId::default(), via).await;
-    result.map(drop)
 }
 
 /// Sets permissions and time, creates the parent directories, and finally renames the file.

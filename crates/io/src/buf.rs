@@ -4,7 +4,8 @@
 //! [`CHUNK_BYTES`]; each chunk contains buffers of one class and can be registered with io_uring as one fixed buffer.
 //! Dropping a buffer returns it to its pool; [`Pool::trim`] returns idle chunks to the kernel.
 //! Chunks of large buffers are allocated in pairs that form a huge page if the kernel has one available. A buffer may
-//! also be a chunk of shared memory, which module [`crate::shm`] recycles. Nothing here submits I/O.
+//! also be a chunk of shared memory, which module [`crate::shm`] recycles, or have its own memory. Nothing here submits
+//! I/O.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -456,7 +457,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the constructors made this mapping. Its owners are chunks, which are dropped only when none of their
         // buffers is in use: by `trim`, which counts the free buffers; with the pool, which each buffer keeps alive; or
-        // with the only buffer of a shared chunk.
+        // with the only buffer of a shared chunk. A mapping outside of pools is dropped with its only buffer.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "memory is mapped until it is dropped");
     }
@@ -483,6 +484,10 @@ enum MemoryOwner {
     },
     /// `None` only while the buffer is dropped or frozen.
     Memfd(Option<Box<shm::ShmChunk>>),
+    /// Memory of this buffer alone, outside of pools.
+    Own {
+        _mapping: Box<Mapping>,
+    },
 }
 
 impl Buf {
@@ -490,6 +495,14 @@ impl Buf {
     pub(crate) fn of_shared(chunk: Box<shm::ShmChunk>) -> Buf {
         let Mapping { memory, bytes } = *chunk.mapping();
         Buf { memory, len: 0, capacity: bytes as u32, owner: MemoryOwner::Memfd(Some(chunk)) }
+    }
+
+    /// Returns an empty buffer outside of pools with room for `bytes`, for a task that must not wait for a buffer. `None`
+    /// when the kernel has no memory. Mapping the memory costs more than a buffer of a pool.
+    pub fn outside_pools(bytes: u32) -> Option<Buf> {
+        let mapping = Box::new(Mapping::anonymous((bytes as usize).next_multiple_of(ALIGNMENT)).ok()?);
+        let (memory, capacity) = (mapping.memory, mapping.bytes as u32);
+        Some(Buf { memory, len: 0, capacity, owner: MemoryOwner::Own { _mapping: mapping } })
     }
 
     /// Returns the capacity in bytes.
@@ -562,7 +575,7 @@ impl Buf {
     /// Makes the content immutable, so that it can be shared. Copies content that is much smaller than its buffer.
     pub fn freeze(mut self) -> SharedBytes {
         let is_sparse = self.len() * 2 < self.capacity();
-        if is_sparse || matches!(self.owner, MemoryOwner::Memfd(_)) {
+        if is_sparse || !matches!(self.owner, MemoryOwner::Pool { .. }) {
             return SharedBytes::copy(&self);
         }
         let MemoryOwner::Pool { class, id, pool } =
@@ -621,6 +634,7 @@ impl Drop for Buf {
         match &mut self.owner {
             MemoryOwner::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
             MemoryOwner::Memfd(chunk) => chunk.take().into_iter().for_each(shm::put_back),
+            MemoryOwner::Own { .. } => {}
         }
     }
 }
@@ -740,6 +754,17 @@ mod tests {
         assert_eq!(pool.trim(|_| false), 0, "a chunk that the ring holds stays");
         assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
         assert_eq!(pool.counters(), PoolCounters::default());
+    }
+
+    #[test]
+    fn a_buffer_outside_pools_has_its_own_memory() {
+        let mut buf = Buf::outside_pools(5000).unwrap();
+        assert_eq!((buf.capacity(), buf.len()), (8192, 0));
+        assert_eq!(buf.append(&[7; 9000]), 8192);
+        assert!(buf.fixed_index_or(|_, _, _| true).is_none());
+        buf.advance(1);
+        let frozen = buf.freeze();
+        assert_eq!(*frozen, [7; 8191]);
     }
 
     #[test]

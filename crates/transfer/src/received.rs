@@ -66,6 +66,7 @@ pub struct TempFile {
     path: PathBuf,
     /// Whether its name is to be removed with the request.
     clean: bool,
+    device: DeviceId,
     via: DiskVia,
 }
 
@@ -87,9 +88,19 @@ impl ReceivedBody {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 
-    /// Returns the file, if it has one, the number of bytes in it, and the engine that reads them.
-    pub fn file(&self) -> Option<(&rt::File, u64, DiskVia)> {
-        self.file.as_ref().map(|file| (&file.file, self.in_file, file.via))
+    /// Returns the number of bytes in its file.
+    pub fn in_file(&self) -> u64 {
+        self.in_file
+    }
+
+    /// Reads the next bytes of its file: at least one, at most `most`, and no more than [`READ_BYTES`].
+    ///
+    /// # Errors
+    /// The file cannot be read, or ends there.
+    pub async fn read_file(&self, offset: u64, most: u64) -> Result<Buf, Errno> {
+        let Some(file) = &self.file else { return Err(Errno::BADF) };
+        let most = self.in_file.saturating_sub(offset).min(most).min(READ_BYTES);
+        file.file.read_piece(offset, most as u32, file.device, file.via).await
     }
 
     /// Returns the length of the complete body.
@@ -203,25 +214,17 @@ impl ReceivedBody {
     /// # Errors
     /// The file cannot be read.
     pub async fn next_piece(&mut self, taken: &mut u64) -> Result<Option<Source>, Errno> {
-        match &self.file {
-            Some(file) if *taken < self.in_file => {
-                let bytes = (self.in_file - *taken).min(READ_BYTES);
-                let buf = rt::pool().get(bytes as usize).ok_or(Errno::NOMEM)?;
-                let (read, buf) =
-                    file.file.read_at(*taken, bytes as u32, buf, DeviceId::default(), file.via).await;
-                let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
-                    return Err(read.err().unwrap_or(Errno::IO));
-                };
-                *taken += u64::from(count);
-                Ok(Some(Source::Buf(buf)))
-            }
-            _ if self.pieces.is_empty() => Ok(None),
-            _ => {
-                let piece = self.pieces.remove(0);
-                self.held -= piece.len();
-                Ok(Some(Source::SharedBytes(piece)))
-            }
+        if *taken < self.in_file {
+            let buf = self.read_file(*taken, READ_BYTES).await?;
+            *taken += buf.len() as u64;
+            return Ok(Some(Source::Buf(buf)));
         }
+        if self.pieces.is_empty() {
+            return Ok(None);
+        }
+        let piece = self.pieces.remove(0);
+        self.held -= piece.len();
+        Ok(Some(Source::SharedBytes(piece)))
     }
 
     /// Removes the name of a file that was to live as long as the request.
@@ -229,7 +232,7 @@ impl ReceivedBody {
         let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
         if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
             // Another program may have moved the file, which is the purpose of its name.
-            let _ = rt::file::unlink(path, DeviceId::default(), file.via).await;
+            let _ = rt::file::unlink(path, file.device, file.via).await;
         }
     }
 }
@@ -258,20 +261,20 @@ impl TempFile {
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
         let (directory, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
-        let (file, path) = create(directory, levels, named).await?;
-        Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, via })
+        let (file, path, device) = create(directory, levels, named).await?;
+        Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, device, via })
     }
 
     async fn write(&self, offset: u64, pieces: &[SharedBytes]) -> Result<(), Errno> {
         let mut data = Segments::new();
         pieces.iter().for_each(|piece| data.push(Source::SharedBytes(piece.clone())));
-        let (result, _) = self.file.write_segments_at(offset, data, DeviceId::default(), self.via).await;
+        let (result, _) = self.file.write_segments_at(offset, data, self.device, self.via).await;
         result.map(drop)
     }
 }
 
-/// Creates a temporary file for a large body, and returns its present or former path. Unless it is `named` the kernel
-/// removes it even if the process crashes.
+/// Creates a temporary file for a large body, and returns its present or former path, and its device. Unless it is
+/// `named` the kernel removes it even if the process crashes.
 ///
 /// # Errors
 /// The intended path, and the failed operation.
@@ -279,14 +282,14 @@ pub async fn create(
     directory: &Path,
     levels: &[u8],
     named: bool,
-) -> Result<(rt::File, PathBuf), (PathBuf, Errno)> {
+) -> Result<(rt::File, PathBuf, DeviceId), (PathBuf, Errno)> {
     let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
     // Another thread creates it, because this may take several calls, and each may wait for the disk.
     let (shown, levels) = (directory.to_owned(), levels.to_vec());
     let directory = shown.clone();
     let made = rt::offload_file(move || make(&directory, &levels, named, start)).await;
-    let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
-    Ok((rt::File::new(fd), path))
+    let (fd, path, device) = made.unwrap_or(Err((shown, Errno::IO)))?;
+    Ok((rt::File::new(fd), path, device))
 }
 
 /// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
@@ -296,7 +299,7 @@ fn make(
     levels: &[u8],
     named: bool,
     start: u64,
-) -> Result<(OwnedFd, PathBuf), (PathBuf, Errno)> {
+) -> Result<(OwnedFd, PathBuf, DeviceId), (PathBuf, Errno)> {
     let mut last = (directory.to_owned(), Errno::EXIST);
     let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
     for _ in 0..NAMES_MAX {
@@ -308,10 +311,12 @@ fn make(
             opened => opened,
         };
         match opened {
-            Ok(fd) if named => return Ok((fd, path)),
             Ok(fd) => {
-                return match rustix::fs::unlink(&path) {
-                    Ok(()) => Ok((fd, path)),
+                let removed = if named { Ok(()) } else { rustix::fs::unlink(&path) };
+                // Without a device the file counts on the common one, as files of unknown disks do.
+                let device = rustix::fs::fstat(&fd).map_or(DeviceId::default(), |stat| DeviceId(stat.st_dev));
+                return match removed {
+                    Ok(()) => Ok((fd, path, device)),
                     Err(errno) => Err((path, errno)),
                 };
             }
@@ -369,10 +374,10 @@ mod tests {
     fn directories_are_created_and_files_are_named_only_if_needed() {
         let directory = testkit::TempDir::new("received");
         let deep = directory.path().join("a/b");
-        let (_fd, path) = make(&deep, &[1], false, 5).expect("it can be made");
+        let (_fd, path, _) = make(&deep, &[1], false, 5).expect("it can be made");
         assert!(rustix::fs::stat(&path).is_err() && rustix::fs::stat(&deep).is_ok());
-        let (_fd, path) = make(&deep, &[1], true, 5).expect("it can be made");
-        assert!(rustix::fs::stat(&path).is_ok());
+        let (_fd, path, device) = make(&deep, &[1], true, 5).expect("it can be made");
+        assert_eq!(rustix::fs::stat(&path).map(|stat| stat.st_dev), Ok(device.0));
         let (_, errno) =
             make(Path::new("/proc/nobody"), &[], true, 5).expect_err("nothing can be made there");
         assert_eq!(errno, Errno::NOENT);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::gateway::BodyFraming;
-use io::op::{DeviceId, SEGMENTS_MAX, Source};
+use io::op::{SEGMENTS_MAX, Source};
 use io::{Errno, Segments, SharedBytes};
 use rt::Timer;
 use smallvec::smallvec;
@@ -49,9 +49,6 @@ enum Unsent {
     /// Pieces of a body that the client may not have sent yet.
     BulkBody(Rc<IncomingBody>),
 }
-
-/// Number of bytes that are read from a file per send.
-const PIECE: usize = 64 << 10;
 
 /// Size in bytes from which a send may be slow without being stuck: then the progress of the socket is checked.
 const LONG_SEND: usize = 64 << 10;
@@ -192,17 +189,11 @@ pub(super) fn shared(source: Source) -> SharedBytes {
 
 /// Sends a body that was received into a file.
 async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendFailure> {
-    let mut data = Segments::from(head);
-    let Some((file, len, via)) = body.file() else { return out.end(data).await };
+    let (mut data, len) = (Segments::from(head), body.in_file());
     let mut offset = 0;
     while offset < len {
-        let most = (len - offset).min(PIECE as u64).min(out.framing.piece_max());
-        let buf = rt::pool().get(most as usize).ok_or(SendFailure::Local(Errno::NOMEM))?;
-        let (read, buf) = file.read_at(offset, most as u32, buf, DeviceId::default(), via).await;
-        let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
-            return Err(SendFailure::Local(read.err().unwrap_or(Errno::IO)));
-        };
-        offset += u64::from(count);
+        let buf = body.read_file(offset, out.framing.piece_max()).await.map_err(SendFailure::Local)?;
+        offset += buf.len() as u64;
         out.push(&mut data, smallvec![Source::Buf(buf)]).await?;
         if offset < len {
             out.send(std::mem::take(&mut data), Follows::More).await?;

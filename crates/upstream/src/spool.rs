@@ -8,7 +8,7 @@
 //! `proxy_buffers`, the file by `proxy_max_temp_file_size`; then the pump waits. Pieces are sent in the order of arrival, from
 //! memory or from the file.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -39,7 +39,8 @@ struct Spool {
     pieces: VecDeque<Piece>,
     /// Number of bytes of buffers in memory.
     held: u64,
-    file: Option<rt::File>,
+    /// The file and its device.
+    file: Option<(rt::File, DeviceId)>,
     /// Whether writing to the file has failed: then only memory is used.
     has_no_file: bool,
     /// Error that caused the loss of bytes that could not be written.
@@ -133,7 +134,8 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
     let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
-    Spooled { spool, record, reading: None, piece_max, busy_max, trailers, needs_client }
+    let client_space = Cell::new(u64::MAX);
+    Spooled { spool, record, reading: None, client_space, piece_max, busy_max, trailers, needs_client }
 }
 
 /// Reads until the end, or until the body is dropped.
@@ -296,12 +298,12 @@ struct FailedWrite {
 /// Writes a piece to the file.
 async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Box<FailedWrite>> {
     let known = spool.borrow().file.clone();
-    let file = match known {
+    let (file, device) = match known {
         Some(file) => file,
         None => match received::create(&limits.directory, &limits.levels, false).await {
-            Ok((file, _)) => {
-                spool.borrow_mut().file = Some(file.clone());
-                file
+            Ok((file, _, device)) => {
+                spool.borrow_mut().file = Some((file.clone(), device));
+                (file, device)
             }
             Err((path, errno)) => {
                 return Err(Box::new(FailedWrite { call: "open", path, errno, rest: Some(buf) }));
@@ -316,7 +318,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
         (spool.file_end, spool.via)
     };
     let len = buf.len() as u64;
-    let (result, rest) = file.write_at(start, buf, DeviceId::default(), via).await;
+    let (result, rest) = file.write_at(start, buf, device, via).await;
     // On a full file system the start of a piece may have been written; the returned buffer contains only the remaining bytes.
     let left = match (&result, &rest) {
         (Ok(_), _) => 0,
@@ -352,6 +354,18 @@ impl Spool {
             _ => self.pieces.push_back(Piece::File { start, end }),
         }
         wake(&mut self.stream);
+    }
+
+    /// Removes bytes that were read from the first piece, which is in the file. Only now may the pump overwrite them.
+    fn remove_from_file(&mut self, bytes: u64) {
+        if let Some(Piece::File { start, end }) = self.pieces.front_mut() {
+            *start += bytes;
+            if *start == *end {
+                self.pieces.pop_front();
+            }
+        }
+        self.in_file -= bytes;
+        wake(&mut self.pump);
     }
 
     fn hold(&mut self, buf: Buf) {
@@ -390,6 +404,8 @@ pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
     record: Rc<Try>,
     reading: Option<SpoolRead>,
+    /// Number of bytes that the client accepts, for the next read of the file.
+    client_space: Cell<u64>,
     /// Maximum size of a returned piece in bytes.
     piece_max: usize,
     /// Maximum number of bytes in flight to the client.
@@ -401,41 +417,15 @@ pub(super) struct Spooled {
 
 impl Spooled {
     /// Starts reading the next piece of the file.
-    fn read(&self, spool: &mut Spool) -> Option<SpoolRead> {
-        let Some(Piece::File { start, end }) = spool.pieces.front_mut() else { return None };
-        let (offset, len) = (*start, (*end - *start).min(FILE_PIECE).min(self.piece_max as u64));
-        *start += len;
-        if *start == *end {
-            spool.pieces.pop_front();
-        }
-        let (file, via) = (spool.file.clone()?, spool.via);
-        Some(Box::pin(async move {
-            let mut have: Option<Buf> = None;
-            loop {
-                let done = have.as_ref().map_or(0, |buf| buf.len()) as u64;
-                let buf = rt::pool().get((len - done) as usize).ok_or(Errno::NOMEM)?;
-                let read =
-                    file.read_at(offset + done, (len - done) as u32, buf, DeviceId::default(), via).await;
-                let (Ok(count @ 1..), Some(mut buf)) = read else {
-                    return Err(read.0.err().unwrap_or(Errno::IO));
-                };
-                buf.set_len(count as usize);
-                let all = match have.take() {
-                    None => buf,
-                    Some(mut held) => {
-                        held.append(&buf);
-                        held
-                    }
-                };
-                if all.len() as u64 == len {
-                    return Ok(all);
-                }
-                // A short read is so rare that its bytes are copied into a larger buffer.
-                let mut larger = rt::pool().get(len as usize).ok_or(Errno::NOMEM)?;
-                larger.append(&all);
-                have = Some(larger);
-            }
-        }))
+    fn read(&self, spool: &Spool) -> Option<SpoolRead> {
+        let (Some(Piece::File { start, end }), Some((file, device))) =
+            (spool.pieces.front(), spool.file.clone())
+        else {
+            return None;
+        };
+        let most = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX));
+        let (offset, most, via) = (*start, most.min(end - start) as u32, spool.via);
+        Some(Box::pin(async move { file.read_piece(offset, most, device, via).await }))
     }
 
     fn broken(&self, fault: Fault) -> Poll<Result<Option<Source>, BodyError>> {
@@ -454,10 +444,7 @@ impl BodySource for Spooled {
                     Ok(buf) => buf,
                     Err(errno) => return self.broken(Fault::Local(errno)),
                 };
-                let mut spool = self.spool.borrow_mut();
-                // Only now may the pump overwrite this part of the file.
-                spool.in_file -= buf.len() as u64;
-                wake(&mut spool.pump);
+                self.spool.borrow_mut().remove_from_file(buf.len() as u64);
                 return Poll::Ready(Ok(Some(Source::Buf(buf))));
             }
             let mut spool = self.spool.borrow_mut();
@@ -472,7 +459,7 @@ impl BodySource for Spooled {
                     return Poll::Ready(Ok(Some(Source::Buf(buf))));
                 }
                 Some(Piece::File { .. }) => {
-                    let reading = self.read(&mut spool);
+                    let reading = self.read(&spool);
                     drop(spool);
                     self.reading = reading;
                     if self.reading.is_none() {
@@ -498,6 +485,15 @@ impl BodySource for Spooled {
 
     fn is_reading(&self) -> bool {
         self.reading.is_some()
+    }
+
+    /// While buffers are scarce, the file is read only for a client that accepts the bytes.
+    fn is_read_at_will(&self) -> bool {
+        self.reading.is_none() && matches!(self.spool.borrow().pieces.front(), Some(Piece::File { .. }))
+    }
+
+    fn set_client_space(&mut self, bytes: u64) {
+        self.client_space.set(bytes);
     }
 
     fn send_bytes(&self) -> usize {

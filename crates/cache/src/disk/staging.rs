@@ -10,8 +10,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use io::op::DeviceId;
-use io::{Buf, DiskVia, Errno, Segments};
+use io::{Buf, Errno, Segments};
 use rt::File;
 use rt::file::Create;
 
@@ -47,7 +46,7 @@ impl TempFile {
         staging: Option<&StagingDir>,
     ) -> Result<TempFile, Refused> {
         if let Some(staging) = staging.filter(|_| dir.health.is_staging_usable(dir.clock_ms())) {
-            match unnamed(staging, dir.via()).await {
+            match unnamed(staging, dir).await {
                 Ok(file) => {
                     let (dir, staging) = (Arc::clone(dir), Some(Arc::clone(staging)));
                     return Ok(TempFile { dir, file, path: None, staging });
@@ -155,12 +154,12 @@ impl TempFile {
 
     /// Copies the file from another file system. Missing chunks of a partial entry remain holes.
     async fn copy(&self, staging: &StagingDir) -> Result<TempFile, Refused> {
-        let (dir, via) = (&self.dir, self.dir.via());
+        let (dir, device, via) = (&self.dir, self.dir.device(), self.dir.via());
         let failed = |errno| {
             staging_failed(dir, staging, "reading a file", errno);
             Refused::Disk(errno)
         };
-        let len = self.file.stat(DeviceId::default(), via).await.map_err(failed)?.size;
+        let len = self.file.stat(device, via).await.map_err(failed)?.size;
         let copy = TempFile::create(dir).await?;
         if dir.is_uncached() {
             copy.file.set_uncached();
@@ -168,13 +167,8 @@ impl TempFile {
         let mut at = 0;
         while at < len {
             let most = (len - at).min(COPY_BYTES);
-            let buf = rt::pool().get(most as usize).ok_or(Refused::NoMemory)?;
-            let (read, buf) = self.file.read_at(at, most as u32, buf, DeviceId::default(), via).await;
-            let (Ok(count @ 1..), Some(mut buf)) = (read, buf) else {
-                return Err(failed(read.err().unwrap_or(Errno::IO)));
-            };
-            buf.set_len(count as usize);
-            let end = at + u64::from(count);
+            let buf = self.file.read_piece(at, most as u32, device, via).await.map_err(failed)?;
+            let end = at + buf.len() as u64;
             // The last range is always written, because it sets the length of the file.
             let is_hole = end < len && buf.iter().all(|&byte| byte == 0);
             if !is_hole {
@@ -218,10 +212,11 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
     }
 }
 
-/// Creates an unnamed file in a directory, which is created if it is missing.
-async fn unnamed(staging: &StagingDir, via: DiskVia) -> Result<File, Errno> {
+/// Creates an unnamed file in a directory, which is created if it is missing, on behalf of the cache in `dir`.
+async fn unnamed(staging: &StagingDir, dir: &Directory) -> Result<File, Errno> {
     let path = || CString::from(&**staging);
-    let (device, (dir_mode, mode)) = (DeviceId::default(), MODES);
+    // Usually the directory is on the disk of the cache, so that its files can be linked there.
+    let (device, via, (dir_mode, mode)) = (dir.device(), dir.via(), MODES);
     let made = File::create(path(), Create::Unnamed, mode, device, via).await;
     if made.as_ref().err() != Some(&Errno::NOENT) {
         return made;

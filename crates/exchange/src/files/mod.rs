@@ -11,7 +11,9 @@ mod paths;
 use std::path::Path;
 
 pub use crate::settings::files::{Links, Opening};
-pub use open::{OpenDirectory, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open};
+pub use open::{
+    OpenDirectory, device, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open,
+};
 pub use paths::{is_alias_undefined, path_of, prepend_directory, root_len, root_of, set_found_below_alias};
 pub use transfer::files::{
     Failure, Found, Kind, Opened, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,

@@ -35,6 +35,11 @@ fn facts(request: &Request) -> &RootFacts {
     request.generation.roots.of(request.location.0 as usize)
 }
 
+/// Returns the device of the root of the request's location.
+pub fn device(request: &Request) -> DeviceId {
+    facts(request).device
+}
+
 /// Returns the rules of the request's location for a path.
 fn rules(request: &Request, path: &[u8]) -> Rules {
     let core = &request.scope().core;

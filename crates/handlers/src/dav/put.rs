@@ -8,8 +8,6 @@ use std::rc::Rc;
 
 use http::date;
 use http::request::{BodyLength, HeaderId};
-use io::Errno;
-use io::op::DeviceId;
 
 use super::tree::Disk;
 use super::{Conf, path_of, refusal, refused, set_location};
@@ -85,25 +83,16 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
     for piece in body.pieces().unwrap_or_default() {
         writer.append(piece).await.map_err(|fault| log_failure(request, fault))?;
     }
-    let Some((file, len, via)) = body.file() else { return Ok(()) };
     let mut offset = 0;
-    while offset < len {
-        let count = (len - offset).min(READ_BYTES);
-        let failed =
-            |errno| log_failure(request, ("read", body.path().unwrap_or("".as_ref()).to_owned(), errno));
-        let buf = rt::pool().get(count as usize).ok_or_else(|| failed(Errno::NOMEM))?;
-        let (read, buf) = file.read_at(offset, count as u32, buf, DeviceId::default(), via).await;
-        let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
-            return Err(failed(read.err().unwrap_or(Errno::IO)));
-        };
-        offset += u64::from(count);
+    while offset < body.in_file() {
+        let buf = body.read_file(offset, u64::MAX).await.map_err(|errno| {
+            log_failure(request, ("read", body.path().unwrap_or("".as_ref()).to_owned(), errno))
+        })?;
+        offset += buf.len() as u64;
         writer.append(&buf).await.map_err(|fault| log_failure(request, fault))?;
     }
     Ok(())
 }
-
-/// Number of bytes per read of a body that was received before.
-const READ_BYTES: u64 = 64 << 10;
 
 /// Logs a failure, for which nginx has a single status.
 fn log_failure(request: &Request, (call, path, errno): Fault) -> u16 {

@@ -27,9 +27,10 @@ use telemetry::{Level, Reason};
 use transfer::body::choose;
 use transfer::received;
 
-/// The engine of a location.
+/// The device and the engine of a location.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disk {
+    device: DeviceId,
     pub(super) via: DiskVia,
 }
 
@@ -80,9 +81,10 @@ const COPY_BYTES: u64 = 256 << 10;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Disk {
-    /// Returns the engine of the request's location.
+    /// Returns the device of the root of the request's location, and its engine.
     pub(super) fn of(request: &Request) -> Disk {
-        Disk { via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()) }
+        let device = files::device(request);
+        Disk { device, via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()) }
     }
 
     /// Checks that `root_beneath` and `disable_symlinks` allow to change a path: the location must be able to open the
@@ -114,15 +116,15 @@ impl Disk {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
         let call = "lstat()";
-        let opened = rt::File::open(None, text(call, path)?, how, DeviceId::default(), self.via).await;
+        let opened = rt::File::open(None, text(call, path)?, how, self.device, self.via).await;
         let file = opened.map_err(fault(call, path))?;
-        file.stat(DeviceId::default(), self.via).await.map_err(fault(call, path))
+        file.stat(self.device, self.via).await.map_err(fault(call, path))
     }
 
     /// Whether a path does not exist; fails if it is a directory.
     pub(super) async fn is_missing(&self, path: &[u8]) -> Result<bool, ()> {
         let Ok(path) = text("stat()", path) else { return Ok(true) };
-        match rt::file::stat_path(path, DeviceId::default(), self.via).await {
+        match rt::file::stat_path(path, self.device, self.via).await {
             Ok(stat) if FileType::from_raw_mode(stat.mode) == FileType::Directory => Err(()),
             found => Ok(found.is_err()),
         }
@@ -131,21 +133,21 @@ impl Disk {
     /// Removes a file, or a link but not its target.
     pub(super) async fn unlink(&self, path: &[u8]) -> Done {
         let call = "unlink()";
-        let done = rt::file::unlink(text(call, path)?, DeviceId::default(), self.via).await;
+        let done = rt::file::unlink(text(call, path)?, self.device, self.via).await;
         done.map_err(fault(call, path))
     }
 
     /// Removes an empty directory.
     async fn rmdir(&self, path: &[u8]) -> Done {
         let call = "rmdir()";
-        let done = rt::file::rmdir(text(call, path)?, DeviceId::default(), self.via).await;
+        let done = rt::file::rmdir(text(call, path)?, self.device, self.via).await;
         done.map_err(fault(call, path))
     }
 
     /// Creates a directory.
     pub(super) async fn mkdir(&self, path: &[u8], mode: u32) -> Done {
         let call = "mkdir()";
-        let done = rt::file::mkdir(text(call, path)?, mode, DeviceId::default(), self.via).await;
+        let done = rt::file::mkdir(text(call, path)?, mode, self.device, self.via).await;
         done.map_err(fault(call, path))
     }
 
@@ -153,7 +155,7 @@ impl Disk {
     pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Done {
         let call = "rename()";
         let (from, to_text) = (text(call, from)?, text(call, to)?);
-        let done = rt::file::rename(from, to_text, DeviceId::default(), self.via).await;
+        let done = rt::file::rename(from, to_text, self.device, self.via).await;
         done.map_err(fault(call, to))
     }
 
@@ -162,14 +164,14 @@ impl Disk {
         let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
         let call = "opendir()";
-        let opened = rt::File::open(None, text(call, path)?, how, DeviceId::default(), self.via).await;
+        let opened = rt::File::open(None, text(call, path)?, how, self.device, self.via).await;
         opened.map_err(fault(call, path))
     }
 
     /// Returns the next entries of a directory; none at its end.
     async fn entries(&self, folder: &rt::File, path: &[u8]) -> Done<Vec<DirEntry>> {
         let look = EntryAttributes::Itself;
-        let read = folder.read_dir(ENTRIES_BYTES, look, DeviceId::default(), self.via).await;
+        let read = folder.read_dir(ENTRIES_BYTES, look, self.device, self.via).await;
         read.map_err(fault("readdir()", path))
     }
 
@@ -302,7 +304,7 @@ impl Disk {
             return None;
         }
         let path = text("stat()", path).ok()?;
-        let stat = rt::file::stat_path(path, DeviceId::default(), self.via).await.ok()?;
+        let stat = rt::file::stat_path(path, self.device, self.via).await.ok()?;
         (FileType::from_raw_mode(stat.mode) == FileType::RegularFile).then_some(stat)
     }
 
@@ -316,7 +318,7 @@ impl Disk {
         to: &[u8],
     ) -> Done {
         let how = OpenHow { flags: OFlags::CLOEXEC.bits() as i32, ..OpenHow::default() };
-        let opened = rt::File::open(None, text("open()", from)?, how, DeviceId::default(), self.via).await;
+        let opened = rt::File::open(None, text("open()", from)?, how, self.device, self.via).await;
         let source = opened.map_err(fault("open()", from))?;
         // A link is copied as the file that it refers to, with the size, mode and time of that file.
         let of_file = match FileType::from_raw_mode(stat.mode) {
@@ -326,8 +328,7 @@ impl Disk {
         let stat = of_file.as_ref().unwrap_or(stat);
         let beside = temp_path_of(to);
         let new = mode.unwrap_or(stat.mode & 0o7777);
-        let made =
-            rt::File::create(text("open()", &beside)?, Create::New, new, DeviceId::default(), self.via).await;
+        let made = rt::File::create(text("open()", &beside)?, Create::New, new, self.device, self.via).await;
         let copy = made.map_err(fault("open()", &beside))?;
         let mut done = self.pour(&source, from, (&copy, &beside), stat.size).await;
         if done.is_ok() {
@@ -348,14 +349,13 @@ impl Disk {
         let mut offset = 0;
         while offset < size {
             let len = (size - offset).min(COPY_BYTES);
-            let buf = rt::pool().get(len as usize).ok_or(Errno::NOMEM).map_err(fault("read()", from))?;
-            let (read, buf) = source.read_at(offset, len as u32, buf, DeviceId::default(), self.via).await;
-            let count = read.map_err(fault("read()", from))?;
-            // The file has become shorter since.
-            let (1.., Some(buf)) = (count, buf) else { return Err(fault("read()", from)(Errno::IO)) };
-            let (written, _) = copy.write_at(offset, buf, DeviceId::default(), self.via).await;
+            // Fails if the file has become shorter since.
+            let read = source.read_piece(offset, len as u32, self.device, self.via).await;
+            let buf = read.map_err(fault("read()", from))?;
+            let count = buf.len() as u64;
+            let (written, _) = copy.write_at(offset, buf, self.device, self.via).await;
             written.map_err(fault("write()", to))?;
-            offset += u64::from(count);
+            offset += count;
         }
         Ok(())
     }

@@ -459,6 +459,34 @@ fn a_slow_client_needs_a_bounded_amount_of_memory() {
     Content::new(3, SIZE).compare(0..SIZE, &mut slow.body(&head)).expect("the bytes are right");
 }
 
+/// The response to one client is in its temporary file when clients that do not read occupy all buffers for bodies.
+#[test]
+fn slow_clients_of_spooled_responses_do_not_end_others() {
+    if !ours_only("the buffer pool") {
+        return;
+    }
+    const SIZE: u64 = 8 << 20;
+    let content = Content::new(3, SIZE);
+    let origin = Origin::start(move |_| Reply::ok().content(content));
+    let pass = format!("proxy_pass http://{};", origin.addr());
+    let locations = format!(
+        "location /slow {{ {pass} proxy_buffers 8 64k; }} location /late {{ {pass} proxy_buffers 4 4k; }}"
+    );
+    let server = setup(&origin).value("EVENTS", "buffer_pool 4m;").value("SERVER", &locations).start(BINARY);
+    let get = |target: &str| {
+        let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    };
+    let mut late = get("/late");
+    origin.wait_for("all of the response", |stats| stats.replies == 1);
+    let _slow: Vec<_> = (0..12).map(|_| get("/slow")).collect();
+    // More of them would need more buffers than exist, and may have to wait.
+    origin.wait_for("slow clients", |stats| stats.requests >= 5);
+    let head = late.head();
+    content.compare(0..SIZE, &mut late.body(&head)).expect("the bytes are right");
+}
+
 /// Requests more than buffers and sockets hold, makes the file fail, and then reads everything.
 fn assert_continues_without_a_file(folder: &str, failed: &str) {
     const SIZE: u64 = 64 << 20;

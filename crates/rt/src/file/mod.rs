@@ -40,6 +40,10 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// Longest pause before a retry of a disk operation.
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 
+/// Maximum size in bytes of a read into memory outside of the pool: little, because each response and each request body
+/// may have such memory.
+const OUTSIDE_BYTES: u32 = 16 << 10;
+
 /// An open file. Clones share it. Dropping the last clone closes it through the engine, without waiting.
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
@@ -200,6 +204,27 @@ impl File {
                 (Ok(_), _) => return (Err(Errno::IO), None),
                 (result, _) => return (result, None),
             };
+        }
+    }
+
+    /// Reads bytes at `offset` into a new buffer: at least one byte, at most `most`. Fails at the end of the file.
+    ///
+    /// Without a free buffer in the pool, it reads at most [`OUTSIDE_BYTES`] into memory outside of the pool. It must not
+    /// wait for a buffer: the caller's request may hold buffers that only its own progress releases, and so may all
+    /// other requests that wait.
+    pub async fn read_piece(
+        &self,
+        offset: u64,
+        most: u32,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<Buf, Errno> {
+        let pooled = self.0.reactor.pool.get(most as usize);
+        let buf = pooled.or_else(|| Buf::outside_pools(most.min(OUTSIDE_BYTES))).ok_or(Errno::NOMEM)?;
+        let most = most.min(buf.capacity() as u32);
+        match self.read_at(offset, most, buf, device, via).await {
+            (Ok(1..), Some(buf)) => Ok(buf),
+            (read, _) => Err(read.err().unwrap_or(Errno::IO)),
         }
     }
 

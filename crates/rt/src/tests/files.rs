@@ -53,6 +53,36 @@ fn a_dropped_open_is_abandoned() {
 }
 
 #[test]
+fn a_piece_is_read_without_a_free_buffer() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let piece = || {
+            let file = file.clone();
+            watch(async move { file.read_piece(0, 64 << 10, DEVICE, VIA).await })
+        };
+        let held: Vec<_> = std::iter::from_fn(|| crate::pool().get(64 << 10)).collect();
+        assert!(!held.is_empty());
+        let read = piece();
+        settle().await;
+        fake.give_back(fake.only("Read"), Ok(16 << 10));
+        settle().await;
+        assert_eq!(read.take().unwrap().unwrap().len(), 16 << 10);
+        drop(held);
+        let read = piece();
+        settle().await;
+        fake.give_back(fake.only("Read"), Ok(64 << 10));
+        settle().await;
+        assert_eq!(read.take().unwrap().unwrap().len(), 64 << 10);
+        // The file ends before the piece.
+        let read = piece();
+        settle().await;
+        fake.give_back(fake.only("Read"), Ok(0));
+        settle().await;
+        assert!(matches!(read.take(), Some(Err(Errno::IO))));
+    });
+}
+
+#[test]
 fn a_read_with_eagain_is_retried() {
     run(|fake| async move {
         let file = File::new(some_file());

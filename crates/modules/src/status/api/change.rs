@@ -1,7 +1,6 @@
 //! Changes to the servers of upstream groups: `http/upstreams/NAME/servers`, optionally followed by a server's number.
 
 use conf::value;
-use io::op::DeviceId;
 use serde_json::{Map, Value};
 use upstream::peers::Group;
 use upstream::peers::address::Url;
@@ -72,17 +71,11 @@ pub(super) async fn body(request: &Request) -> Result<Vec<u8>, Fault> {
         return Err(TOO_LARGE);
     }
     let mut bytes = Vec::new();
-    let Some((file, len, via)) = body.file() else {
-        body.push_to(&mut bytes);
-        return Ok(bytes);
-    };
+    body.push_to(&mut bytes);
     let mut offset = 0;
-    while offset < len {
-        let left = len - offset;
-        let buf = rt::pool().get(left as usize).ok_or(UNREADABLE)?;
-        let (read, buf) = file.read_at(offset, left as u32, buf, DeviceId::default(), via).await;
-        let (Ok(count @ 1..), Some(buf)) = (read, buf) else { return Err(UNREADABLE) };
-        offset += u64::from(count);
+    while offset < body.in_file() {
+        let buf = body.read_file(offset, BODY_MAX).await.map_err(|_| UNREADABLE)?;
+        offset += buf.len() as u64;
         bytes.extend_from_slice(&buf);
     }
     Ok(bytes)
