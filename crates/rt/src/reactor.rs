@@ -273,6 +273,9 @@ impl Reactor {
     /// Submits the queued operations of each device in order, as long as the engine has free slots for it.
     pub(crate) fn submit_backlog(&self) {
         let mut ops = self.ops.borrow_mut();
+        if ops.backlog.queues.is_empty() {
+            return;
+        }
         for (device, mut queue) in std::mem::take(&mut ops.backlog.queues) {
             while let Some((id, op)) = queue.pop_front() {
                 match self.engine.borrow_mut().submit(op) {
