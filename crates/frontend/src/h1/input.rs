@@ -190,12 +190,19 @@ impl Connection {
                 return early;
             }
         };
+        // Neither a limit nor a shutdown ends the wait before this time.
+        let protected_until = match kind {
+            Waits::Idle => end.min(rt::now() + self.keepalive.min_timeout),
+            _ => rt::now(),
+        };
         loop {
-            self.timer.set(end);
-            let waiting = self.thread.capacity.waits(kind, &self.timer, self.wire.fd());
+            let is_protected = rt::now() < protected_until;
+            self.timer.set(if is_protected { protected_until } else { end });
+            let waiting =
+                (!is_protected).then(|| self.thread.capacity.waits(kind, &self.timer, self.wire.fd()));
             let received = receive_in_time(&mut self.wire, &self.timer).await;
-            let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
-            drop(waiting);
+            let is_chosen = waiting.is_some_and(|waiting| waiting.is_chosen());
+            let may_stay = !is_chosen && !self.thread.is_draining() && rt::now() < end;
             match received {
                 Ok(Ok(received)) => {
                     self.wire.set_multishot(true);
@@ -203,7 +210,9 @@ impl Connection {
                 }
                 // Woken to release a configuration version, which otherwise would live as long as the client waits.
                 Err(rt::Elapsed)
-                    if may_stay && self.renew() && self.entrance.serves(&self.generation, &self.info) => {}
+                    if may_stay
+                        && (self.renew() || is_protected)
+                        && self.entrance.serves(&self.generation, &self.info) => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return None,
             }
         }

@@ -661,6 +661,25 @@ fn quit_completes_requests_in_progress() {
     assert!(server.wait_until_ended(Deadline::default()).success());
 }
 
+/// Otherwise a request in flight when the worker begins to shut down meets a closed connection.
+#[test]
+fn keepalive_min_timeout_protects_idle_connections_from_a_shutdown() {
+    let conf = "worker_processes 1; events {} http { access_log off; keepalive_timeout 600s; \
+                server { listen 127.0.0.1:0; location / { return 200 other; } \
+                location /protected { keepalive_min_timeout 600s; return 200 protected; } } }";
+    let mut server = Server::start(BINARY, conf);
+    let mut protected = Client::connect(server.addr(0));
+    assert_eq!(protected.get("/protected").text(), "protected");
+    let mut other = Client::connect(server.addr(0));
+    assert_eq!(other.get("/").text(), "other");
+    server.signal(Signal::QUIT);
+    other.expect_end();
+    let last = protected.get("/");
+    assert_eq!((last.text().as_str(), last.field("Connection")), ("other", Some("close")));
+    protected.expect_end();
+    assert!(server.wait_until_ended(Deadline::default()).success());
+}
+
 #[test]
 fn worker_shutdown_timeout_ends_an_old_worker() {
     let main = "worker_shutdown_timeout 300ms;";
