@@ -551,7 +551,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
         }
     }
     let Some(listen) = listen.filter(|listen| request.conn.is_served_at(listen)) else {
-        // A reload has removed the address, or changed its use of TLS: no server may serve the request.
+        // A reload has removed the address, or changed its protocols: no server may serve the request.
         request.host = host;
         return Err(444);
     };

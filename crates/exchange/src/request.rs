@@ -79,7 +79,9 @@ pub struct ConnInfo {
     pub peer: Address,
     /// The address that the client connected to.
     pub local: Address,
-    /// The PROXY protocol's header before the first request (`listen … proxy_protocol`).
+    /// Whether the listening address expects a header of the PROXY protocol (`listen … proxy_protocol`).
+    pub is_proxied: bool,
+    /// The PROXY protocol's header before the first request, if it names a client.
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
     /// Whether the listening address uses TLS (`listen … ssl`).
     pub is_tls: bool,
@@ -93,9 +95,10 @@ impl ConnInfo {
         if self.secured.get().is_some() { "https" } else { "http" }
     }
 
-    /// Whether this address serves the connection: a reload may have changed its use of TLS.
+    /// Whether this address serves the connection: a reload may have changed its use of TLS or of the PROXY protocol.
     pub fn is_served_at(&self, listen: &Listen) -> bool {
         listen.is_tls(&self.local) == self.is_tls
+            && listen.expects_proxy_protocol(&self.local) == self.is_proxied
     }
 }
 

@@ -44,7 +44,7 @@ impl Entrance {
         listens.get(self.index.get().1)
     }
 
-    /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its use of TLS.
+    /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its protocols.
     pub(crate) fn serves(&self, generation: &Generation, info: &ConnInfo) -> bool {
         self.listen(generation).is_some_and(|listen| info.is_served_at(listen))
     }

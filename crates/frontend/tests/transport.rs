@@ -282,6 +282,7 @@ fn send_request(server: &str, asked: &Asked<'_>) -> (Got, After) {
             client: RefCell::new(None),
             peer: here.clone(),
             local: here,
+            is_proxied: false,
             proxy: OnceCell::new(),
             is_tls: false,
             secured: OnceCell::new(),

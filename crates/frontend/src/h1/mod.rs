@@ -76,8 +76,7 @@ struct KeepaliveTimeouts {
 /// Serves a connection until its end.
 pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
     let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
-    let expects_proxy_protocol = connection.expects_proxy_protocol();
-    if expects_proxy_protocol && !Box::pin(connection.read_proxy_header()).await {
+    if connection.info.is_proxied && !Box::pin(connection.read_proxy_header()).await {
         return connection.end();
     }
     if connection.info.is_tls {
@@ -132,7 +131,9 @@ impl Connection {
         if !is_same_machine(&peer, &local) {
             wire.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
         }
-        let is_tls = entrance.listen(&generation).is_some_and(|listen| listen.is_tls(&local));
+        let listen = entrance.listen(&generation);
+        let is_tls = listen.is_some_and(|listen| listen.is_tls(&local));
+        let is_proxied = listen.is_some_and(|listen| listen.expects_proxy_protocol(&local));
         let info = Rc::new(ConnInfo {
             thread: Rc::clone(&thread),
             number: thread.shared.next_connection(),
@@ -141,6 +142,7 @@ impl Connection {
             requests: Cell::new(0),
             opened: rt::now(),
             client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
+            is_proxied,
             proxy: OnceCell::new(),
             is_tls,
             secured: OnceCell::new(),

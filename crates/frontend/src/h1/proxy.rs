@@ -9,12 +9,6 @@ use exchange::capacity::Waits;
 use telemetry::{ForLog, Level, Reason};
 
 impl Connection {
-    /// Whether a PROXY protocol header must precede the first request.
-    pub(super) fn expects_proxy_protocol(&self) -> bool {
-        let listen = self.entrance.listen(&self.generation);
-        listen.is_some_and(|listen| listen.expects_proxy_protocol(&self.info.local))
-    }
-
     /// Reads the header; `false` if it is missing or invalid, so that the connection must end. It may arrive in pieces of any size,
     /// but completely within `client_header_timeout`.
     pub(super) async fn read_proxy_header(&mut self) -> bool {

@@ -221,6 +221,7 @@ impl HandshakeContext<'_> {
             peer: self.info.peer.clone(),
             local: self.info.local.clone(),
             proxy: self.info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
+            is_proxied: self.info.is_proxied,
             is_tls: true,
             secured: OnceCell::from(Secured::hello(hello)),
         });

@@ -171,6 +171,7 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
         client: RefCell::new(Some(Rc::new(client))),
         peer: info.peer.clone(),
         local: info.local.clone(),
+        is_proxied: info.is_proxied,
         proxy: info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
         is_tls: info.is_tls,
         secured: info.secured.get().cloned().map_or_else(OnceCell::new, OnceCell::from),

@@ -1,4 +1,4 @@
-//! Connections of both protocols at an address that a reload in place removes, or switches to TLS.
+//! Connections of both protocols at an address that a reload in place removes, or switches to TLS or the PROXY protocol.
 
 use std::net::TcpStream;
 
@@ -8,8 +8,8 @@ use crate::common::{ours_only, serve_with};
 use testkit::wait::DEFAULT_LIMIT;
 use testkit::{Client, Content, Deadline};
 
-/// Otherwise the next request would be served by another server of the file, whose address it is not, or in clear text by
-/// a server that requires TLS.
+/// Otherwise the next request would be served by another server of the file, whose address it is not, in clear text by a
+/// server that requires TLS, or with the address of a proxy instead of its client's.
 #[test]
 fn a_reload_closes_connections_to_a_removed_or_switched_address() {
     if !ours_only("nginx closes the connections of its old workers") {
@@ -26,7 +26,8 @@ fn a_reload_closes_connections_to_a_removed_or_switched_address() {
     let plain = "server { listen 127.0.0.2:0; root html; location = / { return 200 second; } }";
     let switched = "server { listen 127.0.0.2:0 ssl; ssl_certificate a.pem; ssl_certificate_key a.key; \
                     location / { return 200 secret; } }";
-    for second in ["", switched] {
+    let proxied = "server { listen 127.0.0.2:0 proxy_protocol; location / { return 200 proxied; } }";
+    for second in ["", switched, proxied] {
         let mut server =
             serve_with(&conf(plain), |builder| files(builder, "a", &own).file("html/large.bin", large));
         let address = server.addr(1).clone();

@@ -46,6 +46,7 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
         requests: Cell::new(1),
         opened: rt::now(),
         client: RefCell::new(None),
+        is_proxied: false,
         proxy: OnceCell::new(),
         is_tls: false,
         secured: OnceCell::new(),
