@@ -48,6 +48,8 @@ pub struct Secured {
     pub client: Option<Box<ClientCertificate>>,
     /// The verification result, if the server verifies certificates and the client sent one.
     pub verdict: Option<Result<(), Distrust>>,
+    /// Number of the configuration version of the verification.
+    pub config_version: u64,
     /// The progress of the handshake, for a connection with early data, which is served before the handshake ends.
     pub early: Option<Progress>,
 }
@@ -87,6 +89,7 @@ impl Secured {
         client: VerifyClient,
         trust: Option<&Trust>,
         refused: Option<Distrust>,
+        config_version: u64,
     ) -> Rc<Secured> {
         let seen = handshaken.take_seen();
         handshaken.with_session(|session| {
@@ -109,6 +112,7 @@ impl Secured {
                 client: own
                     .map(|der| Box::new(ClientCertificate { der: der.to_vec(), parsed: OnceCell::new() })),
                 verdict,
+                config_version,
                 early: session.may_respond_early().then(|| handshaken.progress()),
             })
         })

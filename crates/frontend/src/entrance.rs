@@ -46,7 +46,10 @@ impl Entrance {
 
     /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its protocols.
     pub(crate) fn serves(&self, generation: &Generation, info: &ConnInfo) -> bool {
-        self.listen(generation).is_some_and(|listen| info.is_served_at(listen))
+        // As in nginx, client certificates are verified again, in a new handshake: the CA or the CRL may be another one.
+        let verified = info.secured.get().filter(|secured| secured.verdict.is_some());
+        let is_outdated = verified.is_some_and(|secured| secured.config_version != generation.number);
+        !is_outdated && self.listen(generation).is_some_and(|listen| info.is_served_at(listen))
     }
 
     /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.

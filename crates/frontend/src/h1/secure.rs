@@ -113,6 +113,7 @@ impl Connection {
             settings.client,
             settings.trust.as_deref(),
             refused,
+            self.generation.number,
         ));
         self.server = server;
     }
@@ -220,8 +221,8 @@ impl HandshakeContext<'_> {
             client: RefCell::default(),
             peer: self.info.peer.clone(),
             local: self.info.local.clone(),
-            proxy: self.info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
             is_proxied: self.info.is_proxied,
+            proxy: self.info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
             is_tls: true,
             secured: OnceCell::from(Secured::hello(hello)),
         });

@@ -7,13 +7,24 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::tls::{Authority, BOTH, body, connect, files, get, one, status, text, to_end};
+use crate::common::tls::{Authority, BOTH, Tls, body, connect, files, get, one, status, text, to_end};
 use crate::common::{BINARY, serve_with};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{HandshakeKind, version};
 use testkit::{Client, Deadline, Server, Setup};
+
+/// Reads a response up to the last bytes of its body.
+fn read_until(tls: &mut Tls, end: &[u8]) {
+    let mut response = Vec::new();
+    while !response.ends_with(end) {
+        let mut piece = [0; 1000];
+        let count = tls.read(&mut piece).expect("more");
+        assert_ne!(count, 0, "{}", text(&response));
+        response.extend_from_slice(&piece[..count]);
+    }
+}
 
 #[test]
 fn files_are_served_over_both_tls_versions_with_keep_alive() {
@@ -28,14 +39,7 @@ fn files_are_served_over_both_tls_versions_with_keep_alive() {
         let mut tls = connect(&server, &clients, "a.test");
         for _ in 0..3 {
             tls.write_all(b"GET /v HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("it is sent");
-            let expected = format!("https on {name} a.test");
-            let mut response = Vec::new();
-            while !response.ends_with(expected.as_bytes()) {
-                let mut piece = [0; 1000];
-                let count = tls.read(&mut piece).expect("more");
-                assert_ne!(count, 0, "{}", text(&response));
-                response.extend_from_slice(&piece[..count]);
-            }
+            read_until(&mut tls, format!("https on {name} a.test").as_bytes());
         }
     }
     common::assert_no_errors(&server);
@@ -124,6 +128,30 @@ fn client_certificates_are_verified_as_configured() {
             _ => assert_eq!(text(body(&trusted)), "NONE "),
         }
     }
+}
+
+/// As in nginx, whose old workers close their connections: the new configuration may have another CA or CRL.
+#[test]
+fn a_reload_closes_connections_of_verified_clients() {
+    let (authority, other) = (Authority::new("root"), Authority::new("other"));
+    let own = authority.server("a.test");
+    let client = authority.issue("client", ExtendedKeyUsagePurpose::ClientAuth);
+    let conf = one("ssl_verify_client on; ssl_client_certificate root.pem; return 200 $ssl_client_verify;");
+    let mut server = serve_with(&conf, |builder| {
+        files(builder, "a", &own).text("conf/root.pem", &authority.pem).text("conf/other.pem", &other.pem)
+    });
+    let mut tls = connect(&server, &authority.clients(BOTH, Some(&client)), "a.test");
+    let request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    tls.write_all(request).expect("it is sent");
+    read_until(&mut tls, b"SUCCESS");
+    server.rewrite_conf(&conf.replace("root.pem", "other.pem"));
+    server.reload();
+    server.wait_for_log("in place", Deadline::default());
+    // The server may have closed the connection already.
+    let _ = tls.write_all(request);
+    let mut response = Vec::new();
+    let _ = tls.read_to_end(&mut response);
+    assert!(response.is_empty(), "{}", text(&response));
 }
 
 #[test]
