@@ -4,10 +4,12 @@
 
 use std::cell::Cell;
 
+use http::request::Policy;
+
 use exchange::config::ServerId;
 use exchange::request::{Address, ConnInfo, Generation};
 use exchange::settings::listen::{Listen, ListenAddr, is_wildcard_for};
-use exchange::tls;
+use exchange::{effect, tls};
 
 /// State shared by the connections of one listening socket: one object per socket and thread.
 #[derive(Debug)]
@@ -60,5 +62,23 @@ impl Entrance {
             Some(secured) => tls::server_of(secured.name.as_deref(), listen, &info.local).0,
             None => listen.lookup(&info.local).0,
         }
+    }
+
+    /// Returns the policy for requests with this value of `Host`, if their server accepts other names of fields than the server with
+    /// the default policy.
+    pub(crate) fn named_policy(
+        &self,
+        generation: &Generation,
+        local: &Address,
+        host: &[u8],
+        default: Policy,
+    ) -> Option<Policy> {
+        let config = &generation.config;
+        let name = str::from_utf8(http::host::validate(host).ok()?.name.of(host)).ok()?;
+        let (server, true) = tls::server_of(Some(name), self.listen(generation)?, local) else { return None };
+        let own = effect::policy(&config.location(config.server(server).root).scope.core);
+        let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
+        let named = Policy { ignore_invalid_headers, underscores_in_headers, ..default };
+        (named != default).then_some(named)
     }
 }

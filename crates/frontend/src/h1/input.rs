@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::request::{Policy, Progress};
+use http::request::Progress;
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
@@ -25,7 +25,7 @@ use crate::wire::Wire;
 use exchange::capacity::Waits;
 use exchange::request::Request;
 use exchange::transport::Received;
-use exchange::{course, effect, marks, tls};
+use exchange::{course, effect, marks};
 use telemetry::{ForLog, Level, Reason};
 
 /// Bytes that were received and not yet used.
@@ -106,7 +106,12 @@ impl Connection {
         // The server that the section names may accept the names that the default server ignores.
         if let Ok(Progress::Complete { .. }) = parsed
             && request.head.first_ignored().is_some()
-            && let Some(policy) = self.named_policy(request, policy)
+            && let Some(policy) = self.entrance.named_policy(
+                &request.generation,
+                &request.conn.local,
+                request.head.host_text().of(self.input.bytes()),
+                policy,
+            )
         {
             request.head.clear();
             parsed = http::request::parse(&mut request.head, self.input.bytes(), &policy);
@@ -123,19 +128,6 @@ impl Connection {
                 Some(Received::Refused(error.status().code()))
             }
         }
-    }
-
-    /// Returns the policy of the server that a parsed header section names, if that server accepts other names of fields than the
-    /// default server with this policy.
-    fn named_policy(&self, request: &Request, policy: Policy) -> Option<Policy> {
-        let config = &request.generation.config;
-        let listen = self.entrance.listen(&request.generation)?;
-        let host = str::from_utf8(request.head.host()?.name.of(self.input.bytes())).ok()?;
-        let (server, true) = tls::server_of(Some(host), listen, &request.conn.local) else { return None };
-        let own = effect::policy(&config.location(config.server(server).root).scope.core);
-        let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
-        let named = Policy { ignore_invalid_headers, underscores_in_headers, ..policy };
-        (named != policy).then_some(named)
     }
 
     /// Reads the remaining part of a header section.

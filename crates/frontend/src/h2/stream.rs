@@ -64,7 +64,9 @@ pub(super) fn begin(
     let mut request = thread.take_request(&generation, &conn, server);
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
-    let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy);
+    // The server that the authority names may accept the names that the default server drops.
+    let choose = |host: &[u8]| entrance.named_policy(&generation, &info.local, host, policy);
+    let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy).choosing(&choose);
     let (decoded, never_indexed) = shared.with(|state| {
         let decoded = state.session.decode(block, input, |name, value| reader.field(name, value));
         (decoded, state.session.take_never_indexed())
@@ -107,16 +109,17 @@ pub(super) fn begin(
         let line = line.of(request.bytes()).for_log();
         request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
     }
-    let (received, reset) = match finished {
-        Ok(()) => (Received::Head, None),
-        Err(fault) => {
-            let message = fault.message();
-            request.log(Level::Info, format_args!("{message} while reading client request headers"));
-            let is_malformed = matches!(fault, HeadFault::Malformed(_));
-            (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
-        }
-    };
+    let (received, reset) = verdict(&request, finished);
     Ok(Some(DecodedRequest { stream, request, received, reset }))
+}
+
+/// Returns whether the header section is valid, and the error code to end the stream with. Logs the reason of a refusal.
+fn verdict(request: &Request, finished: Result<(), HeadFault>) -> (Received, Option<ErrorCode>) {
+    let Err(fault) = finished else { return (Received::Head, None) };
+    let message = fault.message();
+    request.log(Level::Info, format_args!("{message} while reading client request headers"));
+    let is_malformed = matches!(fault, HeadFault::Malformed(_));
+    (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
 }
 
 /// Opens the stream of a request. `length` is the announced length of its body; if `ends` is true, no body follows.

@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::Span;
 use crate::bytes::{find_any_control, is_token};
-use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
+use crate::request::{ChoosePolicy, Composer, Head, Method, ParseError, Policy, Version};
 
 /// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,16 +107,15 @@ impl Scratch {
 }
 
 /// Receives the fields of one request.
-#[derive(Debug)]
 pub struct HeadReader<'a> {
     scratch: &'a mut Scratch,
     state: State<'a>,
     policy: &'a Policy,
+    choose: Option<ChoosePolicy<'a>>,
     /// Number of bytes of all fields.
     size: usize,
 }
 
-#[derive(Debug)]
 enum State<'a> {
     /// Pseudo-header fields may follow.
     Pseudo(&'a mut Head, &'a mut Vec<u8>),
@@ -134,7 +133,13 @@ impl<'a> HeadReader<'a> {
         policy: &'a Policy,
     ) -> HeadReader<'a> {
         scratch.clear();
-        HeadReader { scratch, state: State::Pseudo(head, buf), policy, size: 0 }
+        HeadReader { scratch, state: State::Pseudo(head, buf), policy, choose: None, size: 0 }
+    }
+
+    /// Sets the function that returns the policy for the authority of the request.
+    #[must_use]
+    pub fn choosing(self, choose: ChoosePolicy<'a>) -> HeadReader<'a> {
+        HeadReader { choose: Some(choose), ..self }
     }
 
     /// Returns the number of bytes of names and values so far.
@@ -214,8 +219,9 @@ impl<'a> HeadReader<'a> {
             return malformed(Malformed::Path);
         }
         let line = (method, target);
-        let mut composer =
+        let composer =
             Composer::begin(head, buf, self.policy, Version::Http2, line).map_err(HeadFault::Refused)?;
+        let mut composer = composer.choosing(self.choose);
         if let Some(authority) = scratch.text(scratch.authority) {
             composer.field(b"host", authority).map_err(HeadFault::Refused)?;
         }

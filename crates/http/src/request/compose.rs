@@ -9,12 +9,16 @@ use crate::Span;
 use crate::bytes::{find_control, find_target_end, trim_ows};
 
 /// Fills a head part by part. The bytes are appended to a buffer, which the spans of the head refer to.
-#[derive(Debug)]
 pub struct Composer<'a> {
     head: &'a mut Head,
     buf: &'a mut Vec<u8>,
-    policy: &'a Policy,
+    policy: Policy,
+    choose: Option<ChoosePolicy<'a>>,
 }
+
+/// Function that returns the policy for a value of `Host`, unless that is the default policy. The policies may differ only in the
+/// names of fields that they drop.
+pub type ChoosePolicy<'a> = &'a dyn Fn(&[u8]) -> Option<Policy>;
 
 impl<'a> Composer<'a> {
     /// Begins with the parts of an HTTP/1 request line, which later versions send as pseudo-header fields. `head` must be new or
@@ -25,7 +29,7 @@ impl<'a> Composer<'a> {
     pub fn begin(
         head: &'a mut Head,
         buf: &'a mut Vec<u8>,
-        policy: &'a Policy,
+        policy: &Policy,
         version: Version,
         (method, target): (&[u8], &[u8]),
     ) -> Result<Self, ParseError> {
@@ -46,7 +50,12 @@ impl<'a> Composer<'a> {
         let base = head.target_span.start as usize;
         (head.target, head.path) = super::target::classify(head.method, target, base)?;
         head.phase = Phase::Fields;
-        Ok(Self { head, buf, policy })
+        Ok(Self { head, buf, policy: *policy, choose: None })
+    }
+
+    /// Sets the function that replaces the policy. It is called at the first name that a policy may drop, after `Host`.
+    pub(crate) fn choosing(self, choose: Option<ChoosePolicy<'a>>) -> Self {
+        Self { choose, ..self }
     }
 
     /// Adds a field; a separate authority is added as the field `Host`.
@@ -58,6 +67,12 @@ impl<'a> Composer<'a> {
             return Err(ParseError::EmptyName);
         }
         let seen = name_classes(name).ok_or(ParseError::InvalidByteInName)?;
+        if seen != 0
+            && let Some(host) = self.head.get(self.buf, HeaderId::Host)
+            && let Some(choose) = self.choose.take()
+        {
+            self.policy = choose(host).unwrap_or(self.policy);
+        }
         let value = trim_ows(value);
         if find_control(value, 0) != value.len() {
             return Err(ParseError::InvalidByteInValue);
@@ -69,8 +84,8 @@ impl<'a> Composer<'a> {
             return Err(ParseError::HeadTooLong);
         }
         let (name, value) = (append(self.buf, name), append(self.buf, value));
-        add_field(self.head, self.buf, Field { name, value, id: HeaderId::Other }, seen, self.policy)?;
-        check_count(self.head, self.policy)
+        add_field(self.head, self.buf, Field { name, value, id: HeaderId::Other }, seen, &self.policy)?;
+        check_count(self.head, &self.policy)
     }
 
     /// Ends the head. `has_body` is whether a body follows; its length is unknown without `Content-Length`.
@@ -78,11 +93,11 @@ impl<'a> Composer<'a> {
     /// # Errors
     /// The errors of [`parse`](super::parse) for a complete head. Later versions have no transfer codings (RFC 9113 section 8.2.2).
     pub fn finish(self, has_body: bool) -> Result<(), ParseError> {
-        let Self { head, buf, policy } = self;
+        let Self { head, buf, policy, .. } = self;
         if head.field(HeaderId::TransferEncoding).is_some() {
             return Err(ParseError::UnknownTransferEncoding);
         }
-        finish(head, buf, policy)?;
+        finish(head, buf, &policy)?;
         if has_body && head.body == BodyLength::None {
             head.body = BodyLength::Unknown;
         }

@@ -13,7 +13,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use compose::Composer;
+pub use compose::{ChoosePolicy, Composer};
 pub use error::ParseError;
 pub use header_id::HeaderId;
 pub use method::Method;

@@ -4,6 +4,7 @@
 //! nginx refuses most of these and tolerates some; the table marks those, and the run against nginx skips them. Paths
 //! that would leave the root are in `serve/paths.rs`.
 
+use crate::common::http2::{self, END, HEADERS, WHOLE, block};
 use crate::common::{client, one_server, ours_only, refused, serve};
 use testkit::{Client, Server};
 
@@ -312,7 +313,7 @@ fn http_strict_refuses_requests_that_nginx_tolerates() {
 #[test]
 fn names_of_fields_are_accepted_by_the_server_that_the_request_names() {
     let server = serve(
-        "events {} http { access_log off;
+        "events {} http { access_log off; http2 on;
          server { listen 127.0.0.1:0; return 200 [$http_x_y]; }
          server { listen 127.0.0.1:0; server_name underscores; underscores_in_headers on; return 200 [$http_x_y]; } }",
     );
@@ -322,5 +323,12 @@ fn names_of_fields_are_accepted_by_the_server_that_the_request_names() {
     {
         client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nX_Y: 1\r\n\r\n"));
         assert_eq!(client.response().text(), wanted, "{target} {host}");
+    }
+    let mut streams = http2::connect(&server);
+    for (host, wanted) in [("a", "[]"), ("underscores:80", "[1]"), ("b", "[]")] {
+        let stream = streams.next_stream();
+        let line = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", host)];
+        streams.frame(HEADERS, WHOLE | END, stream, &block(&[&line[..], &[("x_y", "1")]].concat()));
+        assert_eq!(streams.response(stream).text(), wanted, "HTTP/2 {host}");
     }
 }
