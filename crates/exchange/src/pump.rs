@@ -238,8 +238,9 @@ impl<T: Transport> Pump<'_, T> {
         request.is_body_consumed = true;
         if !incoming.is_complete() {
             request.keepalive = false;
-            // The upstream has responded before it received the complete request.
-            if Rc::strong_count(&incoming) > 1 {
+            // The upstream has responded before it received the complete request. Bytes received earlier are lost with
+            // the feed, and the next ones must not follow the gap.
+            if Rc::strong_count(&incoming) > 1 && !incoming.has_earlier() {
                 transport.continue_feeding(request, &incoming);
             }
         }

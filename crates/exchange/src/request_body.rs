@@ -49,6 +49,7 @@ impl<R> Feed<R> {
     pub async fn feed_held(&mut self) -> Result<(), BodyAborted> {
         let Some(mut held) = self.held.take() else { return Ok(()) };
         held.seal();
+        self.incoming.set_has_earlier(true);
         let mut taken = 0;
         while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
             self.incoming.add_source(piece);
@@ -56,6 +57,7 @@ impl<R> Feed<R> {
                 self.incoming.consumed().await;
             }
         }
+        self.incoming.set_has_earlier(false);
         Ok(())
     }
 }

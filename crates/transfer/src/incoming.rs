@@ -20,6 +20,8 @@ pub struct IncomingBody {
     taker: Cell<Option<Waker>>,
     producer: Cell<Option<Waker>>,
     received: Cell<u64>,
+    /// Whether bytes that were received earlier precede the next ones of the transport.
+    has_earlier: Cell<bool>,
     /// The source of the remaining bytes after the transport's reader has ended.
     source: RefCell<Option<Box<dyn PieceSource>>>,
     /// Whether bytes were consumed already, so that a further reader would get only a part.
@@ -176,6 +178,16 @@ impl IncomingBody {
     /// Whether the start of the body was consumed already.
     pub fn is_started(&self) -> bool {
         self.is_started.get()
+    }
+
+    /// Sets whether bytes that were received earlier precede the next ones of the transport.
+    pub fn set_has_earlier(&self, has_earlier: bool) {
+        self.has_earlier.set(has_earlier);
+    }
+
+    /// Whether bytes that were received earlier precede the next ones of the transport.
+    pub fn has_earlier(&self) -> bool {
+        self.has_earlier.get()
     }
 
     /// Marks the end of the body.

@@ -61,6 +61,7 @@ impl StreamTransport {
                     let inbox = self.stream.inbox.borrow();
                     let rest = (inbox.held > 0 || !inbox.is_complete()).then_some(());
                     let most = size_max(request);
+                    self.earlier = body.byte_count();
                     return Ok(Some(Box::new(Feed { held: Some(body), rest, most, ..Feed::of(core) })));
                 }
                 Err(failure) => Err(failure),
@@ -155,11 +156,11 @@ impl StreamTransport {
             let bytes = piece.bytes().len();
             incoming.count(bytes as u64);
             incoming.add_source(piece);
+            // Before the wait, which the response may end. A slow upstream slows down its client, because no further piece is read.
+            body.consumed(bytes);
             if !incoming.has_space() {
                 incoming.consumed().await;
             }
-            // Only after the handler has taken the bytes: a slow upstream slows down its client.
-            body.consumed(bytes);
         }
         Ok(())
     }
@@ -170,10 +171,11 @@ impl StreamTransport {
         self.body_from(received, timeout, size_max(request))
     }
 
-    /// Returns the body after the first `received` bytes.
+    /// Returns the body after the first `received` bytes of its feed.
     fn body_from(&self, received: u64, timeout: Duration, most: u64) -> StreamBodyRemainder {
         let (shared, stream) = (Rc::clone(&self.shared), Rc::clone(&self.stream));
-        StreamBodyRemainder { shared, stream, timer: Timer::new(), timeout, most, total: received }
+        let total = self.earlier + received;
+        StreamBodyRemainder { shared, stream, timer: Timer::new(), timeout, most, total }
     }
 
     /// Sends a 100 response to a client that expects it.

@@ -184,7 +184,7 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
 /// Runs a request until its end.
 pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: DecodedRequest) {
     let DecodedRequest { stream, mut request, received, reset } = decoded;
-    let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new() };
+    let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new(), earlier: 0 };
     let after = pump::run(&mut transport, &mut request, received).await;
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.

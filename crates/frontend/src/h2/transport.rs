@@ -36,6 +36,8 @@ pub(super) struct StreamTransport {
     pub(super) entrance: Rc<Entrance>,
     /// Timer for the body, then for the response.
     pub(super) timer: Timer,
+    /// Number of bytes of the body that were received before its feed.
+    pub(super) earlier: u64,
 }
 
 impl Transport for StreamTransport {

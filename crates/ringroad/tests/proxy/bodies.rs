@@ -37,6 +37,8 @@ http {
     location /hidden/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; proxy_hide_header X-Secret;
        proxy_pass_header X-Pad; proxy_buffering off; location /hidden/read/ { proxy_buffering on;
        proxy_pass http://@ORIGIN@; } }
+    location /early/ { proxy_pass http://@ORIGIN@; proxy_buffering off; proxy_read_timeout 2s;
+       client_body_temp_path @TEMP@; client_body_buffer_size 6m; client_max_body_size 16m; }
     location /full/ { proxy_pass http://@ORIGIN@; client_body_temp_path @TEMP@; @WHOLE@ }
     location /whole/ { client_body_temp_path @TEMP@; client_max_body_size 4m; proxy_pass http://@ORIGIN@;
        location /whole/mirrored/ { mirror /mirror; proxy_pass http://@ORIGIN@; }
@@ -55,6 +57,11 @@ fn start(origin: &Origin) -> Server {
 /// `/full/` has its temporary files in this directory.
 fn start_with(origin: &Origin, folder: &str, whole: &str) -> Server {
     Setup::new(CONF).origin(origin).value("TEMP", folder).value("WHOLE", whole).start(BINARY)
+}
+
+fn start_with_http2(origin: &Origin, folder: &str) -> Server {
+    let conf = CONF.replacen("http {", "http { http2 on;", 1);
+    Setup::new(&conf).origin(origin).value("TEMP", folder).value("WHOLE", "").start(BINARY)
 }
 
 fn upload(client: &mut Client, target: &str, body: &[u8]) -> testkit::Response {
@@ -134,14 +141,46 @@ fn an_http2_upload_continues_if_the_temporary_file_system_is_full() {
     let Some(disk) = Filesystem::new(4) else { return };
     disk.fill(300 << 10);
     let origin = Origin::start(|request| Reply::text(&request.body));
-    let conf = CONF.replacen("http {", "http { http2 on;", 1);
-    let folder = disk.path().display().to_string();
-    let server = Setup::new(&conf).origin(&origin).value("TEMP", &folder).value("WHOLE", "").start(BINARY);
+    let server = start_with_http2(&origin, &disk.path().display().to_string());
     // The client has sent the complete body when the file fails: bytes buffered in the server are not lost.
     let body = Content::new(4, 900_000).bytes(0..900_000);
     let got = common::http2::connect(&server).post("/full/", &[("content-length", "900000")], &body);
     assert_eq!(got.status, 200, "{}", got.text());
     assert!(got.body == body, "{} bytes", got.body.len());
+}
+
+/// The bytes that were received before the file failed count too.
+#[test]
+fn an_http2_upload_without_a_file_is_limited_in_total() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start_with_http2(&origin, "/proc/none");
+    // More than client_body_buffer_size precedes the failure, so less than client_max_body_size follows it.
+    let body = Content::new(4, (1 << 20) + 8192).bytes(0..(1 << 20) + 8192);
+    assert_eq!(common::http2::connect(&server).post("/full/", &[], &body).status, 413);
+}
+
+/// Otherwise the upstream would get the start and the end of a body without its middle.
+#[test]
+fn an_early_response_to_an_http2_upload_without_a_file_leaves_no_gap() {
+    let gate = Gate::new();
+    let body = Content::new(4, 6_500_000).bytes(0..6_500_000);
+    let (released, expected) = (gate.clone(), body.clone());
+    let origin = Origin::raw(move |connection| {
+        let Some(mut request) = connection.read_head() else { return };
+        connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n");
+        // Until then most of the body waits in the server: it does not fit into the buffers of the sockets.
+        connection.pass(&released);
+        let is_complete = connection.read_body(&mut request);
+        assert!(!is_complete || request.body == expected, "{} bytes", request.body.len());
+        connection.send("0\r\n\r\n");
+    });
+    let server = start_with_http2(&origin, "/proc/none");
+    let mut client = common::http2::connect(&server);
+    let stream = client.begin("POST", "/early/", &[], false);
+    client.body(stream, &body);
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status > 0));
+    gate.open();
+    client.response(stream);
 }
 
 /// Where the complete body is needed: it is buffered in memory up to a megabyte, and a longer one is refused.
