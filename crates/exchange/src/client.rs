@@ -15,7 +15,8 @@ pub trait Client {
     /// Returns the number of response bytes that can be sent without waiting.
     fn send_space(&self) -> u64;
 
-    /// Sends an interim response. A closed connection is not reported here.
+    /// Sends an interim response, which may be omitted if the client does not read. A closed connection is not reported
+    /// here.
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
 
     /// Returns the trailer section of the request (RFC 9110 section 6.5), once the body has ended. Protocols without

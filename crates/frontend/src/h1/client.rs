@@ -28,6 +28,10 @@ impl Client for Http1Client {
             let _ = http::response::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");
+        // It is optional (RFC 9110 section 15.2). A client that does not read must not make the upstream wait.
+        if self.0.send_space() < head.len() as u64 {
+            return Box::pin(std::future::ready(()));
+        }
         let sending = self.0.send(Segments::from(head));
         Box::pin(async move {
             let _ = sending.await;

@@ -145,6 +145,29 @@ fn early_hints_are_passed_on_where_configured() {
     assert_eq!(client.head().status, 200);
 }
 
+/// Interim responses are optional: the upstream does not wait for a client that does not read them.
+#[test]
+fn early_hints_do_not_wait_for_a_client_that_does_not_read() {
+    const HINTS: usize = 60;
+    let origin = Origin::start(|_| {
+        let link = "x".repeat(3000);
+        (0..HINTS).fold(Reply::text("final"), |reply, _| reply.interim(103, &[("Link", link.as_str())]))
+    });
+    let text = common::one_server(
+        "",
+        "location / { early_hints 1; proxy_read_timeout 10s; proxy_pass http://@ORIGIN@; }",
+    );
+    let narrow = text.replacen("listen 127.0.0.1:0", "listen 127.0.0.1:0 sndbuf=16k", 1);
+    let server = Setup::new(&narrow).origin(&origin).start(BINARY);
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let log = server.wait_for_access_log(1, Deadline::default());
+    assert!(log.contains("\" 200 "), "{log}");
+    let heads = heads(&mut client);
+    assert!(heads.len() <= HINTS, "{}", heads.len());
+    assert_eq!(heads.last().map(|head| head.status), Some(200));
+}
+
 #[test]
 fn connection_fields_are_not_passed_on() {
     let origin = Origin::start(|_| {
