@@ -82,7 +82,10 @@ pub(crate) async fn serve(start: Start) -> Wire {
     let limits = limits(&thread, &entrance, &info);
     let generation = thread.generation();
     let core = core_of(&entrance, &generation, &info);
-    let (send_timeout, keepalive_timeout) = (core.sending.send_timeout, core.keepalive.keepalive_timeout);
+    let (send_timeout, keepalive) = (core.sending.send_timeout, &core.keepalive);
+    let keepalive_timeout = keepalive.keepalive_timeout;
+    let lingers = keepalive.lingering_close != LingeringClose::Off;
+    let lingering = lingers.then_some((keepalive.lingering_time, keepalive.lingering_timeout));
     let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
     // A connection must not hold a configuration that was replaced.
     drop(generation);
@@ -108,6 +111,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         batches: 0,
         received: 0,
         receive_max,
+        lingering,
         was_held_up: false,
         waker: poll_fn(|context| Poll::Ready(context.waker().clone())).await,
     };
@@ -173,6 +177,8 @@ struct Connection {
     received: u64,
     /// Maximum of `received` (`http2_recv_buffer_size`).
     receive_max: u64,
+    /// `lingering_time` and `lingering_timeout`, unless `lingering_close` is `off`. A reload may remove the server of the connection.
+    lingering: Option<(Duration, Duration)>,
     /// Whether the client had not accepted the ready frames at the last check.
     was_held_up: bool,
     /// Waker of this task.
@@ -450,13 +456,8 @@ impl Connection {
 
     /// Performs a lingering close, so that a TCP reset does not discard the GOAWAY frame before the client has read it.
     async fn linger(&mut self) {
-        let generation = self.shared.thread.generation();
-        let keepalive = &core_of(&self.entrance, &generation, &self.info).keepalive;
-        if keepalive.lingering_close == LingeringClose::Off {
-            return;
-        }
+        let Some((lingering_time, lingering_timeout)) = self.lingering else { return };
         self.wire.shutdown_write();
-        let (lingering_time, lingering_timeout) = (keepalive.lingering_time, keepalive.lingering_timeout);
         let until = rt::now() + lingering_time;
         while rt::now() < until {
             self.timer.set((rt::now() + lingering_timeout).min(until));
