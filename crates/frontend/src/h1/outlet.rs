@@ -463,7 +463,6 @@ mod tests {
 
     /// At a rate of ten bytes per second, the bytes of the first second are sent immediately. The others are sent one by one when
     /// due.
-    /// due.
     #[test]
     fn a_rate_limit_splits_sends_but_not_chunks() {
         let write = async |outlet: &mut dyn Outlet| {

@@ -137,7 +137,6 @@ impl Connection {
 }
 
 /// Whether a broken body must end in a reset: the client would treat an orderly end of the connection as the end of the body.
-/// body.
 pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
     let response = &request.response;
     !matches!(error, BodyError::Send(_)) && !response.chunked && response.content_length.is_none()
