@@ -1,4 +1,4 @@
-//! Results of requests by the zones of `limit_req` and `limit_conn`, for status pages.
+//! Numbers of requests that each zone of `limit_req` and `limit_conn` passed, delayed or rejected, for status pages.
 
 use std::any::Any;
 

@@ -75,15 +75,15 @@ fn all_directives_of_the_core_exist() {
 #[test]
 fn load_module_of_a_builtin_or_unused_module_is_reported_and_ignored() {
     for (path, expected) in [
-        ("modules/ngx_http_realip_module.so", "what it holds is built in"),
-        ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
-        ("modules/ngx_http_brotli_static_module.so", "what it holds is built in"),
-        ("modules/ngx_http_headers_more_filter_module.so", "what it holds is built in"),
-        ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "no directive of it is used"),
-        ("modules/ngx_http_image_filter_module.so", "no directive of it is used"),
-        ("modules/ngx_stream_module.so", "no directive of it is used"),
-        ("modules/ngx_http_echo_module.so", "no directive of it is used"),
-        ("whatever", "no directive of it is used"),
+        ("modules/ngx_http_realip_module.so", "its directives are built in"),
+        ("modules/ngx_http_brotli_filter_module.so", "its directives are built in"),
+        ("modules/ngx_http_brotli_static_module.so", "its directives are built in"),
+        ("modules/ngx_http_headers_more_filter_module.so", "its directives are built in"),
+        ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "none of its directives is used"),
+        ("modules/ngx_http_image_filter_module.so", "none of its directives is used"),
+        ("modules/ngx_stream_module.so", "none of its directives is used"),
+        ("modules/ngx_http_echo_module.so", "none of its directives is used"),
+        ("whatever", "none of its directives is used"),
     ] {
         let found = warnings(&format!("\nload_module {path}; http {{ server {{ root /x; }} }}"));
         assert_eq!(found, [format!("\"{path}\" is not loaded, {expected} in /conf/nginx.conf:2")]);

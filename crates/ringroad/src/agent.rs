@@ -94,7 +94,7 @@ impl MasterLink {
                 Some(_) => {}
                 None if Instant::now() < deadline => return Err(HostExited),
                 None => {
-                    self.log(Level::Warn, "acme: workers take long to confirm a change");
+                    self.log(Level::Warn, "acme: workers have not confirmed a challenge or certificate yet");
                     return Ok(());
                 }
             }

@@ -188,7 +188,7 @@ impl Executor {
         }
     }
 
-    /// Makes tasks ready that yielded or that other threads woke.
+    /// Adds tasks that yielded, and tasks that other threads woke, to the ready tasks.
     pub(crate) fn take_woken(&self) {
         let mut woken = self.woken.borrow_mut();
         self.remote.take(&mut woken);

@@ -42,7 +42,7 @@ const TIMES: Metric = Metric::histogram(
 const IN_FLIGHT: Metric = Metric::gauge(
     "disk_in_flight",
     "operations",
-    "Operations on files that were submitted and are not completed.",
+    "Operations on files in flight: submitted, but not yet completed.",
 )
 .labelled(&[DEVICE]);
 

@@ -11,14 +11,14 @@ use crate::metric::{Label, Metric, Page};
 const RELOADS: Metric = Metric::counter(
     "config_reloads_total",
     "reloads",
-    "Reloads of the configuration since the start of the master process, by way.",
+    "Reloads of the configuration since the start of the master process, by outcome.",
 )
 .labelled(&[Label {
     name: "way",
     values: &[
-        ("in_place", "the worker process took the configuration and kept its connections"),
-        ("replacement", "a new worker process took it, and the old one finished its requests"),
-        ("refused", "it was wrong, or no worker could serve it: the one before stays in force"),
+        ("in_place", "the worker process applied the configuration and kept its connections"),
+        ("replacement", "a new worker process started with it, and the old one finished its requests"),
+        ("refused", "it was invalid, or no worker could use it: the previous one stays in force"),
     ],
 }]);
 

@@ -120,14 +120,14 @@ const REFUSED: Series = STAPLING_FETCHES.after(
         values: &[
             (
                 "worker_connections",
-                "an idle, silent or half received one was closed to make room for another client",
+                "a connection without a complete request was closed to make room for another client",
             ),
-            ("descriptors", "the same where the process has no descriptors left"),
+            ("descriptors", "the same, because the process had no free descriptors"),
             (
                 "buffers",
-                "a request that stalls was closed, since `buffer_pool` had no room for received bytes",
+                "the connection of a stalled request was closed, since `buffer_pool` had no free buffer",
             ),
-            ("upstream", "`worker_connections` left no place for a connection to an upstream"),
+            ("upstream", "`worker_connections` allowed no further connection to an upstream"),
         ],
     }]),
 );

@@ -176,11 +176,11 @@ const FIRST_BYTE: Metric = Metric::histogram(
 .labelled(&[SERVER, LOCATION]);
 
 const RECEIVED: Metric =
-    Metric::counter("http_received_bytes_total", "bytes", "Bytes of requests, header sections and bodies.")
+    Metric::counter("http_received_bytes_total", "bytes", "Bytes of requests: header sections and bodies.")
         .labelled(&[SERVER, LOCATION]);
 
 const SENT: Metric =
-    Metric::counter("http_sent_bytes_total", "bytes", "Bytes of responses, header sections and bodies.")
+    Metric::counter("http_sent_bytes_total", "bytes", "Bytes of responses: header sections and bodies.")
         .labelled(&[SERVER, LOCATION]);
 
 /// Responses from files. The values of the label are in the order of the methods, four engines for each method.

@@ -11,7 +11,7 @@ use crate::metric::{Cells, Metric, Page, Series};
 
 const TURN: Metric = Metric::histogram(
     "loop_turn_seconds",
-    "Time from one wait of a thread for the kernel to the next: all its other connections wait for so long.",
+    "Time between two waits of a thread for the kernel. During this time all its other connections wait.",
 );
 
 const ENTRIES: Series = Series::first(Metric::counter(
@@ -23,7 +23,7 @@ const ENTRIES: Series = Series::first(Metric::counter(
 const OPERATIONS: Series = ENTRIES.after(Metric::counter(
     "engine_operations_total",
     "operations",
-    "Operations given to the engines, for sockets and for files.",
+    "Operations submitted to the engines, on sockets and on files.",
 ));
 
 const QUEUED: Series = OPERATIONS.after(Metric::counter(

@@ -121,14 +121,14 @@ fn has_avx2() -> bool {
     text.lines().find(|line| line.starts_with("flags")).is_some_and(|line| line.contains(" avx2"))
 }
 
-/// Computes the instructions of each piece from a callgrind profile
-/// (<https://valgrind.org/docs/manual/cl-format.html>): the difference between the longer and the shorter call.
+/// Computes the instructions of one run of each measured function from a callgrind profile
+/// (<https://valgrind.org/docs/manual/cl-format.html>). `more` runs a function `REPETITIONS` times more often than `fewer`.
 ///
 /// ```text
 /// fn=(12) instructions::fewer
-/// cfn=(14) instructions::pieces::cache_key      a name stands where it occurs first, then only its number
+/// cfn=(14) instructions::pieces::cache_key      the name is written at its first use, later only its number
 /// calls=1 180
-/// 42 1234567                                    where the call is, and what it took with all below it
+/// 42 1234567                                    the line of the call, and its cost with all functions that it calls
 /// ```
 fn instructions(profile: &str) -> Counts {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();

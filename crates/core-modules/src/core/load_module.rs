@@ -58,9 +58,9 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn(format_args!("{count} modules are not loaded, each is built in or not used: {names}"));
         }
         _ if is_built_in(cx.modules, &module) => {
-            cx.warn(format_args!("\"{path}\" is not loaded, what it holds is built in"));
+            cx.warn(format_args!("\"{path}\" is not loaded, its directives are built in"));
         }
-        _ => cx.warn(format_args!("\"{path}\" is not loaded, no directive of it is used")),
+        _ => cx.warn(format_args!("\"{path}\" is not loaded, none of its directives is used")),
     }
     Ok(())
 }

@@ -93,7 +93,7 @@ pub fn examine(
     let read = resolver.main_block(&tree.statements);
     let mut faults = resolver.faults.take().unwrap_or_default();
     faults.errors.extend(read.err());
-    // Missing parts are reported along with other errors, unless those explain them.
+    // Undefined names are reported in addition to other errors, unless one of these explains them.
     match faults.errors.is_empty() {
         true => faults.errors.extend(resolver.finish().err()),
         false => {

@@ -379,7 +379,7 @@ impl Connection {
     /// Advances the end of a connection by one step.
     fn advance_end(&mut self) -> ControlFlow<Stop> {
         let thread = &self.shared.thread;
-        // While new connections are accepted, each serves a request, as in HTTP/1. Otherwise clients would reconnect in vain.
+        // A leaving server still accepts connections; each serves one request, as in HTTP/1, so that reconnects succeed.
         let is_leaving = if self.is_first { thread.is_draining() } else { thread.is_leaving() };
         let is_to_end = self.shared.is_ending.get() || is_leaving;
         if self.end == End::Open && is_to_end {

@@ -72,7 +72,7 @@ impl Pass {
         }
     }
 
-    /// Returns the prefix of the path that the URI replaces.
+    /// Returns the path of the location, the prefix that the URI of the address replaces.
     pub(crate) fn location(&self) -> &str {
         &self.location
     }

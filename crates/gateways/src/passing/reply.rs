@@ -136,7 +136,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     Step::Done
 }
 
-/// Whether an empty response had a framing whose end is known now, so that its client needs a length.
+/// Whether an empty response needs `Content-Length: 0`: its status allows a body, and the upstream sent no length.
 fn is_empty(request: &Request) -> bool {
     let has_framing = request.method != Method::Head && !matches!(request.response.status, 101 | 204 | 304);
     has_framing && request.response.content_length.is_none()

@@ -97,7 +97,7 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
         )));
     }
     let reader = database::read(Bytes::of(bytes))
-        .map_err(|error| cx.error(format_args!("\"{shown}\" is no MaxMind database: {error}")))?;
+        .map_err(|error| cx.error(format_args!("\"{shown}\" is not a MaxMind database: {error}")))?;
     let (mut interval, mut variables) = (0, Vec::new());
     for row in cx.statement.rows() {
         let row = row?;

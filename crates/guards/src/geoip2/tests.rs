@@ -156,7 +156,7 @@ fn load(http: &str) -> Result<Loaded, Error> {
 #[test]
 fn wrong_blocks_are_refused_with_their_line() {
     for (http, expected) in [
-        ("geoip2 bad.mmdb { }", "\"/prefix/bad.mmdb\" is no MaxMind database: "),
+        ("geoip2 bad.mmdb { }", "\"/prefix/bad.mmdb\" is not a MaxMind database: "),
         ("geoip2 none.mmdb { }", "open() \"/prefix/none.mmdb\" failed (2: No such file or directory)"),
         ("geoip2 a.mmdb { }\ngeoip2 /prefix/a.mmdb { }", "Duplicate GeoIP2 mmdb - /prefix/a.mmdb"),
         ("geoip2 a.mmdb {\nauto_reload; }", "invalid number of arguments for auto_reload"),

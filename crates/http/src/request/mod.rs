@@ -110,7 +110,7 @@ pub struct Policy {
 
 /// One buffer of `large_client_header_buffers 4 8k`, nginx's default: the maximum length of a line.
 pub const LINE_MAX_DEFAULT: u32 = 8 * 1024;
-/// All buffers of `large_client_header_buffers 4 8k`, and the preceding `client_header_buffer_size 1k`.
+/// Maximum length of the head: nginx's `large_client_header_buffers 4 8k` plus `client_header_buffer_size 1k`.
 pub const HEAD_MAX_DEFAULT: u32 = 33 * 1024;
 /// nginx's default of `max_headers`; a browser sends about twenty.
 pub const FIELDS_MAX_DEFAULT: u16 = 1000;

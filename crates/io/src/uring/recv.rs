@@ -135,7 +135,7 @@ impl RecvRing {
         assert!(self.fill <= usize::from(self.entries), "the kernel has a place for each buffer");
     }
 
-    /// Takes the buffer with the number of a completion out of its slot.
+    /// Takes the buffer with the buffer ID of a completion out of its slot.
     pub(super) fn take(&mut self, bid: u16) -> Option<Buf> {
         let place = bid & !LARGE_BID;
         let buf = self.held.get_mut(usize::from(place))?.take();

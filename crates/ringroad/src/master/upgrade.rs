@@ -147,9 +147,7 @@ impl Master {
             self.cycle.log.notice("start worker processes");
             self.phase = Phase::Running;
         } else {
-            self.cycle
-                .log
-                .notice("the configuration is not read again while a new binary runs beside this one");
+            self.cycle.log.notice("the configuration is not reloaded while a new binary is running");
         }
     }
 

@@ -271,7 +271,7 @@ impl Outcome<'_> {
             true => "old body",
             false => "new body",
         };
-        let origin = if self.asked > 0 { "origin asked" } else { "origin not asked" };
+        let origin = if self.asked > 0 { "origin contacted" } else { "origin not contacted" };
         format!("{}, {body}, {origin}{age}", self.response.status)
     }
 }

@@ -88,6 +88,6 @@ fn report(cases: &[Case], columns: &[(&str, Vec<Option<String>>)]) -> String {
     let right =
         |results: &Vec<Option<String>>| results.iter().filter(|wrong| wrong.is_none()).count().to_string();
     let counts: Vec<String> = columns.iter().map(|(_, results)| right(results)).collect();
-    let _ = writeln!(out, "| **as asked for, of {}** | | {} |", cases.len(), counts.join(" | "));
+    let _ = writeln!(out, "| **as expected, of {}** | | {} |", cases.len(), counts.join(" | "));
     out
 }

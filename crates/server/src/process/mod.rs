@@ -282,7 +282,7 @@ impl Worker {
         Some(self.events.take_turned()).filter(|&number| number > 0)
     }
 
-    /// Continues in these log files.
+    /// Makes all threads write to these reopened log files.
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), StartError> {
         let resources = Resources { logs, ..Resources::default() };
         for (orders, part) in self.orders.iter().zip(split(resources, self.orders.len())?) {

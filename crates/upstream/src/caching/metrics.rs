@@ -244,7 +244,7 @@ const DEGRADED: Row = own(
     Metric::gauge(
         "cache_degraded",
         "1",
-        "1 while the cache could not be opened, or its disk takes no entries.",
+        "1 while the cache stores nothing, because it could not be opened or its disk failed.",
     ),
     |numbers, out| out.push(u64::from(numbers.stats.is_none_or(|stats| stats.is_pass_through))),
 );
@@ -275,7 +275,7 @@ const BYTES_MAX: Row =
     });
 
 const MEMORY: Row =
-    own(Metric::gauge("cache_memory_bytes", "bytes", "Bytes of entries kept in memory."), |numbers, out| {
+    own(Metric::gauge("cache_memory_bytes", "bytes", "Bytes of entries stored in memory."), |numbers, out| {
         store(numbers, out, |stats| [stats.memory_bytes])
     });
 
@@ -292,13 +292,13 @@ const MEASURED: Row = own(
     Metric::gauge(
         "cache_measured",
         "1",
-        "1 when the sizes of all entries are known; until then max_size admits no entries.",
+        "1 when the sizes of all entries are known; until then a cache with max_size stores nothing.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.is_measured.into()]),
 );
 
 const OWNER: Row = own(
-    Metric::gauge("cache_owner", "1", "1 when this process fills the directory; 0 while another one does."),
+    Metric::gauge("cache_owner", "1", "1 if this process owns the directory, 0 if another process owns it."),
     |numbers, out| store(numbers, out, |stats| [stats.is_owner.into()]),
 );
 

@@ -414,8 +414,8 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// Whether a range starts beyond nginx's `proxy_cache_max_range_offset`, so that fetching all bytes before it is not worth it.
-    /// The range is passed on unchanged, and its response is not stored.
+    /// Whether a range starts beyond `proxy_cache_max_range_offset`. As in nginx, the bytes before it are then not fetched: the
+    /// field `Range` is passed on unchanged, and the response is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
         let start =
             self.conf.max_range_offset.and_then(|most| Some((most, requested_range::start(request)?)));

@@ -87,7 +87,7 @@ pub struct Cookie {
 /// Lifetime of the cookie in browsers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expires {
-    /// The maximum time in 32 bits.
+    /// `max`: 31 December 2037, as in nginx.
     Max,
     /// After N seconds.
     After(i64),

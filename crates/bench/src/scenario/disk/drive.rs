@@ -68,7 +68,7 @@ struct InFlight {
     submitted: Instant,
 }
 
-/// Executes the share of one worker. The CPU time is that of the process and not part of the result.
+/// Executes one worker's share of a job. The result has no CPU time: the caller measures that of the process.
 ///
 /// # Errors
 /// Returns a message if the kernel or the device rejects an operation.

@@ -12,7 +12,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
 
-/// Time that fio may need beside the duration of its job.
+/// Time that fio may need in addition to the duration of its job.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the job in fio's syntax; `None` if fio has no such engine.

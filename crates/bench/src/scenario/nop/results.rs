@@ -92,7 +92,7 @@ fn as_write_up(measurements: Measurements<'_>) -> Table {
     measurements.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
 }
 
-/// Returns the rates by batch size, and the engine's share of the bare ring's rate.
+/// Returns the rates by batch size, and the ratio of the engine's rate to that of the bare ring.
 fn by_batch(measurements: Measurements<'_>, options: &NopOptions) -> Table {
     // The columns identify the subjects; a row only adds its batch size.
     let without_batch = |labels: Labels| labels.into_iter().filter(|(name, _)| *name != "batch").collect();

@@ -55,7 +55,7 @@ enum Test {
 pub enum FilterError {
     /// The text or the number of its terms is above the limit.
     TooLong,
-    /// A term without a key and a value.
+    /// A term that does not have the form `KEY=VALUE`.
     Form(String),
     /// An unknown key.
     Key(String),
