@@ -440,6 +440,7 @@ fn warn_of_escape(core: &Core, cx: &mut Cx<'_>) {
     if let FoundBy::Prefix(prefix) = &core.found_by
         && !prefix.ends_with('/')
         && cx.arg(0).ends_with('/')
+        && cx.arg(0) != "/"
         && !core.files.opening.beneath
     {
         cx.warn(format_args!(

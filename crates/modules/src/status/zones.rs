@@ -218,11 +218,10 @@ mod tests {
 
     #[test]
     fn excess_zones_are_counted_with_a_zone_of_the_same_name() {
-        let found = names(
-            "metrics_zones 2;
-             server { server_name other; location /a { metrics; allow all; status_zone other; } location /b { } }",
-        );
-        assert_eq!(found, ["other|", "other|other", "other|other"]);
+        let text = "metrics_zones 2;
+            server { server_name other; location /a { metrics; allow all; status_zone other; } location /b { } }";
+        assert_eq!(names(text), ["other|", "other|other", "other|other"]);
+        assert_eq!(loaded(text).http.of::<StatusZones>().all().len(), 2);
     }
 
     #[test]

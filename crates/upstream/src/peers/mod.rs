@@ -562,7 +562,7 @@ pub struct Pick {
     id: PeerId,
     /// Time of the choice.
     since: Instant,
-    /// Time in ms from the choice to the header section of the response.
+    /// Time in ms from the choice to the header section of the response; only for `least_time`.
     header_ms: Option<u64>,
     /// Session of the response, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
