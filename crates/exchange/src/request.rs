@@ -230,6 +230,9 @@ impl Shared {
 /// nginx's limit on internal redirects; more of them mean a loop.
 pub const REDIRECTS_MAX: u32 = 10;
 
+/// Size in bytes of the smallest buffer for bodies.
+const BODY_BUFFER_MIN: usize = 64 << 10;
+
 impl Request {
     /// Returns a request that has not been read yet.
     pub fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
@@ -448,7 +451,9 @@ impl Request {
         }
         self.release_buffer();
         let until = rt::now() + self.scope().core.sending.send_timeout;
-        match rt::select(rt::buffer(bytes, 0), rt::sleep_until(until)).await {
+        // The queue is served in order. A wait for a smaller buffer, which only header sections release, would hold up all
+        // bodies.
+        match rt::select(rt::buffer(bytes.max(BODY_BUFFER_MIN), 0), rt::sleep_until(until)).await {
             Either::Left(buf) => Some(buf),
             Either::Right(()) => None,
         }

@@ -85,10 +85,15 @@ impl Backlog {
 
     /// Drops an operation.
     pub(crate) fn remove(&mut self, id: OpHandle) {
-        for (_, queue) in &mut self.queues {
-            queue.retain(|(queued, _)| *queued != id);
+        let found = self.queues.iter().enumerate().find_map(|(place, (_, queue))| {
+            Some((place, queue.iter().position(|(queued, _)| *queued == id)?))
+        });
+        let Some((place, index)) = found else { return };
+        let queue = &mut self.queues[place].1;
+        drop(queue.remove(index));
+        if queue.is_empty() {
+            drop(self.queues.remove(place));
         }
-        self.queues.retain(|(_, queue)| !queue.is_empty());
     }
 
     fn place(&self, device: Option<DeviceId>) -> Option<usize> {

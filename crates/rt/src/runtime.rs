@@ -3,11 +3,11 @@
 //! ```text
 //!   +-> poll the future of block_on, if woken
 //!   |   poll ready tasks, up to a budget
-//!   |   submit pending closes, grant buffers to waiting tasks
+//!   |   submit pending closes, and operations that were queued because the engine was full
+//!   |   grant buffers to waiting tasks
 //!   |   one turn of the engine: without waiting / until the next timer / without limit
 //!   |   read the clock
 //!   |   record completions, which wakes tasks
-//!   |   submit operations that were queued because the engine was full
 //!   |   fire timers
 //!   +-- make tasks ready that other threads woke or that yielded
 //! ```

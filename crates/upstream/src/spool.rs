@@ -423,7 +423,7 @@ impl Spooled {
         else {
             return None;
         };
-        let most = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX));
+        let most = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX).max(1));
         let (offset, most, via) = (*start, most.min(end - start) as u32, spool.via);
         Some(Box::pin(async move { file.read_piece(offset, most, device, via).await }))
     }

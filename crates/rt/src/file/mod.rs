@@ -219,7 +219,9 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Buf, Errno> {
-        let pooled = self.0.reactor.pool.get(most as usize);
+        // A buffer for bodies, however little is read: a lack of the smaller ones, which are for header sections, closes
+        // connections of other clients.
+        let pooled = self.0.reactor.pool.get((most as usize).max(OUTSIDE_BYTES as usize + 1));
         let buf = pooled.or_else(|| Buf::outside_pools(most.min(OUTSIDE_BYTES))).ok_or(Errno::NOMEM)?;
         let most = most.min(buf.capacity() as u32);
         match self.read_at(offset, most, buf, device, via).await {
