@@ -52,10 +52,11 @@ impl<R> Feed<R> {
         self.incoming.set_has_earlier(true);
         let mut taken = 0;
         while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
-            self.incoming.add_source(piece);
+            // Before the piece is added: after the last one nothing is ahead of the next bytes of the transport.
             if !self.incoming.has_space() {
                 self.incoming.consumed().await;
             }
+            self.incoming.add_source(piece);
         }
         self.incoming.set_has_earlier(false);
         Ok(())

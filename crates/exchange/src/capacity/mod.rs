@@ -152,7 +152,7 @@ impl Capacity {
 
     /// Wakes connections that wait for a request: all, or the idle ones only.
     pub fn wake(&self, wanted: impl Fn(Waits) -> bool) {
-        self.lists.wake(|kind| matches!(kind, Waits::First | Waits::Idle) && wanted(kind));
+        self.lists.wake(|kind| matches!(kind, Waits::First | Waits::Idle | Waits::Protected) && wanted(kind));
     }
 
     /// Whether an accept may return as many connections as the kernel has queued.

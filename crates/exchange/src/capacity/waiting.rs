@@ -21,6 +21,8 @@ pub enum Waits {
     First,
     /// For another request.
     Idle,
+    /// For another request, within `keepalive_min_timeout`: it is not closed to make room.
+    Protected,
     /// For input that is discarded after its response (lingering close).
     Lingering,
     /// For the remaining header section.
@@ -35,6 +37,7 @@ pub(super) enum Rank {
     Quiet,
     Head,
     Body,
+    Protected,
 }
 
 impl Waits {
@@ -43,6 +46,7 @@ impl Waits {
             Waits::First | Waits::Idle | Waits::Lingering => Rank::Quiet,
             Waits::Head => Rank::Head,
             Waits::Body => Rank::Body,
+            Waits::Protected => Rank::Protected,
         }
     }
 
@@ -51,7 +55,7 @@ impl Waits {
         match self {
             Waits::First => GRACE,
             Waits::Body => STALL,
-            Waits::Idle | Waits::Lingering | Waits::Head => Duration::ZERO,
+            Waits::Idle | Waits::Protected | Waits::Lingering | Waits::Head => Duration::ZERO,
         }
     }
 }
@@ -73,6 +77,7 @@ pub(super) struct Lists {
     quiet: RefCell<Recency<Wait>>,
     heads: RefCell<Recency<Wait>>,
     bodies: RefCell<Recency<Wait>>,
+    protected: RefCell<Recency<Wait>>,
 }
 
 struct Wait {
@@ -94,6 +99,7 @@ impl Lists {
             Rank::Quiet => &self.quiet,
             Rank::Head => &self.heads,
             Rank::Body => &self.bodies,
+            Rank::Protected => &self.protected,
         }
     }
 
@@ -140,7 +146,7 @@ impl Lists {
 
     /// Releases the memory of unused slots at the end of the lists.
     pub(super) fn trim(&self) {
-        for list in [&self.quiet, &self.heads, &self.bodies] {
+        for list in [&self.quiet, &self.heads, &self.bodies, &self.protected] {
             list.borrow_mut().trim();
         }
     }
@@ -150,10 +156,12 @@ impl Lists {
         self.quiet.borrow().count()
     }
 
-    /// Wakes connections of the first rank whose reason matches.
+    /// Wakes connections between two requests, or without a request, whose reason matches.
     pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
-        let list = self.quiet.borrow();
-        let waits = list.slots().map(|slot| &list[slot]).filter(|wait| wanted(wait.kind));
-        waits.filter_map(|wait| wait.timer.as_ref()).for_each(Timer::expire_now);
+        for list in [&self.quiet, &self.protected] {
+            let list = list.borrow();
+            let waits = list.slots().map(|slot| &list[slot]).filter(|wait| wanted(wait.kind));
+            waits.filter_map(|wait| wait.timer.as_ref()).for_each(Timer::expire_now);
+        }
     }
 }

@@ -190,11 +190,11 @@ impl Connection {
         loop {
             let is_protected = rt::now() < protected_until;
             self.timer.set(if is_protected { protected_until } else { end });
-            let waiting =
-                (!is_protected).then(|| self.thread.capacity.waits(kind, &self.timer, self.wire.fd()));
+            let kind = if is_protected { Waits::Protected } else { kind };
+            let waiting = self.thread.capacity.waits(kind, &self.timer, self.wire.fd());
             let received = receive_in_time(&mut self.wire, &self.timer).await;
-            let is_chosen = waiting.is_some_and(|waiting| waiting.is_chosen());
-            let may_stay = !is_chosen && !self.thread.is_draining() && rt::now() < end;
+            let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
+            drop(waiting);
             match received {
                 Ok(Ok(received)) => {
                     self.wire.set_multishot(true);
