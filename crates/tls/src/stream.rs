@@ -16,7 +16,7 @@ use crate::session::{Session, TlsError};
 
 /// Maximum number of encrypted bytes per send: three records and most of a fourth. A larger buffer would be in use for
 /// longer; the next send encrypts after this one has completed.
-const SEND_BYTES: usize = 64 << 10;
+pub const SEND_BYTES: usize = 64 << 10;
 
 /// A TLS connection.
 pub struct Stream {

@@ -109,6 +109,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         head_until: None,
         idle_since: None,
         batches: 0,
+        requests: 0,
         received: 0,
         receive_max,
         lingering,
@@ -173,6 +174,8 @@ struct Connection {
     idle_since: Option<Instant>,
     /// Number of sends since other connections got their turn.
     batches: u32,
+    /// Number of requests started since then.
+    requests: usize,
     /// Number of bytes received since then.
     received: u64,
     /// Maximum of `received` (`http2_recv_buffer_size`).
@@ -224,8 +227,11 @@ impl Connection {
     /// Receives and sends until the end of the connection.
     async fn run(&mut self) -> Stop {
         loop {
-            if self.batches == BATCHES_IN_A_ROW || self.received >= self.receive_max {
-                (self.batches, self.received) = (0, 0);
+            if self.batches >= BATCHES_IN_A_ROW
+                || self.received >= self.receive_max
+                || self.requests >= REQUESTS_IN_A_ROW
+            {
+                (self.batches, self.received, self.requests) = (0, 0, 0);
                 rt::yield_now().await;
             }
             // Before a further stream counts as processed: none is served after a reload has removed the address.
@@ -237,11 +243,10 @@ impl Connection {
             match handled {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => {
-                    // A client with many queued requests must not occupy the thread, nor wait long for the first response.
-                    if let Err(stop) = self.flush().await {
+                    // A client with many queued requests must not wait long for the first response.
+                    if let Err(stop) = self.begin_sending().await {
                         return stop;
                     }
-                    rt::yield_now().await;
                     continue;
                 }
                 Err(fault) => return Stop::Fault(fault),
@@ -267,9 +272,9 @@ impl Connection {
     }
 
     /// Processes the received bytes, event by event. A request runs when its header section is decoded, so that its response is
-    /// ready for the next send. Returns `Break` if other connections must get their turn before the remaining bytes.
+    /// ready for the next send. Returns `Break` if ready frames are to be sent, or other connections must get their turn, before the
+    /// remaining bytes.
     fn handle_input(&mut self) -> Result<ControlFlow<()>, Fault> {
-        let mut requests = 0;
         while !self.input.bytes().is_empty() {
             let shared = Rc::clone(&self.shared);
             let input = self.input.bytes();
@@ -286,8 +291,10 @@ impl Connection {
                     if let Some(decoded) = decoded {
                         self.begin(decoded);
                     }
-                    requests += 1;
-                    if requests == REQUESTS_IN_A_ROW {
+                    self.requests += 1;
+                    // Further responses would wait for the frames of this send.
+                    let is_due = self.in_flight.is_none() && self.shared.with(|state| state.is_full());
+                    if is_due || self.requests >= REQUESTS_IN_A_ROW {
                         return Ok(ControlFlow::Break(()));
                     }
                     continue;
@@ -488,6 +495,15 @@ impl Connection {
         poll_fn(|context| self.poll_send(context)).await
     }
 
+    /// Starts to send the ready frames. Waits only if a send is in flight and the frames of the next one are complete.
+    async fn begin_sending(&mut self) -> Result<(), Stop> {
+        poll_fn(|context| match self.poll_batch(context) {
+            Poll::Pending if !self.shared.with(|state| state.is_full()) => Poll::Ready(Ok(())),
+            polled => polled.map_ok(drop),
+        })
+        .await
+    }
+
     /// Waits for an event, and sends during the wait.
     async fn wait(&mut self) -> Result<Woken, Stop> {
         let is_idle = self.open_streams() == 0;
@@ -543,7 +559,7 @@ impl Connection {
         // `run` handles the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;
         let is_over = self.end == End::Last && self.in_flight.is_none() && self.open_streams() == 0;
-        if self.batches == BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
+        if self.batches >= BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
             return Poll::Ready(Ok(Woken::Streams));
         }
         if self.may_receive()
@@ -555,7 +571,7 @@ impl Connection {
                 Err(errno) => Err(Stop::Disconnected(errno)),
             });
         }
-        self.received = 0;
+        (self.received, self.requests) = (0, 0);
         self.shared.wait(context);
         self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
     }
@@ -619,29 +635,35 @@ impl Connection {
     /// Sends the ready frames in as few sends as possible; pending while a send is in flight.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         while self.batches < BATCHES_IN_A_ROW {
-            if self.in_flight.is_none() && !self.take_off()? {
+            if !ready!(self.poll_batch(context))? {
                 self.batches = 0;
-                return Poll::Ready(Ok(()));
+                break;
             }
-            let Connection { wire, in_flight: Some(data), .. } = self else { break };
-            let polled = wire.poll_send(context, data, false);
-            if polled.is_pending() {
-                self.batches = 0;
-            }
-            let Connection { wire, progress_timeout, send_timer, .. } = self;
-            ready!(
-                progress_timeout
-                    .follow(context, send_timer, polled, || wire.sent_progress())
-                    .map_err(Stop::from)
-            )?;
-            let data = self.in_flight.take().as_mut().and_then(Segments::take_vec);
-            if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
-                spare.clear();
-                self.spare = spare;
-            }
-            self.batches += 1;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Sends the frames in flight, or the ready frames of one send; returns whether there were any.
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+        if self.in_flight.is_none() && !self.take_off()? {
+            return Poll::Ready(Ok(false));
+        }
+        let Connection { wire, in_flight: Some(data), .. } = self else { return Poll::Ready(Ok(false)) };
+        let polled = wire.poll_send(context, data, false);
+        if polled.is_pending() {
+            self.batches = 0;
+        }
+        let Connection { wire, progress_timeout, send_timer, .. } = self;
+        ready!(
+            progress_timeout.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
+        )?;
+        let data = self.in_flight.take().as_mut().and_then(Segments::take_vec);
+        if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
+            spare.clear();
+            self.spare = spare;
+        }
+        self.batches += 1;
+        Poll::Ready(Ok(true))
     }
 
     /// Takes the ready frames to send; returns whether there are any.
@@ -682,7 +704,7 @@ impl From<SendError> for Stop {
     }
 }
 
-/// Maximum number of consecutive sends, of 64 KiB each; then other connections get their turn.
+/// Maximum number of consecutive sends, of about 64 KiB each; then other connections get their turn.
 const BATCHES_IN_A_ROW: u32 = 4;
 
 /// Maximum size in bytes of a direct send, if the engine would make the same call.

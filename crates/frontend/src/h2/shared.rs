@@ -22,6 +22,8 @@ use rt::local::Event;
 use crate::wire::WireHandle;
 use exchange::capacity::Window;
 use exchange::thread::Thread;
+use tls::session::RECORD_OVERHEAD;
+use tls::stream::SEND_BYTES;
 use transfer::incoming::BodyAborted;
 
 /// One connection.
@@ -54,8 +56,16 @@ pub(super) struct State {
     closed: Option<Errno>,
 }
 
-/// Maximum number of bytes of frames in one send: four TLS records.
-const BATCH_BYTES: usize = 64 << 10;
+/// Maximum number of bytes of frames in one send, which header sections may exceed. The frames, a few header sections and the
+/// overhead of four TLS records fit into the 64 KiB that are encrypted at once. A second send for the last bytes would cost nearly
+/// as much as a full one.
+const BATCH_BYTES: usize = 63 << 10;
+
+// A KeyUpdate message has about the size of the overhead of a record.
+const _: () = assert!(BATCH_BYTES + 6 * RECORD_OVERHEAD < SEND_BYTES);
+
+/// Minimum space in bytes for a DATA frame in a send: bodies are not divided into tiny frames to fill a send.
+const SPACE_MIN: usize = 1 << 10;
 
 /// Maximum number of bytes read ahead for all streams of a connection together, unless the minimum per stream exceeds it.
 const READ_AHEAD_ALL: usize = 512 << 10;
@@ -542,17 +552,32 @@ impl State {
         }
     }
 
+    /// Returns the number of bytes that still fit into the ready frames of one send.
+    fn space(&self) -> usize {
+        BATCH_BYTES.saturating_sub(self.out.len())
+    }
+
+    /// Whether the ready frames fill a send.
+    pub(super) fn is_full(&self) -> bool {
+        self.space() < SPACE_MIN
+    }
+
+    /// Returns the maximum payload in bytes of the next DATA frame of a stream. The client may permit longer frames, but other streams
+    /// wait for the end of each.
+    fn longest_frame(&self, stream: &Stream) -> usize {
+        stream.chunk_bytes.get().min(self.session.payload_max()).min(self.space())
+    }
+
     /// Creates frames from ready pieces, the most urgent first, up to the size of one send.
     pub(super) fn gather(&mut self) {
         // Only streams with data are in the scheduler; frames that need no window are queued directly.
-        while self.out.len() < BATCH_BYTES
+        while !self.is_full()
             && !self.session.is_closed_for_all()
             && let Some(id) = self.ready.pick()
         {
             let Some(stream) = self.session.get(id).map(Rc::clone) else { return };
             let mut outbox = stream.outbox.borrow_mut();
-            // The client may permit longer frames, but other streams wait for the end of each.
-            let longest = stream.chunk_bytes.get().min(self.session.payload_max());
+            let longest = self.longest_frame(&stream);
             let len = outbox.queued.min(self.session.sendable(id)).min(longest);
             let is_last = len == outbox.queued;
             let is_stalled = len == self.session.window(id);
@@ -670,5 +695,28 @@ impl Input {
     /// Creates the input from bytes that were received before.
     pub(super) fn of(bytes: Vec<u8>) -> Input {
         Input { held: (!bytes.is_empty()).then_some(Source::Vec(bytes)), start: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bodies that wait fill a send, and leave room for the overhead of encryption.
+    #[test]
+    fn the_frames_of_one_send_are_encrypted_at_once() {
+        let mut out = Vec::new();
+        let session = Session::new(Limits::default(), &mut out);
+        let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
+        for id in [1, 3, 5] {
+            let stream = Stream::new(id, Priority::default());
+            state.session.open(id, true, None, Rc::clone(&stream));
+            state.add(&stream, Segments::from(vec![b'x'; 30_000]), Some(Vec::new()));
+        }
+        state.gather();
+        assert!(state.is_full() && state.out.len() + 5 * RECORD_OVERHEAD <= SEND_BYTES);
+        state.out.clear();
+        state.gather();
+        assert_eq!(state.framed, 65_535, "the window of the connection");
     }
 }
