@@ -22,10 +22,12 @@ pub(super) fn write(request: &Request, core: &Core, out: &mut Vec<u8>) -> bool {
     response_head::with(request, core, |head| write_generated(&head, &mut fields));
     // The response to an HTTP/1 key, which the client did not send.
     let is_taken_over = request.response.status == 101;
-    response_head::each_other_field(&request.response, |name, value| {
-        if !(is_taken_over && name.eq_ignore_ascii_case(b"sec-websocket-accept")) {
-            fields.push(name, value);
-        }
+    response_head::each_other_field(&request.response, |name, value| match name {
+        // Most files have these two.
+        b"ETag" => fields.push_indexed(known::ETAG, value),
+        b"Accept-Ranges" => fields.push_indexed(known::ACCEPT_RANGES, value),
+        _ if is_taken_over && name.eq_ignore_ascii_case(b"sec-websocket-accept") => {}
+        _ => fields.push(name, value),
     });
     let is_valid = fields.is_valid;
     if !is_valid {

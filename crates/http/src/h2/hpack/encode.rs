@@ -57,12 +57,16 @@ pub fn push_request(
 
 /// Indices in the static table of the names that a server writes itself.
 pub mod known {
+    /// `accept-ranges`
+    pub const ACCEPT_RANGES: usize = 18;
     /// `content-length`
     pub const CONTENT_LENGTH: usize = 28;
     /// `content-type`
     pub const CONTENT_TYPE: usize = 31;
     /// `date`
     pub const DATE: usize = 33;
+    /// `etag`
+    pub const ETAG: usize = 34;
     /// `last-modified`
     pub const LAST_MODIFIED: usize = 44;
     /// `location`
@@ -229,22 +233,26 @@ impl Encoder {
                 continue;
             }
             let Some((field, end)) = Literal::read(block, at) else { return };
-            if first & NEVER != 0 {
-                push_name(out, NEVER, 4, &field, false);
-                push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);
-            } else {
+            if first & NEVER == 0 && self.may_keep(&field) {
                 self.push(&field, out);
+            } else if field.value.len() < HUFFMAN_MIN {
+                // The block has the field in its final form.
+                out.extend_from_slice(&block[at..end]);
+            } else {
+                push_name(out, first & NEVER, 4, &field, false);
+                push_text(out, field.value, true);
             }
             at = end;
         }
     }
 
+    /// Whether a field may be added to the table.
+    fn may_keep(&self, field: &Literal<'_>) -> bool {
+        !is_forgotten(field.index) && field.len() <= ENTRY_BYTES_MAX && self.table.max() > 0
+    }
+
+    /// Appends the index of a field in the table, or the field itself, which is then added to the table.
     fn push(&mut self, field: &Literal<'_>, out: &mut Vec<u8>) {
-        let is_kept = !is_forgotten(field.index) && field.len() <= ENTRY_BYTES_MAX;
-        if !is_kept || self.table.max() == 0 {
-            push_name(out, 0, 4, field, false);
-            return push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);
-        }
         let mark = field.mark();
         let mut newest_first = self.marks.iter().rev().enumerate();
         let is_it = |&(index, &other): &(usize, &u32)| other == mark && field.is(self.table.get(index));

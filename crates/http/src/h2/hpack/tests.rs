@@ -275,9 +275,11 @@ fn known_names_have_the_numbers_of_the_static_table() {
     use super::known;
     use super::table::STATIC;
     for (index, name) in [
+        (known::ACCEPT_RANGES, "accept-ranges"),
         (known::CONTENT_LENGTH, "content-length"),
         (known::CONTENT_TYPE, "content-type"),
         (known::DATE, "date"),
+        (known::ETAG, "etag"),
         (known::LAST_MODIFIED, "last-modified"),
         (known::LOCATION, "location"),
         (known::SERVER, "server"),
