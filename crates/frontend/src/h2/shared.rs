@@ -342,8 +342,10 @@ impl Shared {
         };
         if has_body {
             data.advance(head_len);
-            state.add(stream, data, Some(Vec::new()));
-            state.gather();
+            if !state.push_short_body(stream, &data) {
+                state.add(stream, data, Some(Vec::new()));
+                state.gather();
+            }
         }
         self.wake_driver();
         Ok((head_bytes, stream.outbox.borrow().is_done))
@@ -504,6 +506,21 @@ impl State {
         outbox.has_begun = true;
         outbox.is_done |= ends;
         head_bytes
+    }
+
+    /// Creates the only frame of a short body, without the outbox and the scheduler. Returns `false` if other streams have bytes to
+    /// send, or the frame does not fit into a window or into this send.
+    fn push_short_body(&mut self, stream: &Stream, data: &Segments) -> bool {
+        let len = data.len();
+        let is_possible =
+            self.ready.is_empty() && len <= self.longest_frame(stream).min(self.session.sendable(stream.id));
+        if is_possible {
+            self.session.push_data(stream.id, len, true, &mut self.out);
+            data.parts().for_each(|part| self.out.extend_from_slice(part.bytes()));
+            self.framed += len as u64;
+            stream.outbox.borrow_mut().is_done = true;
+        }
+        is_possible
     }
 
     /// Adds bytes to an outbox.
