@@ -167,7 +167,8 @@ impl<'a> HeadReader<'a> {
 
     /// Adds a pseudo-header field (RFC 9113 sections 8.3 and 8.3.1).
     fn pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeadFault> {
-        if !is_value(value) {
+        // The bytes of all values are checked together, in `begin`.
+        if has_blank_end(value) {
             return Err(HeadFault::Malformed(Malformed::Value));
         }
         let scratch = &mut *self.scratch;
@@ -194,6 +195,9 @@ impl<'a> HeadReader<'a> {
         let State::Pseudo(head, buf) = std::mem::replace(&mut self.state, failed) else { return Ok(()) };
         let scratch = &*self.scratch;
         let malformed = |malformed| Err(HeadFault::Malformed(malformed));
+        if has_line_end(&scratch.bytes) {
+            return malformed(Malformed::Value);
+        }
         let Some(method) = scratch.text(scratch.method) else { return malformed(Malformed::Missing) };
         let (path, scheme) = (scratch.text(scratch.path), scratch.text(scratch.scheme));
         let protocol = scratch.text(scratch.protocol);
@@ -315,9 +319,13 @@ fn is_name(name: &[u8]) -> bool {
 
 /// Whether a value is valid (RFC 9113 section 8.2.1): no NUL, CR or LF, and no white space at its ends.
 fn is_value(value: &[u8]) -> bool {
+    !has_blank_end(value) && !has_line_end(value)
+}
+
+/// Whether a value has a NUL, CR or LF.
+fn has_line_end(value: &[u8]) -> bool {
     // Most values have no control byte at all.
-    let ends_line = || memchr::memchr3(0, b'\r', b'\n', value).is_some();
-    !has_blank_end(value) && (find_any_control(value, 0) == value.len() || !ends_line())
+    find_any_control(value, 0) != value.len() && memchr::memchr3(0, b'\r', b'\n', value).is_some()
 }
 
 fn has_blank_end(value: &[u8]) -> bool {

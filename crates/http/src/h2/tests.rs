@@ -691,6 +691,9 @@ fn pseudo_fields_must_be_first_unique_and_known() {
         (vec![method, scheme, (":path", "*"), authority], malformed(Malformed::Path)),
         (vec![method, scheme, (":path", "http://here/"), authority], malformed(Malformed::Path)),
         (vec![(":method", "OPTIONS"), scheme, (":path", "*"), authority], Ok(())),
+        (vec![method, scheme, (":path", "/a "), authority], malformed(Malformed::Value)),
+        (vec![method, scheme, (":path", "/\r\n"), authority], malformed(Malformed::Value)),
+        (vec![method, scheme, path, (":authority", "here\0")], malformed(Malformed::Value)),
         (vec![method, (":scheme", ""), path, authority], malformed(Malformed::Scheme)),
         (vec![method, (":scheme", "1x"), path, authority], malformed(Malformed::Scheme)),
         (
