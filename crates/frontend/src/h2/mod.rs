@@ -102,7 +102,6 @@ pub(crate) async fn serve(start: Start) -> Wire {
         send_timer: Timer::new(),
         progress_timeout: ProgressTimeout::new(send_timeout),
         in_flight: None,
-        spare: Vec::new(),
         credited_at: rt::now(),
         end: End::Open,
         is_first: true,
@@ -160,8 +159,6 @@ struct Connection {
     progress_timeout: ProgressTimeout,
     /// Frames in flight.
     in_flight: Option<Segments>,
-    /// Memory of sent frames, for reuse.
-    spare: Vec<u8>,
     /// Time up to which the elapsed time was credited to the client.
     credited_at: Instant,
     /// Progress of ending the connection.
@@ -650,6 +647,12 @@ impl Connection {
         }
         let Connection { wire, in_flight: Some(data), .. } = self else { return Poll::Ready(Ok(false)) };
         let polled = wire.poll_send(context, data, false);
+        // Encrypted frames need no memory while they are in flight.
+        if data.is_empty()
+            && let Some(memory) = data.take_vec()
+        {
+            self.shared.recycle_frames(memory);
+        }
         if polled.is_pending() {
             self.batches = 0;
         }
@@ -657,32 +660,14 @@ impl Connection {
         ready!(
             progress_timeout.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
         )?;
-        let data = self.in_flight.take().as_mut().and_then(Segments::take_vec);
-        if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
-            spare.clear();
-            self.spare = spare;
-        }
+        self.in_flight = None;
         self.batches += 1;
         Poll::Ready(Ok(true))
     }
 
     /// Takes the ready frames to send; returns whether there are any.
     fn take_off(&mut self) -> Result<bool, Stop> {
-        let spare = &mut self.spare;
-        let out = self.shared.with(|state| {
-            state.gather();
-            if !state.out.is_empty() {
-                return std::mem::replace(&mut state.out, std::mem::take(spare));
-            }
-            // An idle connection retains no memory for frames.
-            if state.session.open_streams() == 0 {
-                (state.out, *spare) = (Vec::new(), Vec::new());
-            }
-            Vec::new()
-        });
-        if out.is_empty() {
-            return Ok(false);
-        }
+        let Some(out) = self.shared.take_frames() else { return Ok(false) };
         let thread = &self.shared.thread;
         // As for HTTP/1 responses: io_uring submits the sends of many connections with one system call.
         let is_sent_directly = thread.calls_directly && !thread.has_ring && out.len() <= SENT_DIRECTLY_MAX;
@@ -709,6 +694,3 @@ const BATCHES_IN_A_ROW: u32 = 4;
 
 /// Maximum size in bytes of a direct send, if the engine would make the same call.
 const SENT_DIRECTLY_MAX: usize = 64 << 10;
-
-/// Maximum size in bytes of the frame memory that is retained for reuse while there are requests.
-const SPARE_BYTES_MAX: usize = 256 << 10;

@@ -8,7 +8,7 @@
 //! ```
 //! Main types: [`Shared`], [`Stream`]. Every change of the ready frames wakes the driver.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -63,6 +63,9 @@ const BATCH_BYTES: usize = 63 << 10;
 
 // A KeyUpdate message has about the size of the overhead of a record.
 const _: () = assert!(BATCH_BYTES + 6 * RECORD_OVERHEAD < SEND_BYTES);
+
+/// Maximum capacity in bytes of the memory for frames that a thread retains.
+const FRAME_MEMORY_MAX: usize = 256 << 10;
 
 /// Minimum space in bytes for a DATA frame in a send: bodies are not divided into tiny frames to fill a send.
 const SPACE_MIN: usize = 1 << 10;
@@ -292,6 +295,35 @@ impl Shared {
         change(&mut self.state.borrow_mut())
     }
 
+    /// Borrows the state, with memory for frames.
+    fn framing(&self) -> RefMut<'_, State> {
+        let mut state = self.state.borrow_mut();
+        if state.out.capacity() == 0 {
+            state.out = self.thread.frames.take();
+        }
+        state
+    }
+
+    /// Takes the ready frames of one send; `None` if there are none.
+    pub(super) fn take_frames(&self) -> Option<Vec<u8>> {
+        let mut state = self.framing();
+        state.gather();
+        let frames = std::mem::take(&mut state.out);
+        if frames.is_empty() {
+            self.recycle_frames(frames);
+            return None;
+        }
+        Some(frames)
+    }
+
+    /// Retains the memory of frames for the next send of any connection.
+    pub(super) fn recycle_frames(&self, mut frames: Vec<u8>) {
+        frames.clear();
+        let held = self.thread.frames.take();
+        let is_better = (held.capacity()..=FRAME_MEMORY_MAX).contains(&frames.capacity());
+        self.thread.frames.set(if is_better { frames } else { held });
+    }
+
     /// Registers the driver, which waits for events.
     pub(super) fn wait(&self, context: &Context<'_>) {
         self.driver.set(Some(context.waker().clone()));
@@ -310,7 +342,7 @@ impl Shared {
     /// # Errors
     /// The client has disconnected.
     pub(super) fn send(&self, stream: &Stream, head: &[u8], ends: bool) -> Result<(), Errno> {
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *self.framing();
         state.check(stream)?;
         state.push_head(stream, head, ends);
         self.wake_driver();
@@ -328,7 +360,7 @@ impl Shared {
         head_len: usize,
         mut data: Segments,
     ) -> Result<(usize, bool), Errno> {
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *self.framing();
         state.check(stream)?;
         let has_body = data.len() > head_len;
         let first = data.parts().next().and_then(|part| part.bytes().get(..head_len));
@@ -356,7 +388,7 @@ impl Shared {
     /// # Errors
     /// The client has disconnected.
     pub(super) fn add(&self, stream: &Stream, data: Segments, end: Option<Vec<u8>>) -> Result<(), Errno> {
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *self.framing();
         state.check(stream)?;
         state.add(stream, data, end);
         state.gather();
