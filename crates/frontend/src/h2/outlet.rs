@@ -137,6 +137,10 @@ impl Outlet for Http2Outlet<'_> {
         false
     }
 
+    fn copies(&self) -> bool {
+        true
+    }
+
     fn chunk_bytes(&self) -> Option<u64> {
         Some(self.chunk_bytes)
     }

@@ -73,8 +73,7 @@ const SPACE_MIN: usize = 1 << 10;
 /// Maximum number of bytes read ahead for all streams of a connection together, unless the minimum per stream exceeds it.
 const READ_AHEAD_ALL: usize = 512 << 10;
 
-/// Minimum and maximum number of bytes read ahead for one stream. Two such pieces are in memory: one that waits for the client, and
-/// the next one.
+/// Minimum and maximum number of bytes read ahead for one stream.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 /// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is. It is reserved when the

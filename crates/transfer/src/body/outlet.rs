@@ -36,6 +36,12 @@ pub trait Outlet {
     /// encrypted.
     fn accepts_files(&self) -> bool;
 
+    /// Whether a flush only copies the added bytes, and their copy is sent later. Bytes that are read after the flush are
+    /// then in time, and still in the CPU cache when they are copied.
+    fn copies(&self) -> bool {
+        false
+    }
+
     /// Returns the number of bytes per read, if configured or rate-limited.
     fn chunk_bytes(&self) -> Option<u64>;
 

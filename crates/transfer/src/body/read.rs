@@ -36,8 +36,8 @@ pub async fn send(
     Box::pin(stream(outlet, body, via, chunks, chunk, buf)).await
 }
 
-/// Sends a chunk while the next one is read, up to the end of the range; while bodies take turns, strictly one after
-/// the other.
+/// Sends a chunk while the next one is read, up to the end of the range; while bodies take turns, and to an outlet that
+/// copies, strictly one after the other.
 async fn stream(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -60,10 +60,15 @@ async fn stream(
             continue;
         }
         let Some(next) = chunks.next() else { return Ok(outlet.flush(false).await?) };
-        // A slow client holds one chunk being sent and one chunk already read.
-        let (sent, read) = rt::join(outlet.flush(true), read_chunk(body, via, &next)).await;
-        sent?;
-        buf = read?;
+        if outlet.copies() {
+            outlet.flush(true).await?;
+            buf = read_chunk(body, via, &next).await?;
+        } else {
+            // A slow client holds one chunk being sent and one chunk already read.
+            let (sent, read) = rt::join(outlet.flush(true), read_chunk(body, via, &next)).await;
+            sent?;
+            buf = read?;
+        }
         chunk = next;
     }
 }
