@@ -1,4 +1,4 @@
-//! Lower bound for reads of uncached files: the server's engine, and for each request only the operations needed. A
+//! Lower bound for reads of uncached files: the server's engine, and for each request only the necessary operations. A
 //! kernel worker opens the path in the request line. The file is read bypassing the page cache and sent together with
 //! its header section in one send. Header fields are not parsed. `ringroad bench load` measures it like a server, which
 //! shows the cost of the kernel's part.

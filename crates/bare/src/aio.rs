@@ -8,7 +8,7 @@ use super::{Done, Load, Queue, QueueError, Transfer};
 
 /// A libaio context, its files and its buffers.
 pub struct AioQueue {
-    /// The first field, because its drop waits for operations in flight, so that the buffers outlive them.
+    /// The first field, so that it is dropped first: its drop waits for operations in flight, which use the buffers.
     context: Context,
     places: Places,
     /// One request per buffer slot; `staged` has the slots of added requests.
@@ -40,8 +40,8 @@ impl AioQueue {
         })
     }
 
-    /// Takes completed events from the memory shared with the kernel, without a system call; returns their number.
-    /// Other programs call io_getevents(2).
+    /// Appends completions to `done` without a system call, from the memory shared with the kernel; returns their
+    /// number. The usual way is io_getevents(2), which [`Queue::wait`] calls.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
         let before = done.len();
         done.append(&mut self.refused);

@@ -134,7 +134,7 @@ impl Ring {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
-    /// Stages entries and publishes them in one step; returns how many fitted into the queue.
+    /// Adds entries to the submission queue and makes them visible to the kernel in one step; returns how many fitted.
     pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;

@@ -134,11 +134,11 @@ pub trait Queue {
 /// The reason why a queue cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// io_uring_setup(2) refused.
+    /// io_uring_setup(2) failed.
     Ring(io::SetupError),
     /// The buffers or files could not be registered; for `ENOMEM` the usual cause is the limit on locked memory.
     Register(Errno),
-    /// io_setup(2) refused; `EAGAIN` means that `fs.aio-max-nr` is reached.
+    /// io_setup(2) failed; `EAGAIN` means that `fs.aio-max-nr` is reached.
     Aio(Errno),
     /// There is no memory for the buffers.
     Memory,

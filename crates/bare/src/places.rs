@@ -18,8 +18,7 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(load: Load) -> Result<Places, QueueError> {
         assert!(load.depth > 0 && load.block_bytes <= BLOCK_BYTES_MAX, "{load:?}");
-        // Sizes are rounded up to a class, and the total to complete chunks; one class gets at most three of four
-        // chunks.
+        // A pool has complete chunks only, and lends buffers of one class from at most three quarters of them.
         let pool = Pool::new((load.depth as usize + 1).div_ceil(3) * 4 * CHUNK_BYTES);
         let bufs: Option<Vec<Buf>> = (0..load.depth).map(|_| pool.get(load.block_bytes as usize)).collect();
         let mut bufs = bufs.ok_or(QueueError::Memory)?;

@@ -1,7 +1,8 @@
 //! An io_uring with minimal code around it: no table of operations, no receives, no fallbacks, and any set-up flags.
 //!
-//! The counterpart of [`crate::uring::Uring`] for comparisons in `bench nop` and `bench disk`. A ring with a kernel
-//! thread (`SQPOLL`) is polled, as its users do; only after [`LOOKING_MAX`] a system call waits for it.
+//! The counterpart of the server's io_uring engine (crate `io`) in the comparisons `bench nop` and `bench disk`. A wait
+//! for a ring with a kernel thread (`SQPOLL`) polls the queue, as usual for such rings, and makes a system call only
+//! after [`LOOKING_MAX`].
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,13 @@ use super::{Done, Load, Queue, QueueError, RingSetup, Transfer};
 
 /// Time for which a wait for an SQPOLL ring polls the queue before it makes a system call to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
-/// Time for which the drop of a queue waits for operations in flight; memory of those that remain is leaked.
+/// Time for which the drop of a queue waits for operations in flight. If some remain, the buffers are leaked.
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// An io_uring, its files and its buffers.
 pub struct RingQueue {
     ring: Ring,
-    /// `None` after they had to be leaked.
+    /// `None` after the buffers were leaked.
     places: Option<Places>,
     setup: RingSetup,
     /// Completions of one poll; a field so that its memory is reused.
@@ -54,9 +55,9 @@ impl RingQueue {
     /// The kernel's error.
     ///
     /// # Panics
-    /// When transfers are in flight.
+    /// When transfers are in flight, or `count` exceeds the number of entries.
     pub fn nops(&mut self, count: u32) -> Result<(), Errno> {
-        assert!(self.places().busy() == 0 && count <= self.setup.entries, "a queue of its own for no-ops");
+        assert!(self.places().busy() == 0 && count <= self.setup.entries, "an idle queue, enough entries");
         let mut pushed = 0;
         while pushed < count {
             let nops = (pushed..count).map(|number| opcode::Nop::new().build().user_data(number.into()));
@@ -105,7 +106,7 @@ impl RingQueue {
     }
 
     fn places(&mut self) -> &mut Places {
-        self.places.as_mut().expect("they are leaked in drop only")
+        self.places.as_mut().expect("only drop takes the buffers")
     }
 
     /// Submits the staged entries and waits for `min` completions, in the way that the ring's flags require.
@@ -198,7 +199,7 @@ impl Queue for RingQueue {
     }
 
     fn content(&self, place: u32) -> &[u8] {
-        let places = self.places.as_ref().expect("they are leaked in drop only");
+        let places = self.places.as_ref().expect("only drop takes the buffers");
         places.content(place)
     }
 

@@ -28,8 +28,8 @@ pub struct Config {
     pub min_free: u64,
     /// `inactive`: an entry that was not requested for this time is removed.
     pub inactive: Duration,
-    /// `use_temp_path`: whether incomplete entries are written in the staging directory that [`crate::Store::begin_in`]
-    /// receives. Otherwise they are written in one inside of the cache, from where a rename is always possible.
+    /// `use_temp_path`: whether incomplete entries are written to the staging directory that [`crate::Store::begin_in`]
+    /// receives. Otherwise they are written to a staging directory inside the cache, from which a rename always works.
     pub use_temp_path: bool,
     /// `keys_zone` in bytes, for the index.
     pub keys_zone: u64,
@@ -61,7 +61,8 @@ pub struct Config {
     pub notify: Notify,
 }
 
-/// The rate of background work: it sleeps after `files` files or after `threshold`.
+/// The rate of background work. The work runs in rounds of at most `files` files and at most `threshold`; it pauses
+/// between two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Number of files per round; also bounds the requests in flight.
@@ -73,12 +74,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// nginx's defaults: used for `files`, `sleep` or `threshold` that are not set while another of the three is.
+    /// nginx's defaults. If one or two of the three parameters are set, these values apply to the others.
     pub const NGINX: Pace =
         Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
 
-    /// No pauses: the bound on requests in flight keeps the disk available for others. This is the default; with
-    /// nginx's values, checking 2000 files a second, loading would take minutes instead of seconds.
+    /// No pauses: the bound on requests in flight keeps the disk available for others. This is the default of the
+    /// loader and the manager. With nginx's defaults, which process 2000 files a second, loading would take minutes
+    /// instead of seconds.
     pub const UNPACED: Pace =
         Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
@@ -122,7 +124,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The way an entry is read for one request: the engine settings of its location.
+/// Settings with which an entry is read for one request: the engine settings of the request's location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The disk backend.
@@ -131,7 +133,7 @@ pub struct Access {
     pub direct_from: Option<u64>,
     /// The disk backend for reads that bypass the page cache.
     pub direct_via: DiskVia,
-    /// Whether a verified body is sent by sendfile(2): then it is not read together with its header section.
+    /// Whether a verified body is sent by sendfile(2); such a body is not read together with its header section.
     pub sends_files: bool,
     /// Whether the client can receive the bytes immediately, so that they occupy memory only for the duration of the
     /// read.
@@ -151,7 +153,7 @@ impl Access {
 pub const VERIFY: Duration = Duration::from_secs(3600);
 
 impl Config {
-    /// Returns the settings of a cache in `path` with nginx's defaults.
+    /// Returns the default settings of a cache in `path`.
     pub fn new(name: &str, path: PathBuf) -> Config {
         Config {
             name: name.to_owned(),

@@ -63,7 +63,7 @@ pub enum StoreError {
     PassThrough,
     /// No buffer was available.
     NoMemory,
-    /// The entry is damaged; it has been dropped.
+    /// The entry is damaged. The owner of the directory has removed it.
     Damaged(Damage),
     /// These bytes of the entry are not stored.
     Missing {
@@ -80,10 +80,8 @@ impl fmt::Display for StoreError {
             StoreError::Disk { doing, errno } => {
                 write!(f, "{doing} failed: {}", std::io::Error::from(*errno))
             }
-            StoreError::PassThrough => {
-                f.write_str("the cache's disk has failed and is left alone for a while")
-            }
-            StoreError::NoMemory => f.write_str("no buffer could be had"),
+            StoreError::PassThrough => f.write_str("the cache's disk has failed and is not used for a while"),
+            StoreError::NoMemory => f.write_str("no buffer was available"),
             StoreError::Damaged(damage) => write!(f, "the entry is damaged: {damage}"),
             StoreError::Missing { at } => write!(f, "the entry lacks the bytes from {at} on"),
             StoreError::NotOwner => f.write_str("another process owns the cache's directory"),
@@ -184,7 +182,7 @@ impl fmt::Display for Refused {
 /// The reason why a fill did not become an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillError {
-    /// It was refused while it was being written.
+    /// The cache refused the entry while it was being written.
     Refused(Refused),
     /// The body is shorter than announced.
     Incomplete {
@@ -211,10 +209,10 @@ impl fmt::Display for FillError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FillError::Refused(refused) => refused.fmt(f),
-            FillError::Incomplete { got, expected } => write!(f, "{got} of {expected} bytes came"),
-            FillError::TooLong => f.write_str("more bytes came than were announced"),
-            FillError::Empty => f.write_str("no whole chunk came"),
-            FillError::Purged => f.write_str("it was purged meanwhile"),
+            FillError::Incomplete { got, expected } => write!(f, "{got} of {expected} bytes were received"),
+            FillError::TooLong => f.write_str("more bytes were received than announced"),
+            FillError::Empty => f.write_str("no complete chunk was received"),
+            FillError::Purged => f.write_str("a purge was added during the fill"),
         }
     }
 }

@@ -110,7 +110,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Rejects upper-case digits, because a file name with them would be a second name for the same key.
+/// Returns the value of a hexadecimal digit. Rejects upper-case digits, because a file name with them would be a second
+/// name for the same key.
 fn digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -5,12 +5,12 @@
 //! it a new header section. The caller decides whether a response may be stored or used: this crate contains no HTTP
 //! and no freshness rules. All disk work goes through the engine of the calling thread; no call blocks it.
 //!
-//! The modules, each of which depends only on those after it: `store` (the facade), `manager` (background work), `fill`
-//! (new entries), `lookup` (hits), `entries` (the entries and their removal), [`purge`], [`index`] (with the memory
-//! tier and the disk space), `disk` (the directory), `format` (bytes of a file).
+//! The modules, each of which depends only on those after it: `store` (the interface), `manager` (background work),
+//! `fill` (new entries), `lookup` (hits), `entries` (the entries and their removal), [`purge`], [`index`] (with the
+//! memory tier and the disk space), `disk` (the directory), `format` (bytes of a file).
 //!
-//! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or of another
-//! origin is a miss. The format is shown in `format`.
+//! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or written by
+//! other software is a miss. The module `format` describes the format.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The metadata of a stored response, besides its header section and body: [`Meta`].
+//! The metadata that is stored with a response, in addition to its header section and body: [`Meta`].
 
 /// Metadata of a stored response. Times of day are in seconds since 1970, the unit of freshness calculations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Meta {
 /// Maximum length of a key text in bytes. nginx has no limit except that of a request line; longer keys are not stored.
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Maximum length of a stored header section in bytes; the buffers of a proxy are smaller.
+/// Maximum length of a stored header section in bytes. The buffers of a proxy for received header sections are smaller.
 pub const HEAD_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum length of the list of tags in bytes. Tags must not be dropped silently, so a response with more is not

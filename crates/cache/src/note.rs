@@ -1,4 +1,4 @@
-//! Reports for the operator, each sent once: [`Note`].
+//! Reports for the operator: [`Note`]. A change of state is reported once.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use io::Errno;
 /// An event of a cache for the error log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The disk fails; responses are passed through without being stored until it works again.
+    /// The disk fails. Until it works again, responses are passed through without being stored.
     PassThrough {
         /// The zone.
         name: String,
@@ -34,7 +34,7 @@ pub enum Note {
         /// The zone.
         name: String,
     },
-    /// The staging directory fails; for a while entries are staged inside of the cache.
+    /// The staging directory fails. For a while, incomplete entries are written inside the cache's directory.
     StagingFailed {
         /// The zone.
         name: String,
@@ -45,7 +45,7 @@ pub enum Note {
         /// The system's error.
         errno: Errno,
     },
-    /// An entry was damaged and has been dropped.
+    /// An entry is damaged. The owner of the directory removes it.
     Damaged {
         /// The zone.
         name: String,
@@ -106,36 +106,36 @@ impl fmt::Display for Note {
         match self {
             Note::PassThrough { name, doing, errno } => write!(
                 f,
-                "cache \"{name}\": {doing} failed: {}; answers pass through and are not stored until the disk works \
+                "cache \"{name}\": {doing} failed: {}; responses pass through and are not stored until the disk works \
                  again",
                 os(errno)
             ),
             Note::Recovered { name } => write!(f, "cache \"{name}\": the disk works again"),
             Note::NotOwner { name, path } => write!(
                 f,
-                "cache \"{name}\": another process fills \"{}\"; this one reads from it and stores nothing",
+                "cache \"{name}\": another process fills \"{}\"; this process only reads it and stores nothing",
                 path.display()
             ),
-            Note::Owner { name } => write!(f, "cache \"{name}\": this process fills it"),
+            Note::Owner { name } => write!(f, "cache \"{name}\": this process fills the directory now"),
             Note::StagingFailed { name, path, doing, errno } => write!(
                 f,
-                "cache \"{name}\": {doing} in \"{}\" failed: {}; entries are written inside of the cache's directory \
-                 until that works again",
+                "cache \"{name}\": {doing} in \"{}\" failed: {}; incomplete entries are written inside the cache's \
+                 directory until the directory for temporary files works again",
                 path.display(),
                 os(errno)
             ),
             Note::Damaged { name, path, damage } => {
-                write!(f, "cache \"{name}\": \"{}\" is dropped: {damage}", path.display())
+                write!(f, "cache \"{name}\": \"{}\" is damaged and not used: {damage}", path.display())
             }
             Note::Unreadable { name, path, errno, directories } => write!(
                 f,
-                "cache \"{name}\": \"{}\" cannot be read: {} ({directories} such folders); what lies there is found when it \
-                 is asked for, and counts for max_size from then on, or when the folder can be read",
+                "cache \"{name}\": \"{}\" cannot be read: {} ({directories} such directories); entries there count for \
+                 max_size once they are requested or their directory can be read",
                 path.display(),
                 os(errno)
             ),
             Note::Loaded { name, entries, time_ms, from_snapshot } => {
-                let how = if *from_snapshot { "from a snapshot" } else { "by reading its folders" };
+                let how = if *from_snapshot { "from a snapshot" } else { "by reading all directories" };
                 write!(f, "cache \"{name}\": {entries} entries known after {time_ms} ms, {how}")
             }
             Note::Measured { name, bytes, time_ms } => {

@@ -45,7 +45,7 @@ pub struct Stats {
     pub purges: u64,
     /// Writes to the purge log; each is flushed once for all purges in it.
     pub purge_writes: u64,
-    /// Purges that are stored because some entry may be older.
+    /// Purges that are stored because an entry that is older than the purge may exist.
     pub purges_stored: u64,
     /// Entries dropped because they were damaged.
     pub damaged: u64,
@@ -57,7 +57,7 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Number of bytes written to cache files.
     pub written_bytes: u64,
-    /// Number of times that the cache began to pass requests through.
+    /// Number of times that the cache began to pass responses through without storing them.
     pub pass_throughs: u64,
     /// Chunks with a verified checksum.
     pub verified_chunks: u64,

@@ -1,4 +1,4 @@
-//! One cache: [`Store`], the facade over its parts, shared by all threads.
+//! One cache: [`Store`], the interface to its components, shared by all threads.
 //!
 //! ```text
 //!   Store --> Manager --> Fills --> Lookup --> Entries --> index, memory tier, space, purges --> Directory --> disk
@@ -54,7 +54,7 @@ impl Store {
             return Err(OpenError::Engine(refusal));
         }
         let mut random = [0; 24];
-        // The call fails only on kernels without getrandom(2); then the seed is predictable.
+        // Fails only on kernels without getrandom(2). The seed is predictable then.
         let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());
         let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight bytes"));
         let seed = [word(0), word(8)];
@@ -70,7 +70,7 @@ impl Store {
         let memory = MemoryTier::new(config.memory, seed);
         let space = Space::new(config.max_size, config.min_free, used);
         if dir.is_owner() && dir.is_empty() {
-            // The first responses can be stored: no entries have to be measured before.
+            // The first responses can be stored immediately, because there are no entries with unknown sizes.
             space.loaded();
         }
         let entries = Arc::new(Entries::new(dir, index, memory, space, purges, config.verify));
@@ -141,7 +141,7 @@ impl Store {
         self.entries.is_loaded()
     }
 
-    /// Whether the sizes of all entries are known too; that takes longer.
+    /// Whether the sizes of all entries are known too, which takes longer.
     pub fn is_measured(&self) -> bool {
         self.entries.is_measured()
     }
@@ -149,8 +149,8 @@ impl Store {
 
 /// Lookups.
 impl Store {
-    /// Returns the entry for a request, from memory if possible. A miss is `None`, also when the entry is damaged or of
-    /// another variant.
+    /// Returns the entry for a request, from memory if possible; `None` for a miss, also when the entry is damaged or
+    /// stores another variant.
     pub async fn find(
         &self,
         key: &Key,
@@ -207,9 +207,9 @@ impl Store {
         self.fills.begin(new, self.staging(staging)).await
     }
 
-    /// Begins to store parts of a response. Another fill may have begun or stored an entry for the key. If `joins`
-    /// returns that both have the same bytes, the parts are added to that entry. `selector` selects the variant for the
-    /// request of the parts.
+    /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
+    /// returns `true` for it (both have the same bytes), the parts are added to that entry. `selector` selects the
+    /// variant for the request.
     pub async fn begin_parts(
         &self,
         new: New,
@@ -272,7 +272,7 @@ impl Store {
         self.entries.sequence()
     }
 
-    /// Returns the effect of purges on a response that is not an entry yet, as if it were one.
+    /// Returns the effect of purges on a response that is not stored yet, as if it were an entry.
     pub fn purge_effect(&self, key: &Key, text: &[u8], tags: &[u8], sequence: u64) -> Option<PurgeEffect> {
         let subject = Subject { primary: &key.0, key: text, tags, sequence };
         self.entries.purges.set().purge_effect(&subject)

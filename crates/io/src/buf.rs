@@ -25,15 +25,15 @@ use crate::shm;
 /// a chunk of a large file.
 pub const CLASS_BYTES: [u32; 7] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
-/// Alignment in bytes of the address and capacity of every buffer of a pool. Reads and writes of files open with
-/// `O_DIRECT` need it in memory on every device in use. The caller aligns offset and length in the file.
+/// Alignment in bytes of the address and capacity of every buffer of a pool. It suffices for reads and writes of files
+/// open with `O_DIRECT` on every device in use. The caller aligns offset and length in the file.
 pub const ALIGNMENT: usize = 4096;
 
 /// Size in bytes of a chunk: the unit in which the pool allocates memory from the kernel, registers it with io_uring
 /// and frees it.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Number of chunks of the smallest pool: received bytes, header sections, and a reserve.
+/// Minimum size of a pool in chunks: enough for received bytes, header sections, and a reserve.
 const CHUNKS_MIN: usize = 4;
 
 /// First class for bodies; smaller classes are for header sections. A quarter of the pool's chunks is reserved for each
@@ -73,7 +73,7 @@ struct PoolState {
     exhausted: Cell<u64>,
     /// Number of refused requests for header-section buffers; part of `exhausted`.
     heads_exhausted: Cell<u64>,
-    /// Buffers that other threads have released.
+    /// Released buffers whose content was shared; any thread may have released them.
     returned: Arc<RemoteFreeList>,
 }
 
@@ -180,8 +180,9 @@ impl Pool {
         (self.0.chunks_max * CHUNK_BYTES) as u64
     }
 
-    /// Returns chunks whose buffers are all idle to the kernel. Calls `unregister` for each chunk that is registered
-    /// with io_uring; the closure returns whether the registration was removed. Returns the number of bytes freed.
+    /// Frees chunks that have only idle buffers, and releases the pages of idle buffers in other chunks that are not
+    /// registered with io_uring. Before a registered chunk is freed, `unregister` removes its registration and returns
+    /// whether that succeeded. Returns the number of bytes of the freed chunks.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
         let shared = &self.0;
         shared.take_back();
@@ -277,7 +278,7 @@ impl PoolState {
     fn count(&self, class: usize, one_more: bool) {
         if class >= BODY_CLASS {
             let before = self.body_chunks.get();
-            assert!(one_more || before > 0, "a chunk that goes was counted");
+            assert!(one_more || before > 0, "a removed chunk was counted");
             self.body_chunks.set(if one_more { before + 1 } else { before - 1 });
         }
     }
@@ -379,7 +380,7 @@ impl Chunk {
         }
     }
 
-    /// Start of the mapping, which distinguishes chunks of different mappings.
+    /// Returns the start of the mapping, which distinguishes chunks of different mappings.
     fn page(&self) -> NonNull<u8> {
         self.mapping.memory
     }
@@ -391,8 +392,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is a range of addresses, which are the same on every thread; the code that makes slices of it ensures
-// exclusive access.
+// SAFETY: a mapping is a range of addresses, which are the same on every thread; the code that makes slices of it
+// ensures exclusive access.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -626,7 +627,7 @@ impl Drop for SharedSlot {
     }
 }
 
-// The same size as without shared memory.
+// The support for shared memory does not enlarge a buffer.
 const _: () = assert!(size_of::<Buf>() == 32);
 
 impl Drop for Buf {
@@ -681,7 +682,7 @@ mod tests {
     fn allocations_above_the_limit_are_refused_and_counted() {
         let pool = Pool::new(5 << 20);
         let held: Vec<Buf> = (0..4).map(|_| pool.get(1 << 20).unwrap()).collect();
-        assert!(pool.get(1 << 20).is_none(), "a part of it is for heads");
+        assert!(pool.get(1 << 20).is_none(), "a quarter is reserved for header sections");
         assert_eq!(pool.counters().exhausted, 1);
         drop(held);
         assert!(pool.get(1 << 20).is_some());
@@ -697,11 +698,11 @@ mod tests {
         assert_eq!((pool.spare_bytes(), pool.bytes_max()), ((1 << 20) - 4096, 4 << 20));
         drop((head, large.pop()));
         let small: Vec<Buf> = (0..2 * 256).map(|_| pool.get(4096).unwrap()).collect();
-        assert!(small.iter().all(|buf| buf.capacity() == 4096), "whole chunks are cut anew");
+        assert!(small.iter().all(|buf| buf.capacity() == 4096), "idle chunks are divided again");
         let [half, other] = halves;
         drop(half);
-        assert_eq!(pool.get(5000).unwrap().capacity(), 512 << 10, "a larger one is better than none");
-        assert!(pool.get(1).is_none(), "but not to be held for long");
+        assert_eq!(pool.get(5000).unwrap().capacity(), 512 << 10, "a larger buffer is better than none");
+        assert!(pool.get(1).is_none(), "a buffer of the smallest class would occupy it for long");
         drop((other, small, large));
         let large: Vec<Buf> = (0..3).map(|_| pool.get(1 << 20).unwrap()).collect();
         assert_eq!(pool.spare_bytes(), 1 << 20);

@@ -51,7 +51,7 @@ impl<T> DeviceLimit<T> {
     pub(crate) fn leave(&mut self, device: DeviceId) -> Option<T> {
         let place = self.place(device).expect("a device with work inside is known");
         let share = &mut self.devices[place].1;
-        assert!(share.inside > 0, "what leaves was inside");
+        assert!(share.inside > 0, "work that ends was in flight");
         if let Some(next) = share.waiting.pop_front() {
             return Some(next);
         }
@@ -66,7 +66,7 @@ impl<T> DeviceLimit<T> {
     /// Removes work from the queue of its device.
     pub(crate) fn withdraw(&mut self, device: DeviceId, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let place = self.place(device)?;
-        assert!(self.devices[place].1.inside > 0, "an idle device is not kept");
+        assert!(self.devices[place].1.inside > 0, "an idle device was removed");
         let waiting = &mut self.devices[place].1.waiting;
         let found = waiting.iter().position(is_it)?;
         waiting.remove(found)
@@ -79,8 +79,8 @@ impl<T> DeviceLimit<T> {
 
 /// The slots of the table of operations that operations on files may use, divided among their devices.
 ///
-/// A device may use at most as many slots as remain for further devices: one device that hangs leaves half of the slots
-/// to the others, two leave a third.
+/// A device may use at most as many slots as remain for further devices. One device that hangs leaves half of the slots
+/// to other devices, and two devices that hang leave at least a quarter.
 pub(crate) struct DiskSlots {
     max: usize,
     used: usize,

@@ -33,7 +33,7 @@ pub enum Drained {
 
 /// The engine of one worker thread. Not `Send`: an io_uring instance belongs to the thread that created it.
 pub trait Engine {
-    /// Returns the capabilities of its backends.
+    /// Returns the capabilities of the engine's backends.
     fn caps(&self) -> &Caps;
 
     /// Returns the buffer pool of this thread.
@@ -51,8 +51,8 @@ pub trait Engine {
     /// queues it and restarts it when a buffer is available.
     fn submit(&mut self, op: Op) -> Result<OpId, Op>;
 
-    /// Requests an early end. The terminal completion still arrives: `ECANCELED`, or the result if the operation
-    /// completed before. Operations on files run to their end.
+    /// Requests an early end of the operation. The terminal completion still arrives: `ECANCELED`, or the result if the
+    /// operation completed before. Operations on files that have started run to their end.
     fn cancel(&mut self, id: OpId);
 
     /// As [`Engine::cancel`], but no completion of the operation is returned: the engine closes, frees or recycles its
@@ -72,10 +72,11 @@ pub trait Engine {
     /// Returns the counters since start.
     fn counters(&self) -> Counters;
 
-    /// Returns idle memory to the system; returns the number of bytes.
+    /// Releases idle memory to the kernel; returns the number of bytes.
     fn trim(&mut self) -> usize;
 
-    /// Returns a condition to report to the operator, each only once. Callers poll it from time to time.
+    /// Returns a degraded condition to report to the operator; each condition is returned once. Callers call this
+    /// function from time to time.
     fn take_note(&mut self) -> Option<Note> {
         None
     }
@@ -97,7 +98,7 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Note::BuffersUnregistered { errno, registered_bytes } = self;
         let (errno, kib) = (std::io::Error::from(*errno), registered_bytes / 1024);
-        write!(f, "direct reads go on with {kib} KiB of registered buffers and no more: {errno}; ")?;
+        write!(f, "direct reads continue, but only {kib} KiB of buffers could be registered: {errno}; ")?;
         f.write_str("remedy: raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)")
     }
 }
@@ -164,13 +165,13 @@ pub struct EngineConfig {
     pub ops_max: u32,
     /// Number of receive buffers provided to io_uring; a power of two up to 32768.
     pub recv_buffers: u16,
-    /// Size of each receive buffer in bytes: the header section of a usual request and some more.
+    /// Size of each receive buffer in bytes, more than the header section of a usual request.
     pub recv_buffer_bytes: u32,
     /// Maximum number of bytes that this thread's buffer pool allocates from the kernel.
     pub pool_bytes_max: usize,
-    /// Maximum number of kernel workers of the io_uring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`,
-    /// bounded). A device may use one in `device_share` of them, which limits its concurrent opens of uncached paths. A
-    /// fast disk has queues for more than a few; further operations wait outside of the kernel.
+    /// Maximum number of the io_uring's kernel workers for operations on files (the bounded workers of
+    /// `IORING_REGISTER_IOWQ_MAX_WORKERS`). A device may use one in `device_share` of them, which limits its concurrent
+    /// opens of uncached paths. Further operations wait in a queue of this program.
     pub iowq_workers: u32,
     /// Divisor that gives the share of kernel workers, or of a pool's threads, that one device may occupy.
     pub device_share: u32,
@@ -217,7 +218,7 @@ pub struct Counters {
     pub submitted: u64,
     /// Terminal completions, including those of abandoned operations.
     pub completed: u64,
-    /// Kernel entries made by `turn` and `submit`.
+    /// System calls of the network backend, of io_uring and of libaio. Blocking calls on files are not counted.
     pub kernel_entries: u64,
     /// Operations refused because the table was full, or had no slot for their device.
     pub table_full: u64,

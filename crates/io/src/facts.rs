@@ -93,7 +93,7 @@ pub enum EntryAttributes {
     Kind,
     /// Attributes of the entry itself; links are not followed.
     Itself,
-    /// The target of each link, or the link itself if it is broken.
+    /// Attributes of the target of a link, or of the link itself if it is broken.
     Followed,
 }
 

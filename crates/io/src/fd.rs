@@ -45,7 +45,7 @@ impl WeakFd {
 }
 
 impl Fd {
-    /// Returns the raw descriptor, if no other owner and no operation holds it.
+    /// Returns the descriptor without its shared ownership, or `self` if another owner or an operation holds it.
     pub fn into_owned(self) -> Result<OwnedFd, Fd> {
         Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
     }
@@ -130,8 +130,9 @@ impl Fd {
         self.0.datagrams.get()
     }
 
-    /// Marks a TCP connection. A successful send shows that no reset was received before, and the kernel reports a FIN
-    /// with the last bytes before it. Without the mark, a turn needs one more system call.
+    /// Marks a TCP connection. On TCP, a successful send shows that no reset was received before, and the kernel
+    /// reports a FIN with the last bytes before it. Without the mark, io_uring checks for the end of the stream by one
+    /// more system call in the turn after received bytes.
     pub fn set_tcp(&self) {
         self.0.tcp.set(true);
     }
@@ -148,7 +149,7 @@ impl Fd {
         }
     }
 
-    /// Records a new receive, which checks the connection itself.
+    /// Records that a receive was submitted, which detects an end of the stream itself.
     pub(crate) fn note_receive(&self) {
         self.0.end_unknown.set(false);
     }
@@ -169,7 +170,7 @@ impl Fd {
         })
     }
 
-    /// Whether it has no read and write offset (lseek(2): ESPIPE); queries the kernel once.
+    /// Whether the file is not seekable, such as a pipe (lseek(2): ESPIPE); queries the kernel once.
     pub(crate) fn is_stream(&self) -> bool {
         self.0.stream.get().unwrap_or_else(|| {
             let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));

@@ -38,7 +38,7 @@ pub struct DeviceId(pub u64);
 pub enum DiskVia {
     /// io_uring.
     Ring,
-    /// Linux native AIO: direct reads only; every other operation goes to the first thread pool.
+    /// Linux native AIO, for direct reads only; the first thread pool executes all other operations.
     Libaio,
     /// The thread pool with this index in [`crate::engine::EngineConfig::pools`].
     Pool(u8),
@@ -87,8 +87,8 @@ pub enum RecvInto {
     Stream,
 }
 
-/// Size in bytes of the buffers of [`RecvInto::Large`]: a header section and an HTML page. The size is a class of the
-/// buffer pool.
+/// Size in bytes of the buffers of [`RecvInto::Large`], enough for a header section and an HTML page. The size is a
+/// class of the buffer pool.
 pub const RECV_LARGE_BYTES: u32 = 16 << 10;
 
 /// How a file is opened.
@@ -128,8 +128,8 @@ pub enum Interest {
     HangUp,
 }
 
-/// An I/O operation. The enum is not extensible by callers: one match builds the submission entry, another makes the
-/// system call.
+/// An I/O operation. It is an enum and not a trait: io_uring builds the submission entries of all operations in one
+/// match, and the other backends make the system calls in another match.
 #[derive(Debug)]
 pub enum Op {
     /// No operation; completes with 0.
@@ -247,7 +247,8 @@ pub enum Op {
         len: u32,
         /// The device whose limit on concurrent operations applies.
         device: DeviceId,
-        /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
+        /// The backend: `Sync` for bytes known to be resident, else a pool. With any other value the first pool
+        /// executes the operation.
         via: DiskVia,
     },
     /// Reads the next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`:
@@ -413,16 +414,16 @@ pub enum Op {
 }
 
 impl Op {
-    /// Writes the result and the memory lent by the caller directly into the completion: the only function that returns
-    /// the resources of an operation. It writes in place because moving a payload built elsewhere would stall on its
-    /// memory (decision 0015).
+    /// Moves the memory that the caller lent into `payload`, the payload of the completion. The count in `result` sets
+    /// the length of received content. No other function returns the resources of an operation. It writes in place,
+    /// because moving a finished payload would stall on its memory (decision 0015).
     #[inline]
     pub(crate) fn return_resources(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
             Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
                 debug_assert!(
                     !result.is_ok_and(|count| count as usize > data.len()),
-                    "no more is sent than there was"
+                    "the count of a send is at most its length"
                 );
                 *payload = Payload::Segments(std::mem::take(data));
             }
@@ -443,7 +444,7 @@ impl Op {
                 Payload::Buf(buf)
             }
             Op::Write { buf, .. } => {
-                assert!(count <= buf.len(), "no more is written than there was");
+                assert!(count <= buf.len(), "the count of a write is at most its length");
                 Payload::Buf(buf)
             }
             Op::Put { new, .. } => Payload::NewFile(new),

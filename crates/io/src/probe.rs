@@ -1,7 +1,8 @@
 //! The capabilities of this machine, kernel and security context, probed once at the start.
 //!
-//! [`Probe::run`] tests the capabilities; the other functions report them. It must run after privileges were dropped
-//! and seccomp filters installed, because those affect the result. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
+//! [`Probe::run`] tests the capabilities; the other functions report them. Privileges must be dropped and seccomp
+//! filters installed before the probe, because both affect the result. Types: [`Probe`], [`Row`], [`State`],
+//! [`Fallback`].
 
 mod facts;
 mod trial;
@@ -189,7 +190,7 @@ impl Probe {
     fn kernel(&mut self, text: &str, release: Release) {
         match release.fault() {
             _ if release < facts::OLDEST => {
-                let detail = format!("{text}: too old for the ring");
+                let detail = format!("{text}: too old for io_uring");
                 self.add("kernel", State::Limited, detail, Some("use Linux 6.1 or newer"));
             }
             Some(fault) => {
@@ -203,10 +204,10 @@ impl Probe {
             None => self.add("kernel", State::Works, text, None),
         }
         let (state, detail) =
-            if filtered() { (State::Limited, "a filter is in force") } else { (State::Works, "no filter") };
+            if filtered() { (State::Limited, "a filter is active") } else { (State::Works, "no filter") };
         self.add("seccomp", state, detail, None);
         match facts::ring_disabled() {
-            None => self.add("kernel.io_uring_disabled", State::Works, "not known to this kernel", None),
+            None => self.add("kernel.io_uring_disabled", State::Works, "not in this kernel", None),
             Some(0) => self.add("kernel.io_uring_disabled", State::Works, "0", None),
             Some(value) => {
                 let remedy = Some("set kernel.io_uring_disabled=0");
@@ -250,30 +251,30 @@ impl Probe {
         self.wanted("zero-copy send", zero_copy, "sends are copied", None);
         let remedy = Some("raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)");
         let registered = trial.registered_buffers();
-        self.wanted("registered buffers", registered, "direct reads look their pages up each time", remedy);
+        self.wanted("registered buffers", registered, "the kernel pins pages at each direct read", remedy);
     }
 
     fn opcodes(&mut self, trial: &Trial) {
         let detail = match facts::query() {
             Some(known) => format!("{} requests, {} registrations", known.requests, known.registers),
-            None => "asked one by one".to_owned(),
+            None => "probed one by one".to_owned(),
         };
         if trial.supports_opcodes() {
             self.add("io_uring operations", State::Works, detail, None);
         } else {
             let remedy = "use Linux 6.1 or newer without restrictions on io_uring";
-            self.add("io_uring operations", State::Missing, "some that are needed are missing", Some(remedy));
-            self.forbid("the kernel's io_uring lacks operations that are needed", remedy);
+            self.add("io_uring operations", State::Missing, "required operations are missing", Some(remedy));
+            self.forbid("io_uring of this kernel lacks required operations", remedy);
         }
     }
 
-    /// Records the test of a feature that io_uring requires.
+    /// Records the test of a feature without which io_uring is not used.
     fn needed(&mut self, item: &'static str, outcome: Result<(), Failure>) {
         match outcome {
-            Ok(()) => self.add(item, State::Works, "tried", None),
+            Ok(()) => self.add(item, State::Works, "tested", None),
             Err(failure) => {
                 let detail = failure_text(failure);
-                let remedy = "update the kernel, or say \"use epoll;\"";
+                let remedy = "update the kernel, or configure \"use epoll;\"";
                 self.add(item, State::Missing, detail.clone(), Some(remedy));
                 self.forbid(&format!("{item} does not work: {detail}"), remedy);
             }
@@ -283,7 +284,7 @@ impl Probe {
     /// Records the test of a feature that only improves performance.
     fn wanted(&mut self, item: &'static str, outcome: Result<(), Failure>, loss: &str, remedy: Option<&str>) {
         match outcome {
-            Ok(()) => self.add(item, State::Works, "tried", None),
+            Ok(()) => self.add(item, State::Works, "tested", None),
             Err(failure) => {
                 let detail = format!("{}; {loss}", failure_text(failure));
                 self.add(item, State::Limited, detail, remedy);
@@ -303,17 +304,17 @@ impl Probe {
             Err(Errno::AGAIN) => self.add("libaio", State::Missing, numbers, Some("raise fs.aio-max-nr")),
             Err(errno) => {
                 let detail = format!("io_setup: {}", errno_text(errno));
-                self.add("libaio", State::Missing, detail, Some("allow io_setup, io_submit, io_getevents"));
+                self.add("libaio", State::Missing, detail, Some("allow io_setup, io_submit, io_destroy"));
             }
         }
         match facts::epoll() {
-            Ok(()) => self.add("epoll", State::Works, "tried", None),
+            Ok(()) => self.add("epoll", State::Works, "tested", None),
             Err(errno) => self.add("epoll", State::Missing, errno_text(errno), Some("allow epoll_create1")),
         }
         match facts::openat2() {
-            Ok(()) => self.add("openat2", State::Works, "keeps below a folder", None),
+            Ok(()) => self.add("openat2", State::Works, "restricts paths to a directory", None),
             Err(errno) => {
-                let detail = format!("{}; root_beneath cannot be had", errno_text(errno));
+                let detail = format!("{}; root_beneath cannot be used", errno_text(errno));
                 self.add("openat2", State::Missing, detail, Some("allow openat2"));
             }
         }
@@ -323,8 +324,8 @@ impl Probe {
 fn failure_text(failure: Failure) -> String {
     match failure {
         Failure::Errno(errno) => errno_text(errno),
-        Failure::Silence => "no completion came".to_owned(),
-        Failure::Wrong => "a completion meant something else".to_owned(),
+        Failure::Silence => "no completion arrived".to_owned(),
+        Failure::Wrong => "a completion had unexpected content".to_owned(),
     }
 }
 

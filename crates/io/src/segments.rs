@@ -91,7 +91,7 @@ impl Segments {
     /// Adds the bytes from `start` to `end` of `source`, unless the range is empty.
     ///
     /// # Panics
-    /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
+    /// When the range is not inside `source`, when it ends above 4 GiB, or when the list has [`SEGMENTS_MAX`] pieces.
     pub fn push_range(&mut self, source: Source, start: usize, end: usize) {
         assert!(start <= end && end <= source.bytes().len(), "segment outside of its source");
         assert!(self.all().len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");

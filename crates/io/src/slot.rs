@@ -23,7 +23,7 @@ const DISK_DIVISOR: usize = 2;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
-    /// An empty chunk was freed; it is allocated again when needed.
+    /// Slots in chunks of [`CHUNK_SLOTS`]. The box of a freed chunk is empty until the chunk is needed again.
     chunks: Vec<Box<[Slot]>>,
     /// Generation of new slots: above those of freed slots, so that no identifier is used twice.
     first_generation: u32,
@@ -33,12 +33,14 @@ pub(crate) struct Slots {
     retired: Vec<u32>,
     max: usize,
     live: usize,
-    /// The slots that operations on files use; the owner of the routes counts these operations.
+    /// The slots that operations on files use. `composite::backends`, which sets the routes, counts the operations when
+    /// they start.
     pub(crate) disks: DiskSlots,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     pub(crate) unmatched: u64,
-    /// Devices that an operation has just released, each once; the owner of the device limits empties the list.
+    /// The device of each operation that has ended and had used its device's share of workers. `composite::backends`
+    /// empties the list.
     pub(crate) released: Vec<DeviceId>,
 }
 
@@ -74,8 +76,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the device on whose slots the operation counts. A blocking call ends before a further operation is
-    /// submitted, so it is not counted.
+    /// Returns the device whose limit of slots the operation counts against. A blocking call ends before a further
+    /// operation is submitted, so it is not counted.
     pub(crate) fn device(self) -> Option<DeviceId> {
         match self {
             Route::Ring(device) | Route::Libaio(device) | Route::Pool(_, device) | Route::PutPool(device) => {
@@ -280,7 +282,7 @@ impl Slots {
             self.disks.leave(device);
         }
         self.retired.push(id.slot);
-        assert!(self.live > 0, "what ends was in flight");
+        assert!(self.live > 0, "an operation that ends was in flight");
         self.live -= 1;
         self.completed += 1;
     }

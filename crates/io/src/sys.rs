@@ -30,8 +30,8 @@ pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)
     adopted
 }
 
-/// Checks that a number is the descriptor of a listening socket (socket(7), `SO_ACCEPTCONN`); the standard streams
-/// never are.
+/// Checks that a number is the descriptor of a listening socket (socket(7), `SO_ACCEPTCONN`). Refuses the numbers of
+/// the standard streams.
 fn check_listens(number: RawFd) -> Result<(), Errno> {
     if number <= libc::STDERR_FILENO {
         return Err(Errno::BADF);
@@ -52,7 +52,7 @@ fn check_listens(number: RawFd) -> Result<(), Errno> {
 /// Blocks all signals in the calling thread, so that the kernel delivers them to the thread that handles signals.
 pub fn block_signals() -> Result<(), Errno> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset(3) writes a whole set to the given place.
+    // SAFETY: sigfillset(3) writes a complete set to the given address.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: the set was just filled; a null pointer means that the old mask is not needed.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
@@ -76,8 +76,8 @@ pub struct TcpInfo {
 
 /// Reads `TCP_INFO` of a socket; fails if it is not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
-    // `struct tcp_info` of linux/tcp.h up to and with `tcpi_bytes_acked`, which is at byte 120 since Linux
-    // 4.1; the C library's own structure ends before it.
+    // `struct tcp_info` of linux/tcp.h up to and including `tcpi_bytes_acked`, which is at byte 120 since
+    // Linux 4.1. The structure of the C library ends before this field.
     const WORDS: usize = 128 / size_of::<u32>();
     let mut info = [0u32; WORDS];
     let mut len = size_of_val(&info) as libc::socklen_t;
@@ -123,8 +123,8 @@ pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     if failed == 0 { Ok(queued.max(0) as u32) } else { Err(last_error()) }
 }
 
-/// Returns the size of a socket's send buffer and the memory in use. The memory in use exceeds the queued bytes, since
-/// each packet needs memory beside its data (`SO_MEMINFO`, Linux 4.12).
+/// Returns the size of a socket's send buffer and the memory in use (`SO_MEMINFO`, Linux 4.12). The memory in use
+/// exceeds the queued bytes, because each packet needs memory in addition to its data.
 pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     // The numbers of linux/sock_diag.h: SK_MEMINFO_WMEM_ALLOC, SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED.
     const ALLOCATED: usize = 2;

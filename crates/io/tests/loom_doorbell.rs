@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// A replacement of the eventfd: a counter that a sleeping thread waits on.
+/// A replacement of the eventfd: a counter whose change ends the wait of a sleeping thread.
 #[derive(Default)]
 struct Descriptor {
     writes: Mutex<u32>,
@@ -35,8 +35,8 @@ fn leave_and_ring(side: &Side) {
     }
 }
 
-/// Runs turns of an engine until the messages of `expected` threads have been seen. A lost wake-up makes it wait
-/// forever, which loom reports as a deadlock.
+/// Runs turns of an engine until the messages of `expected` threads have been seen. After a lost wake-up the engine
+/// would wait forever, which loom reports as a deadlock.
 fn turn_until_seen(side: &Side, expected: u32) {
     let mut seen_writes = 0;
     loop {

@@ -1,5 +1,5 @@
-//! Writes to files that are not seekable, such as a log that is a pipe; memory that is returned to the system; and
-//! shared memory that is sent from: on every backend of this machine.
+//! Tests on every backend of this machine: writes to files that are not seekable, such as a log that is a pipe; release
+//! of memory to the kernel; and sends from shared memory.
 
 #![allow(clippy::print_stdout, reason = "a test tells which engines it ran on")]
 
@@ -111,7 +111,7 @@ fn a_pipe_without_a_reader_is_an_error() {
     });
 }
 
-/// The kernel counts for the whole process; the other tests of this file use far less memory than this one.
+/// The kernel counts the memory of the process. The other tests of this file use far less memory than this test.
 #[test]
 fn idle_buffers_are_returned_to_the_system() {
     const BYTES: usize = 48 << 20;
@@ -143,8 +143,8 @@ fn idle_buffers_are_returned_to_the_system() {
     fs::remove_file(&path).unwrap();
 }
 
-/// Every backend reads into a chunk of shared memory, also bypassing the page cache. The chunk is sent while the next
-/// ones use the same memory, and the peer does not read.
+/// Every backend reads into chunks of shared memory, also bypassing the page cache. The peer does not read, so a chunk
+/// is still in its receive queue while the next chunks use the same memory.
 #[test]
 fn shared_memory_is_read_into_and_sent_once() {
     const BYTES: usize = 8192;

@@ -1,8 +1,8 @@
 //! Waiting requests for buffers of the thread's pool, first in, first out.
 //!
-//! The pool gives no notification when a dropped buffer returns to it. So the runtime checks the queue once per turn. A
-//! buffer is always dropped within a turn: a task of the thread held it, or a completion returned it. The futures are
-//! in [`crate::buffers`].
+//! The pool gives no notification when a dropped buffer returns to it. So the runtime checks the queue once per turn.
+//! Tasks and completions of the thread drop their buffers within a turn. Buffers with shared content may be released by
+//! other threads at any time, and are granted in the next turn. The futures are in [`crate::buffers`].
 
 use std::cell::RefCell;
 
@@ -73,7 +73,7 @@ impl BufferQueue {
             let Some(buf) = first else { return };
             let request = waiting.pop().expect("the first one waits");
             drop(waiting);
-            assert!(buf.capacity() >= request.bytes, "a granted buffer has room for what was asked for");
+            assert!(buf.capacity() >= request.bytes, "a granted buffer has the requested size");
             let ticket = request.ticket.expect("a request has its ticket before it waits");
             self.granted.borrow_mut().push((ticket, buf));
             wake(request.waiter);

@@ -54,8 +54,8 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Waits for all of these futures, which make progress concurrently; returns their results in the same order. For a few futures: each
-/// wakeup polls all of them.
+/// Waits for all of these futures, which make progress concurrently; returns their results in the same order. Suitable
+/// for a few futures only, because each wake-up polls all of them.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();

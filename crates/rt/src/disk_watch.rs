@@ -1,7 +1,8 @@
 //! Reports file operations to an observer, each from its submission to its completion.
 //!
-//! Without an observer an operation costs one read of a cell. With an observer this table stores the start time of each operation in
-//! flight, by the index of its wait. Times are those of event-loop turns, so the duration is the time that the task has waited.
+//! Without an observer an operation costs one read of a cell. With an observer this table stores the start time of each
+//! operation in flight, by the index of its wait. Times are those of event-loop turns, so the duration is the time that
+//! the task has waited.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::{Duration, Instant};

@@ -141,7 +141,7 @@ impl Executor {
         }
     }
 
-    /// Makes the polling task ready in the next turn.
+    /// Makes the running task ready in the next turn.
     pub(crate) fn yield_to_next_turn(&self, context: &Context<'_>) {
         let mut waiter = Waiter::Empty;
         waiter.register(self.running.get(), context);
@@ -341,7 +341,7 @@ impl Tasks {
     fn end(&mut self, id: TaskId) {
         let slot = &mut self.slots[id.slot as usize];
         assert!(slot.live && slot.generation == id.generation, "a task ends once");
-        assert!(slot.task.is_none(), "what a task owns is dropped before its slot is free");
+        assert!(slot.task.is_none(), "the future of a task is dropped before its slot is free");
         (slot.live, slot.queued) = (false, false);
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
@@ -380,7 +380,7 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// Stores the polling task.
+    /// Stores the running task.
     pub(crate) fn register(&mut self, running: Running, context: &Context<'_>) {
         let waker = context.waker();
         match running {

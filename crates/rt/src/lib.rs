@@ -92,15 +92,16 @@ pub fn counters() -> Counters {
     reactor::with_current(|reactor| Counters::of(reactor))
 }
 
-/// Sets a function that is called in each turn of this thread's event loop from now on, unless one is set already. It
-/// runs between all tasks, so it has to be short, and it must not use the engine.
+/// Sets a function that is called in each turn of this thread's event loop from now on, unless one is set already. The
+/// function delays all tasks of the thread, so it has to be short, and it must not use the engine.
 pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
     reactor::with_current(|reactor| {
         reactor.observer.get_or_init(|| Box::new(observer()));
     });
 }
 
-/// Sets a function that observes all file operations from now on, unless one is set already. The function must not use the engine.
+/// Sets a function that observes all file operations from now on, unless one is set already. The function must not use
+/// the engine.
 pub fn observe_disks<F>(observer: impl FnOnce() -> F)
 where
     F: Fn(io::op::DiskKind, io::op::DeviceId, DiskEvent) + 'static,
@@ -108,7 +109,7 @@ where
     reactor::with_current(|reactor| reactor.disks.observe(observer));
 }
 
-/// Returns unused memory of this thread to the system; returns its size in bytes.
+/// Releases unused memory of this thread to the system; returns the number of bytes.
 pub fn trim() -> usize {
     file::turn_cache::trim();
     let engine = reactor::with_current(|reactor| {
@@ -118,7 +119,7 @@ pub fn trim() -> usize {
     engine + thread_alloc::trim()
 }
 
-/// Returns a condition of this thread's engine to report to the operator, each only once.
+/// Returns a degraded condition of this thread's engine to report to the operator; each condition is returned once.
 pub fn take_note() -> Option<io::Note> {
     reactor::with_current(|reactor| reactor.engine.borrow_mut().take_note())
 }

@@ -41,7 +41,7 @@ impl<'a> WaitTicket<'a> {
         WaitTicket { queue, ticket: None }
     }
 
-    /// Stores the waker; a new one is appended to the queue.
+    /// Stores the task's waker; appends the task to the queue if it is not in the queue.
     fn register(&mut self, context: &Context<'_>) {
         let mut list = self.queue.0.borrow_mut();
         match self.ticket.and_then(|ticket| list.get_mut(ticket)) {
@@ -175,7 +175,7 @@ impl WaitGroup {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        assert!(self.0.count.get() > 0, "who leaves was counted");
+        assert!(self.0.count.get() > 0, "a dropped object was counted");
         self.0.count.set(self.0.count.get() - 1);
         self.0.queue.wake_all();
     }

@@ -85,7 +85,7 @@ impl<T: Send> Sender<T> {
             return Err(SendError::Full(message));
         }
         queue.messages.push_back(message);
-        assert!(queue.messages.len() <= self.0.capacity, "a full mailbox takes no message");
+        assert!(queue.messages.len() <= self.0.capacity, "a full mailbox accepts no message");
         let reader = queue.reader.take();
         drop(queue);
         if let Some(reader) = reader {

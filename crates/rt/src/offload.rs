@@ -1,6 +1,6 @@
-//! Runs work on other threads that would occupy a worker thread for too long: [`offload`] for computation,
-//! [`offload_password`] for checks of passwords, [`offload_file`] for work on files, [`offload_settings`] for reads of files of the
-//! configuration, [`spawn_blocking`] for other calls that wait.
+//! Helper threads for work that would occupy a worker thread for too long: [`offload`] for computation,
+//! [`offload_password`] for checks of passwords, [`offload_file`] for work on files, [`offload_settings`] for reads of
+//! files of the configuration, [`spawn_blocking`] for other calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -36,20 +36,20 @@ pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send +
     on(&WAITING, work).await
 }
 
-/// As [`offload`], for checks of passwords, whose number and duration clients determine. It uses separate threads: such checks
-/// delay neither handshakes nor compression.
+/// As [`offload`], for checks of passwords, whose number and duration clients determine. It uses separate threads: such
+/// checks delay neither handshakes nor compression.
 pub async fn offload_password<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&PASSWORDS, work).await
 }
 
-/// As [`offload`], for brief reads of files of the configuration, such as certificates. It uses separate threads: a disk with
-/// content or caches that does not respond delays no handshake.
+/// As [`offload`], for brief reads of files of the configuration, such as certificates. It uses separate threads: if
+/// the disk of the content or of a cache does not respond, this delays no handshake.
 pub async fn offload_settings<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&SETTINGS, work).await
 }
 
-/// As [`offload`], for work on files that no operation of the engine covers. It uses separate threads: a disk that does not
-/// respond delays neither computation nor lookups of names.
+/// As [`offload`], for work on files that no operation of the engine covers. It uses separate threads: a disk that does
+/// not respond delays neither computation nor lookups of names.
 pub async fn offload_file<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&FILES, work).await
 }
@@ -87,7 +87,7 @@ struct PoolState {
     idle: usize,
 }
 
-/// More than one thread per CPU would only compete with each other and with the worker threads.
+/// One thread per CPU: further threads would only compete with these and with the worker threads.
 static COMPUTING: Pool = Pool::new(None);
 
 /// Maximum number of threads for blocking calls. A DNS server that is down delays each name by some seconds. More
@@ -103,7 +103,7 @@ static FILES: Pool = Pool::new(Some(FILE_THREADS_MAX));
 
 static PASSWORDS: Pool = Pool::new(None);
 
-/// Each read is brief.
+/// Maximum number of threads for reads of configuration files. Each read is brief.
 const SETTINGS_THREADS_MAX: usize = 2;
 
 static SETTINGS: Pool = Pool::new(Some(SETTINGS_THREADS_MAX));
@@ -194,7 +194,7 @@ impl Pool {
             let waited = self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             let timed_out = waited.1.timed_out();
             state = waited.0;
-            assert!(state.idle > 0 && state.idle <= state.threads, "who waits is one of the threads");
+            assert!(state.idle > 0 && state.idle <= state.threads, "a waiting thread was counted");
             state.idle -= 1;
             if timed_out && state.jobs.is_empty() {
                 assert!(state.threads > 0, "a thread that ends was counted");
@@ -204,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// No job runs under the lock, so a poisoned lock is ignored.
+    /// Locks the queue. A poisoned lock is ignored, because no job runs under the lock.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +229,8 @@ impl Drop for QueueTicket {
     }
 }
 
-/// A panic ends the job but not the thread: the waiting task detects it because its mailbox loses its sender.
+/// Runs a job. A panic ends the job but not the thread. The waiting task detects the panic because the sender of its
+/// mailbox is dropped.
 fn run(job: Job) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
 }

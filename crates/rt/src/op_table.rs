@@ -200,7 +200,7 @@ impl OpTable {
     /// Ends a queued wait as cancelled.
     pub(crate) fn end(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
-        assert_eq!(wait.stage, Stage::Queued, "the engine ends what it has");
+        assert_eq!(wait.stage, Stage::Queued, "the engine ends submitted operations");
         wait.stage = Stage::Ended;
         let cancelled = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
         self.outcomes.push(&mut wait.results, cancelled);
@@ -232,7 +232,7 @@ impl OpTable {
         (wait.owner, wait.closes, wait.waiter) = (Owner::Task, None, Waiter::Empty);
         self.outcomes.clear(&mut wait.results);
         self.free.push(id.index);
-        assert!(self.live > 0, "what is released was counted");
+        assert!(self.live > 0, "a released record was counted");
         self.live -= 1;
     }
 
@@ -246,7 +246,7 @@ impl OpTable {
         let same_slot = |stage| matches!(stage, Stage::InFlight(known) if known.slot == op.slot);
         assert!(
             !self.waits.get(before).is_some_and(|wait| same_slot(wait.stage)),
-            "the engine used a slot again before it showed the completion"
+            "the engine used a slot again before it returned the completion"
         );
         self.waits[id.index as usize].stage = Stage::InFlight(op);
     }

@@ -37,7 +37,8 @@ pub(crate) struct Reactor {
     pub(crate) caps: Rc<Caps>,
     /// Whether buffers are scarce in this event-loop turn, once computed.
     pub(crate) scarce: Cell<Option<bool>>,
-    /// Signalled when no buffer for received bytes is available. `shortages` counts those events.
+    /// Signalled when the pool has refused a buffer for received bytes or a header section. `shortages` is the number
+    /// of such refusals at the start of this turn.
     pub(crate) shortage: Event,
     shortages: Cell<u64>,
     /// Tasks that wait for a read buffer.
@@ -162,14 +163,15 @@ impl Reactor {
         self.scarce.set(None);
         self.note_received();
         let shortages = self.pool.heads_exhausted();
-        assert!(shortages >= self.shortages.get(), "what has happened is not taken back");
+        assert!(shortages >= self.shortages.get(), "the number of refusals never decreases");
         if self.shortages.replace(shortages) != shortages {
             self.shortage.pulse();
         }
     }
 
-    /// Returns the number of the current turn. A result with the same number was obtained after every request that
-    /// tasks serve now was received, so repeating the call gives no newer information.
+    /// Returns a number that changes whenever bytes may have been received: at the start of each turn, and at a receive
+    /// by a direct call. A result that was obtained under the current number is newer than every request that tasks
+    /// serve now, so repeating the call is unnecessary.
     pub(crate) fn turn_id(&self) -> u64 {
         self.turn_id.get()
     }
@@ -190,7 +192,7 @@ impl Reactor {
     }
 
     pub(crate) fn keep_batch(&self, batch: Vec<Completion>) {
-        assert!(batch.is_empty(), "every completion was filed");
+        assert!(batch.is_empty(), "every completion was recorded");
         self.batch.replace(batch);
     }
 
@@ -302,7 +304,7 @@ impl Reactor {
         if let Some(outcome) = ops.take(id) {
             return Poll::Ready(outcome);
         }
-        let wait = ops.get(id).expect("a wait is not asked again after its terminal result");
+        let wait = ops.get(id).expect("a wait is not polled after its terminal result");
         wait.waiter.register(self.executor.running.get(), context);
         Poll::Pending
     }
@@ -402,7 +404,7 @@ impl Reactor {
             self.detach(id);
         }
         let others = self.to_close.replace(closes);
-        assert!(others.is_empty(), "no close comes up while closes are submitted");
+        assert!(others.is_empty(), "no close is added while closes are submitted");
     }
 }
 
@@ -419,7 +421,7 @@ impl OpFuture {
 
     /// Returns the next result; must not be called after a result without `more`.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let wait = self.wait.expect("nothing is asked for after the terminal result");
+        let wait = self.wait.expect("an operation is not polled after its terminal result");
         let outcome = ready!(self.reactor.poll_wait(wait, context));
         if !outcome.more {
             self.wait = None;

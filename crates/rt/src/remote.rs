@@ -63,9 +63,9 @@ impl Remote {
         }
     }
 
-    /// Moves the tasks to wake to `into`, which must be empty; the memory of `into` is reused by the list.
+    /// Moves the woken tasks into `into`, which must be empty; the list reuses the memory of `into`.
     pub fn take(&self, into: &mut Vec<TaskId>) {
-        assert!(into.is_empty(), "what was woken before is in the queue");
+        assert!(into.is_empty(), "tasks that were woken before are in the ready queue");
         if self.has_woken.load(Ordering::Relaxed) && self.has_woken.swap(false, Ordering::Acquire) {
             std::mem::swap(&mut *self.list(), into);
         }

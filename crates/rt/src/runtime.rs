@@ -97,7 +97,7 @@ impl Runtime {
         Runtime { reactor: Reactor::new(engine), _not_send: PhantomData }
     }
 
-    /// Runs until `future` is complete. Unfinished tasks are kept, and continue in the next call.
+    /// Runs until `future` is complete. Unfinished tasks continue in the next call.
     ///
     /// # Panics
     /// When the engine fails, because the thread cannot continue then; also propagates a panic of `future`.
@@ -147,7 +147,7 @@ fn turn(reactor: &Reactor) {
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
     let wait = wait_limit(reactor);
     let mut batch = reactor.take_batch();
-    assert!(batch.is_empty(), "the completions of the last turn were filed");
+    assert!(batch.is_empty(), "the completions of the last turn were recorded");
     reactor.show_turn();
     let turned = reactor.engine.borrow_mut().turn(wait, &mut batch);
     if let Err(errno) = turned {

@@ -24,7 +24,7 @@ pub const CPU_MAX: usize = CpuSet::MAX_CPU;
 pub struct Setup {
     /// Name of the thread, as shown by `top -H`; the kernel truncates it at 15 bytes.
     pub name: String,
-    /// The CPUs that it may run on; all when empty.
+    /// Numbers of the CPUs that the thread may run on; an empty list allows all.
     pub cpus: Vec<usize>,
     /// The function that reports a task that panicked.
     pub panic_hook: Option<fn(&str)>,
@@ -47,7 +47,7 @@ impl<E: fmt::Display> fmt::Display for StartError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Spawn(error) => write!(f, "the thread could not be started: {error}"),
-            StartError::Signals(errno) => write!(f, "its signals could not be blocked: {errno}"),
+            StartError::Signals(errno) => write!(f, "the thread's signals could not be blocked: {errno}"),
             StartError::Engine(error) => error.fmt(f),
             StartError::Panicked => f.write_str("the thread panicked while it was set up"),
         }
@@ -120,7 +120,8 @@ where
     }
 }
 
-/// Sets up the thread before any task runs on it. Returns also why the CPU affinity could not be set.
+/// Sets up the thread before any task runs on it. Returns the runtime, and the error if the CPU affinity could not be
+/// set.
 fn prepare<E>(
     setup: &Setup,
     build: impl FnOnce() -> Result<Box<dyn Engine>, E>,

@@ -40,7 +40,7 @@ impl Timers {
         self.wheel.len()
     }
 
-    /// Returns the time at which the wheel has work.
+    /// Returns the time at which [`Timers::take_due`] next has work.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.wheel.next().map(|tick| self.base + Duration::from_millis(tick))
     }

@@ -1,7 +1,8 @@
-//! The only list type of waiting tasks: ordered, each with a ticket, so that a task that gives up can be removed.
+//! The list type that all waits of this crate use: waiting tasks, first in, first out. Each task has a ticket, by which
+//! it is removed when it no longer waits.
 //!
-//! It only stores the tasks. Its users wake them: events, semaphores and wait groups of a thread ([`crate::local`]),
-//! buffer requests, tasks that yielded, and watches between threads.
+//! The list only stores the tasks. Its users wake them: events, semaphores and wait groups of a thread
+//! ([`crate::local`]), buffer requests, tasks that yielded, and watches between threads.
 
 use std::collections::VecDeque;
 
@@ -47,7 +48,7 @@ impl<W> WaitList<W> {
         self.position(ticket).is_some()
     }
 
-    /// Whether this task is the first.
+    /// Whether no task waits before this one.
     pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiting.front().is_none_or(|&(first, _)| first >= ticket)
     }

@@ -1,4 +1,5 @@
-//! A number that one side advances and any thread can wait for: the progress of a fill that other requests stream.
+//! A number that one side advances and any thread can wait for, such as the progress of a cache fill whose body is sent
+//! to other requests too.
 //!
 //! ```text
 //!   publisher                         watcher
@@ -189,7 +190,7 @@ impl WatchState {
         let mut waiters = self.waiters();
         let woken: Vec<Sleeper> = std::iter::from_fn(|| waiters.pop()).collect();
         let before = self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
-        assert_eq!(before, woken.len(), "all who are counted are in the list");
+        assert_eq!(before, woken.len(), "each counted task is in the list");
         drop(waiters);
         wake(woken);
     }

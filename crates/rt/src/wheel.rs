@@ -123,8 +123,8 @@ impl<T> Wheel<T> {
         entry.value.as_mut().filter(|_| entry.generation == key.generation)
     }
 
-    /// Returns the next tick at which [`Wheel::advance`] has work; no entry becomes due before it. It is the tick of
-    /// the earliest entry if that is near, otherwise the time at which entries must be moved down.
+    /// Returns the next tick at which [`Wheel::advance`] has work; no entry becomes due before this tick. It is the
+    /// tick of the earliest entry if that entry is in level 0, otherwise the tick at which entries must be moved down.
     pub(crate) fn next(&self) -> Option<u64> {
         self.next_slot().map(|(_, tick)| tick.max(self.now))
     }
@@ -203,7 +203,7 @@ impl<T> Wheel<T> {
 
     /// Frees an entry that is in no list.
     fn release(&mut self, index: u32) -> Option<T> {
-        assert!(self.live > 0, "what is released was counted");
+        assert!(self.live > 0, "a released entry was counted");
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = self.free;

@@ -58,8 +58,8 @@ impl Wake for Header {
     }
 }
 
-/// The runtime's loop around a task that adds up messages until all senders are dropped. A lost wake-up makes it wait
-/// forever, which loom reports as a deadlock.
+/// Runs the runtime's loop around a task that adds up messages until all senders are dropped. After a lost wake-up the
+/// loop would wait forever, which loom reports as a deadlock.
 fn read_all(mut receiver: Receiver<u32>, remote: &Arc<Remote>, engine: &Engine) -> u32 {
     let waker = Waker::from(Arc::new(Header(Arc::clone(remote))));
     let (mut sum, mut woken) = (0, Vec::new());

@@ -2,7 +2,8 @@
 //!
 //! The C library's own thread cache has seven blocks per size and none above 1032 bytes. Requests are handled in
 //! event-loop turns of dozens. All of them allocate blocks of the same sizes and free them later, and their futures
-//! have several KiB. Without this cache, most blocks took the slow path, which merges and splits neighbouring blocks.
+//! have several KiB. Without this cache, most blocks take the C library's slow path, which merges and splits
+//! neighbouring blocks.
 //!
 //! ```text
 //!   alloc   --> list of the class --(is empty)--> C library
@@ -18,17 +19,18 @@ use std::ptr;
 /// The allocator, for `#[global_allocator]`; see the module documentation.
 pub struct ThreadCachingAlloc;
 
-/// Maximum size in bytes of a cached block: futures of requests are smaller, and larger blocks are buffers.
+/// Maximum size in bytes of a cached block. Futures of requests are smaller. Larger blocks are mostly buffers, which
+/// have pools of their own.
 const BYTES_MAX: usize = 4096;
 
-/// Maximum number of bytes of one class that one thread caches: 32 blocks of 4 KiB. All lists together hold at most 8
-/// MiB, which the thread has had in use at one time.
+/// Maximum number of bytes of one class that one thread caches: 32 blocks of 4 KiB. The lists of a thread together
+/// contain at most 8 MiB.
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
-/// Maximum number of cached blocks of one class: as many as four turns of 64 requests free.
+/// Maximum number of cached blocks of one class: as many as four event-loop turns with 64 requests each free.
 const KEPT_MAX: usize = 256;
 
-/// Largest block in bytes of the classes that are 16 bytes apart, as the C library's are.
+/// Largest block in bytes of the classes that are 16 bytes apart, as in the C library.
 const SMALL_MAX: usize = 1032;
 
 /// Distance in bytes between classes up to [`SMALL_MAX`]. Their sizes are 8 bytes above a multiple of 16: with the 8
@@ -82,7 +84,7 @@ pub fn disable() {
 }
 
 thread_local! {
-    /// Without a destructor, so that it is usable as long as the thread runs.
+    /// The type has no destructor, so the lists are usable as long as the thread runs.
     static KEPT: [List; CLASSES] = const { [const { List::new() }; CLASSES] };
 }
 
@@ -125,7 +127,7 @@ impl List {
         true
     }
 
-    /// Frees all blocks of the list; returns their bytes.
+    /// Frees all blocks of the list; returns their total size in bytes.
     fn empty(&self, class: usize) -> usize {
         let bytes = self.count.get() * bytes_of(class);
         loop {
@@ -243,7 +245,7 @@ mod tests {
         for bytes in 1..=BYTES_MAX {
             let class = class_of(bytes);
             assert!(bytes_of(class) >= bytes, "{bytes}");
-            assert!(class <= 1 || bytes_of(class - 1) < bytes, "{bytes} would fit a smaller one");
+            assert!(class <= 1 || bytes_of(class - 1) < bytes, "{bytes} bytes fit a smaller class");
         }
     }
 
@@ -279,7 +281,7 @@ mod tests {
         fn check(&self, len: usize) {
             // SAFETY: the block has at least `len` bytes, and they were written.
             let bytes = unsafe { std::slice::from_raw_parts(self.block, len) };
-            assert!(bytes.iter().all(|&byte| byte == self.mark), "another's bytes are in a block");
+            assert!(bytes.iter().all(|&byte| byte == self.mark), "another owner has written to the block");
         }
 
         fn resize(&mut self, size: usize) {

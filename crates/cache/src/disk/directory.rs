@@ -80,10 +80,10 @@ pub(crate) struct MovedBytes {
 
 /// Permission bits of directories: only the user of the workers has access, as in nginx.
 const DIRECTORY_MODE: u32 = 0o700;
-/// Permission bits of files, restricted for the same reason.
+/// Permission bits of files: also restricted to the user of the workers.
 const FILE_MODE: u32 = 0o600;
 
-/// Start of the names of all files beside the entries.
+/// Start of the names of all files and directories that do not belong to entries.
 const OWN_NAMES: &[u8] = b"ringroad.";
 /// Name of the lock file.
 const LOCK_NAME: &str = "ringroad.lock";
@@ -143,7 +143,7 @@ impl Directory {
         })
     }
 
-    /// Whether it has no entries. Blocks on the disk; an unreadable directory counts as not empty.
+    /// Whether it contains no entries. Blocks on the disk. An unreadable directory counts as not empty.
     pub(crate) fn is_empty(&self) -> bool {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(CWD, self.path(), flags, Mode::empty());
@@ -230,7 +230,7 @@ impl Directory {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut path = Vec::with_capacity(self.temp_start.len() + DIGITS_MAX + 1);
         path.extend_from_slice(&self.temp_start);
-        write!(path, "{number}").expect("a vector takes it");
+        write!(path, "{number}").expect("writing to a vector cannot fail");
         checked(path)
     }
 
@@ -430,7 +430,7 @@ impl Directory {
         if self.health.can_write() { Ok(()) } else { Err(Refused::PassThrough) }
     }
 
-    /// Whether a complete entry may still be published: not once another process may own the directory.
+    /// Whether a complete entry may still be published. Fails as soon as another process may own the directory.
     pub(crate) fn may_finish(&self) -> Result<(), Refused> {
         if self.is_owner() { Ok(()) } else { Err(Refused::NotOwner) }
     }

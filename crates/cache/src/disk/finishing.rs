@@ -21,7 +21,7 @@ impl<T: 'static> Future for Finishing<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         self.is_started = true;
-        let future = self.future.as_mut().expect("it is not polled after its end");
+        let future = self.future.as_mut().expect("a future is not polled after its end");
         let polled = future.as_mut().poll(context);
         if polled.is_ready() {
             self.future = None;

@@ -7,7 +7,8 @@
 //!      |                     after the pause          v   | trial fails: the pause is doubled
 //!      +------- trial succeeds ------------------- on trial
 //! ```
-//! During a trial, the manager writes and removes a small file; reads are their own trial.
+//! The trial of writing is a small file that the manager writes and removes. The trial of reading is the next read
+//! after the pause.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -163,9 +164,9 @@ mod tests {
     #[test]
     fn write_pauses_grow_with_each_failure_and_end_after_recovery() {
         let health = Health::default();
-        assert!(!health.write_failed(Errno::MFILE, 0) && health.can_write(), "that is no disk's fault");
+        assert!(!health.write_failed(Errno::MFILE, 0) && health.can_write(), "not a fault of the disk");
         assert!(health.write_failed(Errno::NOSPC, 100));
-        assert!(!health.write_failed(Errno::NOSPC, 200), "said once");
+        assert!(!health.write_failed(Errno::NOSPC, 200), "reported once");
         assert!(!health.can_write() && !health.needs_trial(1099) && health.needs_trial(1100));
         assert!(!health.write_failed(Errno::NOSPC, 1100));
         assert!(!health.needs_trial(3099) && health.needs_trial(3100));

@@ -60,9 +60,9 @@ impl KeyLocks {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // All waiting tasks are woken and race for the lock: there are seldom two.
+        // All waiting tasks are woken and compete for the lock. More than one is rare.
         let waiting = self.locks.map().remove(&self.key);
-        debug_assert!(waiting.is_some(), "a lock is given back once");
+        debug_assert!(waiting.is_some(), "a lock is released once");
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -85,6 +85,6 @@ mod tests {
         assert!(waits.as_mut().poll(&mut context).is_pending());
         drop(held);
         assert!(waits.as_mut().poll(&mut context).is_ready());
-        assert!(locks.try_lock(&one).is_some(), "the answer was dropped with its lock");
+        assert!(locks.try_lock(&one).is_some(), "dropping the output of the future released the lock");
     }
 }

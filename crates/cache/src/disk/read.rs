@@ -57,9 +57,8 @@ pub(crate) async fn read_into(
     buf.ok_or(ReadError::NoMemory)
 }
 
-/// Continues to read behind the content of `buf`, which starts at the start of the file, until `end` or the end of the
-/// file. A short read is legal at any offset. (A short read of a cache file's header was the reason for writing this
-/// server.)
+/// Reads on behind the content of `buf`, which begins at the start of the file, until `end` or the end of the file. The
+/// kernel may return fewer bytes than requested at any offset.
 pub(crate) async fn extend_to(
     file: &File,
     buf: Buf,
@@ -69,7 +68,7 @@ pub(crate) async fn extend_to(
 ) -> Result<Buf, ReadError> {
     let mut buf = buf;
     if end > BUF_BYTES_MAX {
-        // A header with this many bytes of texts is never written.
+        // A header of this size is never written.
         return Err(ReadError::Damaged(Damage::Layout));
     }
     if (buf.capacity() as u64) < end && lacks_buffer(end) {
@@ -97,7 +96,7 @@ async fn continue_read(
     let mut buf = buf;
     let mut may_start_over = true;
     while (buf.len() as u64) < wanted {
-        // A direct read must start at a multiple of the block size, so the bytes from there are read again.
+        // A direct read must start at a multiple of the block size, so the bytes of an incomplete block are read again.
         let done = buf.len() as u64 / ALIGN * ALIGN;
         let bytes = (wanted - done).next_multiple_of(ALIGN);
         if std::mem::take(&mut may_start_over) && lacks_buffer(bytes) {
@@ -137,18 +136,18 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
 /// Time limit for waiting for a buffer: the default (`send_timeout`) of file bodies, which wait in the same queue.
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Divisor for the part of the pool that is reserved for incoming requests, whose bodies are read next.
+/// Divisor of the pool's size for the part that is reserved for receiving requests and their bodies.
 const SPARED_DIVISOR: u64 = 4;
 
-/// Whether a buffer of this size is not available immediately. A task that holds a buffer must not wait for another:
-/// two such tasks could wait for each other.
+/// Whether a buffer of this size is not available immediately. A task that has a buffer must not wait for another
+/// buffer: two such tasks could wait for each other.
 fn lacks_buffer(bytes: u64) -> bool {
     let pool = rt::pool();
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_DIVISOR
 }
 
-/// Returns an empty buffer of the thread's pool, for this many bytes or of the largest class. Waits if necessary: a
-/// stored response must not become a miss because many responses are being sent.
+/// Returns an empty buffer of the thread's pool, for this many bytes but at most of the largest class. Waits if
+/// necessary: a stored response must not become a miss because many responses are being sent.
 pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX) as usize;
     let spared = rt::pool().bytes_max() / SPARED_DIVISOR;
@@ -174,7 +173,7 @@ pub(crate) async fn read_full(
     if buf.len() as u64 >= wanted {
         return Ok(buf);
     }
-    // Boxed, because it is rare.
+    // Boxed, because this call is rare and its future is large.
     Box::pin(continue_read(file, buf, at, wanted, device, via)).await
 }
 
@@ -195,6 +194,6 @@ pub(crate) async fn read_all(
         }
         all.extend_from_slice(&part);
     }
-    assert!(all.len() as u64 <= to.saturating_sub(from), "no more than was asked for");
+    assert!(all.len() as u64 <= to.saturating_sub(from), "no more than requested");
     Ok(all)
 }

@@ -1,10 +1,10 @@
 //! Files that are not entries yet: [`TempFile`], in the cache's own staging directory or in another one
 //! (`use_temp_path=on`).
 //!
-//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that the kernel removes it when the process
-//! exits. Once complete, it is linked into the cache's directory, or copied there if the two are on different file
-//! systems. A failing staging directory does not count as a failure of the cache's disk: for a while, files are created
-//! inside the cache, and one note is logged.
+//! A file in another directory is unnamed (`O_TMPFILE` of open(2)), so the kernel removes it when the process exits. A
+//! complete file is linked into the cache's directory, or copied there if the two are on different file systems. A
+//! failure of the other directory does not count as a failure of the cache's disk: it is logged once, and for a while
+//! files are created inside the cache.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -23,7 +23,7 @@ use crate::note::Note;
 /// A directory for incomplete files, other than the cache's own.
 pub(crate) type StagingDir = Arc<CStr>;
 
-/// Number of bytes per copy step: a buffer of the pool.
+/// Number of bytes per step of a copy, which uses one buffer of the pool.
 const COPY_BYTES: u64 = 256 << 10;
 
 /// Permission bits of a staging directory and of the files in it, the same as in the cache.
@@ -33,7 +33,7 @@ const MODES: (u32, u32) = (0o700, 0o600);
 pub(crate) struct TempFile {
     dir: Arc<Directory>,
     file: File,
-    /// Temporary path; `None` for an unnamed file, and after the rename.
+    /// Temporary path; `None` if the file is unnamed or was renamed to its final name.
     path: Option<CString>,
     /// The staging directory outside of the cache; then the file is unnamed.
     staging: Option<StagingDir>,
@@ -51,7 +51,7 @@ impl TempFile {
                     let (dir, staging) = (Arc::clone(dir), Some(Arc::clone(staging)));
                     return Ok(TempFile { dir, file, path: None, staging });
                 }
-                Err(errno) => staging_failed(dir, staging, "making a file", errno),
+                Err(errno) => staging_failed(dir, staging, "creating a file", errno),
             }
         }
         TempFile::create(dir).await
@@ -59,7 +59,7 @@ impl TempFile {
 
     /// Creates a file inside of the cache, and the cache's staging directory if it was removed by hand.
     pub(crate) async fn create(dir: &Arc<Directory>) -> Result<TempFile, Refused> {
-        // If the caller is dropped while the file is being created, the file must still be removed.
+        // If the caller is dropped while the file is being created, the file is still created, and then removed.
         Finishing::new(TempFile::make(Arc::clone(dir))).await
     }
 
@@ -74,7 +74,7 @@ impl TempFile {
         match made {
             Ok(file) => Ok(TempFile::named(&dir, file, path)),
             Err(errno) => {
-                dir.write_failed("making a file", errno);
+                dir.write_failed("creating a file", errno);
                 Err(Refused::Disk(errno))
             }
         }
@@ -118,7 +118,7 @@ impl TempFile {
         to: (CString, Parents),
         start: Option<Segments>,
     ) -> Result<(), Errno> {
-        debug_assert!(!self.is_outside(), "it was moved into the cache");
+        debug_assert!(!self.is_outside(), "the file was moved into the cache");
         let path = self.path.clone().ok_or(Errno::NOENT)?;
         let data = start.into_iter().collect();
         self.dir.publish(to, path, Some(&self.file), data).await?;

@@ -48,8 +48,8 @@ impl Chunks {
     /// Discards the verifications of an earlier epoch.
     pub(crate) fn begin_epoch(&self, epoch: u16) {
         if self.epoch.load(Ordering::Acquire) != epoch {
-            // Cleared before the epoch is changed: a reader that sees the new epoch sees no old bit. Two threads may do
-            // this concurrently; a lost bit costs one verification.
+            // Cleared before the epoch is changed: a reader that sees the new epoch sees no old bit. Two threads may
+            // run this concurrently; a bit that one of them loses costs one more verification.
             self.verified.clear();
             self.epoch.store(epoch, Ordering::Release);
         }
@@ -95,12 +95,12 @@ impl Chunks {
         self.verified.has(index)
     }
 
-    /// Records that a chunk was verified; returns whether it was the last one of the entry.
+    /// Records that a chunk was verified; returns whether this call completed the verification of the entry.
     pub(crate) fn set_verified(&self, index: u64) -> bool {
         self.verified.set(index) && self.verified.is_full()
     }
 
-    /// Marks all stored chunks as verified, as recorded in the index.
+    /// Marks all stored chunks as verified; for an entry that the index records as verified.
     pub(crate) fn set_all_verified(&self) {
         (0..self.count()).filter(|&index| self.present.has(index)).for_each(|index| {
             self.verified.set(index);
@@ -187,12 +187,12 @@ impl Bits {
     }
 }
 
-/// Maximum number of entries with cached chunks: reading a table again costs a read, verifying a chunk again costs a
-/// pass over it.
+/// Maximum number of entries with cached chunks. Without the cache, a lookup reads the table again, and the chunks are
+/// verified again.
 const RECENT_ENTRIES_MAX: usize = 4096;
 
-/// Maximum number of cached chunks of all entries; each needs about four bytes. 17 MiB in total, so that the largest
-/// entry fits.
+/// Maximum number of cached chunks of all entries: those of one entry of the maximum length. At some 4 bytes per chunk,
+/// they need 17 MiB.
 const RECENT_CHUNKS_MAX: u64 = LENGTH_MAX / CHUNK_BYTES;
 
 /// The chunks of recently used entries, the oldest first.

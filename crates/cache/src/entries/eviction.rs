@@ -19,8 +19,8 @@ const TRIES: usize = 3;
 const RECLAIMED_MAX: usize = 32;
 
 impl Entries {
-    /// Reserves blocks for an entry of this key. When the cache is nearly full, the first request for a key evicts
-    /// nothing.
+    /// Reserves blocks for an entry of this key. When the cache is nearly full, the first request for a key is refused
+    /// instead of evicting other entries.
     pub(crate) async fn reserve(
         self: &Arc<Entries>,
         key: &Key,

@@ -58,7 +58,7 @@ pub(crate) struct Image {
 const DAMAGE_NOTES_MAX: u64 = 10;
 
 impl Entries {
-    /// Creates an empty set: a walk, a snapshot or lookups add entries.
+    /// Creates an empty set. Loading (from a snapshot or by reading the directories) and lookups add entries.
     pub(crate) fn new(
         dir: Arc<Directory>,
         index: Index,
@@ -89,7 +89,7 @@ impl Entries {
         self.is_loaded.load(Ordering::Acquire)
     }
 
-    /// Whether the sizes of all entries are known too; that takes longer.
+    /// Whether the sizes of all entries are known too, which takes longer.
     pub(crate) fn is_measured(&self) -> bool {
         self.is_measured.load(Ordering::Acquire)
     }
@@ -109,8 +109,8 @@ impl Entries {
     }
 
     /// Returns the effect of purges on an entry. An entry with the number of an unknown purge was stored after a purge
-    /// that the log has lost: it counts as purged, since other lost purges may apply to it. Only the owner checks this: another
-    /// process may not have read the newest purges of the log.
+    /// that the log has lost. It counts as purged, since other lost purges may apply to it. Only the owner checks this,
+    /// because other processes may not have read the newest purges of the log.
     pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
         let purges = self.purges.set();
         if purges.is_unknown(header.sequence) && self.dir.is_owner() {
@@ -144,7 +144,8 @@ impl Entries {
         if !is_known || !self.settling.may_forget(key, purge) {
             return;
         }
-        // In this order: the entry of an older request is in the index before that request is no longer in flight.
+        // The requests are checked before the index: the entry of an older request is added to the index before that
+        // request ends.
         let is_settled = purge <= self.settling.settled();
         let is_stored = self.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
         if is_settled && !is_stored {

@@ -12,8 +12,8 @@ use crate::entries::Entries;
 use crate::index::Victim;
 use crate::key::Key;
 
-/// Maximum number of removals in flight caused by eviction; above it, the manager waits. A file system does one at a
-/// time per directory.
+/// Maximum number of removals in flight caused by eviction; above it, the manager waits. More would not be faster: a
+/// file system removes one file at a time per directory.
 pub(crate) const REMOVALS_MAX: usize = 16;
 
 /// Counts a removal until it is done or its task is dropped.

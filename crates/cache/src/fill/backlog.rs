@@ -4,11 +4,11 @@
 //! ```text
 //!   begin --fewer than MOST wait--> fill --all bytes passed to readers--> waits for the disk --> entry
 //!     |
-//!     +--MOST wait--> until one is written; --after PATIENCE--> refused, and so are later fills immediately,
-//!                                                               until the disk has written an entry
+//!     +--MOST wait--> waits until one is written --after STUCK_TIME--> refused, and so are later fills immediately,
+//!                                                                      until the disk has written an entry
 //! ```
-//! Readers do not wait for the disk. Without this limit, fills could start as fast as the upstream responds, and
-//! waiting entries would use up memory or descriptors.
+//! Readers do not wait for the disk. Without this limit, fills would begin as fast as the upstream responds, and the
+//! waiting entries could exhaust memory or descriptors.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,12 +20,12 @@ use rt::Either;
 
 use crate::error::Refused;
 
-/// Maximum number of waiting entries; with more, no further fill begins. The limit is above the number that a disk
+/// Number of waiting entries from which on no further fill begins. It is above the number of writes that a disk
 /// processes concurrently. It is low enough that the entries stay in the CPU caches and fit into a thread's buffers.
 pub(crate) const MOST: usize = 64;
 
-/// Time limit for a fill to wait for a disk without progress. It is longer than the write of a journal, and no longer
-/// than a client should wait for a response that does not need the cache.
+/// Maximum time for which a fill waits for a disk without progress. A file system may write nothing else for this long
+/// while it writes its journal. A client should not wait longer for a response that does not need the cache.
 const STUCK_TIME: Duration = Duration::from_secs(1);
 
 /// The entries of all threads that wait for the disk.
@@ -78,7 +78,7 @@ impl Backlog {
             Either::Right(()) => {
                 let mut state = self.waiting();
                 state.is_stuck = true;
-                // Other fills need not wait for the same timeout.
+                // Other fills are refused immediately, instead of each waiting for its own timeout.
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);

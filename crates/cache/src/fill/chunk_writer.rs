@@ -54,8 +54,8 @@ struct Shared {
     write_done: Event,
     /// Checksums and lengths of the chunks in the file.
     written: RefCell<BTreeMap<u64, (u32, u64)>>,
-    /// Index of the first chunk that is not in the file, and the end of the contiguous bytes before it. They start at
-    /// the first chunk that was passed to the writer; in a fill of parts, no bytes precede it.
+    /// Index of the first chunk that is not in the file, and the end of the contiguous bytes before it, which begin
+    /// with the first chunk that was passed to the writer. `None` before that chunk.
     prefix: Cell<Option<(u64, u64)>>,
 }
 
@@ -118,7 +118,8 @@ impl ChunkWriter {
     }
 
     /// Starts writing a chunk. Waits while [`WRITES_MAX`] writes are in flight, or while the oldest write is that many
-    /// chunks behind, because readers of the file wait for it. `reservation` is the space by which an existing entry grows.
+    /// chunks behind, because readers of the file wait for it. `reservation` is the space by which an existing entry
+    /// grows.
     pub(crate) async fn write(
         &mut self,
         chunk: Gather,
@@ -138,7 +139,7 @@ impl ChunkWriter {
         rt::spawn(async move {
             shared.write(chunk, reservation).await;
             let was_in_flight = shared.in_flight.borrow_mut().remove(&index);
-            assert!(was_in_flight, "chunk {index} lands once");
+            assert!(was_in_flight, "the write of chunk {index} ends once");
             shared.write_done.pulse();
         });
         Ok(())
@@ -183,7 +184,8 @@ impl Shared {
     async fn write(&self, chunk: Gather, reservation: Option<SpaceReservation>) {
         let Gather { index, data, len, crc } = chunk;
         let dir = &self.entries.dir;
-        // Only one fill writes a chunk at a time. A fill that waited for it need not write it again.
+        // Only one fill writes a chunk at a time. A fill that has waited for another one need not write the chunk
+        // again.
         let _lock = match &self.kind {
             Kind::New { .. } => None,
             Kind::Parts { key, chunks, .. } => {

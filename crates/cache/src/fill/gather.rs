@@ -45,8 +45,8 @@ impl Gather {
     }
 }
 
-/// Divisor for the part of a thread's buffers that waiting chunks never use. When the disk is slower than the
-/// upstreams, responses are passed through without being stored, and readers still need buffers.
+/// Divisor of the size of a thread's pool for the part that waiting chunks must not use. When the disk is slower than
+/// the upstreams, chunks would use all buffers, but passing responses through without storing them needs buffers too.
 const SPARED_DIVISOR: u64 = 16;
 
 /// Whether the remaining buffers are reserved, so that waiting chunks must not use them.

@@ -63,7 +63,8 @@ pub(crate) struct Fills {
 }
 
 /// An entry that is being written, or parts that are being added to an entry. It belongs to the thread that began it.
-/// It may be dropped at any time, even while one of its calls is awaited: then either a complete entry exists or none.
+/// It may be dropped at any time, even while one of its calls is awaited: a new entry then either exists completely or
+/// not at all.
 ///
 /// Bytes are gathered into chunks; a body of a few chunks is written together with its header at the commit. The caller
 /// retains the bytes that are not in the file yet ([`FillReader::on_disk`]) as long as readers need them. Their number
@@ -79,14 +80,14 @@ pub struct Fill {
     staging: Option<StagingDir>,
     /// Reserved disk space that is not assigned to an entry yet.
     reserved: SpaceReservation,
-    /// Whether a write was dropped or has failed, so that bytes may be missing.
+    /// Whether a call of `write` was dropped or has failed, so that bytes may be missing.
     is_broken: bool,
     is_done: bool,
 }
 
 /// Destination of complete chunks.
 enum State {
-    /// Memory until the commit, or until the body exceeds the limit.
+    /// Memory until the commit, or until the body exceeds [`BUFFERED_BYTES_MAX`].
     Buffered(Vec<Gather>),
     /// A file: a temporary file, or (without `temp`) the file of the entry that the parts belong to.
     Streamed { writer: ChunkWriter, temp: Option<TempFile> },
@@ -102,9 +103,9 @@ impl Fill {
     /// Maximum number of bytes that were passed to [`Fill::write`] and cannot be read from the file yet.
     pub const BEHIND_BYTES_MAX: u64 = (WRITES_MAX as u64 + 2) * CHUNK_BYTES;
 
-    /// Adds bytes of the body at `offset`. The offset must be the end of the last piece, except in a partial entry,
-    /// where any offset is allowed; incomplete chunks are not stored then. Waits only when too many writes are in
-    /// flight. After an error, or after a call that was dropped, the fill has failed and can only be dropped.
+    /// Adds bytes of the body at `offset`. The offset must be the end of the last piece. In a partial entry, any offset
+    /// is allowed, but incomplete chunks are not stored. Waits only when too many writes are in flight. After an error,
+    /// or after a call that was dropped, the fill has failed and can only be dropped.
     pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
         self.write_shared(offset, &SharedBytes::copy(bytes)).await
     }
@@ -129,7 +130,7 @@ impl Fill {
             self.gather(at, piece.part(part)).await?;
             at = end.min(chunk_end);
         }
-        debug_assert!(at == end.max(offset), "all of the piece was taken");
+        debug_assert!(at == end.max(offset), "the complete piece was added");
         self.next = end;
         self.is_broken = false;
         Ok(())
@@ -145,7 +146,7 @@ impl Fill {
             }
             self.begin_chunk(index).await?;
         }
-        let gather = self.gather.as_mut().expect("it was made above or matched");
+        let gather = self.gather.as_mut().expect("the chunk was begun above or earlier");
         if !gather.push(piece) {
             return Err(self.refuse(Refused::NoMemory));
         }
@@ -330,7 +331,7 @@ impl Fill {
         if self.new.is_partial && got < length {
             return Err(FillError::Empty);
         }
-        assert!(got == length, "{got} of {length} bytes of a body that came in order");
+        assert!(got == length, "{got} of {length} bytes of a body that was received in order");
         let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
         let layout = match length <= CHUNK_BYTES {
             true => Layout::small(used, length),
@@ -360,7 +361,7 @@ impl Fill {
         backlog: BacklogGuard,
     ) -> Result<(), FillError> {
         let given = data.iter().map(Segments::len).sum::<usize>() as u64;
-        assert!(given == total, "{given} of {total} bytes of a file");
+        assert!(given == total, "{given} bytes to write to a file of {total} bytes");
         self.grow_to(blocks_of(total)).await?;
         let Some(staging) = &self.staging else {
             return self.publish(CompletedFile::Bytes(data), Some(backlog)).await.map(drop);
@@ -505,9 +506,9 @@ impl Fills {
         self.begin_new(new, staging).await.map_err(|refused| self.entries.counters.refuse(refused))
     }
 
-    /// Begins to store parts of a response. Another fill may have begun or stored an entry for the key. If `joins`
-    /// returns that both have the same bytes, the parts are added to that entry. `selector` selects the variant for the
-    /// request of the parts.
+    /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
+    /// returns `true` for it (both have the same bytes), the parts are added to that entry. `selector` selects the
+    /// variant for the request.
     pub(crate) async fn begin_parts(
         self: &Arc<Fills>,
         new: New,
@@ -609,7 +610,7 @@ impl FillReader {
     /// Returns the body written so far, as a file of this thread. In a fill of parts, only the bytes up to
     /// [`FillReader::on_disk`] are content.
     pub fn located(&self) -> Result<Located, StoreError> {
-        let doing = "sharing a file under way";
+        let doing = "duplicating the descriptor of an incomplete entry";
         let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;
         let dir = &self.entries.dir;
         Ok(Located {

@@ -21,9 +21,10 @@ pub struct New {
     /// Whether only parts of the body will be received (status 206): requires `meta.length`, and bytes missing at the
     /// commit stay missing. Otherwise a commit with fewer bytes than `meta.length` is refused.
     pub is_partial: bool,
-    /// The request to the upstream ([`crate::Store::register_request`]): purges since then apply to the entry too.
+    /// The request to the upstream ([`crate::Store::register_request`]): purges since the request apply to the entry
+    /// too.
     pub request: Arc<PendingRequest>,
-    /// The position of the response among others for the same key: an older one is refused. Without a ticket, the last
-    /// response replaces the others.
+    /// The position of the response among all responses for the key. The entry is refused if a response to a later
+    /// request is complete. Without a ticket, the response that is stored last replaces the others.
     pub ticket: Option<Arc<Ticket>>,
 }

@@ -33,7 +33,7 @@ struct Record {
 }
 
 /// Maximum number of variants in a record, some 32 bytes each. Above it, the newest response counts as one that matches
-/// all requests: some responses in flight are not stored then, but no outdated one is.
+/// all requests: then some current responses in flight are not stored, but no outdated response is stored.
 const VARIANTS_MAX: usize = 4096;
 
 /// The position of one fetch among all fetches of its key. The order is recorded as long as any ticket of the key
@@ -110,7 +110,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Entry::Occupied(mut record) = self.orders.records().entry(self.key) {
-            assert!(record.get().held > 0, "a ticket is given back once");
+            assert!(record.get().held > 0, "a ticket is returned once");
             record.get_mut().held -= 1;
             if record.get().held == 0 {
                 record.remove();
@@ -130,10 +130,10 @@ mod tests {
         first.complete(b"de");
         assert!(first.is_newest(b"de") && second.is_newest(b"de"));
         second.complete(b"fr");
-        assert!(first.is_newest(b"de"), "variants have places of their own");
+        assert!(first.is_newest(b"de"), "variants are independent");
         second.complete(b"de");
         assert!(!first.is_newest(b"de") && second.is_newest(b"de"));
-        assert!(!first.is_newest(b""), "a response without variants takes the place of all");
+        assert!(!first.is_newest(b""), "a response without variants replaces all variants");
         assert!(orders.take(Key::of(b"other")).is_newest(b"de"));
         orders.outdate(&key);
         assert!(!second.is_newest(b"de") && orders.take(key).is_newest(b"de"), "changed meanwhile");

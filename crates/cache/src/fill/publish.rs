@@ -49,7 +49,7 @@ pub(crate) struct Publication {
     pub(crate) condition: Condition,
     /// Registered until the entry is published.
     pub(crate) request: Arc<PendingRequest>,
-    /// Held if the key was chosen among those of several variants.
+    /// Present if the key was chosen among the keys of several variants.
     pub(crate) variants: Option<KeyLock>,
     /// For a fill's commit: counts the entry until it is on the disk.
     pub(crate) backlog: Option<BacklogGuard>,
@@ -57,7 +57,7 @@ pub(crate) struct Publication {
 
 /// A condition that must be met when an entry is published.
 pub(crate) enum Condition {
-    /// The present entry of the key has this version.
+    /// The current entry of the key has this version.
     Version(u32),
     /// No newer response for the same key is complete.
     Newest(Option<Arc<Ticket>>, Arc<Meta>),
@@ -91,9 +91,9 @@ pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finis
 
 async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<u32, Refused> {
     let Publication { mut file, key, reserved, condition, request, variants, backlog } = publication;
-    assert!(reserved.count() > 0, "an entry takes a block at least");
+    assert!(reserved.count() > 0, "an entry occupies at least one block");
     let dir = &entries.dir;
-    // Before the lock of the key is taken, because this may copy the complete file.
+    // Moved before the lock of the key is taken, because the move may copy the complete file.
     if let CompletedFile::File(temp, start) = file {
         let temp = if temp.is_outside() { Box::pin(temp.move_into_cache()).await? } else { temp };
         file = CompletedFile::File(temp, start);
@@ -103,7 +103,7 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
     condition.check(&entries, &key)?;
     dir.may_finish()?;
     if let Err(errno) = file.publish(dir, dir.path_of(&key)).await {
-        dir.write_failed("putting an entry in place", errno);
+        dir.write_failed("publishing an entry", errno);
         return Err(Refused::Disk(errno));
     }
     let origin = Origin::Written { epoch: entries.epoch() };

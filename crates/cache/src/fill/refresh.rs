@@ -50,7 +50,7 @@ pub(crate) async fn refresh(
         meta: Arc::new(meta),
         head: head.into(),
         is_partial: header.layout.is_partial,
-        // This request was sent after any soft purge that precedes the lookup.
+        // The request that led to the 304 was sent after the lookup, so soft purges before the lookup do not apply.
         request: entries.settling.register(|| hit.sequence),
         ticket: None,
     };
@@ -78,7 +78,7 @@ async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]
     let record = (!body.is_empty()).then(|| (0, crc32c::of(body)));
     let mut bytes = file_start(&identity, new, record.as_slice());
     bytes.extend_from_slice(body);
-    assert!(bytes.len() as u64 == layout.file_bytes(length), "a small entry is written whole");
+    assert!(bytes.len() as u64 == layout.file_bytes(length), "a small entry is written completely");
     let reserved = entries.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;
     let mut data = Segments::new();
     data.push(Source::Vec(bytes));
@@ -111,7 +111,7 @@ async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refu
     let written = dir.write(&file, at, slot(&identity, new).into()).await;
     drop(lock);
     written.map_err(|errno| {
-        dir.write_failed("writing a head", errno);
+        dir.write_failed("writing a header section", errno);
         Refused::Disk(errno)
     })
 }

@@ -14,7 +14,7 @@ pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Id
 pub(crate) fn slot(identity: &Identity, new: &New) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
-    assert!(bytes.len() <= identity.layout.slot_bytes as usize, "a slot fits into its room");
+    assert!(bytes.len() <= identity.layout.slot_bytes as usize, "an encoded slot fits into its space");
     bytes
 }
 
@@ -32,6 +32,6 @@ pub(crate) fn file_start(identity: &Identity, new: &New, records: &[(u64, u32)])
     for (index, crc) in records {
         bytes.extend_from_slice(&record(identity.nonce, *index, *crc));
     }
-    assert!(bytes.len() as u64 <= layout.body, "the table ends where the body begins, or before");
+    assert!(bytes.len() as u64 <= layout.body, "the table ends at or before the start of the body");
     bytes
 }

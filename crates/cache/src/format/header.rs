@@ -46,7 +46,7 @@ pub(crate) struct Layout {
     /// slot.
     pub(crate) slot_bytes: u32,
     pub(crate) is_small: bool,
-    /// Whether the entry was begun as a partial one; all parts may have been stored since.
+    /// Whether the entry was partial when it was created; all missing parts may have been stored since.
     pub(crate) is_partial: bool,
     pub(crate) table: u64,
     pub(crate) body: u64,
@@ -91,7 +91,7 @@ impl Layout {
         if self.table + chunks_of(length) * RECORD_BYTES <= self.body {
             return self;
         }
-        debug_assert!(!self.is_small && !self.is_partial, "its length was told when it was begun");
+        debug_assert!(!self.is_small && !self.is_partial, "the length was known at the start");
         Layout { table: (self.body + length).next_multiple_of(ALIGN), ..self }
     }
 
@@ -151,7 +151,7 @@ impl Header {
     }
 }
 
-/// Input of [`encode`] besides the metadata and the texts.
+/// Input of [`encode`] in addition to the metadata and the texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) layout: Layout,
@@ -226,7 +226,7 @@ fn checksum(slot: &[u8]) -> u32 {
 /// The reason why a header cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The bytes end too early: this many from the start of the file are needed.
+    /// The input is too short: this many bytes from the start of the file are needed.
     More(usize),
     /// The header is damaged.
     Damaged(Damage),

@@ -13,7 +13,7 @@
 //!         | body                        |             | body, with holes if partial |
 //!         +-----------------------------+             +-----------------------------+
 //!                                                     | table, when the length was  |
-//!                                                     | unknown and grew too much   |
+//!                                                     | unknown and grew too large  |
 //!                                                     +-----------------------------+
 //! ```
 //! * A **slot** is valid when its CRC32C is correct; of two valid slots, the one with the higher generation is used. A
@@ -41,8 +41,9 @@ pub(crate) const SECTOR_BYTES: u64 = 512;
 /// Alignment of offsets for direct I/O.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// Maximum length of a body in bytes, 256 GiB: an upstream announces the length, and the state of the chunks
-/// ([`crate::entries::chunks`]) needs some 4 bytes of memory per chunk, 17 MiB at most, before their bytes arrive.
+/// Maximum length of a body in bytes: 256 GiB. The length that an upstream announces determines the size of the state
+/// of the chunks ([`crate::entries::chunks`]), which is allocated before the body arrives: some 4 bytes per chunk, so
+/// at most 17 MiB.
 pub const LENGTH_MAX: u64 = 1 << 38;
 
 /// Returns the number of chunks of a body.
@@ -59,7 +60,7 @@ pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
 /// A fault of an entry's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The file ends before its header does.
+    /// The file ends inside its header.
     Short,
     /// The file does not begin with the magic number of this version.
     Magic,
@@ -84,13 +85,13 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Damage::Short => f.write_str("it ends before its header does"),
-            Damage::Magic => f.write_str("it is no entry of this version"),
-            Damage::Header => f.write_str("its header does not agree with its checksum"),
-            Damage::Layout => f.write_str("its header contradicts itself"),
-            Damage::Key => f.write_str("it holds another key"),
-            Damage::Chunk { index } => write!(f, "chunk {index} does not agree with its checksum"),
-            Damage::Truncated { index } => write!(f, "chunk {index} is not whole"),
+            Damage::Short => f.write_str("the file ends inside its header"),
+            Damage::Magic => f.write_str("the file is not an entry in the format of this version"),
+            Damage::Header => f.write_str("the header does not match its checksum"),
+            Damage::Layout => f.write_str("lengths or positions in the header are invalid"),
+            Damage::Key => f.write_str("the file belongs to another key"),
+            Damage::Chunk { index } => write!(f, "chunk {index} does not match its checksum"),
+            Damage::Truncated { index } => write!(f, "chunk {index} is missing or incomplete"),
         }
     }
 }

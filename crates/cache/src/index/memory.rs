@@ -1,7 +1,7 @@
 //! The memory tier (`memory=`): frequently requested small objects, complete in memory, with a separate limit.
 //!
-//! Direct reads leave nothing in the page cache. So this is all the memory that hot objects use, and a container's
-//! memory limit is respected.
+//! Direct reads leave nothing in the page cache. With them, hot objects use no memory beyond this limit, which can be
+//! chosen to fit the memory limit of a container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::s3fifo::{Exhausted, KeyBytes, S3Fifo};
 /// Number of shards, each with its lock.
 const SHARDS: usize = 16;
 
-/// Memory of one object beside its bytes: the node, the counters of its `Arc`, and the allocator's rounding.
+/// Memory of one object in addition to its bytes: the node, the counters of its `Arc`, and the allocator's rounding.
 const OVERHEAD_BYTES: u64 = 192;
 
 /// Divisor of the shard size that gives the maximum size of an object: a few large objects would evict all others.
@@ -40,8 +40,8 @@ impl<T> MemoryTier<T> {
     /// Creates a tier of at most `bytes`; with 0, it stores nothing. `seed` must be secret to clients.
     pub(crate) fn new(bytes: u64, seed: [u64; 2]) -> MemoryTier<T> {
         let shard_bytes = bytes / SHARDS as u64;
-        // Slots for objects of 512 bytes on average: a tier of smaller objects runs out of slots before it runs out of
-        // bytes.
+        // The number of slots suffices for objects of 512 bytes on average. With smaller objects, the slots are
+        // exhausted before the bytes.
         let places = (shard_bytes / 512) as usize;
         let count = if bytes == 0 { 0 } else { SHARDS };
         let shards = (0..count).map(|_| Mutex::new(S3Fifo::new(places, seed))).collect();
@@ -53,7 +53,7 @@ impl<T> MemoryTier<T> {
         (self.shard_bytes / LARGEST_DIVISOR).saturating_sub(OVERHEAD_BYTES)
     }
 
-    /// Bytes in use, overhead included.
+    /// Returns the number of bytes in use, including the overhead.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -107,7 +107,7 @@ impl<T> MemoryTier<T> {
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             loop {
-                // One at a time, because others wait for the lock.
+                // One object per lock, because other threads wait for it.
                 let taken = lock(shard).evict(Exhausted::Nodes);
                 let Some(taken) = taken else { break };
                 self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);

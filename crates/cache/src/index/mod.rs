@@ -1,8 +1,8 @@
 //! The in-memory index of a cache: a few words for each object on the disk. It is divided into shards; the lock of a
 //! shard is held for some ten nanoseconds.
 //!
-//! An object leaves the index before its file is deleted, so the index lists a missing file only for a short time.
-//! Until loading has completed, it may lack an object that exists (the store checks the disk then).
+//! An object leaves the index before its file is deleted. Until loading has completed, the index may list a file that
+//! was just deleted, and an object that exists may be missing; lookups check the disk then.
 
 pub(crate) mod memory;
 pub(crate) mod s3fifo;
@@ -26,8 +26,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// State of an object that is known without disk access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Blocks of its file, so that a small file is read in one operation; 0 for a key without a file. An estimate that
-    /// is never 0 until the file is measured.
+    /// Number of blocks of its file; 0 for a key without a file. With it, a small file is read in one operation. Until
+    /// the file is measured, this is an estimate of at least 1.
     pub blocks: u32,
     /// Whether its size is known.
     pub measured: bool,
@@ -80,7 +80,7 @@ pub struct Victim {
     pub blocks: SpaceReservation,
 }
 
-/// The way in which an object got into the index.
+/// The source of an object in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The object was written: its checksums were computed from its bytes.
@@ -90,7 +90,7 @@ pub enum Origin {
     },
     /// The object was found on the disk.
     Found,
-    /// The name of its file was found on the disk; its size is an estimate until [`Index::measure`].
+    /// Only the name of its file was found on the disk; its size is an estimate until [`Index::measure`].
     Named,
 }
 
@@ -158,8 +158,8 @@ impl Index {
         (1, victim.and_then(|taken| self.victim_of(taken)))
     }
 
-    /// Whether a new object may evict another one while the disk is full: its key was requested before, not too long
-    /// ago. Records that the key is requested now.
+    /// Whether a new object may evict another one while the disk is full, because its key was requested recently.
+    /// Records that the key is requested now.
     pub fn admits(&self, key: &KeyBytes) -> bool {
         let mut shard = self.shard(key);
         let known = shard.remembers(key) || shard.get(key).is_some_and(|(facts, _)| facts.uses > 1);
@@ -217,8 +217,7 @@ impl Index {
         true
     }
 
-    /// Records the size of an object that was only listed by name so far. The size of any other object is known
-    /// already.
+    /// Records the size of an object from [`Origin::Named`]. Does nothing for other objects, whose size is known.
     pub fn measure(&self, key: &KeyBytes, blocks: u32) {
         let mut shard = self.shard(key);
         let Some((&facts, old)) =
@@ -226,7 +225,7 @@ impl Index {
         else {
             return;
         };
-        debug_assert!(blocks > 0, "a file takes a block at least");
+        debug_assert!(blocks > 0, "a file occupies at least one block");
         let _ = shard.insert(*key, blocks, Facts { marks: facts.marks | MEASURED, ..facts });
         self.used.adopt(u64::from(blocks)).commit();
         drop(self.used.release_of(u64::from(old)));
@@ -313,14 +312,14 @@ impl Index {
         }
     }
 
-    /// A key that was only counted has no file.
+    /// Returns the file to delete for a removed object; `None` for a key without a file.
     fn victim_of(&self, taken: Removed<Facts>) -> Option<Victim> {
         let blocks = u64::from(taken.weight);
         (blocks > 0).then(|| Victim { key: taken.key, blocks: self.used.release_of(blocks) })
     }
 
     fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, S3Fifo<Facts>> {
-        // The last byte of the key; it also selects the directory, but nothing else in the index depends on it.
+        // The last byte of the key also selects the directory of the file, but nothing else in the index depends on it.
         lock(&self.shards[usize::from(key[15]) % SHARDS])
     }
 }
@@ -360,7 +359,7 @@ fn weight_of(blocks: &SpaceReservation) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
 
-/// A panic in another thread leaves no state that a lookup could not handle.
+/// Locks a shard. A poisoned lock is not an error: every state that a panicking thread can leave is valid for lookups.
 fn lock(shard: &Mutex<S3Fifo<Facts>>) -> MutexGuard<'_, S3Fifo<Facts>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -453,7 +452,7 @@ mod tests {
         assert_eq!(first, 1);
         assert_eq!(victim.expect("a file is removed for it").blocks.count(), 2);
         assert_eq!((index.count_use(&key(9000), 2).0, index.len(), counted(&index)), (2, len, before - 2));
-        // Keys that are requested once do not displace files that are in use.
+        // Keys that are requested once do not evict files that are in use.
         for number in 0..5000 {
             index.touch(&key(number), 3);
             index.touch(&key(number), 3);
@@ -483,7 +482,7 @@ mod tests {
         index.measure(&key(1), 5);
         let known = index.peek(&key(1)).expect("it is there");
         assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
-        assert!(known.requested && known.accessed_s == 9, "what was noted meanwhile stays");
+        assert!(known.requested && known.accessed_s == 9, "requests before `measure` are retained");
         index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
         index.measure(&key(1), 7);
         index.measure(&key(2), 7);
@@ -502,7 +501,7 @@ mod tests {
             deleted += victim.map_or(0, |victim| victim.blocks.count());
         }
         assert!(index.len() <= 640, "{}", index.len());
-        assert_eq!(index.used.get() + deleted, 10_000, "what is not there any more was told");
+        assert_eq!(index.used.get() + deleted, 10_000, "every evicted object was returned");
         assert_eq!(counted(&index), index.used.get());
         assert!(size_of::<Facts>() <= 12);
     }
@@ -516,7 +515,7 @@ mod tests {
         let mut victims = Vec::new();
         assert!(index.evict(100, usize::MAX, &mut victims) >= 100);
         assert_eq!((victims.len(), index.used.get(), counted(&index)), (25, 2000, 1900));
-        assert_eq!(index.evict(u64::MAX, 10, &mut victims), 40, "no more than it may look at");
+        assert_eq!(index.evict(u64::MAX, 10, &mut victims), 40, "at most `objects_max` objects");
         index.evict(u64::MAX, usize::MAX, &mut victims);
         assert_eq!((victims.len(), index.len(), index.used.get()), (500, 0, 2000));
         victims.clear();

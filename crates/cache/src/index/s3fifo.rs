@@ -1,13 +1,14 @@
 //! Cache replacement: S3-FIFO (Yang and others, SOSP 2023) over a slab.
 //!
 //! ```text
-//!            requested again while in the small queue, or known from before
-//!   new --> small (a tenth) ----------------------------------------> main --> evicted
-//!               |                                                      ^  |
-//!               +--> evicted, its fingerprint to the ghosts            +--+ requested since
+//!               requested twice in the small queue
+//!   new --> small (a tenth) -----------------------------> main --> evicted
+//!    |         |                                            ^  ^ |
+//!    |         +--> evicted, its fingerprint to the ghosts  |  +-+ requested since
+//!    +------------------- fingerprint among the ghosts -----+
 //! ```
-//! A hit sets two bits and moves nothing. The same structure orders objects on disk ([`crate::index`]) and in memory
-//! ([`crate::index::memory`]), with different meanings of weights and values.
+//! A hit increments a counter of two bits and moves nothing. The same structure orders objects on disk
+//! ([`crate::index`]) and in memory ([`crate::index::memory`]), with different meanings of weights and values.
 
 /// Key of an object: a digest, so its bits are as good as random, but not secret.
 pub(crate) type KeyBytes = [u8; 16];
@@ -61,8 +62,8 @@ const PROMOTED_ABOVE: u8 = 1;
 /// The small queue gets one part in this many of the total weight.
 const SMALL_DIVISOR: u64 = 10;
 
-/// Maximum number of objects that one eviction examines. Each step moves an object or lowers its counter, so the search
-/// ends. When all objects are popular it takes long, and it holds the lock of a shard.
+/// Maximum number of objects that one eviction examines. Without this limit, a search among popular objects only would
+/// hold the lock of the shard for long.
 const EXAMINED_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl<V: Default> S3Fifo<V> {
         S3Fifo {
             nodes,
             buckets: vec![NONE_STORED; nodes_max.next_power_of_two()],
-            // Multiplication by an even factor would lose bits.
+            // Odd factors: multiplication by an even one would lose bits.
             seed: [seed[0] | 1, seed[1] | 1],
             free: NONE,
             small: Queue::empty(),
@@ -166,7 +167,7 @@ impl<V: Default> S3Fifo<V> {
             let old = std::mem::replace(&mut node.weight, weight);
             let value = std::mem::replace(&mut node.value, value);
             let queue = if node.membership == Membership::Small { &mut self.small } else { &mut self.main };
-            debug_assert!(queue.weight >= u64::from(old), "a queue weighs what its objects do");
+            debug_assert!(queue.weight >= u64::from(old), "a queue has the sum of its objects' weights");
             queue.weight = queue.weight - u64::from(old) + u64::from(weight);
             return Ok(Some(Removed { key, weight: old, value }));
         }
@@ -296,7 +297,8 @@ impl<V: Default> S3Fifo<V> {
         (at != NONE).then_some(at)
     }
 
-    /// Clients choose the text that is hashed to a key; the secret factors prevent them from filling a single bucket.
+    /// Returns the hash of a key. Clients choose the texts of keys; the secret factors prevent them from filling a
+    /// single bucket.
     fn hash(&self, key: &KeyBytes) -> u64 {
         let (low, high) = key.split_at(8);
         let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a half of sixteen bytes"));
@@ -328,7 +330,7 @@ impl<V: Default> S3Fifo<V> {
 
     fn link(&mut self, index: u32, to: Membership) {
         let weight = self.node(index).weight;
-        debug_assert!(self.node(index).membership == Membership::NoQueue, "a node is in one queue at a time");
+        debug_assert!(self.node(index).membership == Membership::NoQueue, "a node is in at most one queue");
         let queue = self.queue(to);
         let older = std::mem::replace(&mut queue.newest, index);
         queue.weight += u64::from(weight);
@@ -356,7 +358,7 @@ impl<V: Default> S3Fifo<V> {
         assert!(queue.count > 0 && queue.weight >= u64::from(weight), "the node was in this queue");
         queue.weight -= u64::from(weight);
         queue.count -= 1;
-        debug_assert!(queue.count > 0 || queue.weight == 0, "an empty queue weighs nothing");
+        debug_assert!(queue.count > 0 || queue.weight == 0, "an empty queue has the weight 0");
         if newer == NONE {
             queue.newest = older;
         }
@@ -372,8 +374,8 @@ impl Queue {
     }
 }
 
-/// Buckets store the index of a node plus one. Fresh memory from the kernel is zero, so it means no node and need not
-/// be initialised at the start.
+/// The value of an empty bucket. A bucket stores the index of its first node plus one: fresh memory from the kernel is
+/// zero, so the buckets need not be initialised at the start.
 const NONE_STORED: u32 = 0;
 
 fn stored(index: u32) -> u32 {

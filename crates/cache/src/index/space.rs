@@ -4,7 +4,7 @@
 //!   reserved for a fill ──▶ used by the entry ──▶ its file is being removed ──▶ free again
 //! ```
 //! All states are counted in one number ([`Used`]). A change of state does not change it, so no reader sees a smaller
-//! sum in between. A reservation fails rather than exceeding a limit: both limits are kept at all times.
+//! sum in between. A reservation that would exceed a limit fails, so neither limit is ever exceeded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl Used {
         self.release_of(count)
     }
 
-    /// Reserves `count` blocks if the sum stays within `max`; otherwise returns by how many it would exceed it.
+    /// Reserves `count` blocks if the sum stays within `max`; otherwise returns the number of blocks above `max`.
     fn reserve(&self, count: u64, max: u64) -> Result<SpaceReservation, u64> {
         let within = |all: u64| Some(all + count).filter(|sum| *sum <= max);
         match self.0.all.fetch_update(Ordering::AcqRel, Ordering::Acquire, within) {
@@ -93,7 +93,7 @@ impl Drop for SpaceReservation {
     fn drop(&mut self) {
         let held = self.used.0.held.fetch_sub(self.count, Ordering::Relaxed);
         let all = self.used.0.all.fetch_sub(self.count, Ordering::AcqRel);
-        debug_assert!(held >= self.count && all >= self.count, "blocks are given back once");
+        debug_assert!(held >= self.count && all >= self.count, "blocks are released once");
     }
 }
 
@@ -106,7 +106,8 @@ pub(crate) struct Space {
     removing: AtomicU64,
     /// Free blocks of the file system at the last query.
     free: AtomicU64,
-    /// Whether the sizes of present entries are still unknown, so that they may use any amount up to `max_size`.
+    /// Whether the sizes of the existing entries are still unknown. They may use all of `max_size`, so no space can be
+    /// reserved.
     is_unmeasured: AtomicBool,
     /// Blocks reserved since the last query of the file system, which may have been written since.
     spent: AtomicU64,
@@ -152,7 +153,7 @@ impl Space {
         self.min_free > 0
     }
 
-    /// Records that the sizes of all entries are known. Until then, they could be anything up to the limit.
+    /// Records that the sizes of all entries in readable directories are known: from now on, space can be reserved.
     pub(crate) fn loaded(&self) {
         self.is_unmeasured.store(false, Ordering::Release);
     }
@@ -189,7 +190,7 @@ impl Space {
         Ok(blocks)
     }
 
-    /// Returns the number of blocks that the file system lacks if this many are used.
+    /// Returns the number of blocks that would be missing for `min_free` after `blocks` more were written.
     fn short_of_free(&self, blocks: u64) -> Option<NoSpace> {
         if self.min_free == 0 {
             return None;
@@ -198,7 +199,8 @@ impl Space {
         (short > 0).then_some(NoSpace::Free(short))
     }
 
-    /// Returns the number of blocks to evict so that fills have the margin, plus `more`.
+    /// Returns the number of blocks to evict so that `more` blocks can be written and the margin for fills remains
+    /// free.
     pub(crate) fn above_watermark(&self, more: u64) -> u64 {
         let margin = |limit: u64| (limit / MARGIN_DIVISOR).min(MARGIN_BLOCKS_MAX);
         // Entries that are being removed count as removed.
@@ -217,7 +219,7 @@ impl Space {
     /// Records the free space of the file system.
     pub(crate) fn set_free(&self, bytes: u64) {
         self.free.store(bytes / BLOCK_BYTES, Ordering::Relaxed);
-        // Blocks of fills may not be written yet.
+        // The blocks of fills are possibly not written yet, so they still count.
         let held = self.used.0.held.load(Ordering::Relaxed);
         self.spent.store(held.saturating_sub(self.removing.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
@@ -258,7 +260,7 @@ mod tests {
         fill.commit();
         let mut entry = used.release_of(20);
         space.removing(&entry);
-        assert_eq!(space.used(), 30, "until it is gone");
+        assert_eq!(space.used(), 30, "until the file is removed");
         space.removed(&mut entry);
         assert_eq!((space.used(), entry.count()), (10, 0));
     }
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(space.above_watermark(10), 10);
         let entries = used.release_of(6300);
         space.removing(&entries);
-        assert_eq!(space.above_watermark(10), 0, "that is as good as gone");
+        assert_eq!(space.above_watermark(10), 0, "a file that is being removed counts as removed");
         assert_eq!(Space::new(None, 0, Used::default()).above_watermark(u64::MAX / 4), 0);
         let space = Space::new(None, 100 * BLOCK_BYTES, Used::default());
         space.set_free(80 * BLOCK_BYTES);

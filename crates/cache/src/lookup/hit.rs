@@ -126,7 +126,7 @@ pub struct Located {
     pub length: u64,
     pub(crate) key: Key,
     pub(crate) version: u32,
-    /// `None` for a fill in flight: the file has the bytes received so far.
+    /// `None` for a fill in flight, whose file has the bytes received so far.
     pub(crate) chunks: Option<Arc<Chunks>>,
     pub(crate) entries: Arc<Entries>,
 }
@@ -160,7 +160,7 @@ impl Located {
         Reader::new(self.clone(), range, window)
     }
 
-    /// Reports that sending from this file failed, or that the file is shorter than its header says.
+    /// Reports that sending from this file failed, or that the file is shorter than its header specifies.
     pub fn failed(&self, errno: Option<io::Errno>, at: u64) -> StoreError {
         match errno {
             Some(errno) => self.entries.dir.read_failed("reading an entry", errno),
@@ -210,7 +210,7 @@ pub(crate) struct Check<'a> {
     pub(crate) known: Option<IndexEntry>,
 }
 
-/// Marks an entry that a purge has removed.
+/// Error: a purge has removed the entry.
 struct Purged;
 
 impl Check<'_> {
@@ -267,7 +267,7 @@ impl Check<'_> {
         let mut cached = None;
         let (image, body) = match chunks {
             Some(chunks) => {
-                // The buffer is returned to the pool, and only the bytes of the header are copied: requests that wait
+                // Only the bytes of the header are copied, and the buffer is returned to the pool: a request that waits
                 // for a buffer to read the body must not hold another one.
                 let read = CachedHeader::new(&buf, &header, &chunks, seen);
                 let image = Source::Shared(Arc::clone(&read.image));
@@ -284,7 +284,7 @@ impl Check<'_> {
         Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
-    /// Returns the hit, without the fields that say how it was found.
+    /// Returns the hit; the caller sets the fields that depend on how the entry was found.
     fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: BodyLocation) -> Hit {
         Hit {
             meta: Arc::clone(&header.meta),
@@ -300,7 +300,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a soft purge applies to the entry. Removes the entry and fails if a hard purge applies.
+    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and fails.
     fn outlived(self, header: &Header) -> Result<bool, Purged> {
         let effect = self.entries.purge_effect(header, self.key.text);
         if effect == Some(PurgeEffect::Unusable) {

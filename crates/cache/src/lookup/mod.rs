@@ -5,7 +5,7 @@
 //!                     |
 //!                     v  known, or not loaded, or not the owner
 //!   plan -> open -> read (all of a small entry; slots and table of a large one) -> check -> hit
-//!     header, key, variant, purges, chunk or table: each failed check is a miss, and a damaged entry is dropped
+//!     header, key, variant, purges, chunk or table: each failed check is a miss, and a damaged entry is removed
 //! ```
 //! [`open`] plans the read, and opens the file or takes one of the [`open_files`]. [`read`] reads it; [`hit`] compares
 //! it with the request and creates the hit. [`reader`] reads the bodies of large entries.
@@ -89,7 +89,7 @@ impl Lookup {
     /// Returns the entry at the primary key, or the entry of the requested variant.
     async fn select(&self, wanted: LookupKey<'_>, selector: Selector<'_>) -> Result<Option<Hit>, StoreError> {
         if !self.entries.dir.is_owner() {
-            // After an error, the next lookup tries again.
+            // Reads new purges of the owner. After an error, the next lookup tries again.
             let _ = Box::pin(self.entries.purges.follow()).await;
         }
         let Some(first) = self.entry(wanted).await? else { return Ok(None) };

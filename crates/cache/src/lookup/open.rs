@@ -26,7 +26,7 @@ pub(crate) struct LookupKey<'a> {
     pub(crate) access: Access,
 }
 
-/// The way one file is opened and read.
+/// The plan for opening and reading one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPlan {
     /// Identifies the file for [`PageCacheAdmission`].
@@ -37,11 +37,11 @@ pub(crate) struct ReadPlan {
     pub(crate) reads: DiskVia,
     /// The backend of reads that bypass the page cache.
     pub(crate) reads_direct: DiskVia,
-    /// Whether it is to be read bypassing the page cache. The file system may not support that: the open file has the
-    /// actual state.
+    /// Whether it should be read bypassing the page cache. The file system may not support that: `is_direct` of the
+    /// open file is authoritative.
     pub(crate) direct: bool,
-    /// Whether it bypasses the page cache unless it is resident: it was requested before, and may have been evicted
-    /// from the page cache.
+    /// Whether it is read bypassing the page cache if it is not resident. Set for entries that were requested before
+    /// and may have been evicted from the page cache.
     pub(crate) bypass_page_cache: bool,
     /// Whether cached paths and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,
@@ -95,7 +95,7 @@ impl ReadPlan {
     ) -> ReadPlan {
         let known = known.filter(|known| known.measured);
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
-        // The header of an unknown entry is read through the page cache; its sender decides how the body is read.
+        // The header of an unknown entry is read through the page cache. The sender of the body decides how to read it.
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
         let is_whole = |blocks: u32| {
             blocks <= SMALL_BLOCKS_MAX
@@ -139,8 +139,8 @@ pub(crate) struct Opener {
     admission: PageCacheAdmission,
 }
 
-/// One in this many non-resident entries is admitted to the page cache if admitted entries are retained. It makes one
-/// read in eight a little slower, and soon all entries are resident.
+/// If the page cache retains admitted entries, one in this many non-resident entries is admitted. One read in eight is
+/// then a little slower, and soon all entries are resident.
 const ADMITTED_ONE_IN_MIN: u32 = 8;
 
 impl Opener {
@@ -166,8 +166,8 @@ impl Opener {
         }
     }
 
-    /// Returns the open file of an entry, if it is kept open, and its bytes are resident or the plan does not need them
-    /// resident.
+    /// Returns the open file of an entry if it is retained. If the plan bypasses the page cache, the bytes of the file
+    /// must also be resident.
     pub(crate) fn open_file(&self, key: &Key, known: Option<IndexEntry>, plan: ReadPlan) -> Option<OpenFile> {
         let known = known.filter(|known| plan.calls_directly && known.measured)?;
         let open = open_files::find((self.dir.id(), *key), known.version, plan.direct)?;

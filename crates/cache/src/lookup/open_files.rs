@@ -1,6 +1,6 @@
 //! Recently opened files of entries stay open, per thread. The next request neither opens the file again nor reads the
-//! header and table of a large entry again. Keeping a file open costs more than it saves if no request repeats, so only
-//! the second open within about a second retains it.
+//! header and table of a large entry again. Retaining files that are requested once costs more than it saves, so a file
+//! is retained at its second open, unless too many other files were opened since the first one.
 //!
 //! A retained file is as safe as a newly opened one: before each use, fstat(2) checks the open file. A file that was
 //! unlinked, or changed since its header was read, is closed. A file is closed at most two seconds after its last use,
@@ -39,7 +39,7 @@ pub(crate) struct OpenFile {
     /// Whether it was opened for direct reads; the file system may not support them.
     pub(crate) direct: bool,
     pub(crate) file: File,
-    /// For a large, complete entry.
+    /// Present for a large, complete entry.
     pub(crate) read: Option<Rc<CachedHeader>>,
 }
 
@@ -80,7 +80,7 @@ impl CachedHeader {
         seen: Option<Stat>,
     ) -> Rc<CachedHeader> {
         let end = header.text.end.max(header.head.end);
-        assert!(end <= prefix.len(), "texts lie within the bytes that were read");
+        assert!(end <= prefix.len(), "the texts are within the bytes that were read");
         let (header, chunks) = (Arc::clone(header), Arc::clone(chunks));
         Rc::new(CachedHeader { image: Arc::from(&prefix[..end]), header, chunks, seen })
     }
@@ -95,7 +95,7 @@ type Files = HashMap<Name, OpenFile, KeyHash>;
 const RECENT: usize = 512;
 
 struct OpenFiles {
-    /// Half of the key of the entry that was opened last, for each slot.
+    /// For each slot, half of the key of the entry that was opened last.
     recently_opened: RefCell<Box<[u64; RECENT]>>,
     young: RefCell<Files>,
     old: RefCell<Files>,
@@ -137,7 +137,7 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
     Some(open)
 }
 
-/// Whether the file of an entry that was just opened should be retained: it was opened before recently.
+/// Whether the file of an entry that was just opened should be retained: it was opened before, recently.
 pub(crate) fn should_retain(name: Name) -> bool {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let key = u128::from_be_bytes(name.1.0);

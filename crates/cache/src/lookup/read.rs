@@ -162,8 +162,8 @@ async fn extend(
     Ok(buf)
 }
 
-/// Returns the chunk records of a large entry if no further read is necessary: they are cached, or in `prefix`, the start of the
-/// file.
+/// Returns the chunk records of a large entry if no further read is necessary: they are cached, or in `prefix`, the
+/// start of the file.
 fn table_at_hand(
     entries: &Entries,
     file: &File,
@@ -172,7 +172,7 @@ fn table_at_hand(
     seen: Option<Stat>,
 ) -> Result<Option<Arc<Chunks>>, ReadError> {
     if !header.layout.is_partial {
-        // A file that was truncated since its verification must not be sent at all.
+        // A file that was truncated since its verification must not be sent, not even the rest of it.
         let size = seen.map_or_else(|| file.stat_inline(), Ok).map_err(ReadError::Disk)?.size;
         if size < header.layout.file_bytes(header.length) {
             let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
@@ -205,7 +205,7 @@ async fn read_table(
     let end = start + chunks_of(header.length) * RECORD_BYTES;
     let mut at = start;
     while at < end {
-        // A table that a partial entry has not written to its end reads as zeroes, which are no records. A single read
+        // The unwritten end of the table of a partial entry reads as zeroes, which are not valid records. A single read
         // may end inside a record, so each range is read completely.
         let wanted = (end - at).min(CHUNK_BYTES);
         let part = read_full(file, at, wanted, device, via).await?;

@@ -71,8 +71,8 @@ impl Reader {
         Reader { located, range, next, window: window.max(1), client_space: u64::MAX, reads: VecDeque::new() }
     }
 
-    /// Sets the number of bytes that the client can receive now: when buffers are scarce, no more is read than that,
-    /// but at least one chunk.
+    /// Sets the number of bytes that the client can receive now. When buffers are scarce, this limits each read, except
+    /// that at least one chunk is read.
     pub fn set_client_space(&mut self, bytes: u64) {
         self.client_space = bytes;
     }
@@ -101,7 +101,7 @@ impl Reader {
                 break;
             }
             let run = self.next..self.run_end();
-            debug_assert!(run.start < run.end, "a run has a chunk");
+            debug_assert!(run.start < run.end, "a run has at least one chunk");
             self.next = run.end;
             let reading = read_run(self.located.clone(), run, self.range.clone());
             self.reads.push_back(ChunkRead::Reading(Box::pin(reading)));
@@ -155,7 +155,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
     }
     let from = range.start.saturating_sub(start).min(wanted);
     let to = (range.end - start).min(wanted);
-    assert!(from <= to && to <= buf.len() as u64, "a piece lies within the bytes that were read");
+    assert!(from <= to && to <= buf.len() as u64, "a piece is within the bytes that were read");
     Ok(Piece { buf, start: from as usize, end: to as usize })
 }
 

@@ -29,8 +29,8 @@ use crate::manager::sizes::{Named, SIZES_PENDING_MAX, measure};
 use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
 use crate::note::Note;
 
-/// Maximum number of directories that are read concurrently. A thread reads each; a device has a limited share of
-/// threads.
+/// Maximum number of directories that are read concurrently. Each read occupies a thread, and the number of threads per
+/// device is limited.
 const READS_MAX: usize = 16;
 
 /// A walk in flight.
@@ -43,15 +43,15 @@ struct Walk {
     unread: RefCell<Vec<(Subdirectory, Errno)>>,
     /// Entries of unknown size, which wait for stat(2).
     named: RefCell<Vec<Named>>,
-    /// One list of such entries is measured at a time.
+    /// Held while a list of such entries is being measured.
     measuring: Semaphore,
 }
 
-/// A directory with entries or further such directories.
+/// A directory that contains files of entries, or the directories of the next level.
 #[derive(Debug)]
 struct Subdirectory {
     path: CString,
-    /// The names of its parent levels and of itself.
+    /// The names of its parent levels, followed by its own name.
     digits: Vec<Vec<u8>>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
     if dir.is_stopping() {
         return None;
     }
-    // Entries that were written since the start have versions above this one, which no entry has.
+    // Entries that are inserted from here on have higher versions than those of the snapshot.
     let unconfirmed_up_to = entries.index.version();
     let top = Subdirectory { path: dir.path(), digits: Vec::new() };
     let unread = UnreadDirectories {
@@ -103,8 +103,8 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
         errno,
         directories: unread.directories.len() as u64,
     });
-    // The limits apply to the known entries, and an error was logged: a cache that stores nothing because of one
-    // directory would help no client.
+    // From here on, the limits apply to the known entries only. An error was logged, and a cache that stores nothing
+    // because of one directory would help no client.
     entries.space.loaded();
     Some(unread)
 }
@@ -118,7 +118,8 @@ pub(crate) async fn load_rest(
     walk(entries, pace, unread).await.map(|(_, _, unread)| unread)
 }
 
-/// Reads directories recursively; returns those that could not be read, with the first of them and its error.
+/// Reads directories recursively. Returns the directories that could not be read, preceded by the first of them and its
+/// error.
 async fn walk(
     entries: &Arc<Entries>,
     pace: Pace,
@@ -262,8 +263,8 @@ impl Walk {
                 measure(&self.entries, named).await;
             }
         }
-        // Only after the directory was read to its end: subdirectories being read must not overlap a retry of their
-        // parent.
+        // Started only after the directory was read to its end: if a read failed, a retry of this directory would read
+        // its subdirectories again, concurrently.
         inner.into_iter().for_each(|directory| self.begin_directory(directory));
         Ok(())
     }

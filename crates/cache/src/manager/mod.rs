@@ -40,15 +40,14 @@ const INACTIVE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::
 /// Interval of saves of the index while the cache is in use.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
 
-/// Minimum and maximum number of purges above which a sweep is started without `purger=on`. Between the two, the limit
-/// is one purge per [`ENTRIES_PER_PURGE`] entries: a sweep reads all entries, so that the work per purge stays the
-/// same.
+/// Minimum and maximum of the number of new purges above which a sweep is started without `purger=on`. Between the two,
+/// the number is one per [`ENTRIES_PER_PURGE`] entries. A sweep reads all entries, so the work per purge is constant.
 const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
 
 /// See [`PURGES_MANY`].
 const ENTRIES_PER_PURGE: usize = 16;
 
-/// Interval of sweeps while the maximum number of patterns is stored, because entries need them.
+/// Interval of sweeps while the maximum number of patterns is stored and sweeps cannot forget any of them.
 const PATTERNS_AGAIN: Duration = Duration::from_secs(60);
 
 /// Interval of checks of purges that wait for the end of a fetch.
@@ -143,7 +142,7 @@ impl Manager {
             }
             rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
         }
-        // The other process has changed the files that are in this index.
+        // The other process has changed files that this index lists.
         self.forget_all();
         let owned = Arc::clone(dir);
         rt::offload_file(move || set_aside(&owned)).await;
@@ -300,12 +299,12 @@ impl Manager {
             (purges.len(), purges.pattern_count())
         };
         let (stored, patterns) = counts();
-        // Responses to requests before these purges may still be stored.
+        // Later purges are retained, because responses to requests that were sent before them may still be stored.
         let sequence = entries.sequence().min(entries.settling.settled());
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
-        // The patterns occupy half of the slots that were free after the last sweep. Without a free slot, the oldest
-        // pattern would become a purge of everything.
+        // A sweep is due when half of the slots for patterns that were free after the last sweep are in use. Without a
+        // free slot, the oldest pattern would become a purge of everything.
         let is_full = patterns == PATTERNS_MAX && rt::now() >= due.patterns_again;
         let are_patterns_many =
             is_full || patterns > due.patterns && 2 * patterns >= PATTERNS_MAX + due.patterns;
@@ -329,7 +328,7 @@ impl Manager {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
         }
         dir.end_owning();
-        // Work that began earlier may still change an entry.
+        // Removals and publications that began earlier may still be in progress.
         debug_assert!(!dir.is_owner() && dir.is_stopping());
         while !entries.is_quiet() && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;

@@ -11,7 +11,7 @@ pub(crate) const NAP: Duration = Duration::from_millis(500);
 /// Maximum number of entries that are checked under the lock of a shard.
 pub(crate) const SCAN_MAX: usize = 512;
 
-/// Keeps a pace: pauses after a number of files or a time.
+/// Pauses background work after the number of files or the time of a [`Pace`].
 pub(crate) struct Paced {
     pace: Pace,
     files: Cell<u32>,

@@ -13,9 +13,9 @@ use crate::lookup::{Judged, Lookup};
 use crate::manager::pace::{Paced, SCAN_MAX};
 use crate::purge::Purges;
 
-/// Maximum number of concurrent removals that no request waits for. A kernel thread does each removal, and gets as much
-/// CPU time as a worker thread. So sixteen removals would use sixteen seventeenths of a CPU. The second removal runs
-/// while the first waits for the disk.
+/// Maximum number of concurrent removals that no request waits for. Each removal runs on a kernel thread, which
+/// competes with the worker thread for a CPU: sixteen removals would get sixteen seventeenths of it. With two removals,
+/// one runs while the other waits for the disk.
 pub(crate) const UNHURRIED_MAX: usize = 2;
 
 /// Forgets pending purges for which no older request is in flight.
@@ -28,7 +28,7 @@ pub(crate) async fn settle_pending(lookup: &Lookup) {
             Some(known) => {
                 let is_judged = lookup.judge_purged(&key, known).await != Judged::Unknown;
                 let has_variants = entries.settling.may_have_variants(&key);
-                // An entry that is neither removed nor newer is left to the sweep.
+                // The purge of an entry that is neither removed nor newer is retained until the next sweep.
                 if is_judged && !has_variants && entries.settling.is_removed(&key, purge) {
                     entries.purges.set_mut().forget_key(&key.0, purge);
                 }
@@ -37,8 +37,8 @@ pub(crate) async fn settle_pending(lookup: &Lookup) {
     }
 }
 
-/// Checks every entry, removes those that purges apply to, and forgets the purges up to this number. Retains the purges
-/// if an entry could not be checked or removed: it would be valid again otherwise.
+/// Checks every entry, removes those that purges apply to, and forgets the purges up to `sequence`. If an entry could
+/// not be checked or removed, it would be valid again without the purges, so all purges are retained.
 pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: Pace) {
     let entries = &lookup.entries;
     let pace = Paced::new(pace);

@@ -37,7 +37,7 @@ impl Scrub<'_> {
     /// Verifies one entry after the other. Ends with the task that it runs in.
     pub(crate) async fn run(&self) {
         let entries = &self.lookup.entries;
-        // A random start, so that servers that restart more often than a pass takes also verify all entries over time.
+        // A random start: over time, all entries are verified even if every pass is interrupted by a restart.
         let mut cursor = Some(Cursor::random(entries.dir.nonce()));
         loop {
             let began = rt::now();
@@ -49,7 +49,7 @@ impl Scrub<'_> {
                 }
                 rt::yield_now().await;
             }
-            // A small cache is not read more often than a large one.
+            // Waits for the end of the pass, so that a small cache is not read more often than a large one.
             rt::sleep_until((began + self.pass).max(rt::now() + Duration::from_millis(1))).await;
             cursor = Some(Cursor::default());
         }

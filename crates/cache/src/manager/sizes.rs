@@ -31,7 +31,8 @@ pub(crate) const SIZES_PENDING_MAX: usize = 4 << 20;
 /// Number of entries per operation: some milliseconds of a thread.
 const BATCH: usize = 512;
 
-/// Maximum number of concurrent operations. The order of inodes is mostly kept, and other readers need the disk too.
+/// Maximum number of concurrent operations. It is small, so that the reads stay nearly in the order of inodes, and
+/// other readers are not delayed.
 const OPERATIONS_MAX: usize = 8;
 
 /// Determines the sizes of entries that were found by name. Forgets names that are not files of entries.
@@ -64,7 +65,7 @@ async fn open_base(entries: &Entries) -> Option<File> {
     loop {
         match dir.open_dir(dir.path()).await {
             Ok(base) => return Some(base),
-            // The directory existed just before, so descriptors or memory are scarce.
+            // The directory existed just before, so the cause is a lack of descriptors or memory.
             Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
             Err(_) => return None,
         }

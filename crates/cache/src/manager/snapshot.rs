@@ -2,14 +2,15 @@
 //! stop, and periodically.
 //!
 //! ```text
-//!   magic 8 B | whole u32 | saved u32 | entries u64 | crc32c of the fields before u32 | zero u32
+//!   magic 8 B | complete u32 | saved u32 | entries u64 | crc32c of the fields before u32 | zero u32
 //!   then blocks:  number of records u32 | crc32c of the records u32 | records: key 16 B, blocks u32, accessed u32
 //! ```
 //! Times are in seconds since 1970. The time from the save to the load does not count as a time without requests.
 //!
-//! The snapshot is only a hint: the file of an entry is authoritative. A **whole** snapshot was written when nothing
-//! could change any more. It is renamed before anything changes, so a start finds it only after a regular stop. Any
-//! other snapshot is older than the entries on disk: its entries are used provisionally until a walk confirms them.
+//! The snapshot is only a hint: the file of an entry is authoritative. A **complete** snapshot was written at a stop,
+//! when nothing could change any more. The next start renames it before anything changes, so it is used only once. Any
+//! other snapshot may be older than the entries on disk: its entries are used provisionally until a walk of the
+//! directories confirms them.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ const HEADER_BYTES: usize = 32;
 
 const RECORD_BYTES: usize = 24;
 
-/// Maximum number of records per block: one write of some 48 KiB, and the loss when a block is damaged.
+/// Maximum number of records per block. A block is one write of some 48 KiB, and is lost as a unit when it is damaged.
 const BLOCK_RECORDS: usize = 2048;
 
 /// The result of reading a snapshot.
@@ -55,7 +56,7 @@ pub(crate) enum Loaded {
 pub(crate) fn set_aside(dir: &Directory) {
     let (from, to) = (dir.path_in(NAME.as_bytes()), dir.path_in(OLD_NAME.as_bytes()));
     if rustix::fs::renameat(CWD, &from, CWD, &to).is_err() {
-        // A leftover of an interrupted start: entries have been added and removed since.
+        // There is no snapshot. A renamed one may remain from an interrupted start; entries have changed since.
         let _ = rustix::fs::unlinkat(CWD, &to, AtFlags::empty());
     }
 }
@@ -71,8 +72,8 @@ fn header(entries: u64, is_whole: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Returns the number of entries, whether the snapshot is whole, and the time of the save; 0 in a snapshot of an earlier
-/// version.
+/// Returns the number of entries, whether the snapshot is complete, and the time of the save (0 in a snapshot that an
+/// earlier version has written).
 fn parse_header(bytes: &[u8]) -> Option<(u64, bool, u32)> {
     let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
@@ -162,7 +163,8 @@ fn enter_records(entries: &Arc<Entries>, records: &[u8], stopped_s: u32) {
     }
 }
 
-/// Writes a snapshot and renames it to its name; `is_whole` is set if nothing can change any more.
+/// Writes a snapshot to a temporary file and renames that. `is_whole`: nothing can change any more, so the snapshot is
+/// complete.
 pub(crate) async fn save_snapshot(entries: &Entries, is_whole: bool) -> Result<(), Errno> {
     let dir = &entries.dir;
     let temp = dir.temp_path();
@@ -198,7 +200,7 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
     debug_assert!(records.is_empty() && at >= HEADER_BYTES as u64 + count * RECORD_BYTES as u64);
     // The header is written last: without it, the snapshot is invalid.
     dir.write(file, 0, header(count, is_whole, now_s()).to_vec().into()).await?;
-    // After a stop the snapshot is trusted, so it must be durable.
+    // The next start trusts a complete snapshot, so it must be durable before the rename.
     dir.sync(file).await
 }
 

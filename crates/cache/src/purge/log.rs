@@ -2,19 +2,19 @@
 //! start.
 //!
 //! ```text
-//!   purge: number, record added to the group --+--> waits for its group --> confirmed
+//!   purge: numbered, record added to the group +--> waits for its group --> confirmed
 //!                                              |         ^
-//!                 one task: takes the group, one write, one fdatasync; during that time the next group gathers
+//!                 one task: takes the group, one write, one fdatasync; meanwhile, the next group is collected
 //!
-//!   rewriting (manager): from here on, records are also gathered aside -- stored purges written, shard by shard --
-//!                        file system synchronised -- the records gathered aside -- fdatasync -- rename
+//!   rewriting (manager): records of new groups are also collected in a copy -- stored purges written, shard by
+//!                        shard -- file system flushed -- the collected records written -- fdatasync -- rename
 //! ```
 //! The log is a file of records ([`crate::purge::encode`]) followed by zeroes. Each group is written behind the last
 //! complete record, so that a torn group is overwritten. The file stays open between groups. A group is taken after the
 //! ready tasks have run, so that it includes the next purges of clients that purge again immediately.
 //!
-//! The cost of a purge does not depend on the number of stored purges: a log that has doubled its length is written to
-//! a new file while purges continue.
+//! The cost of a purge does not depend on the number of stored purges: a log that has doubled its length is rewritten
+//! as a new file, while purges continue. They wait only for the last write and the rename.
 
 use std::ffi::{CStr, CString};
 use std::future::poll_fn;
@@ -43,8 +43,8 @@ use crate::stats::Counter;
 /// Name of the log in the cache's directory.
 pub(crate) const LOG_NAME: &str = "ringroad.purges";
 
-/// Size in bytes below which the log is never rewritten. Purges wait for the end of a rewrite, which flushes all dirty
-/// data of the file system to the device. A start reads this size in a tenth of a second.
+/// Size in bytes below which the log is never rewritten, because a rewrite flushes all dirty data of the file system to
+/// the device. A start reads a log of this size in a tenth of a second.
 const REWRITE_BYTES: u64 = 8 << 20;
 
 /// Maximum number of bytes of the log that are read: several times [`crate::purge::NAMES_MAX`] tags of usual length.
@@ -57,15 +57,17 @@ const ROOM_BYTES: usize = 256 << 10;
 /// Number of bytes per write during a rewrite of the log.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Age below which a change of the log may be invisible: file times may be as coarse as a tick of the kernel's clock.
+/// Time after a change of the log during which a further change may leave the same file times: they may be as coarse as
+/// a tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The purges of a cache and their log.
 pub(crate) struct PurgeLog {
     dir: Arc<Directory>,
     set: RwLock<Purges>,
-    /// Number of confirmed purges, and of written groups.
+    /// Number of confirmed purges.
     pub(crate) confirmed: Counter,
+    /// Number of written groups.
     pub(crate) writes: Counter,
     /// Number of bytes of complete records.
     valid_len: AtomicU64,
@@ -241,8 +243,7 @@ impl PurgeLog {
         self.valid_len.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
     }
 
-    /// Adds purges. Returns when all of them are durable, with the number of the first; the numbers of the others
-    /// follow.
+    /// Adds purges, with consecutive numbers. Returns the first number when all purges are durable.
     pub(crate) async fn add(
         self: &Arc<PurgeLog>,
         scopes: Vec<Scope>,
@@ -264,13 +265,13 @@ impl PurgeLog {
         // One lock for both, so that the order of the numbers is the order in the log.
         let mut group = self.group();
         let mut purges = self.set_mut();
-        // The time of day is above all numbers of a log that was lost, so that new purges apply to all stored entries.
+        // The time of day is above all numbers of a log that was lost, so new purges apply to all stored entries.
         purges.raise_to(rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64));
         let number = purges.sequence() + 1;
         for scope in scopes {
             let purge = purges.add(scope, effect);
             let is_written = encode(&purge, crc32c::of, &mut group.records);
-            assert!(is_written, "its text is short enough");
+            assert!(is_written, "the text of the purge is short enough");
             group.count += 1;
         }
         drop(purges);
@@ -330,13 +331,13 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// Rewrites the log while purges continue: forgotten purges are removed from the disk.
+    /// Rewrites the log while purges continue, to remove forgotten purges from the disk.
     pub(crate) async fn rewrite(&self) {
         self.group().since_rewrite = Some(Vec::new());
         let result = self.rewrite_concurrently().await;
         self.group().since_rewrite = None;
         if let Err(errno) = result {
-            // Delays the next attempt.
+            // The next attempt is made when the log has doubled its length again.
             self.rewrite_at.store(2 * self.valid_len.load(Ordering::Relaxed), Ordering::Relaxed);
             self.dir.write_failed(WRITING, errno);
         }
@@ -391,14 +392,14 @@ impl PurgeLog {
         Ok((file, at))
     }
 
-    /// Replaces the log by a new one, with these records at its end.
+    /// Writes the records `since` to the end of a new log, and replaces the log by it.
     async fn replace(&self, file: &File, len: u64, since: Vec<u8>, path: &CStr) -> Result<(), Errno> {
         let dir = &self.dir;
         let end = len + since.len() as u64;
         dir.write(file, len, since.into()).await?;
         dir.sync(file).await?;
         dir.rename(path.to_owned(), self.path()).await?;
-        // The open old file would occupy disk space until the next purge.
+        // If the old file stayed open, it would occupy disk space until the next purge.
         drop(self.take_file());
         self.valid_len.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
@@ -424,7 +425,7 @@ impl PurgeLog {
         }
         let file = dir.open_file(self.path(), OFlags::RDONLY).await?;
         let stat = file.stat_inline()?;
-        // The same file has grown behind the range that was read.
+        // If it is the same file, it has only grown, behind the range that was read.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.valid_len.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
@@ -434,10 +435,10 @@ impl PurgeLog {
                 ReadError::NoMemory | ReadError::Damaged(_) => Errno::NOMEM,
             })?;
         let valid_len = from + apply(&mut self.set_mut(), &bytes);
-        debug_assert!(valid_len <= to.max(from), "no record lies behind the end");
+        debug_assert!(valid_len <= to.max(from), "no record is behind the end of the file");
         self.valid_len.store(valid_len, Ordering::Relaxed);
         let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
-        // If the log may still change with the same times, the next call reads it again.
+        // If a further change may leave the same file times, the next call reads the log again.
         let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
         let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
         *self.seen() = Some(seen);
@@ -455,7 +456,7 @@ impl Writer {
         let log = Arc::clone(&self.log);
         let dir = &log.dir;
         loop {
-            // A rewrite that waits for the lock of the log precedes the next group.
+            // Lets a rewrite that waits for the lock of the log have it before the next group.
             drop(dir.locks.lock(&turn_key()).await);
             let _lock = dir.locks.lock(&log_key()).await;
             let Some((records, count)) = self.take_group() else { return };

@@ -69,7 +69,7 @@ pub struct Subject<'a> {
     pub primary: &'a KeyBytes,
     /// The text of the key.
     pub key: &'a [u8],
-    /// Its tags, each preceded by a space.
+    /// Its tags, separated by spaces.
     pub tags: &'a [u8],
     /// Its sequence number.
     pub sequence: u64,
@@ -83,15 +83,15 @@ pub struct Purges {
     all: Numbers,
     names: Names,
     patterns: Vec<(Box<[u8]>, Numbers)>,
-    /// The numbers above the first and up to the second one were skipped by the first purge of this process.
+    /// The first purge of this process skipped the numbers above the first value, up to the second value.
     gap: Option<(u64, u64)>,
 }
 
 /// Sequence numbers of the last soft and the last hard purge of a name; 0 for none.
 type Numbers = [u64; 2];
 
-/// Purged keys and tags in shards. A purge adds to one shard, and a rewrite of the log reads one shard at a time. So
-/// the duration of neither depends on the number of purges.
+/// Purged keys and tags in shards. A purge changes one shard, and a rewrite of the log locks the purges for one shard
+/// at a time, so the time under the lock does not grow with the number of purges.
 #[derive(Debug)]
 struct Names {
     shards: Box<[Shard]>,
@@ -173,7 +173,7 @@ pub const PATTERNS_MAX: usize = 256;
 pub const NAMES_MAX: usize = 1 << 22;
 
 impl Purges {
-    /// Returns the sequence number of objects that are stored now.
+    /// Returns the sequence number of the last purge. An object whose request is sent now gets this number.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -186,8 +186,8 @@ impl Purges {
         self.sequence = self.sequence.max(least);
     }
 
-    /// Whether an object has the number of a purge that is not stored: a higher one than the last, or one that was skipped by the
-    /// first purge of this process.
+    /// Whether the number of an object is that of a purge that this process does not know: above the last number, or
+    /// among those that the first purge of this process skipped.
     pub fn is_unknown(&self, sequence: u64) -> bool {
         sequence > self.sequence || self.gap.is_some_and(|(low, high)| low < sequence && sequence <= high)
     }
@@ -197,7 +197,7 @@ impl Purges {
     pub fn add(&mut self, scope: Scope, effect: PurgeEffect) -> Purge {
         let purge = Purge { scope, effect, sequence: self.sequence + 1 };
         self.apply(&purge);
-        assert!(self.sequence == purge.sequence, "numbers come in a row");
+        assert!(self.sequence == purge.sequence, "numbers are consecutive");
         purge
     }
 
@@ -257,8 +257,8 @@ impl Purges {
     /// Number of ranges for [`Purges::part`] and [`Purges::forget_part`].
     pub const PARTS: usize = SHARDS + 1;
 
-    /// Forgets the purges up to this number, which no stored object is older than. With `keeps_soft`, soft purges are
-    /// retained because they still apply to stored objects.
+    /// Forgets the purges up to this number. No stored object that they match may be older than they are. With
+    /// `keeps_soft`, soft purges are retained because they still apply to stored objects.
     pub fn forget(&mut self, sequence: u64, keeps_soft: bool) {
         (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
     }
@@ -292,7 +292,7 @@ impl Purges {
         }
     }
 
-    /// Forgets the purges of a key up to this number, if no older object is stored under the key.
+    /// Forgets the purges of a key if none of them has a higher number. No older object may be stored under the key.
     pub fn forget_key(&mut self, key: &KeyBytes, sequence: u64) {
         let Entry::Occupied(known) = self.names.shards[Names::shard_of_key(key)].keys.entry(Key(*key)) else {
             return;
@@ -325,8 +325,8 @@ impl Purges {
         self.len() == 0
     }
 
-    /// Returns one range of the purges, for a rewritten log. The last range also contains the last sequence number,
-    /// even when no purge is left: the number must never decrease.
+    /// Returns one range of the purges, for a rewritten log. The last range always ends with a record of the last
+    /// sequence number, because the number must not decrease when the last purge is forgotten.
     pub fn part(&self, part: usize) -> Vec<Purge> {
         let mut list = Vec::new();
         let mut add = |scope: Scope, purged: &Numbers| {
@@ -353,7 +353,7 @@ impl Purges {
     }
 }
 
-/// Takes the later purge of each fate.
+/// Replaces the number of each effect by the higher one of the two.
 fn raise(numbers: &mut Numbers, others: &Numbers) {
     for (number, other) in numbers.iter_mut().zip(others) {
         *number = (*number).max(*other);
@@ -377,13 +377,13 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 /// Maximum length of a pattern or tag in bytes.
 pub const TEXT_MAX: usize = 4096;
 
-/// Bytes of a record before its text: length, checksum, number, kind and fate.
+/// Bytes of a record before its text: length, checksum, number, kind and effect.
 const RECORD_HEAD: usize = 4 + 4 + 8 + 2;
 
 /// Appends a purge as a log record; returns `false` if its text is too long.
 ///
 /// ```text
-///   length of the fields after the checksum u32 | crc32c of these fields u32 | number u64 | kind u8 | fate u8 | text
+///   length of the fields after the checksum u32 | crc32c of these fields u32 | number u64 | kind u8 | effect u8 | text
 /// ```
 pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> bool {
     let kind = match &purge.scope {
@@ -413,7 +413,7 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
 pub struct Log<'a> {
     rest: &'a [u8],
     checksum: fn(&[u8]) -> u32,
-    /// Bytes of complete records so far. The bytes after them must be truncated before the log continues.
+    /// Number of bytes of the complete records so far. The next records of the log are written at this offset.
     pub valid_len: usize,
 }
 
@@ -436,12 +436,12 @@ impl Iterator for Log<'_> {
             return None;
         }
         let (head, text) = record.split_at(RECORD_HEAD - 8);
-        // Such a record is never written, and it could not be written again.
+        // A record with such a text is never written, and a rewritten log could not contain it.
         if text.len() > TEXT_MAX {
             return None;
         }
         let sequence = u64::from_le_bytes(head[..8].try_into().ok()?);
-        // The following sequence number would not exist.
+        // The next purge would have no number.
         if sequence == u64::MAX {
             return None;
         }

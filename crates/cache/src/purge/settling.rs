@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   purge of a key --entry in the index--> its file is removed --+--> no older request in flight, no variant --> forgotten
-//!                  \-------------------------- none -------------+           `--> pending, or kept for the sweep
+//!                  \-------------------------- none -------------+           `--> pending, or left to the sweep
 //!   tags, patterns, variants, purges read at a start --many of them--> sweep: every entry is read --> forgotten
 //! ```
 //! A purge of a key is forgotten as soon as it is settled. The other purges are forgotten by a sweep, which starts when
@@ -22,7 +22,7 @@ use crate::key::{Key, KeyMap};
 #[derive(Debug)]
 pub struct PendingRequest {
     number: u64,
-    /// `None` for a number with which no new entry is stored.
+    /// `None` if no entry is stored with the number: then the number delays no purge.
     open: Option<Arc<PendingRequests>>,
 }
 
@@ -51,7 +51,7 @@ impl Drop for PendingRequest {
         if let std::collections::btree_map::Entry::Occupied(mut count) =
             pending_requests.open().entry(self.number)
         {
-            debug_assert!(*count.get() > 0, "a question is answered once");
+            debug_assert!(*count.get() > 0, "a request ends once");
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -79,7 +79,8 @@ impl PendingRequests {
     }
 }
 
-/// Number of bits of [`Families`]: 128 KiB. With a million keys that have variants, most purges wait for the sweep.
+/// Number of bits of [`Families`]: 128 KiB. With a million keys that have variants, most bits are set, and most purges
+/// of keys are left to the sweep.
 const FAMILY_BITS: usize = 1 << 20;
 
 /// Keys that have variants in files with other names: one bit per key, which several keys may share (a Bloom filter
@@ -111,9 +112,9 @@ const REMOVAL_MAX: Duration = Duration::from_secs(30);
 /// Files that are being removed, by key.
 #[derive(Debug, Default)]
 struct Removing {
-    /// Number of removals of a key in flight, and the purge that they settle, or 0.
+    /// Number of removals of a key in flight, and the number of the purge that is forgotten after them (0: none).
     under_way: KeyMap<(u32, u64)>,
-    /// Files that could not be removed: they are not in the index now, but the next start will add them.
+    /// Files that could not be removed. They are not in the index now, but the next start would add them again.
     left: KeyMap<()>,
 }
 
@@ -202,7 +203,8 @@ impl Settling {
         Some(purge).filter(|purge| is_gone && *purge > 0)
     }
 
-    /// Whether the file of a key is certainly removed. If a removal is in flight, it settles this purge later.
+    /// Whether the file of a key is certainly removed. If a removal is in flight, the purge is returned by its
+    /// [`Settling::end_removal`].
     pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
         let mut removing = self.removing();
         if let Some((_, later)) = removing.under_way.get_mut(key) {

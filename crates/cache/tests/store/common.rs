@@ -76,7 +76,7 @@ impl Pair {
             timer.set(rt::now() + patience);
             let output = timer.limit(test).await.expect("the test ends in time");
             timer.set(rt::now() + PATIENCE);
-            timer.limit(quiet()).await.expect("what nobody waits for ends in time");
+            timer.limit(quiet()).await.expect("background tasks end in time");
             MANAGERS.set(0);
             output
         });
@@ -271,10 +271,10 @@ pub(crate) async fn read(
 
 /// Checks that the object is a hit with the stored content.
 pub(crate) async fn assert_hit(store: &Arc<Store>, number: u64, size: u64) {
-    let hit = find(store, number).await.unwrap_or_else(|| panic!("object {number} of {size} is there"));
+    let hit = find(store, number).await.unwrap_or_else(|| panic!("object {number} of {size} bytes: a miss"));
     assert_eq!(hit.head(), HEAD);
     assert_eq!(hit.meta.length, Some(size));
-    assert!(whole(hit).await == body(number, size), "object {number} of {size} is as it was");
+    assert!(whole(hit).await == body(number, size), "object {number} of {size} bytes is unchanged");
 }
 
 /// Returns the reason of a refusal.

@@ -32,7 +32,7 @@ fn sealed(number: u64, salt: u64) -> Vec<u8> {
 fn assert_sealed(number: u64, bytes: &[u8]) {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(word(0), number, "another object's body");
-    assert!(bytes == sealed(number, word(8)), "object {number} is as it was");
+    assert!(bytes == sealed(number, word(8)), "object {number} is unchanged");
 }
 
 /// Runs one round of a thread.
@@ -120,11 +120,11 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let stats = store.stats();
     eprintln!("{stats:?}");
-    assert!(!over.load(Ordering::Acquire), "max_size was passed");
+    assert!(!over.load(Ordering::Acquire), "max_size was exceeded");
     assert!(stats.commits > 0 && stats.hits_memory > 0 && stats.hits_disk > 0 && stats.purged > 0);
     assert_eq!((stats.damaged, stats.read_errors, stats.write_errors), (0, 0, 0));
     assert!(place.leftovers().is_empty());
-    assert_eq!(place.files().len() as u64, stats.entries, "what is known is there, and nothing else");
+    assert_eq!(place.files().len() as u64, stats.entries, "the index lists exactly the files");
     let blocks = place.files().values().map(|bytes| (bytes.len() as u64).div_ceil(4096)).sum::<u64>();
     assert!(blocks * 4096 <= stats.bytes, "{blocks} blocks, {} bytes counted", stats.bytes);
 }
@@ -181,7 +181,8 @@ fn a_killed_process_leaves_the_old_or_the_new_entry() {
         if is_done {
             break;
         }
-        // Every turn at first, where most steps happen, then in wider steps: turns that wait for the disk count too.
+        // After each of the first turns, in which most steps happen; then in wider steps, because turns that only wait
+        // for the disk count too.
         turns += 1 + turns / 8;
     }
     assert!(turns > 20, "{turns}");

@@ -57,7 +57,7 @@ fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
                 Ok(bytes) => assert!(bytes == wanted[start as usize..end as usize], "chunk at {start}"),
                 Err(StoreError::Damaged(_)) => {
                     quiet().await;
-                    assert!(find(&store, 1).await.is_none(), "it was dropped");
+                    assert!(find(&store, 1).await.is_none(), "the damaged entry was removed");
                     return false;
                 }
                 Err(StoreError::Missing { .. }) => {}
@@ -85,7 +85,7 @@ fn a_file_truncated_at_any_offset_is_a_miss() {
             // Up to eight bytes of padding behind an empty body contain no data.
             let is_padding = size == 0 && end + 8 > bytes.len();
             assert!(!is_hit(&place, &path, &bytes[..end], size) || is_padding, "{size} cut at {end}");
-            assert!(is_padding || !path.exists(), "it was dropped");
+            assert!(is_padding || !path.exists(), "the damaged file was removed");
         }
     }
 }
@@ -122,13 +122,12 @@ fn a_partial_entry_never_turns_holes_into_content() {
         // Some chunks may remain; `is_hit` checks that the returned bytes are correct.
         is_hit(&place, &path, &bytes[..end], size);
     }
-    // The record of a chunk that was never written, copied from another chunk: like a table that was written before its
-    // data.
+    // A chunk that was never written gets the record of another chunk.
     let table = 2 * room(&bytes);
     let mut image = bytes.clone();
     image.resize(image.len() + 3 * CHUNK as usize, 0);
     image.copy_within(table..table + 8, table + 16);
-    assert!(is_hit(&place, &path, &image, size), "such a record is none");
+    assert!(is_hit(&place, &path, &image, size), "the record of another chunk is not valid");
 }
 
 #[test]
@@ -147,7 +146,7 @@ fn files_that_do_not_belong_to_the_entry_are_misses() {
     assert!(!is_hit(&place, &path, &older, 5000), "another version");
     std::fs::create_dir_all(&path).unwrap();
     place.opened(async |store| {
-        assert!(matches!(find_any(&store).await, Ok(None) | Err(_)), "a folder");
+        assert!(matches!(find_any(&store).await, Ok(None) | Err(_)), "a directory");
     });
 }
 
@@ -226,7 +225,7 @@ fn open_files_are_checked_before_each_use() {
             store.refresh(&hit, meta, b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n").await.unwrap();
             for _ in 0..3 {
                 let hit = find(&store, 1).await.unwrap();
-                assert_eq!((hit.meta.fresh_until, hit.head().len()), (7, 27), "its head is new");
+                assert_eq!((hit.meta.fresh_until, hit.head().len()), (7, 27), "the header section is new");
                 assert!(whole(hit).await == body(1, 3 * CHUNK));
             }
             let longest = |files: std::collections::BTreeMap<PathBuf, Vec<u8>>| {

@@ -10,8 +10,8 @@ use testkit::TempDir;
 
 use super::common::*;
 
-/// Polls a future until it has returned `Pending` more than `waits` times, and drops it then; returns its result if it
-/// completed before.
+/// Polls a future until it completes, or has returned `Pending` `waits + 1` times; then it is dropped. Returns its
+/// result if it completed.
 async fn dropped_after<T>(waits: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = waits;
@@ -51,9 +51,9 @@ fn assert_agrees(store: &Store, place: &Place, context: &str) {
     assert!(place.leftovers().is_empty(), "{context}: {:?}", place.leftovers());
     let files = place.files();
     let stats = store.stats();
-    assert_eq!(files.len() as u64, stats.entries, "{context}: every file is known, and no other");
+    assert_eq!(files.len() as u64, stats.entries, "{context}: the index lists exactly the files");
     let blocks = files.values().map(|bytes| (bytes.len() as u64).div_ceil(4096)).sum::<u64>();
-    assert_eq!(stats.bytes, blocks * 4096, "{context}: space is given back");
+    assert_eq!(stats.bytes, blocks * 4096, "{context}: the reserved space is released");
     assert_eq!(stats.write_errors, 0, "{context}");
 }
 
@@ -87,7 +87,7 @@ async fn drop_everywhere(
             quiet().await;
             assert_agrees(&store, place, &context);
         } else {
-            assert!(!is_done, "{context}: an entry that was committed is there");
+            assert!(!is_done, "{context}: a committed entry is missing");
         }
         if is_done {
             stop(&store).await;
@@ -99,7 +99,8 @@ async fn drop_everywhere(
 
 #[test]
 fn a_fill_dropped_at_any_point_leaves_an_entry_or_nothing() {
-    // Small, with two chunks, and streamed; with and without a known length; also with another staging directory.
+    // Entries that are small, that have two chunks, and that are streamed; with and without a known length; also with
+    // another staging directory.
     for (size, known, staged) in [
         (500, true, false),
         (500, false, false),
@@ -113,7 +114,7 @@ fn a_fill_dropped_at_any_point_leaves_an_entry_or_nothing() {
             let place = Place::new();
             let config = Config { use_temp_path: staged, ..place.config(PLAIN) };
             let waits = drop_everywhere(&place, config, known, size, |store| new(store, 1, None)).await;
-            assert!(waits > 0, "{size} waits for the disk");
+            assert!(waits > 0, "a fill of {size} bytes waits for the disk");
         });
     }
 }

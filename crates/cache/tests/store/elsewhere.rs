@@ -46,7 +46,7 @@ fn entries_can_be_staged_on_any_file_system() {
                 start(&store).await;
                 for (number, &size) in (0..).zip(&[0, 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77]) {
                     let files = put_by(&place, &store, folder, number, size).await.unwrap();
-                    assert_eq!(files, 0, "{size} bytes are written elsewhere");
+                    assert_eq!(files, 0, "{size} bytes are staged outside of the cache");
                     assert_hit(&store, number, size).await;
                 }
                 // Missing parts of a partial entry are not content, wherever the entry was staged.
@@ -91,7 +91,7 @@ fn a_failing_staging_directory_is_not_used() {
         start(&store).await;
         for number in 0..3 {
             let files = put_by(&place, &store, &file, number, 3 * CHUNK).await.unwrap();
-            assert_eq!(files, 1, "it is inside of the cache");
+            assert_eq!(files, 1, "the entry is staged inside the cache");
             assert_hit(&store, number, 3 * CHUNK).await;
         }
         assert!(!store.stats().is_pass_through);
@@ -100,7 +100,7 @@ fn a_failing_staging_directory_is_not_used() {
     let told: Vec<String> =
         place.notes().iter().filter(|note| note.is_error()).map(Note::to_string).collect();
     let [told] = told.as_slice() else { panic!("{told:?}") };
-    assert!(told.contains("making a file in \"") && told.contains("Not a directory"), "{told}");
+    assert!(told.contains("creating a file in \"") && told.contains("Not a directory"), "{told}");
 }
 
 /// When the directory is full, the fill in flight fails, and the next ones are staged inside of the cache.

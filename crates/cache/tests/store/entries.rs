@@ -103,7 +103,7 @@ fn a_dropped_or_invalid_fill_leaves_nothing() {
         for number in 1..5 {
             assert!(find(&store, number).await.is_none());
         }
-        assert_eq!(store.stats().bytes, 0, "what was reserved is free again");
+        assert_eq!(store.stats().bytes, 0, "the reserved space is free again");
         assert_eq!(store.stats().aborts, 4);
     });
     assert!(place.files().is_empty() && place.leftovers().is_empty());
@@ -121,7 +121,7 @@ fn an_entry_is_replaced_immediately_while_it_is_read() {
             let old = find(&store, 1).await.unwrap();
             let fresh = new(&store, 1, Some(size));
             store_in_pieces(&store, fresh, &body(9, size), 50_000).await.unwrap();
-            assert!(whole(old).await == body(1, size), "who had it reads it to its end");
+            assert!(whole(old).await == body(1, size), "an earlier hit can be read to its end");
             let now = find(&store, 1).await.unwrap();
             assert!(whole(now).await == body(9, size));
             assert_eq!(store.stats().entries, 1);
@@ -190,7 +190,7 @@ fn variants_are_stored_separately() {
             store.purge(cache::Scope::Key(key.0), cache::PurgeEffect::Unusable).await.unwrap();
             for variant in ["gzip", "br", ""] {
                 let gone = store.find(&key, &text, &|_| variant.into()).await.unwrap();
-                assert!(gone.is_none(), "all variants go together");
+                assert!(gone.is_none(), "a purge removes all variants");
             }
             stop(&store).await;
         });
@@ -213,11 +213,11 @@ fn concurrent_range_fills_are_one_entry() {
             let nothing = begin(true).await.unwrap();
             assert!(
                 find(&store, 1).await.is_some_and(|hit| hit.located().is_some()),
-                "others find it at once"
+                "other requests find the entry immediately"
             );
             drop(nothing);
             quiet().await;
-            assert!(find(&store, 1).await.is_none(), "nothing came");
+            assert!(find(&store, 1).await.is_none(), "no bytes were received");
             let mut first = begin(true).await.unwrap();
             let mut second = begin(true).await.unwrap();
             let (one, other) = (CHUNK..2 * CHUNK, 5 * CHUNK..7 * CHUNK);
@@ -282,7 +282,7 @@ fn ranges_are_stored_merged_and_served() {
             other.commit().await.unwrap();
             fill.commit().await.unwrap();
             assert!(store.stats().bytes <= room);
-            assert!(located.is_present(&(9 * CHUNK..size)), "readers see it at once");
+            assert!(located.is_present(&(9 * CHUNK..size)), "readers see the chunks immediately");
             assert!(store.stats().bytes > before);
             stop(&store).await;
         });
@@ -291,7 +291,7 @@ fn ranges_are_stored_merged_and_served() {
             let hit = find(&store, 1).await.unwrap();
             let located = hit.located().unwrap();
             assert_eq!(located.missing(&(0..size)), Some(CHUNK..2 * CHUNK));
-            assert!(!located.is_verified(&(0..1)), "nothing is before it was read");
+            assert!(!located.is_verified(&(0..1)), "a chunk is not verified before it was read");
             assert!(read(located, 0..CHUNK).await.unwrap() == part(0..CHUNK));
             assert!(located.is_verified(&(0..CHUNK)) && !located.is_verified(&(0..3 * CHUNK)));
             let mut fill = store.extend(&hit).await.unwrap();

@@ -44,8 +44,8 @@ fn max_size_is_never_exceeded() {
                 assert!(store.stats().bytes <= max);
             }
         }
-        assert!(refused > 0, "keys that nobody asked for before push nothing out of a full cache");
-        assert!(store.stats().evicted > 0, "keys that were asked for again do");
+        assert!(refused > 0, "keys that were not requested before evict nothing from a full cache");
+        assert!(store.stats().evicted > 0, "keys that were requested before evict others");
         assert_eq!(put(&store, 99, max + 1).await, Err(FillError::Refused(Refused::TooLarge)));
         stop(&store).await;
     });
@@ -140,7 +140,7 @@ fn the_index_is_bounded_by_the_zone_size() {
         }
         quiet().await;
         assert!(store.stats().entries <= 64, "{}", store.stats().entries);
-        assert_eq!(place.files().len() as u64, store.stats().entries, "what left the index left the disk");
+        assert_eq!(place.files().len() as u64, store.stats().entries, "evicted entries have no files");
         let stats = store.stats();
         assert_eq!(stats.evicted, stats.commits - stats.entries, "entries that left a full zone are counted");
         stop(&store).await;
@@ -161,10 +161,10 @@ fn frequently_used_small_entries_are_held_in_memory() {
         assert_hit(&store, 1, 1000).await;
         let newer = new(&store, 1, Some(5));
         store_in_pieces(&store, newer, b"newer", 5).await.unwrap();
-        assert_eq!(whole(find(&store, 1).await.unwrap()).await, b"newer", "nothing old is left");
+        assert_eq!(whole(find(&store, 1).await.unwrap()).await, b"newer", "the old entry was replaced");
         find(&store, 1).await.unwrap();
         store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
-        assert!(find(&store, 1).await.is_none(), "a purge counts in memory too");
+        assert!(find(&store, 1).await.is_none(), "a purge applies in memory too");
         assert_eq!(store.stats().memory_bytes, 0);
         stop(&store).await;
     });
@@ -190,7 +190,7 @@ fn writes_pause_after_a_disk_error_and_resume() {
             stop(&store).await;
         });
         let said = |wanted: fn(&Note) -> bool| place.notes().iter().filter(|note| wanted(note)).count();
-        assert_eq!(said(|note| matches!(note, Note::PassThrough { .. })), 1, "{fault}: said once");
+        assert_eq!(said(|note| matches!(note, Note::PassThrough { .. })), 1, "{fault}: reported once");
         assert_eq!(said(|note| matches!(note, Note::Recovered { .. })), 1, "{fault}");
         assert!(place.leftovers().is_empty(), "{fault}");
     }
@@ -214,7 +214,7 @@ fn failed_reads_are_misses_and_then_pause_reading() {
         }
         let text = text(3);
         let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
-        assert!(matches!(found, Err(cache::StoreError::PassThrough)), "the disk is not asked");
+        assert!(matches!(found, Err(cache::StoreError::PassThrough)), "the disk is not used");
         until_async(async || {
             let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
             matches!(found, Ok(Some(_)))
@@ -222,12 +222,12 @@ fn failed_reads_are_misses_and_then_pause_reading() {
         .await;
         assert_eq!(store.stats().read_errors, 3);
     });
-    assert_eq!(place.files().len(), 4, "a disk that cannot read says nothing about entries");
+    assert_eq!(place.files().len(), 4, "failed reads remove no entries");
 }
 
 #[test]
 fn partial_reads_and_writes_are_continued() {
-    // The log message of a server that did not: "pread() read only 7101 of 15530".
+    // A server that does not continue them logs "pread() read only 7101 of 15530".
     on_each_pair(|pair| {
         let place = Place::new();
         let faults =
@@ -276,7 +276,7 @@ fn a_purge_removes_its_entries_and_persists() {
         let hit = find(&store, 2).await.unwrap();
         assert!(hit.is_purged_soft);
         store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
-        assert!(!find(&store, 2).await.unwrap().is_purged_soft, "asked again since");
+        assert!(!find(&store, 2).await.unwrap().is_purged_soft, "revalidated since");
         quiet().await;
         assert_eq!(place.files().len(), 2);
         // Without a stop, as after a crash.
@@ -320,7 +320,7 @@ fn purged_files_do_not_reappear_after_a_crash() {
         last = store.sequence();
     });
     place.opened(async |store| {
-        assert_eq!(store.sequence(), last, "what was torn is written over");
+        assert_eq!(store.sequence(), last, "the torn record was overwritten");
     });
 }
 
@@ -364,7 +364,7 @@ fn fills_wait_for_a_slow_disk() {
         }
         assert_eq!(most, BEHIND_MAX);
         stop(&store).await;
-        assert_eq!(store.stats().commits, begun, "a stop waits for those");
+        assert_eq!(store.stats().commits, begun, "a stop waits for the waiting entries");
         assert_eq!(place.files().len() as u64, begun);
     });
 }
@@ -385,7 +385,7 @@ fn fills_do_not_wait_long_for_a_stalled_disk() {
         // After the first timeout, the following fills do not wait at all.
         let turn = rt::select(begin_pending_fill(&store, 1001), std::future::ready(()));
         assert!(matches!(turn.await, rt::Either::Left(Err(Refused::BacklogFull))));
-        assert_eq!(store.stats().commits, 0, "the disk has taken nothing yet");
+        assert_eq!(store.stats().commits, 0, "the disk has not completed a write yet");
         until(|| store.stats().commits == BEHIND_MAX).await;
         begin_pending_fill(&store, 1002).await.unwrap();
         stop(&store).await;

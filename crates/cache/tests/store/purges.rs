@@ -33,7 +33,7 @@ fn write_log(place: &Place, count: u64) {
         ));
     }
     std::fs::write(place.path().join("ringroad.purges"), bytes).unwrap();
-    // Otherwise the first purge would have to flush all of it to the device.
+    // Otherwise the first purge would have to flush the complete log to the device.
     std::fs::File::open(place.path().join("ringroad.purges")).unwrap().sync_all().unwrap();
 }
 
@@ -194,7 +194,7 @@ fn stored_entries_are_found_without_disk_access() {
         };
         assert_eq!([holds(0).await, holds(9).await], [(true, 0), (false, 0)]);
         store.purge(key(0), PurgeEffect::Stale).await.unwrap();
-        assert!(holds(0).await.0, "a stale entry is one");
+        assert!(holds(0).await.0, "a stale entry is an entry");
         purge(&store, key(0)).await;
         assert_eq!(holds(0).await, (false, 0));
         // Only its file shows whether such a purge matches an entry.
@@ -219,7 +219,7 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         let operations = rt::counters().engine.submitted - before;
         assert!(operations <= 4, "open, write, sync, close, and not {operations} operations");
         assert_eq!(stored_purges(&store), COUNT + 1);
-        // Purges of keys are forgotten in a group of scopes as they are separately.
+        // Purges of keys are forgotten, whether they were added separately or together with other scopes.
         store.purge_together(vec![key(0), tag(COUNT), key(1)], PurgeEffect::Unusable).await.unwrap();
         assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
         until(|| stored_purges(&store) == COUNT + 1).await;
@@ -234,7 +234,7 @@ fn a_purge_is_forgotten_when_none_of_its_entries_is_stored() {
         for number in 0..20 {
             put(&store, number, 100).await.unwrap();
         }
-        // As many keys with a stored entry as without.
+        // Half of these keys have an entry.
         for number in 0..40 {
             purge(&store, key(number)).await;
             assert!(find(&store, number).await.is_none());
@@ -282,7 +282,7 @@ fn a_purge_of_variants_is_retained_until_all_entries_were_checked() {
     place.managed(async |store| {
         fill(&store).await;
         purge(&store, key(1)).await;
-        // The first variant is stored again: the second one must not be found beside it.
+        // The first variant is stored again. The second one was purged and must not be found.
         store_in_pieces(&store, variant(&store, 1, "a"), &body(1, 100), 100).await.unwrap();
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
         assert_eq!(stored_purges(&store), 1);
@@ -501,7 +501,7 @@ fn a_log_of_an_earlier_version_is_read_and_continued() {
         purge(&store, key(2)).await;
     });
     let log = log_of(&place);
-    assert!(log.starts_with(&bytes), "what was there stays as it is");
+    assert!(log.starts_with(&bytes), "the existing records are unchanged");
     let numbers: Vec<u64> = Log::new(&log, crc32c).map(|purge| purge.sequence).collect();
     assert!(numbers.len() == 3 && numbers[..2] == [1, 2] && numbers[2] > 2, "{numbers:?}");
 }

@@ -28,7 +28,7 @@ fn loaded(place: &Place) -> (u64, bool) {
         Note::Loaded { entries, from_snapshot, .. } => Some((*entries, *from_snapshot)),
         _ => None,
     });
-    found.expect("it has loaded")
+    found.expect("loading was reported")
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn all_entries_are_indexed_after_a_stop_and_after_a_crash() {
             assert_hit(&store, 7, 100).await;
             start(&store).await;
             assert_eq!(loaded(&place), (OBJECTS, true));
-            assert!(!snapshot(&place).exists(), "it must not be believed after a crash");
+            assert!(!snapshot(&place).exists(), "a start after a crash must not find the snapshot");
             let bytes = store.stats().bytes;
             put(&store, OBJECTS, 100).await.unwrap();
             assert_eq!(store.stats().bytes, bytes + 4096);
@@ -100,7 +100,7 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
         assert_eq!(loaded(&place), (OBJECTS + 1, false));
         stop(&store).await;
     });
-    assert!(!snapshot(&place).exists(), "it would have sizes that nobody has looked at");
+    assert!(!snapshot(&place).exists(), "a snapshot would contain estimated sizes");
     PLAIN.run_with(&faults, async {
         let store = open();
         manage(&store);
@@ -112,7 +112,7 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
         assert!(find(&store, 5000).await.is_none());
         assert_eq!(put(&store, 5000, 100).await, Err(cache::Refused::NoSpace.into()));
         assert!(!store.is_measured());
-        assert_eq!(store.stats().evicted, 0, "nothing goes for what does not come in");
+        assert_eq!(store.stats().evicted, 0, "nothing is evicted for a refused entry");
         std::fs::remove_file(&switch).unwrap();
         until(|| store.is_measured()).await;
         assert_eq!(store.stats().bytes, sizes);
@@ -271,7 +271,7 @@ fn entries_that_exist_only_in_the_snapshot_are_forgotten() {
     place.managed(async |store| {
         fill(&store).await;
     });
-    // Not whole, like a snapshot that was written while the cache was in use.
+    // Not complete, like a snapshot that was written while the cache was in use.
     let mut image = std::fs::read(snapshot(&place)).unwrap();
     image[8] = 0;
     let crc = crc32c(&image[..24]);
@@ -294,7 +294,7 @@ fn an_unreadable_directory_is_not_treated_as_empty() {
         fill(&store).await;
     });
     let some = place.files().into_keys().next().expect("an entry");
-    let top = some.strip_prefix(place.path()).expect("it is below").iter().next().expect("a folder");
+    let top = some.strip_prefix(place.path()).expect("a path below").iter().next().expect("a directory");
     let top = top.to_str().expect("a digit");
     // The path that the start uses, which lookups do not use.
     let faults = format!("open error=EIO path={}/./{top} first=1", place.path().display());
@@ -341,7 +341,7 @@ fn a_purge_is_retained_while_an_entry_cannot_be_checked() {
         stop(&store).await;
     });
     place.managed(async |store| {
-        assert!(find(&store, 7).await.is_none(), "it is purged all the same");
+        assert!(find(&store, 7).await.is_none(), "the purge applies nevertheless");
     });
 }
 
@@ -363,11 +363,11 @@ fn a_snapshot_does_not_restore_purged_or_replaced_entries() {
     std::fs::write(snapshot(&place), old).unwrap();
     place.opened(async |store| {
         start(&store).await;
-        assert!(loaded(&place).1, "a snapshot put back by hand is believed for what it is");
+        assert!(loaded(&place).1, "a snapshot that was restored by hand is used");
         assert!(find(&store, 1).await.is_none());
         assert!(
             whole(find(&store, 2).await.unwrap()).await == body(7, 9000),
-            "it is as long as its file says"
+            "the length is that of the file, not of the snapshot"
         );
     });
 }

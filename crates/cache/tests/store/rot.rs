@@ -65,12 +65,12 @@ fn a_rotten_bit_is_detected_in_the_next_epoch() {
                 }
                 next_epoch().await;
                 assert_hit(&store, 1, size).await;
-                assert!(store.stats().verified_chunks > 0, "what was written is compared in a later epoch");
+                assert!(store.stats().verified_chunks > 0, "written chunks are verified in a later epoch");
                 rot_all(&place);
                 next_epoch().await;
                 assert!(is_damaged(&store, size).await, "{size} {calls_directly}");
                 quiet().await;
-                assert!(find(&store, 1).await.is_none(), "it was dropped");
+                assert!(find(&store, 1).await.is_none(), "the damaged entry was removed");
                 assert_eq!((store.stats().damaged, place.files().len()), (1, 0));
                 stop(&store).await;
             });
@@ -95,7 +95,7 @@ fn a_rotten_range_is_detected_in_the_next_epoch() {
         assert!(read(located, 0..CHUNK).await.unwrap() == body(1, size)[..CHUNK as usize]);
         assert!(matches!(read(located, CHUNK..2 * CHUNK).await, Err(StoreError::Damaged(_))));
         quiet().await;
-        assert!(find(&store, 1).await.is_none(), "it was dropped");
+        assert!(find(&store, 1).await.is_none(), "the damaged entry was removed");
         stop(&store).await;
     });
 }
@@ -110,7 +110,7 @@ fn without_epochs_a_verification_is_valid_until_the_exit() {
         next_epoch().await;
         assert!(find(&store, 1).await.unwrap().located().unwrap().is_verified(&(0..size)));
         assert_hit(&store, 1, size).await;
-        assert_eq!(store.stats().verified_chunks, 0, "what was written is not compared");
+        assert_eq!(store.stats().verified_chunks, 0, "written chunks are not verified");
         stop(&store).await;
     });
 }
@@ -142,8 +142,8 @@ fn the_scrub_detects_rotten_entries_without_a_request() {
             for (number, size) in (5..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
                 assert_hit(&store, number, size).await;
             }
-            assert_eq!((store.stats().damaged, store.stats().entries), (4, 3), "what is right stays");
-            assert_eq!(stats.hits_disk + stats.hits_memory + stats.misses, 0, "no request has come");
+            assert_eq!((store.stats().damaged, store.stats().entries), (4, 3), "undamaged entries remain");
+            assert_eq!(stats.hits_disk + stats.hits_memory + stats.misses, 0, "no request was received");
             stop(&store).await;
         });
     });

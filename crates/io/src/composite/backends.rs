@@ -169,8 +169,8 @@ impl Backends {
         }
     }
 
-    /// Starts an operation in io_uring if its device has not used up its share of kernel workers. Direct reads need
-    /// none: the kernel does not pass them to a worker.
+    /// Starts an operation in io_uring if its device has not used up its share of kernel workers. Direct reads are not
+    /// limited, because the kernel does not pass them to a worker.
     fn start_limited(&mut self, id: OpId, device: DeviceId) {
         let slot = self.slots.held(id);
         if !matches!(&slot.op, Some(Op::Read { file, .. }) if file.is_direct()) {
@@ -225,7 +225,7 @@ impl Backends {
         match pool.push(task, limit) {
             Ok(taken) => {
                 self.in_pools += 1;
-                assert!(self.in_pools <= self.slots.live(), "what a pool has is in flight");
+                assert!(self.in_pools <= self.slots.live(), "an operation in a pool is in flight");
                 self.pool_queued += u64::from(taken == Taken::DeviceQueued);
             }
             Err(task) => {
@@ -260,7 +260,7 @@ impl Backends {
         let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
             return false;
         };
-        assert!(self.in_pools > 0, "what is withdrawn was given to a pool");
+        assert!(self.in_pools > 0, "a withdrawn operation was in a pool");
         self.in_pools -= 1;
         job.put_back(id, &mut self.slots);
         true
@@ -331,7 +331,7 @@ impl Backends {
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.inbox.take(&mut outcomes);
-        assert!(outcomes.len() <= self.in_pools, "what comes back was given to a pool");
+        assert!(outcomes.len() <= self.in_pools, "an operation with an outcome was in a pool");
         self.in_pools -= outcomes.len();
         for (id, job, outcome) in outcomes.drain(..) {
             job.put_back(id, &mut self.slots);
@@ -346,7 +346,7 @@ impl Backends {
         while let Some(device) = self.slots.released.pop() {
             if let Some(next) = self.ring_limit.leave(device) {
                 let before = self.slots.held(next).gated.replace(device);
-                assert!(before.is_none(), "what waited for its device held nothing of it");
+                assert!(before.is_none(), "an operation that waited for its device used none of its share");
                 self.start_on_ring(next);
             }
         }
@@ -395,7 +395,7 @@ impl Backends {
         self.net.ring_mut()?.take_note()
     }
 
-    /// Returns idle memory to the system; returns the number of bytes.
+    /// Releases idle memory to the kernel; returns the number of bytes.
     pub(super) fn trim(&mut self) -> usize {
         self.slots.trim();
         match &mut self.net {

@@ -30,7 +30,7 @@ pub(crate) struct Job {
 }
 
 // SAFETY: the pool thread has exclusive access to the operation. It reads the descriptors behind their counted
-// references, which never change; it touches neither the counts nor the flags beside them, and drops nothing of it. The
+// references, which never change; it touches neither the counts nor the adjacent flags, and drops nothing of it. The
 // memory of buffers and segments is plain memory that no other thread writes to.
 unsafe impl Send for Job {}
 
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     refused_uncached: bool,
 }
 
-/// The output of an operation, besides its inputs.
+/// The data that an operation returns in addition to the memory lent by its caller.
 enum Output {
     Nothing,
     Opened(OwnedFd),
@@ -52,7 +52,7 @@ enum Output {
     Space(Space),
 }
 
-/// The result of a read or a write, and whether the file system did not support it uncached.
+/// The result of a read or a write, and whether the file system has refused `RWF_DONTCACHE`.
 struct Moved {
     result: Result<usize, Errno>,
     refused_uncached: bool,
@@ -84,13 +84,14 @@ pub(crate) fn is_uncached(op: &Op) -> bool {
     op.moved_file().is_some_and(crate::op::Fd::is_uncached)
 }
 
-/// Reads from the page cache only: if the operation is a read, and all its bytes up to the end of the file are
-/// resident. A partial result would require a second read and a second buffer. Not for files open with `O_DIRECT`.
+/// Completes a read from the page cache, without waiting for the disk. Returns `None` if the operation is not a read,
+/// or if not all its bytes up to the end of the file are resident: a partial result would require a second read and a
+/// second buffer. Not for files open with `O_DIRECT`.
 pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
     let Op::Read { file, offset, len, buf, .. } = op else { return None };
     let len = (*len as usize).min(buf.capacity());
     let count = read_cached(file, *offset, &mut buf.space()[..len]).ok()?;
-    assert!(count <= len, "no more is read than there is room for");
+    assert!(count <= len, "the count of a read is at most its length");
     if count < len {
         let ends = read_cached(file, *offset + count as u64, &mut [0]) == Ok(0);
         ends.then_some(())?;
@@ -211,7 +212,8 @@ const PIECES_MAX: usize = 1024;
 /// The pieces of a write as the kernel expects them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; bypasses the page cache if requested and possible, as the second field of the result shows.
+/// Reads at `offset`. If `uncached`, first tries `RWF_DONTCACHE`, so that the pages leave the page cache after the
+/// read; if the file system refuses this flag, reads without it.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
@@ -222,7 +224,7 @@ fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> 
         }
     }
     let result = retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset));
-    assert!(!matches!(result, Ok(count) if count > room), "no more is read than there is room for");
+    assert!(!matches!(result, Ok(count) if count > room), "the count of a read is at most its length");
     Moved { result, refused_uncached: uncached }
 }
 
@@ -241,8 +243,8 @@ fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bo
     Moved { result, refused_uncached: uncached }
 }
 
-/// Gives an open file a name. First by the descriptor itself, which needs a privilege before Linux 6.10 and otherwise
-/// fails with ENOENT; then by its path in /proc, as described in open(2) for `O_TMPFILE`.
+/// Gives an open file a name. First links the descriptor itself, which needs a privilege before Linux 6.10 and fails
+/// with ENOENT without it. Then links the file's path in /proc, as described in open(2) for `O_TMPFILE`.
 fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
     match rustix::fs::linkat(file, c"", CWD, to, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT) => {}

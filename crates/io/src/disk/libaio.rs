@@ -117,7 +117,7 @@ impl Context {
         // keeps the memory that the requests refer to until they have completed, or leaks it.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
         let taken = check(result)? as usize;
-        assert!(taken <= count, "the kernel takes what it was given");
+        assert!(taken <= count, "the kernel accepts at most the submitted requests");
         Ok(taken)
     }
 
@@ -134,7 +134,7 @@ impl Context {
     /// Returns the next completion without a system call.
     fn next_event(&mut self) -> Option<Event> {
         let header = self.header();
-        // Only this thread changes the head: io_getevents is called on this thread too.
+        // Only this thread changes the head, because no code calls io_getevents(2).
         let head = header.head.load(Ordering::Relaxed);
         if head == header.tail.load(Ordering::Acquire) {
             return None;
@@ -200,7 +200,7 @@ impl Libaio {
                 Ok(taken) => {
                     self.queue.drain(..taken);
                     self.in_flight += taken;
-                    assert!(self.in_flight <= self.depth, "the context has room for what it took");
+                    assert!(self.in_flight <= self.depth, "the context has room for the accepted requests");
                 }
                 Err(Errno::AGAIN) if self.in_flight > 0 => return,
                 // The error concerns the first request.
@@ -215,7 +215,7 @@ impl Libaio {
     /// Delivers the completions without a system call.
     pub(crate) fn reap(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while let Some(event) = self.context.next_event() {
-            assert!(self.in_flight > 0, "what completes was submitted");
+            assert!(self.in_flight > 0, "a completed request was submitted");
             self.in_flight -= 1;
             let id = OpId { slot: event.data as u32, generation: (event.data >> 32) as u32 };
             let result = match usize::try_from(event.result) {

@@ -1,6 +1,6 @@
-//! Blocking system calls, made on the worker thread itself: for measurements, for file systems in memory, and if no
-//! other backend is available. A slow device stalls the complete worker thread here, so this backend is never chosen
-//! otherwise.
+//! Blocking system calls, made on the worker thread itself. A slow device stalls the complete worker thread here. So
+//! this backend is used only if the configuration selects it (`aio off`), if no other backend is available, or for
+//! bytes that are in memory.
 
 use crate::disk::job;
 use crate::op::{Completion, OpId};

@@ -87,7 +87,7 @@ impl fmt::Display for PoolError {
             PoolError::NoThreads { pool } => write!(f, "thread pool \"{pool}\" has no threads"),
             PoolError::Spawn { pool, running, source } => write!(
                 f,
-                "thread pool \"{pool}\" got {running} threads and no more: {source} \
+                "thread pool \"{pool}\" could create only {running} threads: {source} \
                  (check \"ulimit -u\" and the control group's \"pids.max\")"
             ),
         }
@@ -142,12 +142,12 @@ impl ThreadPool {
         Ok(Arc::new(pool))
     }
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.shared.threads.get()
     }
@@ -206,7 +206,7 @@ impl Drop for ThreadPool {
 }
 
 impl ThreadsState {
-    /// No code under the lock can panic halfway, so a poisoned lock is ignored.
+    /// Locks the queues. A poisoned lock is ignored: only a failed assertion, a defect, can poison it.
     fn lock(&self) -> MutexGuard<'_, JobQueues> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,7 +250,7 @@ impl ThreadsState {
 }
 
 impl Inbox {
-    /// An empty inbox whose outcomes ring `doorbell`.
+    /// Returns an empty inbox whose outcomes ring `doorbell`.
     pub(crate) fn new(doorbell: Arc<Doorbell>) -> Arc<Inbox> {
         Arc::new(Inbox { outcomes: Mutex::default(), doorbell })
     }

@@ -57,7 +57,7 @@ impl Epoll {
                 };
                 assert!(
                     result.is_err() || result.is_ok_and(|count| count <= data.len()),
-                    "more sent than told"
+                    "the count of a send is at most its length"
                 );
                 // A short count means that the send buffer is full; an edge will report free space.
                 self.table.of(&socket).writable &= !full;
@@ -76,8 +76,8 @@ impl Epoll {
         }
     }
 
-    /// Puts an operation back whose call failed: it waits if the call would have blocked; otherwise it completes with
-    /// the error.
+    /// Puts an operation whose call has failed back into its slot. The operation waits if the call would have blocked;
+    /// otherwise it completes with the error.
     fn retry_or_end(
         &mut self,
         id: OpId,
@@ -236,7 +236,8 @@ impl Epoll {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        // After an event, the result is in the socket's error; before the first call, no event can have been reported.
+        // If an earlier call has started the connect, an event has shown its end, and the result is the socket's error
+        // (`SO_ERROR`). Otherwise the call is made now.
         let entry = self.table.of(&socket);
         let asked = entry.registration == Registration::Edge && entry.connecting;
         entry.connecting = false;
@@ -273,7 +274,7 @@ impl Epoll {
         }
     }
 
-    /// Completes a cancelled operation that no longer waits anywhere.
+    /// Completes a cancelled operation, which has been removed from all queues.
     pub(super) fn end_cancelled(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let listener = match slots.get(id).and_then(|slot| slot.op.as_ref()) {
             Some(Op::Accept { listener, .. }) => Some(listener.clone()),
@@ -314,7 +315,7 @@ fn send(socket: &Fd, data: &Segments, more: bool) -> Result<usize, Errno> {
     flags.set(SendFlags::MORE, more);
     let send = || rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags);
     let sent = retry_on_intr(send)?;
-    debug_assert!(sent <= data.len(), "no more is sent than there was");
+    debug_assert!(sent <= data.len(), "the count of a send is at most its length");
     Ok(sent)
 }
 

@@ -50,7 +50,8 @@ pub(super) struct SocketEntry {
     /// Number of owners of the descriptor number so far.
     pub(super) serial: u32,
     pub(super) registration: Registration,
-    /// Whether a read may succeed: no call has returned `EAGAIN` since the last event.
+    /// Whether a read may succeed: since the last event, no call has returned `EAGAIN` or fewer bytes than it had space
+    /// for.
     pub(super) readable: bool,
     /// Whether a write may succeed.
     pub(super) writable: bool,
@@ -112,7 +113,8 @@ impl SocketEntry {
         }
     }
 
-    /// Whether a call may succeed. For a level-triggered listener, the next wait reports it.
+    /// Whether a call may succeed. Always `false` for a level-triggered listener: the next wait reports its
+    /// connections.
     pub(super) fn is_ready(&self, side: Side) -> bool {
         match side {
             Side::Accept => self.readable && self.registration == Registration::Edge,

@@ -30,7 +30,7 @@ use table::OpMap;
 /// Minimum length of a direct read in bytes: the alignment that every device accepts.
 const DIRECT_BYTES_MIN: u32 = 4096;
 
-/// Maximum wait of a turn while a receive is delayed.
+/// Maximum wait of a turn while a receive waits for a buffer.
 const PARKED_FOR: Duration = Duration::from_millis(1);
 
 /// An engine with injected faults.
@@ -111,7 +111,7 @@ impl FaultEngine {
         at_submit.filter_map(|state| state.strikes(kind, names).then_some(state.rule.fault)).next()
     }
 
-    /// Whether a completion must be the last one of its multishot operation.
+    /// Whether a rule makes this completion the last one of its multishot operation.
     fn ends(&mut self, kind: Option<OpKind>) -> bool {
         let Some(kind) = kind else { return false };
         let mut at_completion = self.rules.iter_mut().filter(|state| state.rule.fault == Fault::End);
@@ -228,7 +228,7 @@ impl FaultEngine {
         }
     }
 
-    /// Returns remaining bytes before those that a stream receives itself.
+    /// Delivers the remaining bytes of an earlier receive, before the stream delivers newly received bytes.
     fn deliver_first(&mut self, id: OpId, first: Option<Buf>) {
         self.ready.extend(first.map(|buf| {
             let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));

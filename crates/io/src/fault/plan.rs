@@ -377,7 +377,7 @@ mod tests {
         assert!(slow.strikes(OpKind::Read, &names(&["/slow/a"])));
         assert!(!slow.strikes(OpKind::Read, &names(&["/fast/a"])));
         assert!(!slow.strikes(OpKind::Recv, &[]));
-        assert!(slow.strikes(OpKind::Open, &names(&["/slow"])), "the folder itself");
+        assert!(slow.strikes(OpKind::Open, &names(&["/slow"])), "the directory itself");
         assert!(!slow.strikes(OpKind::Open, &names(&["/slower"])));
         assert!(slow.strikes(OpKind::Rename, &names(&["/fast/a", "/slow/b"])), "either of two");
     }

@@ -27,7 +27,7 @@ const SETTLING_MS: u64 = 100;
 /// Mask of the lower bits of a note: the time in ms. The other bits identify the file.
 const TIME: u64 = (1 << 24) - 1;
 
-/// Start of the times in notes: the first use.
+/// Zero point of the times in notes: the first use of this static.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Decides which reads use the page cache. All threads share it, as they share the page cache.

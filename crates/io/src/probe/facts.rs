@@ -46,7 +46,7 @@ const FAULTS: [KernelFault; 2] = [
         from: Release { major: 6, minor: 6, patch: 1 },
         to: Release { major: 6, minor: 7, patch: u32::MAX },
         forbids: false,
-        what: "from 6.6.1 to 6.7 a multishot accept may bring a wrong descriptor (liburing issue 1062)",
+        what: "from 6.6.1 to 6.7 a multishot accept may return a wrong descriptor (liburing issue 1062)",
     },
 ];
 
@@ -160,7 +160,7 @@ struct QueryOpcodes {
     padding: u32,
 }
 
-/// Returns the numbers that io_uring reports without a ring; `None` on kernels without that query.
+/// Returns the numbers of opcodes, which io_uring reports without a ring; `None` on kernels without this query.
 pub(super) fn query() -> Option<Opcodes> {
     let mut answer = QueryOpcodes::default();
     let mut header = QueryHeader {

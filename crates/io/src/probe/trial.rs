@@ -100,7 +100,7 @@ impl Trial {
         Ok(())
     }
 
-    /// A multishot receive without buffers must wait for data, and then for a buffer.
+    /// Tests that a multishot receive without buffers waits for data, and then for a buffer.
     pub(super) fn multishot_receive(&mut self) -> Result<(), Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let socket = Fd::from(OwnedFd::from(ours));
@@ -127,7 +127,7 @@ impl Trial {
         if right { Ok(()) } else { Err(Failure::Wrong) }
     }
 
-    /// A multishot accept must return a descriptor of the connection.
+    /// Tests that a multishot accept returns a descriptor of the connection.
     pub(super) fn multishot_accept(&mut self) -> Result<(), Failure> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -143,7 +143,7 @@ impl Trial {
         if name == peer.local_addr()? { Ok(()) } else { Err(Failure::Wrong) }
     }
 
-    /// A zero-copy send must report its count and then release its memory.
+    /// Tests that a zero-copy send reports its count and then releases its memory.
     pub(super) fn zero_copy(&mut self) -> Result<(), Failure> {
         if !self.uring.send_zero_copy() {
             return Err(Failure::Errno(Errno::NOSYS));
@@ -164,7 +164,7 @@ impl Trial {
         if last.more { Err(Failure::Wrong) } else { Ok(()) }
     }
 
-    /// Registering memory as a fixed buffer must succeed.
+    /// Tests that memory can be registered as a fixed buffer.
     pub(super) fn registered_buffers(&mut self) -> Result<(), Failure> {
         let buf = self.pool.get(1 << 20).ok_or(Failure::Errno(Errno::NOMEM))?;
         self.uring.try_register(&buf).map_err(Failure::Errno)

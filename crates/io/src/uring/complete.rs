@@ -1,7 +1,7 @@
 //! Handles completions of the ring.
 //!
-//! The flags of each completion show whether more follow, never its result. A multishot operation that the kernel ends
-//! is restarted here, unless it ended with an error for the caller.
+//! Whether further completions of an operation follow is shown only by the flags of a completion, never by its result.
+//! A multishot operation that the kernel ends is restarted here, unless it ended with an error for the caller.
 
 use rustix::io::Errno;
 
@@ -19,7 +19,7 @@ const BUFFER: u32 = 1 << 0;
 const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
 
-/// The way an operation completes.
+/// The completions that an operation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// With one completion.
@@ -185,10 +185,10 @@ impl Uring {
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
             Err(Errno::INTR) => self.again(id, out),
-            // Cancelled by the engine, to be restarted (see `doubt.rs`).
+            // Cancelled by the engine, to be restarted (see `end_check.rs`).
             Err(Errno::CANCELED) if !cancelled => self.again(id, out),
-            // These receives poll first, so a socket never returns this error. A descriptor that does cannot be polled;
-            // a caller that waits for its readiness would retry in an endless loop.
+            // These receives poll first, so a socket never returns this error. A descriptor that returns it cannot be
+            // polled: a caller that waits for its readiness would retry in an endless loop.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 assert!(buf.is_some() || !matches!(result, Ok(1..)), "bytes come in a provided buffer");

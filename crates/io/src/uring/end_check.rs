@@ -6,10 +6,10 @@
 //! if bytes and end are available when the receive is submitted; on older kernels also if they arrive between two
 //! turns. Such a receive would wait forever.
 //!
-//! So a stream with received bytes is "in doubt". A send that TCP accepts clears the doubt, because it would have
-//! failed. At the start of the next turn, one poll(2) checks all remaining streams. A receive whose socket has ended is
-//! cancelled and submitted again, which finds the end. If responses follow requests immediately, the check is never
-//! needed.
+//! So a stream that has received bytes is recorded in [`UncheckedEnds`]. A send that TCP accepts makes its check
+//! unnecessary, because after a reset the send would have failed. At the start of the next turn, one poll(2) checks all
+//! remaining streams. A receive whose socket has ended is cancelled and submitted again, which finds the end. If TCP
+//! connections get their responses immediately, no check is made.
 
 use std::os::fd::AsRawFd;
 
@@ -60,13 +60,13 @@ impl Uring {
         let mut unknown = false;
         if !unchecked_ends.polled.is_empty() {
             self.counters.end_checks += 1;
-            // If poll(2) fails, restarting all of them is correct.
+            // If poll(2) fails, all receives are restarted, which is always correct.
             unknown = sys::poll_now(&mut unchecked_ends.polled).is_err();
         }
         assert_eq!(
             unchecked_ends.streams.len(),
             unchecked_ends.polled.len(),
-            "the kernel is asked about each stream in doubt"
+            "poll(2) checks each recorded stream"
         );
         for (id, polled) in unchecked_ends.streams.drain(..).zip(unchecked_ends.polled.drain(..)) {
             if unknown || polled.revents & ENDED != 0 {

@@ -19,7 +19,7 @@ use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, Sta
 const POLL_FIRST: u16 = 1 << 0;
 const RECV_MULTISHOT: u16 = 1 << 1;
 
-/// Opcode for ftruncate (Linux 6.9); a thread does it if the kernel does not support it.
+/// Opcode for ftruncate (Linux 6.9); on older kernels a thread makes the system call.
 pub(super) const TRUNCATE: [u8; 1] = [opcode::Ftruncate::CODE];
 
 /// Opcodes for zero-copy sends (Linux 6.1); without them, sends copy.
@@ -170,7 +170,7 @@ fn change(op: &Op) -> Result<Entry, Errno> {
         }
         Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(cwd(), path.as_ptr()).mode(*mode).build(),
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
-        // io_uring has no such operation; splice would run on a kernel worker.
+        // io_uring has no such operations; a splice instead of sendfile(2) would run on a kernel worker.
         _ => return Err(Errno::NOSYS),
     })
 }
@@ -185,8 +185,8 @@ fn link(file: &Fd, to: &CStr, scratch: Option<&mut Scratch>) -> Entry {
     opcode::LinkAt::new(dir, from, cwd(), to.as_ptr()).flags(flags).build()
 }
 
-/// Returns the offset for a write. Pipes and terminals ignore it; sockets (a service's standard error) reject all but
-/// 0.
+/// Returns the offset for a write. Pipes and terminals ignore the offset; sockets, such as the standard error of a
+/// service, reject all offsets except 0.
 fn write_offset(file: &Fd, offset: u64) -> u64 {
     if offset != 0 && file.is_stream() { 0 } else { offset }
 }

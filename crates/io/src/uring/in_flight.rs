@@ -14,7 +14,7 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use crate::engine::OPS_MAX;
 use crate::op::{DeviceId, Fd, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
 
-/// Slot numbers are below this; the bits above contain the kind of an entry.
+/// Exclusive maximum of slot numbers; the bits above them in `user_data` contain the kind of an entry.
 pub(super) const SLOTS_MAX: u32 = OPS_MAX;
 
 /// The origin of a queue entry: the 64 bits of `user_data` contain generation, kind and slot.
@@ -118,7 +118,7 @@ impl InFlightTable {
             self.table.resize_with(index + 1, InFlight::default);
         }
         self.live += 1;
-        assert!(self.live <= self.table.len(), "an operation in flight has its place");
+        assert!(self.live <= self.table.len(), "each operation in flight has a slot");
         let flight = &mut self.table[index];
         assert_eq!(flight.phase, Phase::Idle, "a slot is used once at a time");
         flight.generation = id.generation;
@@ -143,7 +143,7 @@ impl InFlightTable {
         if let Some(scratch) = flight.scratch.take() {
             self.spare.push(scratch);
         }
-        assert!(self.live > 0, "what ends was begun");
+        assert!(self.live > 0, "an operation that ends was in flight");
         self.live -= 1;
     }
 
@@ -164,7 +164,7 @@ impl InFlightTable {
         self.spare.len()
     }
 
-    /// Frees unused scratch memory.
+    /// Frees unused scratch memory; returns the number of bytes.
     pub(super) fn trim(&mut self) -> usize {
         let freed = self.spare.len() * size_of::<Scratch>();
         self.spare = Vec::new();

@@ -3,8 +3,8 @@
 //! [`Uring::start`] stages operations. [`Uring::turn`] makes the single kernel entry of an event-loop turn: it submits
 //! the staged entries, waits, and collects completions. `complete.rs` interprets completions and `entry.rs` builds
 //! submission entries. The queues and system calls are in `ring.rs`, set-up and its errors in `setup.rs`, buffers for
-//! received bytes in `recv.rs`. Memory of operations in flight is in `in_flight.rs`; `doubt.rs` finds ends of streams
-//! that the kernel does not report.
+//! received bytes in `recv.rs`. Memory of operations in flight is in `in_flight.rs`; `end_check.rs` finds ends of
+//! streams that the kernel does not report.
 //!
 //! Nothing here frees memory that the kernel may still write to. Closing a ring does not wait for its operations. So an
 //! owner that could not drain the ring leaks the table of slots, and this type leaks its own memory.
@@ -54,7 +54,7 @@ const COMPLETIONS_MIN: u32 = 4096;
 pub(crate) enum Role {
     /// Sockets and files.
     NetAndDisk,
-    /// Files only, beside another network backend.
+    /// Files only; another backend serves the network.
     DiskOnly,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Uring {
     backlog: VecDeque<Entry>,
     /// Receives that wait for buffers, in order.
     starved: VecDeque<OpId>,
-    /// Operations that are cancelled without the kernel at the next turn.
+    /// Cancelled operations that were not submitted to the kernel; they complete in the next turn.
     early: Vec<OpId>,
     /// Streams with received bytes whose end may not have been reported.
     unchecked_ends: UncheckedEnds,
@@ -151,8 +151,9 @@ impl Uring {
         limits: Limits,
     ) -> Result<Uring, SetupError> {
         assert!(config.ops_max <= SLOTS_MAX, "slots are numbered with 24 bits");
-        // One terminal completion per operation, plus one for each buffer that a multishot receive may fill. No more
-        // completions can be pending, so the queue does not overflow.
+        // One terminal completion per operation, plus one for each buffer that a multishot receive may fill. Bursts of
+        // accepted connections may exceed this; the kernel then keeps completions in its overflow list, and none is
+        // lost.
         let completions = config.ops_max + u32::from(config.recv_buffers) + COMPLETIONS_SPARE;
         let completions = limits.completions.unwrap_or(completions.max(COMPLETIONS_MIN)).next_power_of_two();
         let ladder = match role {
@@ -246,7 +247,7 @@ impl Uring {
     /// `done`.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.op(id);
-        debug_assert!(!self.lacks(op), "what a ring lacks is sent elsewhere");
+        debug_assert!(!self.lacks(op), "the ring gets only operations that it supports");
         match op {
             Op::Send { socket, .. } => socket.note_send(),
             Op::Recv { socket, into } => {
@@ -332,7 +333,7 @@ impl Uring {
     }
 
     /// Whether the kernel has not consumed all staged entries yet, because of a memory shortage or a signal. An owner
-    /// that waits in epoll must call again soon.
+    /// that waits in epoll must then call [`Uring::poll`] again without waiting.
     pub(crate) fn has_staged(&mut self) -> bool {
         self.ring.staged() > 0 || !self.backlog.is_empty()
     }
@@ -353,12 +354,12 @@ impl Uring {
         std::mem::take(&mut self.rung)
     }
 
-    /// Returns a condition to report to the operator, each only once.
+    /// Returns a degraded condition to report to the operator; each condition is returned once.
     pub(crate) fn take_note(&mut self) -> Option<Note> {
         self.note.take()
     }
 
-    /// Returns idle memory to the system; returns the number of bytes.
+    /// Releases idle memory to the kernel; returns the number of bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.batch.shrink_to(BATCH_KEPT);
         let (pool, ring) = (&self.pool, &self.ring);

@@ -68,7 +68,7 @@ pub(super) struct RecvRing {
 }
 
 impl RecvRing {
-    /// Creates an empty ring of `entries` slots, rounded to a power of two of at most 32768.
+    /// Creates an empty ring of `entries` slots, rounded up to a power of two of at most 32768.
     pub(super) fn new(group: Group, entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
         let entries = entries.clamp(1, 1 << 15).next_power_of_two();
         let bytes = usize::from(entries) * size_of::<RecvEntry>();
@@ -101,7 +101,7 @@ impl RecvRing {
         Ok(ring)
     }
 
-    /// Returns the address of the ring, for its registration.
+    /// Returns the address, the number of slots and the group of the ring, for its registration.
     pub(super) fn memory(&self) -> (*mut u8, u16, Group) {
         (self.memory.as_ptr(), self.entries, self.group)
     }
@@ -132,7 +132,7 @@ impl RecvRing {
     pub(super) fn widen(&mut self, pool: &Pool) {
         let share = (pool.bytes_max() / 4) as usize / self.buffer_bytes.max(1);
         self.fill = (self.fill * 2).min(share.max(self.fill)).min(self.entries.into());
-        assert!(self.fill <= usize::from(self.entries), "the kernel has a place for each buffer");
+        assert!(self.fill <= usize::from(self.entries), "the ring has a slot for each buffer");
     }
 
     /// Takes the buffer with the buffer ID of a completion out of its slot.
@@ -141,7 +141,7 @@ impl RecvRing {
         let buf = self.held.get_mut(usize::from(place))?.take();
         if buf.is_some() {
             self.vacant.push(place);
-            assert!(self.vacant.len() <= usize::from(self.entries), "a place is vacant once");
+            assert!(self.vacant.len() <= usize::from(self.entries), "a slot is vacant once");
         }
         buf
     }
@@ -162,7 +162,7 @@ impl RecvRing {
             let bid = if self.group == Group::Large { place | LARGE_BID } else { place };
             entry.bid.store(bid, Relaxed);
             let before = self.held[usize::from(place)].replace(buf);
-            assert!(before.is_none(), "the kernel has one buffer for each place");
+            assert!(before.is_none(), "a slot has one buffer");
             self.tail = self.tail.wrapping_add(1);
         }
     }
@@ -173,7 +173,7 @@ impl RecvRing {
             return;
         }
         let fresh = self.tail.wrapping_sub(self.published);
-        assert!(fresh <= self.entries, "no buffer takes the place of one that the kernel was not told of");
+        assert!(fresh <= self.entries, "no buffer replaces an unpublished one");
         self.published = self.tail;
         self.shared()[0].reserved.store(self.tail, Release);
     }

@@ -117,9 +117,10 @@ impl Ring {
         self.entries = 0;
     }
 
-    /// Enables the ring and restricts it to `opcodes`: no code in this process can make it do more, and it cannot be
-    /// used for calls that a seccomp filter forbids. Only the registrations in `REGISTRATIONS` remain allowed; the
-    /// kernel refuses all others with `EACCES`. io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
+    /// Enables the ring and restricts it to `opcodes`. After this no code of the process can use the ring for other
+    /// operations, such as calls that a seccomp filter forbids. Only the registrations in `REGISTRATIONS` remain
+    /// allowed; the kernel refuses all others with `EACCES` (io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`,
+    /// since 5.10).
     pub(crate) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
         let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
         let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
@@ -235,7 +236,7 @@ impl Ring {
         !self.ring.completion().is_empty()
     }
 
-    /// Whether the kernel has pending work for this ring that it does only in a call with `GETEVENTS`.
+    /// Whether the kernel may have pending work for this ring that it runs only in a call with `GETEVENTS`.
     pub(crate) fn needs_entry(&mut self) -> bool {
         let queue = self.ring.submission();
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
@@ -274,7 +275,7 @@ impl Ring {
         let taken = unsafe { libc::syscall(call, fd, count, wait_for, flags, pointer, bytes) };
         match taken {
             0.. => {
-                assert!(taken as u32 <= count, "the kernel takes what was staged");
+                assert!(taken as u32 <= count, "the kernel consumes at most the staged entries");
                 Ok(taken as u32)
             }
             _ => Err(errno(&std::io::Error::last_os_error())),

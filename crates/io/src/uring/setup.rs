@@ -37,8 +37,8 @@ pub(crate) const LADDER: [u32; 4] = [
 ];
 
 /// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's descriptor
-/// readable, so with `DEFER_TASKRUN` such a wait would not end (tested on 6.18). Cooperative task work interrupts the
-/// wait, which posts the completion, and the next wait returns immediately.
+/// readable, so with `DEFER_TASKRUN` such a wait would not end (tested on 6.18). Cooperative task work
+/// (`COOP_TASKRUN`) interrupts the wait and then posts the completion, so that the next wait returns immediately.
 pub(crate) const POLLED_LADDER: [u32; 4] = [
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG,
@@ -49,7 +49,7 @@ pub(crate) const POLLED_LADDER: [u32; 4] = [
 /// The flags of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode {
-    /// The `IORING_SETUP_*` bits of [`LADDER`] that are set.
+    /// The `IORING_SETUP_*` bits that are set: an element of [`LADDER`] or [`POLLED_LADDER`].
     pub(crate) flags: u32,
     /// Whether the queue shows that the kernel has deferred work; without it, every turn makes a kernel entry.
     pub(crate) taskrun_flag: bool,
@@ -129,9 +129,9 @@ impl SetupError {
             }
             Refusal::SecurityModule => "a security module such as SELinux or AppArmor".into(),
             Refusal::Absent => "the kernel has no io_uring (CONFIG_IO_URING)".into(),
-            Refusal::Outdated => "the kernel is too old for this use of io_uring (6.1 or newer)".into(),
+            Refusal::Outdated => "the kernel is too old: io_uring is used on 6.1 or newer".into(),
             Refusal::Memory => "not enough memory, or the limit on locked memory (RLIMIT_MEMLOCK)".into(),
-            Refusal::Descriptors => "no descriptor is left (RLIMIT_NOFILE)".into(),
+            Refusal::Descriptors => "no descriptor is available (RLIMIT_NOFILE)".into(),
             Refusal::Unknown => "unknown".into(),
         }
     }
@@ -204,7 +204,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// restarted server would get no ring.
 #[expect(
     clippy::disallowed_methods,
-    reason = "nothing tells when the kernel has given memory back, and no loop runs yet"
+    reason = "no event shows when the kernel has released memory, and no event loop runs yet"
 )]
 pub(crate) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
     let until = Instant::now() + RETRY_TIME;

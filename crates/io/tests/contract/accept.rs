@@ -142,7 +142,7 @@ fn a_connection_found_by_a_poll_ends_no_further_wait() {
     });
 }
 
-/// The kernel wakes one waiter per connection: that must be one that accepts.
+/// The kernel wakes one waiter per connection. This waiter must not be a poll, which accepts nothing.
 #[test]
 fn a_poll_keeps_no_connection_from_an_accept_of_another_thread() {
     on_each_pair(|bench| {

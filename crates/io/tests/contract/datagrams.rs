@@ -1,4 +1,4 @@
-//! Datagrams: each is received completely and separately, also an empty one, and also when several arrived together.
+//! Each datagram is received completely and separately, also an empty one, and also if several arrived together.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;

@@ -27,8 +27,8 @@ fn share(disk: Disk) -> usize {
     }
 }
 
-/// Opens a FIFO in a way that blocks. `O_CREAT` has no effect on an existing file, except that io_uring passes the open
-/// to a kernel worker immediately.
+/// Opens a FIFO for reading, which blocks until it has a writer. `O_CREAT` has no effect on an existing file, except
+/// that io_uring passes the open to a kernel worker immediately.
 fn open_stuck(bench: &mut Bench, path: &Path) -> OpId {
     bench.submit(open(path, libc::O_RDONLY | libc::O_CREAT, STUCK, bench.pair.via()))
 }

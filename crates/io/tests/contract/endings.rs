@@ -17,7 +17,7 @@ use crate::harness::{Bench, connection, on_each_net, pattern, received};
 /// Maximum time until an end is reported: shorter than the timeout of the tests, so that the message names the case.
 const SOON: Duration = Duration::from_secs(180);
 
-/// The way a peer ends the connection.
+/// The action by which a peer ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
     /// It closes both directions.
@@ -72,7 +72,8 @@ fn pair(unix: bool, how: Leaves) -> (Fd, Peer) {
     (Fd::from(OwnedFd::from(ours)), Peer::Unix(peer))
 }
 
-/// Runs turns until `bytes` have been received, in any number of pieces; returns the end if it was reported too.
+/// Runs turns until `bytes` have been received, in any number of pieces; returns the end of the stream if it was
+/// reported too.
 fn hears(bench: &mut Bench, stream: OpId, bytes: &[u8], about: &str) -> Option<Result<u32, Errno>> {
     let mut got = Vec::new();
     while got.len() < bytes.len() {

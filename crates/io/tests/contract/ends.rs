@@ -46,7 +46,7 @@ fn new_socket() -> Fd {
     Fd::from(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap())
 }
 
-/// Runs turns until nothing is in flight, and then one more.
+/// Runs turns until no operation is in flight, and then a further turn.
 fn settle(bench: &mut Bench) {
     bench.turn_until(|bench| {
         let counters = bench.engine.counters();

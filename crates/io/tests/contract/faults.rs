@@ -1,4 +1,4 @@
-//! The fault engine over each pair: callers that handle faults according to the contract lose nothing.
+//! The fault engine over each pair of backends: callers that handle faults according to the contract lose no bytes.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

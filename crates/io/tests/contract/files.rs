@@ -207,7 +207,7 @@ fn symlinks_of_the_same_owner_are_followed() {
     std::os::unix::fs::symlink("real", dir.path("folder")).unwrap();
     std::os::unix::fs::symlink("../real/a", dir.path("real/link")).unwrap();
     std::os::unix::fs::symlink("nowhere", dir.path("broken")).unwrap();
-    // Files in /proc belong to root, a link to them to the user of the test.
+    // Files in /proc belong to root, and links to them belong to the user of the test.
     std::os::unix::fs::symlink("/proc/version", dir.path("foreign")).unwrap();
     std::os::unix::fs::symlink("/proc", dir.path("foreign folder")).unwrap();
     let foreign = std::fs::symlink_metadata(dir.path("foreign")).unwrap().uid() != 0;

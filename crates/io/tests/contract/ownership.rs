@@ -1,4 +1,5 @@
-//! Ownership: an operation owns its descriptor, a process the descriptors of its engines, a thread its engine.
+//! Ownership: an operation owns its descriptor; an executed program does not inherit the descriptors of engines; an
+//! engine cannot leave its thread.
 
 use std::fs::File;
 use std::io::Write;

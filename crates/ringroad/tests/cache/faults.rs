@@ -321,11 +321,11 @@ fn assert_degrades(fault: &str) {
     served(&server, "during");
     assert_eq!(get(&server, "/before-100000"), "HIT", "{fault}: what is stored can be read");
     // Logged once for an entire failure, not for each request. Intermittent errors are several failures.
-    let line = server.wait_for_log("answers pass through", Deadline::default());
+    let line = server.wait_for_log("responses pass through", Deadline::default());
     assert!(line.contains("[error]") || line.contains("[crit]"), "{line}");
     let is_once = || {
         let log = server.error_log();
-        let (failures, ends) = (log.matches("answers pass through"), log.matches(": the disk works again"));
+        let (failures, ends) = (log.matches("responses pass through"), log.matches(": the disk works again"));
         (failures.count() <= 1 + ends.count()).then_some(())
     };
     wait::until("an end of each failure but the last", Deadline::default(), is_once)
@@ -847,7 +847,7 @@ fn damaged_entries_are_never_served() {
             get_until(&server, target, "HIT");
         }
     }
-    server.wait_for_log("is dropped: chunk ", Deadline::default());
+    server.wait_for_log("is damaged and not used: chunk ", Deadline::default());
     // Files whose names were swapped.
     wait_for_entries(&setup, 3);
     drop(server);
@@ -914,7 +914,7 @@ fn entries_that_rot_while_the_server_runs_are_never_sent() {
             assert!(status == "MISS" || !is_at_start, "{net} {target}: no byte had gone");
             get_until(&server, &target, "HIT");
         }
-        server.wait_for_log("is dropped: chunk ", Deadline::default());
+        server.wait_for_log("is damaged and not used: chunk ", Deadline::default());
     }
 }
 

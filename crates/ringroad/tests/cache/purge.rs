@@ -258,7 +258,7 @@ fn a_failed_purge_is_reported() {
     assert_eq!(get(&mut client, "/three", &[]).0, "HIT");
     drop((client, server));
     // The directory has no owner now.
-    other.wait_for_log("this process fills it", Deadline::default());
+    other.wait_for_log("this process fills the directory", Deadline::default());
     assert_eq!(purge(&other, "/two*"), 204);
 }
 

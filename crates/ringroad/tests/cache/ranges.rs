@@ -728,7 +728,7 @@ fn damaged_ranges_are_fetched_again() {
     }
     let server = std::mem::replace(&mut site.server, site.setup.start(BINARY));
     drop(server);
-    site.server.wait_for_log("this process fills it", Deadline::default());
+    site.server.wait_for_log("this process fills the directory", Deadline::default());
     for (target, spoil) in targets.iter().zip(spoils) {
         let file = site.file_of(target);
         let mut bytes = std::fs::read(&file).expect("an entry");

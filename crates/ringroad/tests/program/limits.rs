@@ -173,7 +173,7 @@ fn unregistrable_buffers_are_reported_once_with_the_remedy() {
         Content::new(file, 100_000).assert_body(&response.body);
     }
     let line = server.wait_for_log("[warn]", Deadline::default());
-    assert!(line.contains("direct reads go on with "), "{line}");
+    assert!(line.contains("direct reads continue, but only "), "{line}");
     assert!(line.contains("remedy: raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)"), "{line}");
 }
 

@@ -1,8 +1,9 @@
 //! Files: open, stat, read and write; operations on paths are in [`paths`].
 //!
 //! Each operation has its backend and the device whose limit applies as arguments, because locations of one server use
-//! different ones. A short read is legal at any offset, and the caller continues it. `EINTR`, `EAGAIN` and `ENOMEM` are not returned as
-//! results: the operation is retried here.
+//! different backends and devices. A short read is legal at any offset, and the caller continues it. Operations on an
+//! open file, except stat, are retried after `EINTR`, `EAGAIN` and `ENOMEM`, at most [`RETRIES_MAX`] times; opens and
+//! most operations on paths are not retried.
 
 mod lock;
 mod paths;
@@ -48,7 +49,7 @@ const OUTSIDE_BYTES: u32 = 16 << 10;
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
 
-/// What [`File::create`] does with an existing file.
+/// The treatment of an existing file by [`File::create`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
     /// Fails with `EEXIST`: the file must be new.
@@ -71,7 +72,8 @@ struct Opened {
 }
 
 impl File {
-    /// Opens a file. Retries after `EINTR`, and after `EAGAIN` of a path that changed under `RESOLVE_BENEATH`.
+    /// Opens a file. Does not retry: `EAGAIN` may mean that a directory of the path was renamed during the lookup with
+    /// `RESOLVE_BENEATH` (openat2(2)).
     pub fn open(
         dir: Option<&Fd>,
         path: CString,
@@ -257,7 +259,7 @@ impl File {
                     rest
                 }
                 (Ok(count), Payload::Buf(buf)) => {
-                    assert_eq!(count as usize, buf.len(), "no more is written than there was");
+                    assert_eq!(count as usize, buf.len(), "the count of a write is at most its length");
                     return (Ok(written + count), Some(buf));
                 }
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
@@ -288,7 +290,7 @@ impl File {
             data = match (result, payload) {
                 (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
                 (Ok(count), Payload::Segments(mut rest)) => {
-                    assert!(count as usize <= rest.len(), "more bytes written than told");
+                    assert!(count as usize <= rest.len(), "the count of a write is at most its length");
                     written += u64::from(count);
                     rest.advance(count as usize);
                     rest
@@ -321,9 +323,9 @@ impl File {
         }
     }
 
-    /// Makes reads and writes of the file bypass retention in the page cache: their pages are dropped after the I/O, if
-    /// kernel and file system support it (`RWF_DONTCACHE`, Linux 6.14). Otherwise it has no effect, and the caller can
-    /// use [`File::advise`] after the I/O.
+    /// Makes the kernel drop the file's pages from the page cache after each read and write, if kernel and file system
+    /// support that (`RWF_DONTCACHE`, Linux 6.14). Without support this has no effect, and the caller can use
+    /// [`File::advise`] after the I/O.
     pub fn set_uncached(&self) {
         self.fd().set_uncached();
     }
@@ -478,7 +480,8 @@ struct Retries {
 }
 
 impl Retries {
-    /// The first retry after `EAGAIN` is immediate: mostly, a queue was full for a moment.
+    /// Waits and returns `true` if the operation is to be retried after `errno`. The first retry after `EAGAIN` follows
+    /// without a pause, because usually a queue was full for a moment.
     async fn again(&mut self, errno: Errno) -> bool {
         if !matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOMEM) || self.count >= RETRIES_MAX {
             return false;

@@ -25,7 +25,7 @@ struct TurnCache {
     /// The turn that the results belong to.
     turn_id: u64,
     /// Paths without the terminating zero byte, with their results. Entries from index `stats_len` on belong to earlier
-    /// turns and are kept for reuse of their memory.
+    /// turns and are retained for reuse of their memory.
     stats: Vec<(Vec<u8>, Stat)>,
     stats_len: usize,
     reads: Vec<Read>,
@@ -78,7 +78,7 @@ impl TurnCache {
         self.stats_len += 1;
         assert!(
             self.stats_len <= self.stats.len() && self.stats_len <= REMEMBERED_MAX,
-            "what was seen is kept"
+            "the result is stored"
         );
         Ok(stat)
     }

@@ -136,7 +136,7 @@ impl ConnectOptions {
         }
         if self.bind_address_no_port {
             match io::sys::set_bind_address_no_port(fd.as_fd()) {
-                // Without it, ports are only used up sooner.
+                // Without this option, the ports of the address are only used up sooner.
                 Ok(()) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(failed("IP_BIND_ADDRESS_NO_PORT")(errno)),
             }

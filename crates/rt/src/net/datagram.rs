@@ -68,7 +68,7 @@ impl Datagram {
                     Err(errno) => return (Err(errno), data),
                 },
                 (result, Payload::Segments(data)) => return (result.map(drop), data),
-                // An engine that has ended does not return them.
+                // An engine that has ended does not return the segments.
                 (result, _) => return (Err(result.err().unwrap_or(Errno::IO)), Segments::new()),
             };
         }

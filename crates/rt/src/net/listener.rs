@@ -56,8 +56,8 @@ enum AcceptState {
 }
 
 impl Listener {
-    /// Creates a listener over a listening socket. `multishot` only if no other thread accepts from the same socket: an
-    /// io_uring that waits first would accept every connection.
+    /// Creates a listener over a listening socket. `multishot` may be set only if no other thread accepts from the same
+    /// socket: the io_uring that waits first would accept every connection.
     pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
         // Non-blocking system calls are made on it; an error is detected by the first accept.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
@@ -138,8 +138,8 @@ impl Listener {
         }
     }
 
-    /// Returns a connection after a stop for which the kernel may have woken this accept. The kernel wakes one waiter
-    /// per connection; if that waiter is then cancelled, the connection stays in the backlog without another wake-up.
+    /// Returns a connection from the backlog after a stop. The kernel wakes one waiter per connection. If it has woken
+    /// the accept that the stop cancels, the connection stays in the backlog without another wake-up.
     fn last(&self) -> Result<OwnedFd, Errno> {
         let left = self.shared.last.get();
         if left == 0 {

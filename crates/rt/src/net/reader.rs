@@ -195,7 +195,7 @@ impl Reader {
             return None;
         }
         let held = buf.len();
-        assert!(held < buf.capacity(), "there is room for what comes");
+        assert!(held < buf.capacity(), "the buffer has room for received bytes");
         self.reactor.note_received();
         match rustix::net::recv(&self.fd, buf.spare_capacity(), RecvFlags::DONTWAIT) {
             Ok((count, _)) => {
@@ -222,8 +222,8 @@ impl Reader {
         self.closes = !matches!(self.state, ReaderState::Idle);
     }
 
-    /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive. The
-    /// latter is cheaper for a connection that serves one request and is closed.
+    /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive. A
+    /// single-shot receive is cheaper for a connection that serves one request and is closed.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
     }

@@ -79,8 +79,8 @@ pub struct Sending<'w> {
 }
 
 impl Writer {
-    /// Creates a second writer beside that of the connection's [`crate::Socket`], for code that sends while other code
-    /// holds the first. Only one of the two may have bytes in flight.
+    /// Creates a second writer, in addition to that of the connection's [`crate::Socket`], for code that sends while
+    /// other code holds the first writer. Only one of the two may have bytes in flight.
     pub fn second(socket: &Fd) -> Writer {
         Writer::new(&reactor::current(), socket.clone())
     }
@@ -160,7 +160,7 @@ impl Writer {
                 | WriterState::Torn
                 | WriterState::Moving { .. }
                 | WriterState::Awaiting { .. } => {
-                    panic!("a send is asked again after its result")
+                    panic!("a send is polled after its result")
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Writer {
         match result {
             Ok(0) => return Some(self.tear(Errno::IO, data)),
             Ok(count) => {
-                assert!(count as usize <= data.len(), "more bytes sent than told");
+                assert!(count as usize <= data.len(), "the count of a send is at most its length");
                 data.advance(count as usize);
                 self.sent.set(self.sent.get() + u64::from(count));
             }
@@ -329,8 +329,8 @@ impl Writer {
     }
 
     /// Sends the bytes that the socket accepts immediately, by a system call of this thread; the remaining bytes stay
-    /// in `data`. For callers that also make the next system call directly. The engine sends many responses with one
-    /// kernel entry, but a response that was half sent by a call would wait for that entry.
+    /// in `data`. For callers that also make the next system call directly: if the engine sent the remaining bytes,
+    /// they would wait for its next kernel entry.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
@@ -367,7 +367,7 @@ impl Writer {
         let result = rustix::fs::sendfile(&self.fd, file.fd(), Some(&mut offset), len as usize);
         match result {
             Ok(count) => {
-                assert!(count <= len as usize, "more bytes sent than told");
+                assert!(count <= len as usize, "the count of a send is at most its length");
                 self.sent.set(self.sent.get() + count as u64);
                 Ok(count as u32)
             }
@@ -402,8 +402,8 @@ impl Writer {
         progress(&self.fd, self.sent.get())
     }
 
-    /// Ends the stream towards the peer, shutdown(SHUT_WR). A plain system call, because io_uring would use a kernel
-    /// worker for it. An error means that the connection is closed, which the reader will report.
+    /// Closes the sending direction of the socket, shutdown(SHUT_WR), by a system call, because io_uring would use a
+    /// kernel worker for this. An error means that the connection is closed, which the reader will report.
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Write);
     }
@@ -467,7 +467,7 @@ impl Drop for Sending<'_> {
 }
 
 impl Drop for Writer {
-    /// A polled send has no task that takes its result.
+    /// Abandons a send in flight, because no task takes its result.
     fn drop(&mut self) {
         self.abandon();
     }

@@ -124,7 +124,7 @@ fn a_zero_copy_send_can_be_dropped_before_its_notification() {
         {
             let mut sending = pin!(socket.writer.send(bytes(), false));
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
-            // Short: the future waits for its segments to be returned.
+            // After a short count the future waits for its segments to be returned.
             fake.progress(fake.only("Send"), Ok(1), io::Payload::None);
             settle().await;
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;

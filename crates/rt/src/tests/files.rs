@@ -250,7 +250,8 @@ fn an_awaited_close_is_one_operation() {
     });
 }
 
-/// The observer is called for the start and the end of each file operation, or for its abandonment, but not for other operations.
+/// The observer is called for the start of each file operation, and for its end or abandonment, but not for other
+/// operations.
 #[test]
 fn file_operations_are_reported_to_the_observer() {
     run(|fake| async move {

@@ -169,7 +169,7 @@ fn bytes_survive_a_dropped_receive() {
 #[test]
 fn a_flood_is_throttled_and_arrives_completely() {
     const BYTES: usize = 4 << 20;
-    // The receive buffers of the engine, and some more.
+    // More than the receive buffers of the engine.
     const HELD_MAX: u64 = 2 << 20;
     on_each_net(|pair| {
         let (near, mut far) = UnixStream::pair().unwrap();

@@ -23,7 +23,7 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place * 13 + place / 251) as u8).collect()
 }
 
-#[allow(clippy::disallowed_methods, reason = "the test looks past the engine, whose work it checks")]
+#[allow(clippy::disallowed_methods, reason = "the test checks the work of the engine without the engine")]
 fn content_of(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }

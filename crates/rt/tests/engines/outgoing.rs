@@ -123,7 +123,8 @@ fn a_dropped_connect_leaves_no_open_socket() {
     });
 }
 
-/// Lets `news` start its receive, and drops it, as a pool does when the connection is taken out of it.
+/// Lets `Reader::readable` start its receive and drops the future, as the pool of idle connections does when it reuses
+/// a connection.
 async fn make_idle(socket: &mut Socket) {
     let timer = Timer::new();
     timer.set(now() + Duration::from_millis(5));
@@ -175,7 +176,7 @@ fn an_idle_connection_reports_unexpected_data_and_close() {
             assert!(!socket.reader.is_quiet());
             socket.reader.readable().await;
             expect(&mut socket, b"HTTP/1.1 408").await;
-            // The peer resets it while no task waits in `news`.
+            // The peer resets it while no task waits in `readable`.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let peer = listener.accept().unwrap().0;
             make_idle(&mut socket).await;

@@ -136,11 +136,11 @@ fn a_connection_with_immediate_responses_is_never_checked_for_its_end() {
         bench.turn(Wait::No);
     };
     (0..20).for_each(|_| exchange(&mut bench, true));
-    assert_eq!(bench.uring.counters().end_checks, 0, "a send that is taken says enough");
+    assert_eq!(bench.uring.counters().end_checks, 0, "an accepted send replaces the check");
     exchange(&mut bench, false);
     assert_eq!(bench.uring.counters().end_checks, 1);
     (0..10).for_each(|_| bench.turn(Wait::No));
-    assert_eq!(bench.uring.counters().end_checks, 1, "the same bytes are asked about once");
+    assert_eq!(bench.uring.counters().end_checks, 1, "one check follows the same bytes");
     exchange(&mut bench, false);
     assert_eq!(bench.uring.counters().end_checks, 2);
 }
