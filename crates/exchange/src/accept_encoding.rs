@@ -35,8 +35,8 @@ pub fn gzip(request: &Request) -> bool {
     !agent.is_some_and(|agent| conf.disable.items().iter().any(|pattern| pattern.is_match(agent)))
 }
 
-/// Whether the client accepts the content coding `name` (other than gzip). The modules of those codings check nothing
-/// else. A quality of zero refuses.
+/// Whether the client accepts the content coding `name`, for codings other than gzip: as in nginx's modules for them, only
+/// `Accept-Encoding` counts. A quality of zero refuses the coding.
 pub fn coding(request: &Request, name: &str) -> bool {
     request.depth == 0
         && request
@@ -56,7 +56,7 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
     if allowed.has(Proxied::AUTH) && request.header(HeaderId::Authorization).is_some() {
         return true;
     }
-    // A date takes precedence over `Cache-Control`.
+    // `Expires` takes precedence over `Cache-Control`.
     let response = &request.response;
     if let Some(expires) = response.field(b"Expires") {
         let now = telemetry::time_zone::since_1970(rt::wall()).0;

@@ -33,8 +33,8 @@ impl Address {
         true
     }
 
-    /// Appends the port; returns false for a UNIX-domain socket, and for an address that a proxy reported without a
-    /// port.
+    /// Appends the port. Appends nothing for a UNIX-domain socket, and for an address that a proxy reported without a
+    /// port; the value is empty then.
     pub fn show_port(&self, out: &mut Vec<u8>) -> bool {
         if let Address::Inet(address) = self
             && address.port() != 0

@@ -2,7 +2,7 @@
 //!
 //! A module's header filter adds a [`BodyFilter`] to the response, and `filter::levels` passes the body through it. A
 //! filter gets bytes and returns bytes, and never waits. To include the response of a subrequest in the body, the
-//! filter adds the subrequest to its output, which runs it.
+//! filter adds the subrequest to its output, and `filter::levels` runs it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ pub trait BodyFilter {
     /// The body cannot continue; the client receives only the bytes sent before.
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
 
-    /// Handles the end of the body: outputs the bytes held back, and those that follow the body.
+    /// Handles the end of the body: outputs the bytes held back, and any bytes that the filter adds after the body.
     ///
     /// # Errors
     /// As for [`BodyFilter::push`].

@@ -1,8 +1,8 @@
 //! Certificates with variables in their names (`ssl_certificate $ssl_server_name.pem`). The worker loads them during a
 //! handshake, with its own permissions, on a thread that may block on the disk.
 //!
-//! Main type: [`NamedCertificates`], those of a server block. `ssl_certificate_cache` caches pairs. A cached pair that
-//! is older than `valid` is checked, and loaded again if a file has changed.
+//! Main type: [`NamedCertificates`], the certificates of a server block. `ssl_certificate_cache` caches pairs of
+//! certificate and key. A cached pair that is older than `valid` is checked, and loaded again if a file has changed.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -25,7 +25,7 @@ pub trait Client {
         Vec::new()
     }
 
-    /// Returns the kernel's `TCP_INFO` of the connection; nothing if it is not TCP.
+    /// Returns the kernel's `TCP_INFO` of the connection; `None` if it is not TCP.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }
 
@@ -41,8 +41,8 @@ pub struct Interim {
 /// Time until a request to an upstream starts to watch for a closed client connection.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 
-/// Waits until this client has closed its connection, but for `WATCH_AFTER` at least. Most responses arrive before
-/// that, and watching costs an operation of the engine. Without a client it waits forever.
+/// Waits until this client has closed its connection, but at least for `WATCH_AFTER`. Most responses arrive within this
+/// time, and watching costs an operation of the engine. Without a client, this waits forever.
 pub async fn closed(client: Option<Rc<dyn Client>>) {
     let Some(client) = client else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;

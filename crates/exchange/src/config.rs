@@ -69,7 +69,7 @@ pub struct Config {
 /// The `http` block.
 #[derive(Debug, Default)]
 pub struct Http {
-    /// Listening addresses without duplicates; connections refer to theirs by index.
+    /// Listening addresses without duplicates; a connection refers to its address by index.
     pub listens: Vec<Listen>,
     /// The servers, by [`ServerId`].
     pub servers: Vec<Server>,
@@ -91,7 +91,7 @@ pub struct Http {
     pub temp_directories: Vec<(PathBuf, conf::Span)>,
     /// Additional files that directives read, such as dictionaries.
     pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
-    /// Settings of each `open_file_cache` directive; scopes refer to theirs by index.
+    /// Settings of each `open_file_cache` directive; a scope refers to its cache by index.
     pub open_file_caches: Vec<Limits>,
     /// The base of relative paths, with a trailing slash.
     pub prefix: Vec<u8>,
@@ -109,7 +109,7 @@ impl Http {
         self.values.of()
     }
 
-    /// Returns the same value, to be changed while the configuration is read.
+    /// Returns the value that a module has for all of `http`, to be changed while the configuration is read.
     pub fn make_mut<T: Any>(&mut self) -> &mut T {
         self.values.make_mut()
     }

@@ -41,7 +41,7 @@ pub struct PhaseCursor {
     refusal: Option<u16>,
     /// Whether a 401 response is delayed (`auth_delay`).
     delay: Delay,
-    /// Whether the last handler is called again when the body was read, or is being read.
+    /// The form in which the last handler needs the body; then the handler is called again.
     body_need: BodyNeed,
 }
 
@@ -62,7 +62,7 @@ pub enum BodyNeed {
 /// The state of `auth_delay` for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delay {
-    /// Not refused.
+    /// The request was not refused.
     None,
     /// The delay is due before the refusal.
     Due,
@@ -100,7 +100,7 @@ impl Waiting {
                 marks::note_waited(request, phase);
                 step
             }
-            // Boxed: it is rare, and otherwise its state would enlarge every waiting request.
+            // Boxed: the delay is rare, and otherwise its state would enlarge every waiting request.
             Waiting::AuthDelay => Box::pin(hold_back(request)).await,
         }
     }
@@ -249,7 +249,7 @@ impl PhaseCursor {
 
     /// Whether another module of this phase may still allow a request that a module refused.
     fn may_be_allowed(&self, request: &Request) -> bool {
-        // At the end of the phase the index is one beyond its handlers, and the refusal itself passes through here.
+        // The end of the phase returns the stored refusal as a step. It is final: the index is beyond the last handler then.
         let handlers = request.location().plan.of_phase(Phase::Access).len();
         self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
     }
@@ -393,7 +393,7 @@ pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
 /// Replaces a complete response by an error. Fields of an upstream that do not describe its content are retained, such
 /// as cookies and CORS permissions.
 pub async fn replace(request: &mut Request, status: u16) -> Outcome {
-    // Contains the complete length, for a range beyond the end. The range of an upstream's response does not apply to an error.
+    // With 416, `Content-Range` contains the complete length. In other errors the range of an upstream's response does not apply.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
@@ -409,8 +409,8 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
     outcome
 }
 
-/// Whether a field describes the content, or limits caching. With the latter a cache could store the error under the
-/// URI of the complete response (RFC 9111 section 3 requires no more than a known status).
+/// Whether a field describes the content, or concerns caching. With a field about caching, a cache could store the error
+/// under the URI of the complete response (RFC 9111 section 3 requires no more than a known status).
 fn is_of_content(name: &[u8]) -> bool {
     let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
     is_content
@@ -484,7 +484,7 @@ pub async fn post_action(request: &mut Request) {
     };
     let mut cursor = PhaseCursor::at(Phase::Content);
     if cursor.take(request, step).is_none() {
-        // Boxed: few configurations use it, and the state of the phases is large.
+        // Boxed: few configurations use `post_action`, and the state of the phases is large.
         Box::pin(run_without_body(&mut cursor, request)).await;
     }
     // The log shows the status that the client received.
@@ -505,7 +505,7 @@ async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Ou
     }
 }
 
-/// Runs the phases of a request; returns nothing if its body has to be read first.
+/// Runs the phases of a request; returns `None` if its body has to be read first.
 pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outcome> {
     loop {
         let decided = match cursor.advance(request) {
@@ -678,12 +678,12 @@ fn apply_limit_except(request: &mut Request) {
 pub(crate) fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.reading.client_max_body_size;
     let BodyLength::Exactly(length) = request.head.body() else { return None };
-    // Only the client's request reads its body.
+    // Only the request of the client reads the body, never a subrequest.
     if most == 0 || length <= most || request.depth > 0 || request.ignores_body {
         return None;
     }
     request.ignores_body = true;
-    // A handler that asks for the body of the request gets none.
+    // A handler that requests the body gets an empty body.
     request.body.get_or_insert_default();
     request.log(Level::Error, format_args!("client intended to send too large body: {length} bytes"));
     Some(413)

@@ -1,4 +1,4 @@
-//! The context of a directive's setter besides the settings that it changes, and the parsers that most setters use.
+//! The context of a directive's setter, without the settings that the setter changes, and the parsers that most setters use.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::pattern::Pattern;
 use crate::template::Template;
 use telemetry::Reason;
 
-/// The context of a directive's setter besides the settings that it changes.
+/// The context of a directive's setter, without the settings that the setter changes.
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
@@ -41,7 +41,7 @@ pub struct Cx<'a> {
     pub warnings: &'a mut Vec<Error>,
 }
 
-/// Digits in the name of a directory: with more digits a directory would become too large to list.
+/// Maximum number of digits in the name of a directory: with more digits its parent would become too large to list.
 const LEVEL_DIGITS_MAX: u8 = 4;
 
 impl<'a> Cx<'a> {

@@ -30,7 +30,7 @@ pub fn policy(conf: &Core) -> Policy {
     }
 }
 
-/// Returns the value of `Server` by `server_tokens`; nothing if the text is empty.
+/// Returns the value of `Server` by `server_tokens`; `None` if the configured text is empty.
 pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
     const NAME: &str = http::response::PRODUCT;
     const WITH_VERSION: &str = concat!("ringroad/", env!("CARGO_PKG_VERSION"));
@@ -45,7 +45,7 @@ pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t,
     }
 }
 
-/// Returns the rate limit of the response: that of the request if set, else `limit_rate`.
+/// Returns the rate limit of the response: the rate that a module or `set $limit_rate` has set, else `limit_rate`.
 pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
         let text = String::from_utf8(template.rendered(request)).ok()?;

@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::response::{ContentType, Response};
 use crate::settings::responding::ErrorPage;
 
-/// Redirects internally by `error_page`, or makes the built-in response and returns no further step.
+/// Returns the step to the page of `error_page`; without such a page, creates the built-in response and returns `None`.
 pub fn special(request: &mut Request, status: u16) -> Option<Step> {
     // After these statuses the next bytes on the connection may not start a request, or the server is failing.
     if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501) {
@@ -59,20 +59,18 @@ fn refresh(request: &mut Request) {
     request.response.set_bytes(Source::Vec(page));
 }
 
-/// Follows an `error_page`; without a further step the response is complete: a redirect, or an error.
+/// Follows an `error_page`. If `None` is returned, the response is complete: a redirect, or an error.
 fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
-    // Fields set by the failed handler must not appear in the response of the page.
+    // As in nginx, the page retains `Location` and `WWW-Authenticate`, but no other fields of the failed handler.
     let location = std::mem::take(&mut request.response.location);
-    // A custom page retains `WWW-Authenticate`.
     let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
     request.response.www_authenticate = www_authenticate;
-    // As in nginx: the page of a redirect retains its `Location`.
     request.response.location = location;
-    // The client's `Accept-Encoding` led to this response.
+    // `Vary` still applies, because the client's `Accept-Encoding` led to this response.
     request.response.vary_accept_encoding = vary_accept_encoding;
     match target.first() {
         Some(b'/') => {
@@ -110,7 +108,8 @@ fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> 
     }
 }
 
-/// Responds with this status and the built-in page, if one exists; a `Location` that is set is retained.
+/// Responds with this status and the built-in page, if one exists. `Location`, `WWW-Authenticate` and additional fields are
+/// retained.
 pub fn respond(request: &mut Request, status: u16) {
     let Response { location, fields, www_authenticate, vary_accept_encoding, .. } =
         std::mem::take(&mut request.response);

@@ -1,8 +1,8 @@
 //! Values of modules that belong to a request, by type: a module stores a value and reads it in a later phase or in its
 //! variables. Some values are never read and exist only for their drop at the request's end.
 //!
-//! Most requests store no value, which costs only an empty vector. The values are dropped when the next request of the
-//! connection starts or the connection ends.
+//! Most requests store no value, which costs only an empty vector. The values are dropped when the thread recycles the
+//! request.
 
 use std::any::Any;
 use std::fmt;
@@ -32,7 +32,7 @@ impl Extensions {
                 self.0.len() - 1
             }
         };
-        self.0[place].downcast_mut().expect("the search has told the type")
+        self.0[place].downcast_mut().expect("the search found this type")
     }
 
     /// Stores a value and replaces one of the same type.

@@ -1,7 +1,7 @@
 //! Cached results of modules about a request, by type, while they are valid.
 //!
-//! `Extensions` hold values of handlers. Variables get a shared reference to the request, but some have to cache their
-//! results. Facts are dropped when the request moves to another location, or ends.
+//! Handlers store values in `Extensions`. The functions of variables get only a shared reference to the request, but some
+//! of them have to cache their results as facts. Facts are dropped when the request moves to another location, or ends.
 
 use std::any::Any;
 use std::cell::RefCell;

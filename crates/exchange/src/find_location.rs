@@ -18,7 +18,7 @@ use crate::template::Template;
 
 /// The callbacks of a search.
 trait Seeker<'c> {
-    /// Records a location that fits better than those before.
+    /// Records a location that fits better than the locations recorded before.
     fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);
     /// Whether the predicate selects its location for the request.
     fn holds(&mut self, predicate: &Template) -> bool;
@@ -148,8 +148,8 @@ impl Locations {
         Ok(found)
     }
 
-    /// Returns the proxying location of this path with a slash appended, if the path itself matches no location. As in
-    /// nginx regular expressions are not tried first.
+    /// Returns the proxying location whose path is the URI with a slash appended, if no location has the URI itself as its
+    /// path. As in nginx regular expressions are not tried first.
     pub fn with_slash(&self, arena: &[Location], uri: &[u8]) -> Option<LocationId> {
         if !self.has_slashes || uri.last() == Some(&b'/') {
             return None;

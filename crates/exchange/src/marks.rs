@@ -11,7 +11,7 @@ use crate::request::Request;
 /// The times at which the waits of a request ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks {
-    /// End of the header section; nothing if it arrived in one piece.
+    /// Arrival of the last byte of the header section; `None` if it arrived in one piece.
     pub received: Option<Instant>,
     /// End of the wait of a handler before the content phase.
     pub found: Option<Instant>,

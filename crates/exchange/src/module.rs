@@ -155,7 +155,7 @@ pub struct Module {
 pub struct SubrequestHooks {
     /// Called with the parent and the new subrequest before its phases.
     pub begin: Option<fn(&Request, &mut Request)>,
-    /// The same for a request that shares no state with its parent.
+    /// Called with the parent and a new request that shares no state with it; for a background subrequest after `begin`.
     pub detach: Option<fn(&Request, &mut Request)>,
 }
 
@@ -189,7 +189,7 @@ pub struct BlockHooks {
     pub conditions: Option<ConditionHooks>,
     /// The hooks of the module that implements `upstream` blocks.
     pub upstream: Option<UpstreamHooks>,
-    /// Reports what a block requires from the process.
+    /// Adds the requirements of a block on the process.
     pub needs: fn(&Http, &Scope, &mut Needs),
 }
 
@@ -328,7 +328,7 @@ pub enum Set {
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
     /// Settings of all of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
-    /// None: the directive tunes a feature that this server lacks. Its help says so.
+    /// No settings: the directive tunes a feature that this server lacks, as its help states.
     Nothing,
     /// A block with directives, which the resolver reads.
     Walk(Walk),

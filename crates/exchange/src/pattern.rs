@@ -25,7 +25,7 @@ pub struct Match<'p> {
 }
 
 impl Pattern {
-    /// Compiles `text`. An error has PCRE's message, in nginx's words. `slot_of` defines a variable for each named
+    /// Compiles `text`. An error has nginx's text with PCRE's message. `slot_of` defines a variable for each named
     /// group and returns its slot.
     pub fn compile(
         text: &str,
@@ -60,7 +60,7 @@ impl Pattern {
     /// that takes too long would bypass a pattern that denies access.
     pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, SearchAborted<'_>> {
         let gave_up = |error: pcre2::Error| SearchAborted { pattern: self, code: error.code() };
-        // The positions of a match need memory; most searches end without one.
+        // The positions of a match need memory, and most searches end without a match.
         if !self.regex.is_match(subject).map_err(gave_up)? {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl Pattern {
     }
 }
 
-/// A search that met one of PCRE's limits, which stop excessive backtracking.
+/// A search that PCRE aborted at one of its limits on backtracking.
 #[derive(Debug)]
 pub struct SearchAborted<'p> {
     pattern: &'p Pattern,
@@ -117,7 +117,7 @@ pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> 
         if byte.is_ascii() {
             text.push(byte.into());
         } else {
-            // The compiler accepts only UTF-8 text, so the byte is written as an escape, without a preceding backslash.
+            // `RegexBuilder` accepts only UTF-8, so the byte is written as an escape. A backslash before it is removed.
             if escaped {
                 text.pop();
             }

@@ -20,12 +20,13 @@ pub fn filter(request: &mut Request) -> Option<u16> {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
     }
-    // The file of an error page is no version of the requested resource: with its date a cache could store it as such.
+    // The file of an error page is no version of the requested resource. With its `Last-Modified` a cache could store it as one.
     if !matches!(request.response.status, 200 | 206 | 304) {
         request.response.last_modified = None;
         request.response.allow_ranges = false;
     }
-    // This server's own fields are added to the error that replaces the response, but not twice.
+    // If the range filter refuses the request, the filters run again for the error. The fields from before the first run are
+    // then restored, so that this server's own fields are not added twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
     for filter in generation.config.location(request.location).plan.filters() {
@@ -80,7 +81,7 @@ pub fn try_read(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result
     Ok(data)
 }
 
-/// Returns the file of the response and the read that fetches all of it; otherwise the response stays unchanged.
+/// Returns the file of the response, and a single read for all of it. If this is not possible, the response stays unchanged.
 pub fn in_one_read(request: &mut Request, core: &Core) -> Option<(FileBody, OneRead)> {
     let response = &mut request.response;
     if request.method == Method::Head || response.has_no_content() || response.is_filtered() {

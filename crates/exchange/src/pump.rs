@@ -28,9 +28,9 @@ use crate::{effect, error_page, prepare, sending};
 use telemetry::{Level, Reason};
 use transfer::body::{BodyError, Outlet, Rate};
 
-/// The pending step of a request. `R` is [`Transport::Rest`].
+/// The pending step of a request. `R` is [`Transport::Unsent`].
 enum Pending<R> {
-    /// None; the state after the response follows.
+    /// The request has ended; the connection continues as stated.
     Nothing(After),
     /// The phases wait for this reason.
     Step(PhaseCursor, Waiting),
@@ -244,7 +244,7 @@ impl<T: Transport> Pump<'_, T> {
                 transport.continue_feeding(request, &incoming);
             }
         }
-        // A handler that requests the body later gets none; `body_was_streamed` distinguishes that from an empty body.
+        // A handler that requests the body later gets an empty body. `body_was_streamed` states that it was not empty.
         request.body_was_streamed = true;
         request.body.get_or_insert_default();
         outcome
@@ -353,13 +353,13 @@ impl<T: Transport> Pump<'_, T> {
         self.end_response(after)
     }
 
-    /// Handles a failure: the client has received at most a part of the response.
+    /// Handles a failure to send the complete response.
     fn failed(&mut self, error: &BodyError) {
         sending::log_failure(self.request, error);
         self.transport.break_off(self.request, error);
     }
 
-    /// Writes the logs, unless further work on the request comes first.
+    /// Ends the request with its log lines, unless `post_action` or an unread body has to be processed first.
     fn end_response(&mut self, after: After) -> Pending<T::Unsent> {
         let has_post_action = self.request.scope().core.subrequests.post_action.is_some();
         if has_post_action || has_unread_body(self.request, after) {

@@ -44,8 +44,8 @@ impl Thread {
         close_unused(generation).await || self.reclaim(Resource::Descriptor).await
     }
 
-    /// Waits until a connection may be accepted. Further connections wait in the kernel's backlog.
-    /// A thread that leaves does not wait, because it accepts no more.
+    /// Waits until a connection may be accepted. Further connections wait in the kernel's accept queue. A draining thread does
+    /// not wait, because it accepts no more connections.
     pub async fn wait_for_capacity(&self) {
         while let Some(resource) = self.capacity.exhausted().filter(|_| !self.is_draining()) {
             let is_freed = match resource {
@@ -102,8 +102,8 @@ pub async fn watch_buffers(thread: Rc<Thread>) {
                 &thread,
                 Level::Alert,
                 format_args!(
-                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with half a \
-                     request were closed, remedy: a larger buffer_pool{more}"
+                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with incomplete \
+                     requests were closed, remedy: a larger buffer_pool{more}"
                 ),
             );
         }

@@ -1,6 +1,6 @@
 //! A request in flight: its header section, its progress, and its response.
 //!
-//! A connection has one `Request` and reuses it for each request. The connection reads, sends and logs; the phases
+//! A thread reuses the memory of ended requests (`Thread::take_request`). The connection reads, sends and logs; the phases
 //! decide.
 
 use std::any::Any;
@@ -85,7 +85,7 @@ pub struct ConnInfo {
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
     /// Whether the listening address uses TLS (`listen … ssl`).
     pub is_tls: bool,
-    /// The result of the TLS handshake; nothing before it, and for plain HTTP on such an address.
+    /// The result of the TLS handshake; empty before the end of the handshake, and for plain HTTP on a TLS address.
     pub secured: OnceCell<Rc<Secured>>,
 }
 
@@ -131,9 +131,9 @@ pub struct Request {
     pub args: Vec<u8>,
     /// Whether the request is internal (`internal` locations accept it).
     pub internal: bool,
-    /// Whether it continues without the client, because other requests use its fetch.
+    /// Whether the request is independent of its client, because it works for a cache or for several requests.
     pub is_detached: bool,
-    /// Whether a client still waits for its header section nevertheless, so that interim responses are sent.
+    /// Whether a client waits for the response of a detached request, so that interim responses are sent.
     pub is_awaited: bool,
     /// Nesting depth of a subrequest; 0 for a client's request.
     pub depth: u8,
@@ -175,7 +175,7 @@ pub struct Request {
     pub completed: bool,
     /// Cached results of modules about this request.
     pub facts: Facts,
-    /// The engine that reads the response's body, if that is a file.
+    /// The method by which the response's body is sent, if the body is a file.
     pub mover: Option<Mover>,
     /// `$limit_rate`, if it was set.
     pub limit_rate: Option<u64>,

@@ -90,10 +90,11 @@ impl WithoutFile {
 /// Maximum size in bytes of a body that stays in memory for lack of a file: the default of `client_max_body_size`.
 pub const WITHOUT_FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum number of such bodies per thread: an eighth of the default `worker_connections`, 64 MiB at most.
+/// Maximum number of bodies per thread that stay in memory for lack of a file: an eighth of the default
+/// `worker_connections`, with at most 64 MiB.
 const WITHOUT_FILE_BODIES_MAX: usize = 64;
 
-/// Keeps a body in memory; returns `false` if it is too large, or if too many are in memory.
+/// Moves a body into memory; returns `false` if it is too large, or if too many bodies are in memory.
 async fn store_in_memory(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
     let bodies = &request.conn.thread.capacity.bodies;
     let has_space = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64
@@ -102,8 +103,9 @@ async fn store_in_memory(request: &Request, body: &mut ReceivedBody, left: u64) 
     has_space && body.read_back(bodies.enter()).await.is_ok()
 }
 
-/// Moves the received bytes to a file, and logs the first time, because that is slower than a larger buffer. If the
-/// file fails, returns how the request continues without it. `left` is the number of bytes still expected.
+/// Moves the received bytes to a file; the creation of the file is logged, because a larger buffer would be faster.
+/// Returns [`WithoutFile::Fails`] if the bytes were written. If the file fails, returns how the request continues without
+/// it. `left` is the number of bytes still expected.
 ///
 /// # Errors
 /// The file failed, and the request cannot continue without it.
@@ -133,7 +135,7 @@ pub async fn spill(
                 WithoutFile::Pieces => {
                     "; the body goes on without a temporary file, and its client waits for the upstream"
                 }
-                WithoutFile::Memory => "; the body goes on without a temporary file, and is kept in memory",
+                WithoutFile::Memory => "; the body goes on without a temporary file, and stays in memory",
                 WithoutFile::Fails => "",
             };
             let what = format_args!(

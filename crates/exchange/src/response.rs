@@ -79,7 +79,7 @@ pub struct Response {
 pub struct Reason {
     /// The status.
     pub status: u16,
-    /// The reason phrase; nothing if it equals that of this server.
+    /// The reason phrase; `None` if it equals that of this server.
     pub text: Option<Vec<u8>>,
 }
 
@@ -136,7 +136,7 @@ impl ContentType {
 /// The source of a body.
 #[derive(Default)]
 pub enum Body {
-    /// None.
+    /// No body.
     #[default]
     None,
     /// Bytes in memory.
@@ -191,7 +191,7 @@ impl Response {
 
     /// Resets everything but retains the memory.
     pub fn clear(&mut self) {
-        // Field by field: most fields were never set, and checking costs less than resetting all of them.
+        // Each field separately: most fields were never set, and assigning them costs less than creating a new response.
         let Response {
             status,
             content_type,

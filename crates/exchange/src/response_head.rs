@@ -9,7 +9,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::settings::core::Core;
 
-/// Passes the server's own fields to `write`, without those that exist only in HTTP/1, about chunks and the connection.
+/// Passes the fields that the server itself writes to `write`, except those that exist only in HTTP/1 (chunks, connection).
 pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'_>) -> R) -> R {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -43,7 +43,7 @@ fn reason(response: &Response) -> Option<&[u8]> {
     reason.text.as_deref()
 }
 
-/// Passes the fields to `field` that not every response has. They follow the server's own fields.
+/// Passes all other fields of the response to `field`. They follow the fields that the server itself writes.
 pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])) {
     // First, as in nginx: the access phase precedes the creation of the other fields.
     for value in &response.www_authenticate {

@@ -40,7 +40,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
     let found = exact.or_else(wildcard).or_else(|| on_port.iter().find(|(address, _)| takes(address)));
     let Some((address, listen)) = found else {
         let all: Vec<&str> = config.http.listens.iter().map(|listen| listen.spec.text.as_str()).collect();
-        return Err(format!("no server listens there; there are {}", all.join(", ")));
+        return Err(format!("no server listens on this address, only on {}", all.join(", ")));
     };
     let local = ip.unwrap_or_else(|| match (address.ip().is_unspecified(), address.is_ipv4()) {
         (true, true) => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -51,7 +51,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
     let (default, names) = listen.lookup(&local);
     let mut lower = Vec::new();
     http::host::lowercase_into(host, &mut lower);
-    let named = names.find(&lower).map_err(|_| "a pattern of server_name gave up".to_owned())?;
+    let named = names.find(&lower).map_err(|_| "PCRE aborted a pattern of server_name".to_owned())?;
     let server = named.as_ref().map_or(default, |named| named.server);
     Ok(Route {
         listener: listen.spec.addr.to_string(),
@@ -80,7 +80,7 @@ pub fn find_location(config: &Config, server: usize, uri: &[u8]) -> Result<Found
     let server = config.server(ServerId(server as u32));
     let arena = &config.http.locations;
     let found =
-        server.locations.find(arena, uri).map_err(|_| "a pattern of a location gave up".to_owned())?;
+        server.locations.find(arena, uri).map_err(|_| "PCRE aborted a pattern of a location".to_owned())?;
     let mut chain = Vec::new();
     let id = found.location.unwrap_or(server.root);
     trace(config, &server.locations, id, &mut chain);

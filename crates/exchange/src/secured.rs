@@ -24,8 +24,8 @@ pub enum VerifyClient {
     OptionalNoCa,
 }
 
-/// The result of a handshake. It lives as long as its connection, which may be idle for long. So it contains only data
-/// that requests can use.
+/// The result of a handshake. It exists until the connection ends, and connections may be idle for long. So it contains
+/// only data that requests can use.
 #[derive(Debug, Default)]
 pub struct Secured {
     /// The server name (SNI) of the ClientHello, in the spelling of the client.
@@ -63,7 +63,7 @@ pub struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// Returns the parsed certificate; nothing if it is invalid.
+    /// Returns the parsed certificate; `None` if it is invalid.
     pub fn parsed(&self) -> Option<&Certificate> {
         self.parsed.get_or_init(|| Certificate::from_der(&self.der)).as_ref()
     }

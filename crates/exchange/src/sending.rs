@@ -42,7 +42,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
         }
         Body::Ranged(body) => return streaming::send(outlet, head, &mut *body.into_source(), request).await,
         Body::Source(mut stream) => return streaming::send(outlet, head, &mut *stream, request).await,
-        Body::Tunnel(_) => unreachable!("it is not sent but run"),
+        Body::Tunnel(_) => unreachable!("the pump passes the connection to another protocol"),
     }
     Ok(outlet.end(&[]).await?)
 }
@@ -70,7 +70,7 @@ pub fn log_failure(request: &Request, error: &BodyError) {
                 format_args!("\"{path}\" ends at byte {at}, it was longer when it was opened, {doing}");
             request.log(Level::Alert, what);
         }
-        // Already logged with the reason where it happened, or by the proxying module.
+        // Already logged with the reason by the code that failed, or by the proxying module.
         BodyError::Filter | BodyError::Broken | BodyError::Reset(_) => {}
         BodyError::NoMemory => {
             let what = format_args!("no buffer for \"{path}\": the pool of this thread is at its limit");

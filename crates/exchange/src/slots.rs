@@ -11,8 +11,8 @@ use crate::request::Request;
 use crate::variables::Origin;
 use telemetry::Level;
 
-/// Maximum nesting of value computations. nginx's number; chains in real configurations have a few links, so only loops
-/// reach it, and before the stack is full.
+/// Maximum nesting of value computations, as in nginx. Chains in real configurations have a few links, so only loops reach
+/// the maximum. They reach it before the stack overflows.
 const DEPTH_MAX: u32 = 100;
 
 /// The values of a request.
@@ -39,7 +39,7 @@ enum Value {
 
 /// The result of reading a slot.
 enum SlotRead {
-    /// The slot is known; whether it has a value, which was appended to the output.
+    /// The slot was computed or assigned. The flag states whether it has a value, which was appended to the output.
     Computed(bool),
     /// The value has to be computed.
     Unset,

@@ -1,8 +1,8 @@
 //! A file that is temporary until it is complete, and is then renamed in one step: copies of responses (`proxy_store`)
 //! and uploads (`dav`).
 //!
-//! Writes use the disk engine of the location. The last step is a few system calls, which a thread for long work makes
-//! in a row, because each of them may block on the disk.
+//! Writes use the disk engine of the location. The last step consists of several system calls, which a helper thread makes,
+//! because each of them may block on the disk.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +34,7 @@ pub struct Destination {
     pub mode: u32,
     /// Whether missing parent directories are created.
     pub creates_directories: bool,
-    /// The modification time to set.
+    /// The modification time to set, in seconds since 1970.
     pub modified: Option<i64>,
     /// Expected length in bytes, if known.
     pub length: Option<u64>,
@@ -113,7 +113,7 @@ impl Writer {
             return Ok(());
         }
         let (file, temp) = self.opened().await?;
-        // A process that opens the file reads all bytes, because written bytes are visible even before they are flushed.
+        // No fdatasync(2) is necessary: written bytes are visible to all processes even before they are on the disk.
         file.close().await;
         let plan = self.plan.clone();
         let from = temp.clone();

@@ -95,7 +95,7 @@ struct Gathering {
     waits: bool,
     /// Number of bytes at which no further piece is added.
     most: Option<u64>,
-    /// Whether the piece after a full send is read from the stream.
+    /// Whether one more piece is read when the pieces suffice for a send.
     reads_ahead: bool,
 }
 
@@ -124,7 +124,7 @@ impl Gathering {
     }
 }
 
-/// Remaining bytes of the announced length; nothing if there is none.
+/// Remaining bytes of the announced length; `None` without an announced length.
 struct Remaining(Option<u64>);
 
 impl Remaining {
@@ -165,7 +165,7 @@ async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Returns the trailer fields of a response; none at all if one of them is invalid.
+/// Returns the trailer fields of a response; an empty list if one of them is invalid.
 pub fn trailers(request: &Request) -> &Trailers {
     let fields = request.response.sent_trailers.as_slice();
     if fields.iter().all(|(name, value)| http::response::check_field(name, value).is_ok()) {

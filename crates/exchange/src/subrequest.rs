@@ -62,7 +62,7 @@ impl Drop for RunningSubrequest {
 const DEPTH_MAX: u8 = 51;
 
 /// Maximum number of subrequests of one client request (the maximum of nginx's reference counter). Otherwise a page
-/// that includes itself twice would cause 2 to the power of 50.
+/// that includes itself twice would cause 2^50 subrequests.
 const COUNT_MAX: u32 = 64_535;
 
 /// Runs a subrequest up to its response, which is returned and not sent. Returns `None` if the subrequest is not
@@ -129,7 +129,7 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     run.await;
 }
 
-/// Returns a separate request with a composed header section: the parent's fields with another target, without those
+/// Returns a separate request with a composed header section: another target, and the parent's fields except the fields
 /// about the body, ranges, or the client's cached copy.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     let mut child = parent.child();
@@ -199,7 +199,7 @@ fn start(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
     let mut child = parent.child();
     child.uri.clone_from(&spec.uri);
     child.args.clone_from(&spec.args);
-    // As in nginx it uses GET, whatever the parent's method is.
+    // As in nginx a subrequest uses GET by default, whatever the parent's method is.
     child.method = if spec.uses_parent_method { parent.method } else { Method::Get };
     let made = &parent.shared.subrequests;
     made.set(made.get() + 1);
@@ -209,7 +209,7 @@ fn start(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
     Some(child)
 }
 
-/// Runs a subrequest to its response. Boxed, because the phases of a request may run those of another.
+/// Runs a subrequest to its response. Boxed, because the phases of a request may run the phases of a subrequest.
 fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
     Box::pin(course::run_subrequest(child))
 }

@@ -27,7 +27,7 @@ pub struct TakeoverEnd {
     pub sent: u64,
 }
 
-/// The reason why such a connection ended.
+/// The reason why a connection that was taken over ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Both ends have closed their sides.

@@ -74,7 +74,7 @@ pub struct Thread {
     pub caches: WaitGroup,
     /// Counts cache fetches in flight; a stopping thread waits for them too.
     pub fetches: WaitGroup,
-    /// The `stub_status` counters of this thread.
+    /// The counters of connections and requests on this thread.
     pub tally: Arc<Tally>,
     /// Limits on open connections and descriptors.
     pub capacity: Capacity,
@@ -85,7 +85,7 @@ pub struct Thread {
     /// The beginning of the last header section written.
     pub opening: RefCell<Opening>,
     /// Ended requests whose memory is reused; the last one first, because it is in the CPU cache.
-    #[expect(clippy::vec_box, reason = "a request is lent and comes back: its box moves, it does not")]
+    #[expect(clippy::vec_box, reason = "a request is large: only its box moves to a connection and back")]
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Idle encoders.
     pub encoders: Rc<Pool>,
@@ -149,7 +149,7 @@ impl Thread {
     /// Returns the state of a module on this thread.
     pub fn local<T: 'static>(&self) -> &T {
         let found = self.locals.get();
-        found.unwrap_or_else(|| panic!("no module keeps {} on a thread", std::any::type_name::<T>()))
+        found.unwrap_or_else(|| panic!("no module has {} on a thread", std::any::type_name::<T>()))
     }
 
     /// Returns the formatted dates of the current second.
@@ -167,8 +167,8 @@ impl Thread {
         Rc::ptr_eq(generation, &self.generation.borrow())
     }
 
-    /// Activates another configuration. Requests in flight continue with theirs; connections that wait for a request
-    /// wake up and release the old one.
+    /// Activates another configuration. Requests in flight continue with the old one; connections that wait for a request
+    /// wake up and release it.
     pub fn replace(self: &Rc<Self>, version: ConfigVersion, files: Opened) {
         let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
         // Spare requests hold references to the old configuration.

@@ -18,7 +18,7 @@ use crate::settings::listen::Listen;
 /// The TLS settings of a server block, from the directives of module `http_ssl`.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// Settings of handshakes; nothing if the block has no certificate.
+    /// Settings of handshakes; `None` if the block has no certificate.
     pub server: Option<Server>,
     /// `ssl_reject_handshake`
     pub rejects: bool,
@@ -48,7 +48,8 @@ pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (Serve
     (named.as_ref().map_or(default, |named| named.server), named.is_some())
 }
 
-/// Checks whether the server of the request's host may serve it on this connection; returns the status of the rejection if not.
+/// Checks whether the server of the request's host may serve the request on this connection. The error is the status of the
+/// rejection.
 pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
     if !request.conn.is_tls {
         return Ok(());

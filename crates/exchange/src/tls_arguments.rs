@@ -147,8 +147,8 @@ pub fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
     Ok(lines.filter(|line| !line.is_empty()).collect())
 }
 
-/// Parses protocol versions. Those below 1.2 are ignored if others are listed too. Several directives in a block add
-/// up; `block` is that of the last one.
+/// Parses protocol versions. Versions below TLS 1.2 are ignored if others are listed too. Several directives in a block
+/// add up; `block` is the block of the last directive.
 pub fn read_versions(versions: &mut Versions, block: &mut u32, cx: &mut Cx<'_>) -> Result<(), Error> {
     const OLD: [&str; 4] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"];
     let mut read = match *block == cx.block {

@@ -80,7 +80,8 @@ pub trait Transport {
         request: &mut Request,
     ) -> impl Future<Output = Result<Feed<Self::UnreadBody>, BodyFailure>>;
 
-    /// Reads the body as fast as the handler consumes it. It never returns: the reader of the body ends first.
+    /// Reads the body as fast as the handler consumes it. This future never completes; the caller drops it when the handler
+    /// ends.
     fn feed(&mut self, feed: Feed<Self::UnreadBody>) -> impl Future<Output = Infallible>;
 
     /// Continues to pass the body to its reader while the response is sent, if possible. The feed has ended, and the
@@ -90,15 +91,15 @@ pub trait Transport {
     /// Discards an unread body; returns `false` if no further request can follow.
     fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool>;
 
-    /// Prepares for a final response; only its connection still decides about keep-alive. Returns whether the client
-    /// waits for a 100 response, which is sent before the final response.
+    /// Prepares for a final response, with the connection's decision about keep-alive. Returns whether the client waits for
+    /// a 100 response, which is sent before the final response.
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool;
 
     /// Appends the header section of the response in the form of the protocol. Returns `false`, with nothing appended,
     /// if one of its values is not allowed.
     fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool;
 
-    /// Sends a response that is completely in memory, as far as possible without waiting. Returns nothing if all was
+    /// Sends a response that is completely in memory, as far as possible without waiting. Returns `None` if all bytes were
     /// sent. The first [`Request::sent_head`] bytes are the header section.
     ///
     /// # Errors

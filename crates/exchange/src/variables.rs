@@ -1,7 +1,7 @@
 //! Variables: values of a request by name, computed when they are used.
 //!
-//! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups, `map` and the
-//! like) get a numbered slot in each request ([`crate::slots`]). References are resolved when the configuration is
+//! Most variables belong to a module and are functions. Variables that the configuration defines (`set`, named groups, `map`
+//! and others) get a numbered slot in each request ([`crate::slots`]). References are resolved when the configuration is
 //! read.
 
 use std::collections::HashMap;
@@ -30,13 +30,13 @@ pub struct Variable {
 
 /// The effect of an assignment to a module's variable.
 pub enum Assign {
-    /// The assigned value replaces that of `get`.
+    /// The assigned value replaces the value of `get`.
     Replace,
     /// The module stores the value.
     With(fn(&mut Request, &[u8])),
 }
 
-/// Values that replace those of modules' variables, by name.
+/// Assigned values of modules' variables, by name.
 #[derive(Default)]
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
@@ -50,7 +50,7 @@ impl Request {
         replaced.0.push((name, value.to_vec()));
     }
 
-    /// Appends the value that replaces that of a module's variable; returns whether there is one.
+    /// Appends the assigned value of a module's variable; returns whether there is one.
     fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.extensions.borrow();
         let found =
@@ -71,7 +71,7 @@ pub struct Prefixed {
 
 /// Computes the value of a variable that the configuration defines, such as a `map`.
 pub trait Compute: fmt::Debug + Send + Sync {
-    /// Appends the value; returns `false` if there is none. It is called once per request.
+    /// Appends the value; returns `false` if there is none. Called once per request, unless the value is volatile.
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
 
     /// Whether the value is computed at each use.
@@ -259,7 +259,7 @@ struct Slot {
 pub enum Origin {
     /// Used; the definition may follow.
     Unknown,
-    /// None: only `set` assigns to it.
+    /// No source: only assignments (`set`) give it a value.
     Assigned,
     /// The family that its name belongs to.
     Family(Arc<Member>),
@@ -316,7 +316,7 @@ impl Registry {
         }
     }
 
-    /// Returns a known variable; those of the configuration take precedence over a family.
+    /// Returns a known variable. Variables of the configuration take precedence over a family.
     fn lookup(&self, name: &str) -> Option<VarRef> {
         if let Some(&slot) = self.by_name.get(name) {
             return Some(VarRef::Slot(slot));

@@ -34,7 +34,7 @@ pub struct ThreadListeners {
 }
 
 impl ThreadListeners {
-    /// Creates the state without listeners; `alone` is whether the process has one thread.
+    /// Creates the state without listeners; `alone` states whether the process has only this worker thread.
     pub fn new(thread: &Rc<Thread>, alone: bool) -> ThreadListeners {
         ThreadListeners { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
     }
@@ -118,8 +118,8 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
         match listener.accept().await {
             Ok(fd) => {
                 begin(&thread, &entrance, fd);
-                // A single accept returns one connection if the complete queue could exceed the limits. As many of the others as
-                // there is room for are accepted by direct calls, which cost less than one operation each.
+                // A multishot accept is not used if the connections of the accept queue could exceed the limits. Direct calls
+                // then accept as many of them as the limits allow; a direct call costs less than an operation of the engine.
                 if own && !thread.capacity.is_wide() && thread.calls_directly {
                     take_more(&thread, &entrance, &listener);
                 }
@@ -145,7 +145,7 @@ fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
     rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
 }
 
-/// Accepts queued connections while there is room. An error is reported by the next accept.
+/// Accepts queued connections up to the limits. The next accept reports an error.
 fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
     for _ in 0..AT_ONCE_MAX {
         if thread.capacity.exhausted().is_some() {

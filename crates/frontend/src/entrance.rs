@@ -64,8 +64,8 @@ impl Entrance {
         }
     }
 
-    /// Returns the policy for requests with this value of `Host`, if their server accepts other names of fields than the server with
-    /// the default policy.
+    /// Returns the policy for requests with this value of `Host`, if the server with this name accepts other field names than the
+    /// `default` policy.
     pub(crate) fn named_policy(
         &self,
         generation: &Generation,

@@ -202,8 +202,8 @@ impl Wire {
         }
     }
 
-    /// Sends bytes from memory, and leaves in `data` the memory that the kernel no longer uses. There is no nested state machine,
-    /// because it would be part of every connection.
+    /// Sends bytes from memory, and returns in `data` the memory that the kernel no longer uses. This is not an async function,
+    /// because its additional state would be part of every connection.
     ///
     /// # Errors
     /// The client accepted no bytes for `timeout`, or disconnected. No bytes may be sent afterwards.
@@ -299,7 +299,7 @@ impl Wire {
         let _ = self.socket().set_cork(on);
     }
 
-    /// Shuts down sending.
+    /// Closes the sending direction: shutdown(SHUT_WR), with TLS after its closing message.
     pub fn shutdown_write(&mut self) {
         match self {
             Wire::Plain(socket) => socket.writer.shutdown(),
@@ -368,7 +368,7 @@ impl WireHandle {
         rt::net::send_space(self.fd())
     }
 
-    /// Sends bytes while the wire has none in flight.
+    /// Sends bytes. The wire must have none in flight.
     pub fn send(&self, data: Segments) -> Pin<Box<dyn Future<Output = Result<(), Errno>>>> {
         match self {
             WireHandle::Plain(socket) => {
@@ -413,9 +413,9 @@ impl ProgressTimeout {
         self.state != Waiting::No
     }
 
-    /// Follows a poll: returns an error once the client has accepted nothing for too long. A long send completes late, so the
-    /// criterion is whether the client accepts any bytes, measured by a number that grows with them. The first check has no value
-    /// to compare with: it costs one more timeout, but saves a query of the kernel for each send.
+    /// Processes the result of a poll: returns an error once the client has accepted no bytes for the timeout. `progress` returns a
+    /// number that grows as the client accepts bytes. The first check has no earlier number to compare with: a stalled client is
+    /// detected after two timeouts, but a send that completes in time needs no query of the kernel.
     pub fn follow<T>(
         &mut self,
         context: &Context<'_>,

@@ -53,9 +53,9 @@ impl Client {
         rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));
         let mut client = Client { socket: Socket::new(peer.into()), request, answer_len: 0 };
         client.send_request().await;
-        let first = client.socket.reader.recv().await.expect("an answer").expect("an answer");
+        let first = client.socket.reader.recv().await.expect("a response").expect("a response");
         assert!(first.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", first.escape_ascii());
-        let head_len = first.windows(4).position(|end| end == b"\r\n\r\n").expect("a whole head") + 4;
+        let head_len = first.windows(4).position(|end| end == b"\r\n\r\n").expect("a header section") + 4;
         client.answer_len = head_len + body_len;
         client.receive(client.answer_len - first.len()).await;
         client
@@ -65,14 +65,14 @@ impl Client {
         let mut data = Segments::new();
         data.push(Source::Static(self.request));
         let (sent, _) = self.socket.writer.send(data, false).await;
-        sent.expect("a connection that is kept");
+        sent.expect("a keep-alive connection");
     }
 
     async fn receive(&mut self, len: usize) {
         let mut left = len;
         while left > 0 {
-            let bytes = self.socket.reader.recv().await.expect("an answer").expect("the whole of it");
-            left = left.checked_sub(bytes.len()).expect("no more than the answer");
+            let bytes = self.socket.reader.recv().await.expect("a response").expect("a complete response");
+            left = left.checked_sub(bytes.len()).expect("no more than the response");
         }
     }
 
@@ -100,8 +100,8 @@ fn allocations(net: NetKind, config: &Arc<Config>, request: &'static [u8], body_
 #[test]
 fn a_request_for_available_content_allocates_little() {
     let folder = TempDir::new("request-allocations");
-    std::fs::write(folder.path().join("small"), [b'x'; 1024]).expect("a file in a folder of its own");
-    std::fs::write(folder.path().join("large"), vec![b'x'; 300_000]).expect("a file in a folder of its own");
+    std::fs::write(folder.path().join("small"), [b'x'; 1024]).expect("a temporary directory");
+    std::fs::write(folder.path().join("large"), vec![b'x'; 300_000]).expect("a temporary directory");
     let config = testing::loaded(&format!(
         "access_log off; keepalive_requests 1000000; server {{
             listen 127.0.0.1:80; root {0};
@@ -111,8 +111,8 @@ fn a_request_for_available_content_allocates_little() {
         folder.path().display()
     ));
     for net in [NetKind::Uring, NetKind::Epoll] {
-        // The send of the client and that of the response allocate a list of segments each, whose blocks `thread-alloc` retains in a
-        // server. A response sent in pieces has a boxed state, and so have its reads. Its header section moves from the receive
+        // The sends of client and server allocate a list of segments each, whose blocks `thread-alloc` retains in a server. A
+        // response sent in pieces has a boxed state, and so have its reads. The header section of its request moves from the receive
         // buffer to memory of its exact size.
         for (request, body_len, each) in [
             (&b"GET /return HTTP/1.1\r\nHost: here\r\nUser-Agent: test\r\n\r\n"[..], 6, 2),
@@ -128,7 +128,7 @@ fn a_request_for_available_content_allocates_little() {
                     count <= 8 + each * u64::from(ROUNDS),
                     "{count} allocations in {ROUNDS} times {what} on {net:?}"
                 ),
-                None => println!("skipped: {net:?} cannot be had here"),
+                None => println!("skipped: {net:?} is not available"),
             }
         }
     }

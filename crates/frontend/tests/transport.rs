@@ -1,5 +1,5 @@
-//! Tests the pump with a protocol other than HTTP/1, as later versions are. Heads arrive as parts; responses have no text form, no
-//! chunks and no separate connection; files must be read; trailers are fields.
+//! Tests `exchange::pump` with a minimal protocol that resembles HTTP/2. Header sections arrive as separate fields; responses have
+//! no text form, no chunks and no separate connection; files must be read; trailers are fields.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::convert::Infallible;
@@ -58,7 +58,7 @@ struct Got {
     is_ended: bool,
 }
 
-/// Receives a body as frames. After each flush, the client takes the frames only when it is polled again.
+/// Receives a body as frames. After each flush, the client accepts the frames only when the flush is polled again.
 struct Frames<'a> {
     got: &'a mut Got,
     head: Vec<u8>,
@@ -94,7 +94,7 @@ impl Outlet for Frames<'_> {
     }
 
     fn file_bytes(&self, _: u64) -> u64 {
-        panic!("no file leaves as it is")
+        panic!("files are read")
     }
 
     fn begin(&mut self, head: Vec<u8>) {
@@ -127,7 +127,7 @@ impl Outlet for Frames<'_> {
         _: &mut Context<'_>,
         _: &FilePart<'_>,
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        panic!("no file leaves as it is")
+        panic!("files are read")
     }
 
     fn poll_file_now(
@@ -313,12 +313,12 @@ fn a_response_in_memory_needs_no_outlet() {
     assert!(got.is_ended && after == After::KeepAlive);
 }
 
-/// Whatever is configured for sending files, an outlet that cannot send files causes them to be read.
+/// With any settings for sending files, the files are read if the outlet does not accept files.
 #[test]
 fn files_are_read_if_they_cannot_be_sent_directly() {
     let folder = TempDir::new("transport");
     let content: Vec<u8> = (0..700_001_u32).map(|place| (place % 251) as u8).collect();
-    std::fs::write(folder.path().join("file"), &content).expect("a file in a folder of its own");
+    std::fs::write(folder.path().join("file"), &content).expect("a temporary directory");
     for settings in
         ["", "sendfile on;", "sendfile on; aio threads;", "sendfile on; aio off;", "aio_sendfile 512k;"]
     {

@@ -10,7 +10,7 @@ use crate::time_zone::{TimeZone, since_1970};
 /// The formatted present second, and the time zone of the machine.
 pub struct Clock {
     dates: RefCell<DateCache>,
-    /// Time of day at the last call, which is the same in all calls of an event-loop turn.
+    /// Time of day at the last call. It changes only between event-loop turns.
     last: Cell<Option<SystemTime>>,
     zone: TimeZone,
 }

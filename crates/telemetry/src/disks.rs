@@ -31,8 +31,8 @@ const TIMES: Metric = Metric::histogram(
             ("stat", ""),
             ("read", ""),
             ("write", ""),
-            ("sendfile", "from a file to a socket, as much as that takes"),
-            ("names", "making, renaming or removing a file or a directory"),
+            ("sendfile", "from a file to a socket, as many bytes as the send buffer of the socket accepts"),
+            ("names", "creates, renames or removes a file or a directory"),
             ("sync", ""),
             ("other", ""),
         ],
@@ -74,12 +74,12 @@ pub struct ThreadDisks {
 }
 
 impl ThreadDisks {
-    /// Returns an empty list for a thread, whose devices are added to `all`.
+    /// Creates the numbers of a thread. Its devices are also added to `all`.
     pub(crate) fn new(all: &Arc<Devices>) -> ThreadDisks {
         ThreadDisks { own: RefCell::default(), all: Arc::clone(all) }
     }
 
-    /// Counts a change of an operation.
+    /// Counts the start or the end of an operation.
     pub fn note(&self, kind: DiskKind, device: DeviceId, event: DiskEvent) {
         self.with(device, |numbers| {
             // Only this thread writes, so load and store need not be one atomic operation.

@@ -52,8 +52,8 @@ impl LogFiles {
         }
     }
 
-    /// Returns the targets of a configuration, in the order of its list. Files that are already open under the same
-    /// name continue with the new descriptors.
+    /// Returns the targets of a configuration, in the order of its list. Targets whose paths are in `files` write to the
+    /// new descriptors from now on.
     pub fn resolve(&self, targets: &Targets, files: Opened) -> Vec<Rc<LogTarget>> {
         let files = by_path(files);
         self.renew(&files);
@@ -92,7 +92,7 @@ impl LogFiles {
         &self.outgoing
     }
 
-    /// Lends reused memory for a value to `look`.
+    /// Calls `look` with an empty buffer, whose memory is reused.
     pub fn with_scratch<T>(&self, look: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut scratch = self.scratch.take();
         scratch.clear();

@@ -3,7 +3,7 @@
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Compresses members; reuses its memory.
+/// A compressor of members, which reuses its memory.
 pub(super) struct Packer {
     compress: Compress,
 }

@@ -33,7 +33,6 @@ impl<'a> Object<'a> {
     pub fn bytes(mut self, name: &str, value: &[u8]) -> Object<'a> {
         self.name(name);
         self.out.push(b'"');
-        // Only invalid UTF-8 is escaped as `\xHH`, so that a reader can restore the bytes.
         for chunk in value.utf8_chunks() {
             escape(chunk.valid(), self.out);
             for byte in chunk.invalid() {
@@ -68,7 +67,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// A writer that escapes text, so that a message need not be formatted first.
+/// A writer that escapes text while it is formatted, so that no intermediate string is necessary.
 struct Escaped<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Escaped<'_> {

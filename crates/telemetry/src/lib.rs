@@ -1,11 +1,12 @@
-//! Log lines for files and syslog servers: levels, targets, and writers that never delay a request.
+//! Log lines for files and syslog servers: levels, targets, and writers. Writers do not delay requests, except direct
+//! writes to a local disk that has become slow (`prompt`).
 //!
 //! ```text
-//! request --> line --> LogTarget: queued bytes (limited) --> writer task --> engine or datagram socket
+//! request --> line --> LogTarget: queued bytes (limited) --> writer task --> write(2), engine or datagram socket
 //! ```
 //!
-//! Metrics: [`metric`] defines metrics and pages, [`tally`] counts connections, [`traffic`] counts requests by server
-//! and location. [`watch`] sends finished requests to operators that watch them.
+//! Metrics: [`metric`] defines metrics and pages, [`tally`] counts connections and requests, [`traffic`] counts requests
+//! by server and location. [`watch`] sends finished requests to operators that watch them.
 //!
 //! [`sink`] is a target on one thread, [`files`] all targets of a thread, [`named`] files with names that depend on the
 //! request. The modules of the server determine the lines and their formats.
@@ -184,7 +185,7 @@ impl Targets {
         TargetId(place as u32)
     }
 
-    /// Sets the buffering of a target. Returns whether it equals the buffering that was set before.
+    /// Sets the buffering of a target, unless it is already set. Returns whether the target has this buffering.
     pub fn hold(&mut self, id: TargetId, hold: Hold) -> bool {
         *self.0[id.index()].hold.get_or_insert(hold) == hold
     }
@@ -213,11 +214,11 @@ pub enum Level {
     Error,
     /// A warning.
     Warn,
-    /// Worth knowing.
+    /// A significant event.
     Notice,
-    /// Ordinary.
+    /// An ordinary event.
     Info,
-    /// For developers.
+    /// Details for developers.
     Debug,
 }
 

@@ -1,5 +1,5 @@
-//! Limits log lines of one cause that may occur thousands of times per second: one line per second is written, with the
-//! number of suppressed lines.
+//! Limits the log lines of a cause that may occur thousands of times per second. One line per second is written, with
+//! the number of lines suppressed before it.
 
 use std::cell::Cell;
 use std::fmt;

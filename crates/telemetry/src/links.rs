@@ -1,7 +1,8 @@
 //! The symbolic links that may be followed in the path of a file (`disable_symlinks`).
 //!
-//! The check is part of the open, so the path cannot be changed between check and use. It uses `RESOLVE_NO_SYMLINKS` of
-//! openat2(2), or opens the path one directory after another ([`io::op::OpenHow::same_owner`]).
+//! The check is part of the open, so the path cannot be changed between check and use. The open uses
+//! `RESOLVE_NO_SYMLINKS` of openat2(2), or opens one directory of the path after another
+//! ([`io::op::OpenHow::same_owner`]).
 
 use io::op::OpenHow;
 use rustix::fs::ResolveFlags;
@@ -28,7 +29,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns the rule for a path. As in nginx, `from` applies only if the path continues below it.
+    /// Returns the rule for a path. As in nginx, `from` applies only to paths in this directory. If the path is `from`
+    /// itself, no link is refused.
     pub fn below(refused: Refused, from: &[u8], path: &[u8]) -> Rule {
         let whole = Rule { refused, from: 0 };
         match path.strip_prefix(from) {

@@ -95,7 +95,7 @@ impl Losses {
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// Counts lost lines that are reported elsewhere.
+    /// Adds lost lines to the metric, but not to the next report.
     pub(super) fn count(&self, lines: u64) {
         self.all.fetch_add(lines, Ordering::Relaxed);
     }

@@ -306,7 +306,7 @@ impl<const N: usize> Cells<N> {
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Sets the number of a series with one number, which was counted elsewhere.
+    /// Sets the only number of a series that other code counts.
     pub fn set(&self, series: &Series, number: u64) {
         self.0[series.first].store(number, Ordering::Relaxed);
     }

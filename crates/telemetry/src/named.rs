@@ -25,14 +25,14 @@ use crate::reports::{Outgoing, Report, ReportLog, Reporter};
 use crate::writer::{WRITE_MAX, count_lines, device_of, first_lines};
 use crate::{Level, Reason, Target};
 
-/// Maximum number of bytes of queued lines for such files on one thread, plus a fixed cost for each file that is being
-/// opened. Clients may influence the names, so the number of files is otherwise unlimited.
+/// Maximum number of bytes of queued lines for all files with variables in their names on one thread, including
+/// [`OPENING_COST`] for each such file. Clients may influence the names, so the number of files is otherwise unlimited.
 const WAITING_MAX: usize = 4 << 20;
 
 /// Maximum number of bytes queued for one file, so that a blocked file leaves room for the others.
 const WAITING_EACH_MAX: usize = WAITING_MAX / 4;
 
-/// Bytes that a file counts while it is being opened.
+/// Number of bytes that a file with queued lines counts in addition to them, for the state of its open.
 const OPENING_COST: usize = 1024;
 
 /// nginx's description of the current action.
@@ -51,7 +51,7 @@ type Table = HashMap<Box<[u8]>, Rc<Named>>;
 
 struct NamedState {
     outgoing: Rc<Outgoing>,
-    /// Number of queued bytes, plus the cost of files that are being opened.
+    /// Number of queued bytes, plus [`OPENING_COST`] for each file with queued lines.
     waiting: Cell<usize>,
     /// Lost lines of all files: thousands of names share one report.
     losses: Losses,
@@ -70,12 +70,13 @@ struct Named {
     prompt: Prompt,
     /// The rule of `disable_symlinks`. The same path with another rule counts as another file.
     links: Rule,
-    /// The request for which the file is opened: its root must exist, and its error log receives the report.
+    /// The request for which the file is opened: its root must exist, and its error log receives the report of a
+    /// failed open.
     requester: RefCell<Option<Requester>>,
     uses: Cell<u64>,
     used: Cell<Instant>,
-    /// Whether the file is to be closed when all lines are written, because the configuration was replaced or the cache
-    /// is full.
+    /// Whether the file must be closed when all lines are written: after a reload, a reopening of logs, an eviction
+    /// from the cache, or a change of `links`.
     dismissed: Cell<bool>,
 }
 
@@ -123,7 +124,8 @@ impl NamedLogs {
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
-    /// Adds a line to the file whose name `path` appends. Calls `requester` if the file is not open.
+    /// Adds a line to a file: `path` appends the name of the file, `line` the text. Calls `requester` if the file is
+    /// not open.
     pub fn append(
         self: &Rc<Self>,
         cache: Option<FileCache>,
@@ -132,8 +134,7 @@ impl NamedLogs {
         requester: impl FnOnce() -> Requester,
         line: impl FnOnce(&mut Vec<u8>),
     ) {
-        // The buffer is moved out of the cell, because evaluating a variable in the name may append to another such
-        // log.
+        // The buffer is moved out of the cell, because evaluating a variable in the name may call this function again.
         let mut name = self.name.take();
         name.clear();
         path(&mut name);
@@ -254,8 +255,7 @@ impl Named {
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
-        // Only needed if the file is not open. The line then costs an open, which is much more than the copies of
-        // request data.
+        // The requester is needed only for an open, which costs much more than the copies of request data.
         if self.file.borrow().is_none() && self.requester.borrow().is_none() {
             self.requester.replace(Some(requester()));
         }
@@ -397,7 +397,8 @@ impl Named {
         }
     }
 
-    /// Opens the file. As in nginx, the root of the request must exist, so that no file is created for an unknown host.
+    /// Opens the file. As in nginx, the root of the request must exist: a client may invent a host name, for which no
+    /// file must be created.
     async fn reopen(&self, requester: Option<&Requester>, via: DiskVia) -> Result<Open, (Level, String)> {
         if let Some(requester) = requester {
             let is_folder = |stat: Stat| FileType::from_raw_mode(stat.mode) == FileType::Directory;
@@ -416,7 +417,7 @@ impl Named {
                 ));
             }
         }
-        // nginx's text and level. A missing root usually belongs to a host name that a client invented.
+        // nginx's text and level.
         let failed = |errno| {
             let path = String::from_utf8_lossy(&self.path);
             let call = if self.links.checks() { "openat" } else { "open" };
@@ -448,7 +449,7 @@ impl Named {
         CString::new(&*self.path).map_err(|_| NotOpened)
     }
 
-    /// Reports to the error log of the request, or to that of the process if no request caused the open.
+    /// Reports to the error log of the request, or to the error log of the process if no request caused the open.
     fn report(&self, level: Level, text: String, requester: Option<Requester>) {
         let process = || ReportLog::Process(Target::File(PathBuf::new()));
         let log = requester.map_or_else(process, |requester| ReportLog::Request(requester.report));

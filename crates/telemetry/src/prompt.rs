@@ -19,8 +19,8 @@ const QUICK: Duration = Duration::from_millis(10);
 /// kernel's limit for writers of dirty pages), so a thread loses at most 2 % of its time.
 const CAUTION: Duration = Duration::from_secs(10);
 
-/// Maximum number of bytes of a direct write, enough for a busy turn with 256 requests. A log with more queued lines is
-/// late already.
+/// Maximum number of bytes of a direct write: the lines of a busy turn with 256 requests. If more bytes are queued, the
+/// log is already delayed, and the engine writes them.
 const BYTES_MAX: usize = 64 << 10;
 
 /// Whether a file is written directly.
@@ -48,7 +48,7 @@ impl Prompt {
         let began = Instant::now();
         #[expect(
             clippy::disallowed_methods,
-            reason = "a copy into the page cache; a slow one is the last for a time"
+            reason = "a copy into the page cache; after a slow write the engine writes for some time"
         )]
         let written = rustix::io::write(file.fd(), lines);
         self.note(began, Instant::now());
@@ -85,6 +85,6 @@ mod tests {
         assert!(!prompt.is_cautious(later));
         prompt.note(slow, later);
         assert!(prompt.is_cautious(later + CAUTION / 2));
-        assert!(!prompt.is_cautious(later + CAUTION), "no wait of the engine's for ever");
+        assert!(!prompt.is_cautious(later + CAUTION), "the engine writes only for a limited time");
     }
 }

@@ -1,7 +1,8 @@
 //! Metrics of configuration reloads.
 //!
-//! The master counts them, because workers see neither a refused configuration nor their replacement. It sends the numbers to its
-//! workers, whose pages show them; so the numbers survive the exit of a worker. A server without a master counts its own reloads.
+//! The master counts reloads, because workers see neither a refused configuration nor their replacement. The master sends the
+//! numbers to its workers, whose pages show them. So the numbers survive the exit of a worker. A server without a master counts
+//! its own reloads.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,8 +18,8 @@ const RELOADS: Metric = Metric::counter(
     name: "way",
     values: &[
         ("in_place", "the worker process applied the configuration and kept its connections"),
-        ("replacement", "a new worker process started with it, and the old one finished its requests"),
-        ("refused", "it was invalid, or no worker could use it: the previous one stays in force"),
+        ("replacement", "a new worker process uses the configuration; the old one finished its requests"),
+        ("refused", "invalid, or no worker could use it: the previous configuration stays in force"),
     ],
 }]);
 
@@ -40,7 +41,7 @@ pub struct Reloads {
     pub is_last_refused: bool,
 }
 
-/// Numbers that this process received last.
+/// The last numbers that this process received from the master, or counted itself.
 static CURRENT: Mutex<Reloads> = Mutex::new(Reloads { by_outcome: [0; 3], is_last_refused: false });
 
 impl Reloads {

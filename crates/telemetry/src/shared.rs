@@ -68,7 +68,7 @@ impl Shared {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Makes clients move to other servers, or ends this, at an operator's request.
+    /// Sets whether clients should move to other servers because an operator has drained this server.
     pub fn set_drained(&self, is_drained: bool) {
         self.is_drained.store(is_drained, Ordering::Relaxed);
     }

@@ -40,8 +40,8 @@ impl LogTarget {
         }
     }
 
-    /// Adds a line that `line` appends, with its newline, or with the header of a syslog message. `level` is that of a
-    /// line of the error log.
+    /// Adds a line: `line` appends the text, and this function a newline or the header of a syslog message. `level` is the
+    /// level of a line of the error log.
     pub fn append(&self, level: Option<Level>, line: impl FnOnce(&mut Vec<u8>)) {
         // The handle is cloned, because evaluating a variable may log an error and thus call this function again.
         let Some(stream) = self.stream.borrow().clone() else { return };

@@ -44,8 +44,8 @@ const TAG_MAX: usize = 32;
 /// Size in bytes of nginx's buffer for a line of the error log.
 const ERROR_LINE_MAX: usize = 2048;
 
-/// Maximum length in bytes of each text in a JSON line that is too long: the first one that is sufficient is used. A
-/// line has up to seven texts whose length is not limited otherwise.
+/// Maximum lengths in bytes of each text in a JSON line that is too long. They are applied in this order, until the line
+/// is short enough. A line has up to seven texts without another limit on their lengths.
 const JSON_TEXT_MAX: [usize; 3] = [1024, 512, 256];
 
 /// nginx's names of the facilities; the index is the number in RFC 3164.
@@ -99,7 +99,7 @@ impl Peer {
         })
     }
 
-    /// Appends the header of a message. `level` is that of a line of the error log, and `time` has the format of
+    /// Appends the header of a message. `level` is the level of a line of the error log; `time` has the format of
     /// [`syslog_time`].
     pub fn header(&self, level: Option<Level>, time: &[u8], out: &mut Vec<u8>) {
         // nginx replaces the configured severity by the level of each error.
@@ -120,7 +120,7 @@ impl Peer {
     /// Truncates a message of the error log that begins at `start` to nginx's length. In a JSON object, only texts are
     /// truncated, so that it remains JSON.
     pub fn cut(start: usize, out: &mut Vec<u8>) {
-        // Other lines begin with the date.
+        // A line in text form begins with the date, never with a brace.
         if out.get(start) != Some(&b'{') {
             return out.truncate(start + ERROR_LINE_MAX);
         }

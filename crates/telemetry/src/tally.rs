@@ -41,7 +41,7 @@ const HTTP2_LIMITS: Series = CONNECTIONS.after(
                 ("frames", "a connection ended, since many frames had no effect"),
                 ("header_block", "a connection ended, since a header block was too large"),
                 ("output", "a connection was paused, since its client did not receive the queued frames"),
-                ("bodies", "a request was refused, since bodies of requests had too many bytes of windows on the thread"),
+                ("bodies", "a request was refused, since flow-control windows of request bodies reached the limit of the thread"),
             ],
         }]),
 );
@@ -52,8 +52,8 @@ const HANDSHAKES: Series = HTTP2_LIMITS.after(
             name: "result",
             values: &[
                 ("full", ""),
-                ("resumed", "of an earlier session of the client"),
-                ("failed", "the client left or took too long, or both sides have no common parameters"),
+                ("resumed", "the client continued an earlier session"),
+                ("failed", "closed by the client, too slow, or without common parameters of both sides"),
             ],
         }]),
 );
@@ -68,7 +68,7 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
         name: "how",
         values: &[
             ("later", "in a later turn of the event loop, so that requests were served in between"),
-            ("elsewhere", "a signature of RSA, on another thread"),
+            ("elsewhere", "on another thread, for RSA signatures"),
         ],
     }]),
 );
@@ -86,7 +86,7 @@ const OCSP_VERDICTS: Series = HANDSHAKE_STEPS.after(
             ("good", "each checked certificate of the chain is good"),
             ("revoked", "a certificate of the chain was revoked"),
             ("unknown", "a responder does not know a certificate of the chain"),
-            ("failed", "no valid response was received before the time limit, or before the client left"),
+            ("failed", "no valid response was received before the time limit, or before the client closed the connection"),
         ],
     }]),
 );
@@ -122,7 +122,7 @@ const REFUSED: Series = STAPLING_FETCHES.after(
                 "worker_connections",
                 "a connection without a complete request was closed to make room for another client",
             ),
-            ("descriptors", "the same, because the process had no free descriptors"),
+            ("descriptors", "such a connection was closed because the process had no free descriptors"),
             (
                 "buffers",
                 "the connection of a stalled request was closed, since `buffer_pool` had no free buffer",
@@ -395,7 +395,7 @@ mod tests {
         let expected = Totals { active: 3, accepted: 3, requests: 2, reading: 1, writing: 1, waiting: 1 };
         assert_eq!(shared.totals(), expected);
         b.set(Stage::Reading);
-        assert_eq!(shared.totals().requests, 3, "one that was here already is another one");
+        assert_eq!(shared.totals().requests, 3, "the next request of a connection is counted too");
         b.set(Stage::Waiting);
         drop((a, c));
         let expected = Totals { active: 1, accepted: 3, requests: 3, waiting: 1, ..Totals::default() };

@@ -2,7 +2,7 @@
 //!
 //! A zone is a server with one of its locations. The configuration names both, so clients cannot create labels.
 //! [`Traffic`] contains the zones of a configuration on one thread; it creates the [`TrafficCells`] of a zone at the
-//! zone's first request. [`Registry`] contains the cells of all threads, and keeps them across reloads.
+//! zone's first request. [`Registry`] contains the cells of all threads, and retains them across reloads.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -88,9 +88,9 @@ const CODES: &[(&str, &str)] = &[
     ("451", ""),
     ("494", "the header section of the request is too large"),
     ("495", "the client's certificate is not trusted"),
-    ("496", "the client showed no certificate"),
-    ("497", "plain HTTP on a port of TLS"),
-    ("499", "the client went away"),
+    ("496", "the client sent no certificate"),
+    ("497", "plain HTTP on an HTTPS port"),
+    ("499", "the client closed the connection"),
     ("500", ""),
     ("501", ""),
     ("502", ""),
@@ -98,11 +98,11 @@ const CODES: &[(&str, &str)] = &[
     ("504", ""),
     ("505", ""),
     ("507", ""),
-    ("1xx", "another one below 200"),
-    ("2xx", "another one below 300"),
-    ("3xx", "another one below 400"),
-    ("4xx", "another one below 500"),
-    ("5xx", "another one"),
+    ("1xx", "another status below 200"),
+    ("2xx", "another status below 300"),
+    ("3xx", "another status below 400"),
+    ("4xx", "another status below 500"),
+    ("5xx", "another status of 500 or above"),
 ];
 
 /// The label `code`, with the values that [`Codes`] counts.
@@ -139,7 +139,7 @@ pub fn code_index(status: u16) -> usize {
 /// Number of values of `code`.
 pub const CODE_VALUES: usize = CODES.len();
 
-/// Number of responses by status code; the index is that of [`code_index`].
+/// Number of responses by status code; [`code_index`] returns the index of a status code.
 pub type Codes = [u64; CODE_VALUES];
 
 /// Returns the codes that have occurred, with their counts.
@@ -187,7 +187,7 @@ const SENT: Metric =
 const BODIES: Metric = Metric::counter(
     "http_bodies_total",
     "responses",
-    "Responses from a file, by $body_engine: the method and the disk engine. Those that did not occur are left out.",
+    "Responses from a file, by $body_engine: the method and the disk engine. Values that did not occur are left out.",
 )
 .labelled(&[
     SERVER,
@@ -195,7 +195,7 @@ const BODIES: Metric = Metric::counter(
     Label {
         name: "engine",
         values: &[
-            ("io_uring", "read by the ring"),
+            ("io_uring", "read through io_uring"),
             ("libaio", ""),
             ("threads", ""),
             ("sync", "read by the worker thread itself"),
@@ -506,7 +506,7 @@ mod tests {
         threads[0].count(1, &ended(200, 1, None), &registry);
         let sums: Vec<Sums> = second.all.iter().map(|zone| registry.sums(zone)).collect();
         assert_eq!((sums[0].requests(), sums[1].requests()), (0, 3));
-        assert_eq!(registry.sums(&first.all[1]).requests(), 0, "it is forgotten");
+        assert_eq!(registry.sums(&first.all[1]).requests(), 0, "removed with its location");
     }
 
     #[test]

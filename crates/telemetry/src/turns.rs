@@ -11,7 +11,7 @@ use crate::metric::{Cells, Metric, Page, Series};
 
 const TURN: Metric = Metric::histogram(
     "loop_turn_seconds",
-    "Time between two waits of a thread for the kernel. During this time all its other connections wait.",
+    "Time between two waits of a thread for the kernel. Meanwhile the other connections of the thread wait.",
 );
 
 const ENTRIES: Series = Series::first(Metric::counter(
@@ -29,7 +29,7 @@ const OPERATIONS: Series = ENTRIES.after(Metric::counter(
 const QUEUED: Series = OPERATIONS.after(Metric::counter(
     "disk_queued_total",
     "operations",
-    "Operations on files that waited because their device had its share of workers or of the ring.",
+    "Operations on files that waited because their device already used its share of pool threads or of io_uring.",
 ));
 
 const CELLS: usize = QUEUED.end();

@@ -1,7 +1,7 @@
 //! Sends finished requests to operators that watch them (`ringroad log`, `ringroad top`).
 //!
-//! All threads share a [`Hub`]. If nothing watches, a request only loads one flag of the hub. Otherwise each
-//! [`Watcher`] that admits the request receives a line in a queue of limited size. Lines above the limits are counted.
+//! All threads share a [`Hub`]. Without watchers, a request only loads one flag of the hub. Otherwise each [`Watcher`]
+//! that admits the request receives a line in a queue of limited size. Lines above the limits are dropped and counted.
 //! The first thread of the process sends the lines, so that no other thread waits for a reader.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub const LINES_MAX: u32 = 10_000;
 /// reader stops reading, later lines are dropped.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum number of watchers of a process. Each needs memory for up to two queues.
+/// Maximum number of watchers of a process. Each watcher needs memory for up to two queues.
 pub const WATCHERS_MAX: usize = 16;
 
 /// The properties of a request that filters use.
@@ -98,7 +98,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Whether finished requests must be shown.
+    /// Whether any watcher exists, so that finished requests must be passed to [`Hub::show`].
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)

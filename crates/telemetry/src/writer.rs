@@ -1,5 +1,6 @@
-//! The queued lines of an open file or socket, and the task that writes them. The task makes one write at a time, so
-//! that a slow disk delays lines but never a request.
+//! The queued lines of an open file or socket, and the task that writes them. The task makes one write at a time,
+//! directly ([`crate::prompt`]) or through the engine. A slow disk delays lines; it delays requests only during a
+//! direct write.
 //!
 //! If [`Stream::max`] bytes are queued, further lines are dropped, counted, and reported in the error log. In the
 //! steady state a line needs no allocation, because it is appended to reused memory.
@@ -59,7 +60,7 @@ pub(super) struct Stream {
     bell: Bell,
     /// Time when delayed lines must be written.
     flush_at: Cell<Option<Instant>>,
-    /// Whether delayed lines are to be written now.
+    /// Whether delayed lines must be written now.
     released: Cell<bool>,
     writing: Cell<bool>,
     prompt: Prompt,
@@ -105,8 +106,8 @@ impl Stream {
         stream
     }
 
-    /// Appends a line, which `line` writes. The line is written in this event-loop turn, unless it is delayed by
-    /// buffering.
+    /// Appends a line, which `line` writes. Without buffering, the task writes or submits the line in this event-loop
+    /// turn, unless an earlier write is in progress.
     pub(super) fn append(&self, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= self.max {
             self.losses.drop_one();
@@ -197,7 +198,7 @@ impl Stream {
     async fn check(&self, file: &File, output: &mut Output) {
         let Ok(stat) = file.stat(DeviceId::default(), output.via).await else { return };
         output.device = device_of(&stat);
-        // Buffered lines are delayed in any case.
+        // Buffered lines are delayed in any case, so a direct write would have no advantage.
         if self.hold.is_none() && self.outgoing.calls_directly() {
             self.prompt.check(file, &stat, output.device).await;
         }

@@ -11,13 +11,13 @@ pub trait Duplex {
     /// Returns the next bytes; `None` at the end. Dropping the polling future loses no bytes.
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>>;
 
-    /// Returns bytes that were received already.
+    /// As [`Duplex::poll_recv`], but returns `None` instead of waiting.
     fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>>;
 
     /// Sends all of `data`; it must be polled again, with the same segments, until it is ready.
     fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>>;
 
-    /// Shuts down the direction to the other end.
+    /// Closes the sending direction, as shutdown(SHUT_WR).
     fn end_sending(&mut self);
 }
 

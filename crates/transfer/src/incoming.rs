@@ -24,13 +24,13 @@ pub struct IncomingBody {
     has_earlier: Cell<bool>,
     /// The source of the remaining bytes after the transport's reader has ended.
     source: RefCell<Option<Box<dyn PieceSource>>>,
-    /// Whether bytes were consumed already, so that a further reader would get only a part.
+    /// Whether bytes were consumed already, so that a further reader would get an incomplete body.
     is_started: Cell<bool>,
 }
 
-/// The remaining body, for the task that takes over.
+/// A source of the remaining body after the transport's reader has ended.
 pub trait PieceSource {
-    /// Returns the next piece; none at the end.
+    /// Returns the next piece; `None` at the end.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>>;
 }
 
@@ -43,7 +43,7 @@ struct IncomingState {
 /// A piece of a body, in the buffers that it was received into.
 pub type Piece = SmallVec<[Source; 4]>;
 
-/// Maximum number of buffers per piece, so that one send takes the piece.
+/// Maximum number of buffers per piece, so that one call can send the piece.
 pub const PIECE_BUFFERS_MAX: usize = 8;
 
 /// Maximum number of received bytes that are gathered for one piece.
@@ -77,7 +77,7 @@ impl BodyAborted {
 }
 
 impl IncomingBody {
-    /// Returns the next piece; none at the end.
+    /// Returns the next piece; `None` at the end.
     pub async fn next(&self) -> Result<Option<Piece>, BodyAborted> {
         poll_fn(|context| {
             if let Some(piece) = self.try_next() {
@@ -107,7 +107,7 @@ impl IncomingBody {
         wake(&self.taker);
     }
 
-    /// Returns the bytes received so far, if any.
+    /// Returns the bytes that were received and not consumed yet, if any.
     pub fn try_next(&self) -> Option<Piece> {
         let mut state = self.state.borrow_mut();
         if state.piece.is_empty() {

@@ -54,7 +54,7 @@ pub struct ReceivedBody {
     file: Option<TempFile>,
     /// Number of bytes in the file.
     in_file: u64,
-    /// Counts it among the bodies that stay in memory for lack of a file.
+    /// Counts this body among the bodies that stay in memory because no file could be used.
     _counted: Option<Counted>,
 }
 
@@ -76,7 +76,7 @@ impl ReceivedBody {
         self.file.is_none().then_some(&self.pieces)
     }
 
-    /// Appends the same bytes (`$request_body`).
+    /// Appends the bytes, if all of them are in memory (`$request_body`). Returns whether there were any.
     pub fn push_to(&self, out: &mut Vec<u8>) -> bool {
         let Some(pieces) = self.pieces().filter(|_| self.held > 0) else { return false };
         pieces.iter().for_each(|piece| out.extend_from_slice(piece));
@@ -96,7 +96,7 @@ impl ReceivedBody {
     /// Reads the next bytes of its file: at least one, at most `most`, and no more than [`READ_BYTES`].
     ///
     /// # Errors
-    /// The file cannot be read, or ends there.
+    /// The file cannot be read, or has no bytes at `offset`.
     pub async fn read_file(&self, offset: u64, most: u64) -> Result<Buf, Errno> {
         let Some(file) = &self.file else { return Err(Errno::BADF) };
         let most = self.in_file.saturating_sub(offset).min(most).min(READ_BYTES);
@@ -138,7 +138,7 @@ impl ReceivedBody {
     }
 
     /// Returns a buffer that receives more bytes after its content; it must be returned with [`ReceivedBody::put`]. A
-    /// new buffer has space for about this many. `None` if memory is scarce.
+    /// new buffer has space for at least `bytes`, up to the largest class. Returns `None` if memory is scarce.
     pub fn take_buffer(&mut self, bytes: usize) -> Option<Buf> {
         if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
             self.seal();
@@ -154,7 +154,7 @@ impl ReceivedBody {
         self.last = Some(buf);
     }
 
-    /// Marks the end of reading.
+    /// Adds the partly filled last buffer to the pieces.
     pub fn seal(&mut self) {
         let last = self.last.take().filter(|last| !last.is_empty());
         self.pieces.extend(last.map(Buf::freeze));
@@ -189,8 +189,8 @@ impl ReceivedBody {
         done.map_err(|errno| ("write", path, errno))
     }
 
-    /// Moves the complete body into memory, for lack of a file: bytes in the file are read back. `counted` is stored
-    /// with the body.
+    /// Moves the complete body into memory, because no file can be used: bytes in the file are read back. `counted` is
+    /// stored with the body.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -209,7 +209,7 @@ impl ReceivedBody {
         Ok(())
     }
 
-    /// Returns the body piece by piece, from its start: the bytes in the file first.
+    /// Returns the body piece by piece, from its start. The bytes in the file are first; `taken` counts them.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -227,7 +227,7 @@ impl ReceivedBody {
         Ok(Some(Source::SharedBytes(piece)))
     }
 
-    /// Removes the name of a file that was to live as long as the request.
+    /// Removes the name of the file, with `client_body_in_file_only clean`.
     pub async fn clean(&self) {
         let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
         if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
@@ -250,7 +250,7 @@ const COPIED_MIN: usize = 16 << 10;
 /// exiting.
 const NAMES_MAX: usize = 64;
 
-/// The number of the next file; it starts anywhere.
+/// The number of the next file. The first one is the time of day in us, so that processes rarely use the same numbers.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Digits of a file's name.
@@ -273,18 +273,18 @@ impl TempFile {
     }
 }
 
-/// Creates a temporary file for a large body, and returns its present or former path, and its device. Unless it is
-/// `named` the kernel removes it even if the process crashes.
+/// Creates a temporary file for a large body. Returns the file, its path (a former path, unless it is `named`), and its
+/// device. The kernel removes a file without a name even if the process crashes.
 ///
 /// # Errors
-/// The intended path, and the failed operation.
+/// The intended path, and the error.
 pub async fn create(
     directory: &Path,
     levels: &[u8],
     named: bool,
 ) -> Result<(rt::File, PathBuf, DeviceId), (PathBuf, Errno)> {
     let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
-    // Another thread creates it, because this may take several calls, and each may wait for the disk.
+    // A helper thread creates the file, because this may need several calls, and each may wait for the disk.
     let (shown, levels) = (directory.to_owned(), levels.to_vec());
     let directory = shown.clone();
     let made = rt::offload_file(move || make(&directory, &levels, named, start)).await;
@@ -313,7 +313,7 @@ fn make(
         match opened {
             Ok(fd) => {
                 let removed = if named { Ok(()) } else { rustix::fs::unlink(&path) };
-                // Without a device the file counts on the common one, as files of unknown disks do.
+                // If fstat(2) fails, the file counts on the default device, as files of unknown disks do.
                 let device = rustix::fs::fstat(&fd).map_or(DeviceId::default(), |stat| DeviceId(stat.st_dev));
                 return match removed {
                     Ok(()) => Ok((fd, path, device)),

@@ -145,7 +145,7 @@ impl<T> Recency<T> {
 }
 
 /// Message for an access to a free slot.
-const IN_USE: &str = "a place is forgotten with its value";
+const IN_USE: &str = "a slot is not used after its value was removed";
 
 impl<T> Index<ListSlot> for Recency<T> {
     type Output = T;
@@ -205,7 +205,7 @@ mod tests {
         for slot in places {
             list.remove(slot);
         }
-        assert_eq!(list.insert('d'), places[2], "the one that left last is in the cache");
+        assert_eq!(list.insert('d'), places[2], "the slot that was freed last is in the CPU cache");
         for value in ['e', 'f', 'g'] {
             list.insert(value);
         }

@@ -50,7 +50,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
     fn opening_a_file_reduces_the_free_descriptors() {
         let Some(descriptors) = Descriptors::open() else {
-            eprintln!("skipped: this kernel does not tell the number of open descriptors");
+            eprintln!("skipped: this kernel does not report the number of open descriptors");
             return;
         };
         // Concurrent tests open and close files too; this opens many more than they use.

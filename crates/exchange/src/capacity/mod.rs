@@ -4,8 +4,8 @@
 //! a reserve for the files, upstreams and temporary files of accepted connections. If connections, descriptors or
 //! receive buffers run out, the connections that cost least are closed first; `waiting` has the order.
 //!
-//! A thread stops accepting before client connections use the last slots for upstreams. A request without an upstream
-//! slot fails soon and releases its own slot. Otherwise a proxy that passes to itself would wait for itself.
+//! Connections to upstreams leave the last slots to clients. A request that gets no slot for its upstream fails soon, and
+//! releases the slot of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
 
 mod descriptors;
 pub mod disk;
@@ -33,9 +33,9 @@ pub use windows::{Window, Windows};
 /// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Another connection (`worker_connections`).
+    /// Connection slots of the thread (`worker_connections`).
     Connection,
-    /// Another descriptor.
+    /// Descriptors of the process.
     Descriptor,
 }
 
@@ -56,8 +56,8 @@ const DESCRIPTORS_EACH: u64 = 4;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
 
-/// Number of free slots that a multishot accept needs. The kernel may accept the complete backlog of a listening socket
-/// (default `backlog` 511), and further connections may arrive during that time.
+/// Number of free slots that a multishot accept needs for each listening socket. The kernel may accept the complete
+/// accept queue of the socket (default `backlog` 511), and further connections may arrive during that time.
 const WIDE: usize = 1024;
 
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
@@ -172,8 +172,8 @@ impl Capacity {
         (count, self.most.replace(count))
     }
 
-    /// Releases unused memory of the lists, and rearms the accepts: an old one may occupy a slot at the end of the
-    /// thread's operation table, which then cannot shrink.
+    /// Releases unused memory of the lists, and submits the accepts again: an old accept may occupy a slot at the end of
+    /// the thread's operation table, which then cannot shrink.
     pub async fn trim(&self) {
         self.lists.trim();
         self.listeners.borrow().iter().for_each(Stopper::rearm);

@@ -67,8 +67,8 @@ pub(super) const STALL: Duration = Duration::from_secs(1);
 /// considered silent.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
-/// Maximum number of connections that are checked per search. Those with unread bytes are skipped, and many of them
-/// must not use up the thread's time.
+/// Maximum number of connections that are checked per search. Connections with unread bytes are skipped, and many of
+/// them must not use up the thread's time.
 const CHECKS_MAX: usize = 64;
 
 /// All waiting connections of a thread.
@@ -151,12 +151,12 @@ impl Lists {
         }
     }
 
-    /// Returns the number of connections in the first rank.
+    /// Returns the number of connections of the rank `Quiet`.
     pub(super) fn quiet(&self) -> usize {
         self.quiet.borrow().count()
     }
 
-    /// Wakes connections between two requests, or without a request, whose reason matches.
+    /// Wakes connections of the ranks `Quiet` and `Protected` that wait for a matching reason.
     pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
         for list in [&self.quiet, &self.protected] {
             let list = list.borrow();

@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 impl Windows {
-    /// Opens a window for a body of at most `most` bytes; returns none if all windows would exceed the limit.
+    /// Opens a window for a body of at most `most` bytes; returns `None` if the sum of all windows would exceed the limit.
     #[must_use]
     pub fn open(&self, bytes: u64, most: u64) -> Option<Window> {
         let bytes = bytes.min(most);

@@ -68,7 +68,7 @@ fn add_unreachable_server(modules: &'static ModuleTable, prefix: &Path, main: &M
     http.servers.push(Server { name, root, locations, accepts_connect: false });
 }
 
-/// The errors of a configuration, without those that follow from other errors.
+/// The errors of a configuration, without errors that are only consequences of other errors.
 #[derive(Debug, Default)]
 pub struct Problems {
     /// Errors in file order.
@@ -116,7 +116,7 @@ pub fn examine(
         let path = span.file.path()?;
         Some((tree.files.iter().position(|file| file.path == path), span.line))
     };
-    // An error without a position concerns the configuration as a whole; it is listed last.
+    // An error without a position concerns the complete configuration; it is listed last.
     errors.sort_by_key(|error| place(error).map_or((true, None), |place| (false, Some(place))));
     Problems { errors, sources: tree.files }
 }
@@ -200,13 +200,13 @@ struct Resolver<'a> {
     faults: Option<Faults>,
 }
 
-/// A block inside the current block, to be parsed after the simple directives of that.
+/// A block inside the current block, to be parsed after the simple directives of the current block.
 type InnerBlock<'t> = (&'t Statement, Walk);
 
 /// The block that encloses the location being parsed.
 struct Around<'a> {
     scope: &'a Scope,
-    /// The enclosing location; nothing if a server encloses it.
+    /// The enclosing location; `None` if the location is directly in a server.
     name: Option<&'a Name>,
 }
 
@@ -254,7 +254,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Adds an error to the report and returns success, if a report is being made; otherwise returns the error.
+    /// For [`examine`], adds an error to the report and returns success; otherwise returns the error.
     fn pass(&mut self, done: Result<(), Error>, statement: &Statement) -> Result<(), Error> {
         match (done, &mut self.faults) {
             (Err(error), Some(faults)) => {
@@ -337,7 +337,7 @@ impl<'a> Resolver<'a> {
         self.complete_block(BlockKind::Server, statement, &mut scope);
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
-        // The server is added before its locations are parsed, so that their index of it is valid.
+        // The server is added before its locations are parsed, because they refer to it by index.
         self.http.servers.push(Server { name, root, locations, accepts_connect: false });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
@@ -454,7 +454,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds a location. Those of all servers share one vector, so that a request refers to its location by index.
+    /// Adds a location. The locations of all servers are in one vector, so that a request refers to its location by index.
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
         let (nested, plan) = (Locations::default(), Plan::default());

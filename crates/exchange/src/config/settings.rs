@@ -37,7 +37,7 @@ pub struct Start<'a> {
 pub enum Inner {
     /// A `server` or a `location`.
     Block,
-    /// An `if`. It keeps the content handler of the enclosing block.
+    /// An `if`. It inherits the content handler of the enclosing block.
     If,
     /// A `limit_except`. Requests are passed on as in the enclosing location.
     LimitExcept,

@@ -60,13 +60,13 @@ fn cache(request: &Request) -> Option<(CacheId, Terms)> {
 pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
     match try_open(request, &mut path) {
         Some(found) => found,
-        // Boxed: only requests that have to wait pay for the state of the future.
+        // Boxed, so that only requests that have to wait need memory for the state of this future.
         None => Box::pin(open_by_engine(request, &path)).await,
     }
 }
 
-/// Does the same as [`open()`] if it need not wait: the file is in `open_file_cache`, or the kernel has the path
-/// cached. Otherwise it returns nothing, and [`open_by_engine`] follows. It changes `path` temporarily.
+/// Does the same as [`open()`] if no wait is necessary: the file is in `open_file_cache`, or the kernel has the path
+/// cached. Otherwise returns `None`, and the caller must call [`open_by_engine`]. Changes `path` temporarily.
 pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
     let rules = rules(request, path);
     let Some((id, terms)) = cache(request) else {
@@ -168,7 +168,7 @@ fn recheck_resident(
     open_resident(request, path, rules)
 }
 
-/// Calls `call` with the path and a terminating NUL; returns nothing if the path contains a NUL.
+/// Calls `call` with the path and a terminating NUL; returns `None` if the path contains a NUL.
 fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     path.push(0);
     let answer = CStr::from_bytes_with_nul(path).ok().map(call);
@@ -185,7 +185,7 @@ pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Fai
     {
         return found;
     }
-    // Boxed: most requests do not need it.
+    // Boxed: most requests do not need this future.
     Box::pin(open_by_rules(request, path, rules)).await
 }
 
@@ -238,8 +238,8 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
 /// Returns the kind and attributes of the file at `path`, for callers that do not read it.
 pub async fn stat_path(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     let rules = rules(request, path);
-    // The cache has open files. With `root_beneath` or `disable_symlinks` a path can only be checked through an
-    // open file.
+    // The cache contains results of opens. With `root_beneath` or `disable_symlinks` a path can only be checked through
+    // an open file.
     if cache(request).is_some() || !rules.is_plain() {
         return open(request, path.to_vec()).await.map(|found| found.kind());
     }
@@ -347,7 +347,7 @@ pub(super) async fn open_path(
     how: OpenHow,
     via: Via,
 ) -> Result<rt::File, Errno> {
-    // Paths that one call opens were already tried without waiting; these were not.
+    // `open_resident` has not tried paths that need several calls. They may be in the kernel's caches too.
     if dir.is_some()
         && facts.may_try()
         && let Some(opened) = facts.open_resident(dir.map(AsFd::as_fd), path, how)
@@ -412,7 +412,7 @@ pub async fn open_directory(request: &Request, path: Vec<u8>) -> Result<OpenDire
 }
 
 impl OpenDirectory {
-    /// Returns the next entries; none at the end.
+    /// Returns the next entries; an empty list at the end.
     pub async fn read(&self) -> Result<Vec<DirEntry>, Errno> {
         self.read_as(self.attributes).await
     }

@@ -26,7 +26,7 @@ pub struct Encoder {
     /// Maximum number of bytes per call. It shrinks if calls take too long, for very repetitive bytes or on a slow
     /// machine.
     slice: usize,
-    /// Time worked since other tasks ran.
+    /// Duration of the calls since other tasks ran.
     run: Duration,
     /// Bytes that are queued for the other thread.
     waiting: Vec<u8>,
@@ -39,9 +39,9 @@ pub struct Encoder {
     pool: Rc<Pool>,
 }
 
-/// Time after which other tasks run, and upper limit for one call.
+/// Time after which other tasks run. A call that took longer halves the slice.
 const RUN_MAX: Duration = Duration::from_micros(500);
-/// A call that took less time lets the slice grow again.
+/// Duration of a call below which the slice grows again.
 const CALL_MIN: Duration = Duration::from_micros(100);
 /// The smallest slice: below it the calls themselves would dominate.
 const SLICE_MIN: usize = 1 << 10;
@@ -167,7 +167,7 @@ impl Encoder {
         let (begun, reused) = (self.state.take(), self.reused.take());
         let (settings, size, input) = (self.settings.clone(), self.size, std::mem::take(&mut self.waiting));
         let output = rt::offload(move || {
-            // At high levels the new state has megabytes to be cleared, so it is also created there.
+            // At high levels a new state has megabytes of memory to clear, so it is also created on the other thread.
             let mut state = match begun {
                 Some(state) => state,
                 None => State::begin(reused, &settings, size)?,

@@ -224,7 +224,7 @@ impl<'r> Levels<'r> {
         output: &mut FilterOutput<'_>,
     ) -> Result<(), BodyError> {
         let top = self.top();
-        // The remaining bytes are queued before the filter's output, which is sent first.
+        // `work` is a stack: the remaining bytes are below the filter's output, which is sent first.
         let place = top.work.len();
         let start = start + top.push(stage, &bytes[start..])?;
         if start < bytes.len() {
@@ -355,7 +355,7 @@ impl<'r> ResponseLevel<'r> {
         let is_captured =
             |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(spec) if spec.capture);
         let has_work = match self.work.last() {
-            // The filter of this piece has received all earlier bytes, and so has the client.
+            // A captured subrequest starts only when its filter and the client have received all earlier bytes.
             Some(next) => !is_captured(next),
             None => self.input.is_some(),
         };
@@ -385,7 +385,7 @@ impl<'r> ResponseLevel<'r> {
         let mut out = Output::default();
         let pushed = self.filters[stage].push(&mut self.request, bytes, &mut out);
         let used = pushed.map_err(|error| broken(&self.request, &error))?;
-        debug_assert!(used > 0 || bytes.is_empty(), "a filter that takes nothing would be asked for ever");
+        debug_assert!(used > 0 || bytes.is_empty(), "a filter without progress would be called forever");
         self.add(stage + 1, out);
         Ok(used)
     }

@@ -70,7 +70,7 @@ impl FilterOutput<'_> {
     /// Writes bytes that no filter changes any more; `request` is the client's.
     pub(super) async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
         for bytes in bytes.chunks(SLICE_MAX) {
-            // Flushed only here, when more bytes are known to be in memory.
+            // Earlier bytes are flushed here, because now more bytes are known to follow them immediately.
             self.flush(SEND_MIN).await?;
             match &mut self.encoder {
                 // The encoder itself lets other tasks run.
@@ -122,7 +122,7 @@ impl FilterOutput<'_> {
             done.map_err(|error| broken(request, &error.into()))?;
         }
         self.push_gathered();
-        // After the trailers that arrived with the body.
+        // The modules append their trailers to those that arrived with the body.
         for trailers in std::mem::take(&mut request.response.trailers) {
             trailers(request);
         }

@@ -27,7 +27,7 @@ struct StatusTable {
     order: VecDeque<Vec<u8>>,
 }
 
-/// Returns the cache with this name and size. A reload keeps the cache and its entries.
+/// Returns the cache with this name and size. A reload retains the cache and its entries.
 pub fn named(name: &str, bytes_max: usize) -> Arc<StatusCache> {
     static CACHES: InUse<(String, usize), StatusCache> = InUse::empty();
     CACHES.get_or_add((name.to_owned(), bytes_max), || Arc::new(StatusCache::new(bytes_max)))
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(cache.get(&[1], 100 + UNKNOWN_TIME_S - 1), Some(Status::Revoked));
         assert_eq!(cache.get(&[1], 100 + UNKNOWN_TIME_S), None);
         cache.put(vec![2], GOOD, 100);
-        assert_eq!(cache.get(&[2], 0), None, "it had ended when it came");
+        assert_eq!(cache.get(&[2], 0), None, "an expired status is not stored");
     }
 
     #[test]

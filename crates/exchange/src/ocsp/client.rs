@@ -52,7 +52,7 @@ fn failed(failure: String) -> RefusedClient {
     }
 }
 
-/// Checks the certificates that a client has sent. A chain that `trust` rejects is not checked: its verdict is known.
+/// Checks the certificates that a client has sent. A chain that `trust` rejects is not checked, because its verdict is known.
 ///
 /// # Errors
 /// Returns the reason for refusing the client.
@@ -86,7 +86,7 @@ pub async fn check(
     Ok(())
 }
 
-/// Counts the verdict when dropped, also if the client leaves during a check. Without a checked certificate there is no verdict.
+/// Counts the verdict when dropped, also if the client disconnects during a check. Without a checked certificate there is no verdict.
 struct Counted<'t> {
     thread: &'t Thread,
     verdict: Option<OcspVerdict>,

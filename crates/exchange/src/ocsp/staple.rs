@@ -1,7 +1,7 @@
 //! OCSP responses that the server sends with its certificates (`ssl_stapling`).
 //!
 //! As in nginx, a handshake starts a request if the response is missing or expires soon, and does not wait for the new response.
-//! All threads share a [`Staple`], and a reload keeps it if its settings are unchanged. Each staple has at most one request in flight.
+//! All threads share a [`Staple`], and a reload retains it if its settings are unchanged. Each staple has at most one request in flight.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,11 @@ use crate::thread::Thread;
 use telemetry::Level;
 use telemetry::tally::StaplingFetch;
 
-/// Minimum time in seconds between two requests; also the time before a response expires at which the next is requested. As in nginx.
+/// Minimum time in seconds between two requests, as in nginx. Also the time before the expiry of a response at which the next one is
+/// requested.
 const PAUSE_S: i64 = 300;
 
-/// Maximum time in seconds from a response to the next request.
+/// Maximum time in seconds between a response and the next request.
 const PAUSE_MAX_S: i64 = 3600;
 
 /// Settings of a [`Staple`].

@@ -1,4 +1,4 @@
-//! The settings of `http_core`, with nginx's defaults, grouped by their readers.
+//! The settings of the HTTP core, with their defaults, grouped by the code that reads them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Core {
     pub limit_rate: Option<Template>,
     /// `limit_rate_after`, in bytes.
     pub limit_rate_after: Option<Template>,
-    /// Whether this location's path without its trailing slash is redirected to it, as for proxying locations.
+    /// Whether a request for the location's path without its trailing slash is redirected to the path, as for proxying.
     pub redirects_to_slash: bool,
     /// Whether the block accepts CONNECT (`tunnel_pass`); then its server does.
     pub accepts_connect: bool,
@@ -45,7 +45,7 @@ pub struct Core {
     pub subrequests: Subrequests,
     /// `error_log` of this block.
     pub error_log: ErrorLog,
-    /// `satisfy any`
+    /// `satisfy` and `auth_delay`
     pub satisfy: Satisfy,
     /// `internal`: for internal requests only. Nested locations inherit it.
     pub internal: bool,
@@ -79,7 +79,7 @@ pub enum FoundBy {
     Exact(Arc<str>),
     /// By the beginning of the URI.
     Prefix(Arc<str>),
-    /// By a regular expression.
+    /// By a regular expression, or by the value of a variable.
     Pattern,
     /// By name, from other directives.
     Name,
@@ -153,7 +153,7 @@ impl Core {
         Core { files, body_files: BodyFiles { temp_path, ..BodyFiles::default() }, ..Core::default() }
     }
 
-    /// Returns the settings for an inner block, without those of a single block.
+    /// Returns the settings for an inner block, without settings that blocks do not inherit.
     pub fn inherit(&self) -> Core {
         Core { limit_except: None, redirects_to_slash: false, ..self.clone() }
     }

@@ -49,7 +49,7 @@ pub struct Links {
     pub from: Option<Template>,
 }
 
-/// The root of files, and its facts.
+/// The root of files, the settings for opening them, and their media types.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// `root` or `alias`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::pattern::Pattern;
 
-/// The settings of these directives.
+/// The settings that decide which clients get compressed responses.
 #[derive(Clone, Debug, Default)]
 pub struct GzipClients {
     /// Whether `gzip_http_version` is 1.0.

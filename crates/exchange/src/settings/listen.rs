@@ -264,7 +264,7 @@ struct GatheredAddress {
 /// The protocol options in the lines of an address, for nginx's warnings.
 #[derive(Clone, Copy, Default)]
 struct Protocols {
-    /// The options of the last counted line; nothing after the first line.
+    /// The options of the last counted line; `None` after the first line.
     previous: Option<Options>,
     /// Whether the options of two lines differed.
     changed: bool,
@@ -309,7 +309,7 @@ pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec
     }
     for (addr, servers) in inner {
         let around = listens.iter_mut().find(|listen| is_wildcard_for(&listen.spec.addr, addr));
-        around.expect("it was set apart because its wildcard is there").inner.push((addr.ip(), servers));
+        around.expect("`inner` has only addresses with a wildcard").inner.push((addr.ip(), servers));
     }
     Ok(listens)
 }

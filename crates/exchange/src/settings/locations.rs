@@ -89,7 +89,7 @@ pub(crate) struct Prefix {
 pub struct Found<'c> {
     /// The location; `None` means the server's own settings.
     pub location: Option<LocationId>,
-    /// The match of a regular expression; [`Match::store`] stores them in a request.
+    /// The match of a regular expression; [`Match::store`] stores its groups in a request.
     pub matched: Option<Match<'c>>,
 }
 

@@ -40,7 +40,7 @@ pub struct MainConf {
     pub worker_priority: i32,
     /// `working_directory`
     pub working_directory: Option<PathBuf>,
-    /// `env`: variables to keep, and variables with values to set.
+    /// `env`: variables that workers inherit, and variables with new values.
     pub env: Vec<(String, Option<String>)>,
     /// `error_log` of the process.
     pub error_log: ErrorLog,
@@ -74,7 +74,7 @@ pub enum Affinity {
     /// Not bound.
     #[default]
     Free,
-    /// One CPU per thread in turn, from the mask if given.
+    /// One CPU per thread, in order, from the mask if it is given.
     Auto(Option<Vec<usize>>),
     /// The CPUs of each thread; further threads use the last set.
     Sets(Vec<Vec<usize>>),
@@ -164,7 +164,7 @@ impl Workers {
 }
 
 impl Affinity {
-    /// Returns the CPUs of a thread; none means all.
+    /// Returns the CPUs of a thread; an empty list means all CPUs.
     pub fn of_thread(&self, number: usize) -> Vec<usize> {
         match self {
             Affinity::Free => Vec::new(),

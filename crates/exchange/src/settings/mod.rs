@@ -1,4 +1,5 @@
-//! Settings of the core that request processing uses. Their directives are in `http_core` of crate `modules`.
+//! The settings of `main`, `events` and the HTTP core that the processing of requests uses. Their directives are in
+//! `core-modules/core` and `core-modules/http_core`; those of [`charset`] are in `filters/charset`.
 
 pub mod charset;
 pub mod core;

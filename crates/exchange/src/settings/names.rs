@@ -55,8 +55,8 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// Builds the table of these names. A duplicate name is left out with a warning. With a single server (`!several`)
-    /// names select nothing, and nginx does not check them.
+    /// Builds the table of these names. A duplicate name is omitted with a warning. With a single server (`!several`) the
+    /// names select nothing, and as in nginx invalid names are no error.
     pub fn build(
         names: &[(&ServerName, ServerId)],
         default: ServerId,
@@ -110,6 +110,6 @@ impl NameTable {
 pub struct Named<'t> {
     /// The server that the name leads to.
     pub server: ServerId,
-    /// The match of a regular expression; [`Match::store`] stores them in a request.
+    /// The match of a regular expression; [`Match::store`] stores its groups in a request.
     pub matched: Option<Match<'t>>,
 }

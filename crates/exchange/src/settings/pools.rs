@@ -14,7 +14,7 @@ impl Pools {
     /// The pool that always exists.
     pub const DEFAULT: &'static str = "default";
 
-    /// Returns the number of this pool; `None` if it exceeds the type.
+    /// Returns the number of this pool; `None` if the configuration names more than 256 pools.
     pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
         let known = self.0.iter().position(|(known, _)| known == name);
         let place = known.unwrap_or_else(|| {

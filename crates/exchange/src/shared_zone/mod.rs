@@ -32,7 +32,7 @@ pub trait Kind: fmt::Debug + Send + Sync + 'static {
     fn continues(&self, before: &Self) -> bool;
 }
 
-/// One zone. As in nginx it may be used above its declaration; it is complete when the configuration is.
+/// One zone. As in nginx it may be used above its declaration; it is complete when the complete configuration was read.
 #[derive(Debug)]
 pub struct Zone<K: Kind> {
     name: String,
@@ -46,7 +46,7 @@ impl<K: Kind> Zone<K> {
         &self.name
     }
 
-    /// Whether another configuration has a zone of this name and size.
+    /// Whether a zone, perhaps of another configuration, has the same name and size.
     pub fn is_same(&self, other: &Zone<K>) -> bool {
         self.name == other.name && self.bytes() == other.bytes()
     }
@@ -58,7 +58,7 @@ impl<K: Kind> Zone<K> {
 
     /// Returns the declared kind.
     pub fn kind(&self) -> &K {
-        self.declared().expect("a configuration with a zone that nobody declares is refused")
+        self.declared().expect("a configuration with an undeclared zone is refused")
     }
 
     /// Returns the state that the threads share.
@@ -185,8 +185,8 @@ impl Zones {
         }
     }
 
-    /// Gives each zone its state: that of the zone with the same name in the previous configuration if size and meaning
-    /// are the same, else an empty one. Must be called before a thread uses this configuration.
+    /// Sets the state of each zone: the state of the zone with the same name in the previous configuration if size and
+    /// kind match, else an empty state. Must be called before a thread uses this configuration.
     pub fn begin(&self, before: &Zones) {
         for entry in &self.0 {
             let namesake = before.0.iter().find(|before| before.name == entry.name);

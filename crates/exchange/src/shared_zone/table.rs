@@ -177,7 +177,7 @@ impl<T> Entry<'_, T> {
 impl<T> Shard<T> {
     fn new(budget: u64, overhead: u64) -> Shard<T> {
         let most = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
-        // The kernel allocates the pages of both at their first write, and no state ever moves.
+        // The kernel allocates the pages of index and nodes at their first write, and no state ever moves.
         let chains = most.next_power_of_two().min(CHAINS_MAX);
         Shard {
             index: vec![None; chains].into(),

@@ -1,10 +1,10 @@
 //! Reads the body of a request for a handler.
 //!
 //! ```text
-//!   received with the head ----+                       +--> ReceivedBody --above client_body_buffer_size--> temporary file
-//!                              +--> Rest (its framing) +                                   | on failure
-//!   received for it -----------+                       +--> IncomingBody <----- Feed ------+
-//!                                                              `--> a handler that reads it piece by piece
+//!   received with the header section --+                             +--> ReceivedBody --above client_body_buffer_size--> temporary file
+//!                                      +--> BodyRemainder (framing) -+                                   | on failure
+//!   received later --------------------+                             +--> IncomingBody <----- Feed ------+
+//!                                                                            `--> a handler that reads the body piece by piece
 //! ```
 //! A body of known length is received into its final memory; chunks are decoded as they arrive.
 
@@ -35,7 +35,7 @@ impl Connection {
     ) -> Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        // The body was requested by another handler before, or by the location of its error page.
+        // Another handler has already read the body, for example before an error page.
         if request.body.is_some() {
             return Ok(None);
         }
@@ -84,7 +84,7 @@ impl Connection {
         self.send_continue(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
-            // The bytes received with the head are the start of the body, or all of it.
+            // The bytes received with the header section are the start of the body, or the complete body.
             let taken = self.take_input(rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used;
@@ -102,10 +102,10 @@ impl Connection {
                 body.seal();
                 return Ok(Received::Whole);
             }
-            // Applies to each piece and not to the complete body: a large body over a slow connection may take long.
+            // The timeout applies to each piece and not to the complete body: a large body over a slow connection may take long.
             self.timer.set(rt::now() + core.reading.client_body_timeout);
             let most = match rest.remaining() {
-                // It is written to a file in pieces of this size.
+                // A body that needs a file is written in pieces of this size.
                 Some(left) if body.path().is_some() || body.byte_count() + left > held_max as u64 => {
                     PIECE_BYTES_MAX
                 }
@@ -147,15 +147,16 @@ impl Connection {
         Ok((used as u64, done))
     }
 
-    /// Notes that the next body of this client is probably long too: its head is not received into a large buffer.
+    /// Notes that the next body of this client is probably long too. A multishot receive would receive the start of that body in
+    /// small buffers, before its length is known.
     fn expect_body(&mut self) {
         self.had_long_body = true;
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose header section has arrived. Bytes of known length are received into their final memory, up to
-    /// a limit, while the client sends as fast as they are read. Returns their number; `None` at the end of the connection. Other
-    /// bytes are added to the input. Returns `ECANCELED` if the connection is closed during the wait to free resources.
+    /// Receives more bytes of a body. If its length is known and the client sends as fast as the bytes are read, they are received
+    /// into their final memory, at most `most`; returns their number. Otherwise they are added to the input, and 0 is returned.
+    /// Returns `None` at the end of the connection, and `ECANCELED` if the connection is closed to free resources.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut BodyRemainder,
@@ -284,8 +285,8 @@ enum Received {
     Part { has_rest: bool },
 }
 
-/// Minimum number of bytes in one receive that indicate a fast client: half an engine buffer, since a head may be the other half.
-/// For a slow client no buffer is reserved.
+/// Minimum number of bytes in one receive that indicate a fast client: half an engine buffer, since the header section may be the
+/// other half. For a slow client no buffer is reserved.
 const FAST_BYTES: usize = 2 << 10;
 
 /// Maximum size in bytes of a receive buffer for a body.

@@ -24,11 +24,11 @@ impl Client for Http1Client {
         let Interim { status, fields } = interim;
         let mut head = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
         for (name, value) in fields {
-            // An invalid field is omitted: the response itself will report the error.
+            // An invalid field is omitted: the final response will report the error.
             let _ = http::response::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");
-        // It is optional (RFC 9110 section 15.2). A client that does not read must not make the upstream wait.
+        // An interim response is optional (RFC 9110 section 15.2). A client that does not read must not make the upstream wait.
         if self.0.send_space() < head.len() as u64 {
             return Box::pin(std::future::ready(()));
         }

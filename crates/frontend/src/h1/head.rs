@@ -45,14 +45,14 @@ fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     }
 }
 
-/// Appends the head. Returns `false`, and appends nothing, if a value must not be sent.
+/// Appends the header section. Returns `false`, and appends nothing, if a value must not be sent.
 pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
     frame(request, core);
     let request = &*request;
     response_head::with(request, core, |head| {
         let (chunked, connection) = (request.response.chunked, connection_field(request, core));
         let head = ResponseHead { chunked, connection, ..head };
-        // Most heads within a second start with the same bytes: the start of the last head is reused.
+        // Most header sections within a second start with the same bytes: the start of the last one is reused.
         let mut opening = request.conn.thread.opening.borrow_mut();
         let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
         let mut ok = true;

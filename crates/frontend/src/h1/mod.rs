@@ -53,7 +53,7 @@ struct Connection {
     generation: Rc<Generation>,
     server: ServerId,
     input: Input,
-    /// Whether the last request had a body that was not received with its head.
+    /// Whether the last request had a body that was not received with its header section.
     had_long_body: bool,
     /// Whether the client sends a body as fast as it is read.
     body_is_fast: bool,
@@ -85,7 +85,7 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
             None => return,
         }
     }
-    // A reload during the accept or the handshake has removed the address.
+    // A reload during the accept or the handshake may have removed the address.
     if !connection.entrance.serves(&connection.generation, &connection.info) {
         return connection.end();
     }
@@ -196,7 +196,7 @@ impl Connection {
             request.pipelined = pipelined;
             let received = match self.begin(&mut request) {
                 Some(received) => received,
-                // Boxed: most heads arrive in one piece.
+                // Boxed, because this is rare: most header sections arrive in one piece.
                 None => Box::pin(self.read_remaining_head(&mut request)).await,
             };
             if received == Received::Head {
@@ -210,8 +210,8 @@ impl Connection {
                 min_timeout: core.keepalive.keepalive_min_timeout,
             };
             match after {
-                // As in nginx, only when the connection is kept alive: the first response of most connections is sent with their
-                // end.
+                // As in nginx, TCP_NODELAY is set only if the connection remains open: the end of a connection sends the last bytes
+                // anyway.
                 After::KeepAlive
                     if self.info.requests.get() == 1 && request.scope().core.sending.tcp_nodelay =>
                 {
@@ -220,8 +220,8 @@ impl Connection {
                 After::KeepAlive | After::Drop => {}
                 After::Close => self.linger(&request).await,
             }
-            // As in nginx, which prevents a client from starting more background subrequests than it makes requests. They count as
-            // part of the connection, so that a worker that shuts down completes them.
+            // As in nginx, the connection waits for background subrequests, so that a client cannot start more of them than it makes
+            // requests. They count as part of the connection, so that a worker that shuts down completes them.
             if let Some(background) = request.background.take() {
                 background.wait_empty().await;
             }
@@ -233,7 +233,7 @@ impl Connection {
         Spoken::Http1
     }
 
-    /// Parses the available bytes of a request; `None` while its head is incomplete.
+    /// Parses the available bytes of a request; `None` while its header section is incomplete.
     fn begin(&mut self, request: &mut Request) -> Option<Received> {
         self.stage.set(Stage::Reading);
         // Input that turns out to be invalid counts as a request too, as in nginx.
@@ -257,7 +257,7 @@ impl Connection {
         is_old
     }
 
-    /// Switches to the active configuration version; returns whether that still serves this connection.
+    /// Switches to the active configuration version; returns whether this version still serves the connection.
     fn remains_served(&mut self) -> bool {
         !self.renew() || self.entrance.serves(&self.generation, &self.info)
     }

@@ -2,13 +2,13 @@
 //! few sends, and framed by chunks if the header section requires it (RFC 9112 section 7.1).
 //!
 //! ```text
-//!   begin, push_range          framed                       the rate permits all
-//!   head + body   --poll_flush--> flushing ------------------------------------------> flying --sent--> (ready)
-//!                                    |  ^                                                |
-//!                                    |  `------------------ sent ------------------------+
-//!                                    `--- the rate permits a part: a copy -------> flying
+//!   begin, push_range          framed                  the rate permits all
+//!   head + body   --poll_flush--> flushing ------------------------------------> in_flight --sent--> (ready)
+//!                                    |  ^
+//!                                    |  `---------------- sent ---------------------+
+//!                                    `--- the rate permits some bytes: a copy --> in_flight
 //! ```
-//! File ranges bypass this: pending bytes are flushed before them, and they have no framing.
+//! Ranges of files are not part of these steps: pending bytes are flushed before a range, and ranges have no framing.
 
 use std::task::{Context, Poll, ready};
 
@@ -33,7 +33,7 @@ pub(super) struct Http1Outlet<'a> {
     pace: Pace,
     /// Size of a read in bytes, if configured or limited by the rate.
     chunk_bytes: Option<u64>,
-    /// The head, until it is sent.
+    /// The header section, until it is sent.
     head: Vec<u8>,
     /// Pieces of the body that wait for a flush.
     body: Segments,
@@ -47,7 +47,7 @@ pub(super) struct Http1Outlet<'a> {
     in_flight: Option<InFlight>,
     /// Number of bytes passed to the kernel.
     sent: u64,
-    /// Memory of the head, for reuse.
+    /// Memory of the header section, for reuse.
     spare: Vec<u8>,
     /// `tcp_nopush`
     nopush: bool,
@@ -205,7 +205,7 @@ impl<'a> Http1Outlet<'a> {
         Poll::Ready(Ok(is_remainder))
     }
 
-    /// Keeps the memory of the head, which is returned with the sent segments.
+    /// Stores the memory of the header section, which is returned with the sent segments, for reuse.
     fn store_spare(&mut self, data: &mut Segments) {
         if let Some(mut head) = data.take_vec() {
             head.clear();
@@ -222,7 +222,8 @@ impl<'a> Http1Outlet<'a> {
 
 /// Minimum size in bytes for a direct call when a send copies its data. The copy takes much longer than the engine would save, and
 /// the buffer is free for the next read when the call returns; through io_uring it would be free only after the sends of all other
-/// connections. For a file of 100 KiB a separate packet for the header section would cost an eighth more CPU time.
+/// connections. With a lower minimum, the header section of a file of 100 KiB was a separate packet, which cost an eighth more
+/// CPU time.
 const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
 /// Minimum free space in bytes of a socket buffer that justifies a disk read; below it the code waits until the kernel reports that
@@ -232,7 +233,8 @@ const SPACE_MIN: u64 = 64 << 10;
 /// Minimum size in bytes of a read for a client whose socket is writable, however small its buffer.
 const READ_MIN: u64 = 4 << 10;
 
-/// Maximum number of pieces per send besides those of the body: the head with the start of a chunk, and the end of the chunk.
+/// Number of pieces per send in addition to those of the body: the header section with the start of a chunk, and the end of the
+/// chunk.
 const FRAMING_PIECES: usize = 2;
 
 /// Writes the last chunk. The caller has checked that the trailers are valid.
@@ -313,7 +315,7 @@ impl Outlet for Http1Outlet<'_> {
         if !self.progress_timeout.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
         }
-        // A file error does not end the wait here: the reader of the file handles it.
+        // An error of sendfile(2) is a result for the caller, which distinguishes errors of the file and of the connection.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
         let progress = || self.wire.progress();
         let result = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
@@ -329,7 +331,7 @@ impl Outlet for Http1Outlet<'_> {
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
         if self.flushing.is_none() && self.in_flight.is_none() && !self.is_empty() {
             ready!(self.pace.poll_due(context, self.sent));
-            // By a direct call too: neither has to wait for the engine.
+            // These bytes are sent by a direct call too, so that the file need not wait for the engine.
             let mut data = self.framed(None);
             let before = data.len();
             self.wire.send_now(&mut data, together).map_err(SendError::Closed)?;
@@ -423,7 +425,7 @@ mod tests {
             while let Some(buf) = far.reader.recv().await.expect("a response") {
                 all.extend_from_slice(&buf);
             }
-            assert_eq!(sent, all.len() as u64, "what is counted is what was sent");
+            assert_eq!(sent, all.len() as u64, "all sent bytes are counted");
             String::from_utf8(all).expect("text")
         })
     }
@@ -474,11 +476,11 @@ mod tests {
         assert_eq!(got(true, Some(70), write), whole);
     }
 
-    /// A file is sent after the bytes added before, with whichever call.
+    /// With both calls, a file is sent after the bytes that were added before.
     #[test]
     fn a_file_is_sent_after_previously_added_bytes() {
         let dir = testkit::TempDir::new("outlet");
-        std::fs::write(dir.path().join("file"), b"0123456789").expect("a file in a folder of its own");
+        std::fs::write(dir.path().join("file"), b"0123456789").expect("a file in a temporary directory");
         let write = async |outlet: &mut dyn Outlet| {
             #[expect(clippy::disallowed_methods, reason = "a test may wait")]
             let file = std::fs::File::open(dir.path().join("file")).expect("the file");
@@ -512,7 +514,7 @@ mod tests {
             let first = poll_fn(|context| Poll::Ready(outlet.poll_end(context, &[]).is_pending())).await;
             rt::yield_now().await;
             let second = poll_fn(|context| Poll::Ready(outlet.poll_end(context, &[]).is_pending())).await;
-            assert!(first && second, "a socket takes less, and nobody reads");
+            assert!(first && second, "the socket accepts less, and the client does not read");
             drop(outlet);
             let mut data = Segments::from(b"more".to_vec());
             let after = poll_fn(|context| wire.poll_send(context, &mut data, false)).await;

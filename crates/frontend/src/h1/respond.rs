@@ -23,13 +23,14 @@ pub(super) struct Sending {
     data: Segments,
     /// Total number of bytes.
     len: usize,
-    /// Whether the connection ends after it.
+    /// Whether the connection ends after this response.
     ends: bool,
     timeout: Duration,
 }
 
 impl Connection {
-    /// Whether client and server agree to keep-alive after this request; [`keeps`] applies once its location is known.
+    /// Whether the client requests keep-alive, and this server is not leaving. [`permits_keepalive`] applies once the location of
+    /// the request is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
         connection::requests_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
     }
@@ -104,15 +105,15 @@ impl Connection {
 
     /// Whether a response is sent by a direct call of this thread: the last response of a connection, and every response if the
     /// engine would make the same call itself. io_uring submits many sends with one system call. For a client that pipelines
-    /// requests, each response takes a turn of the engine, so that other connections get theirs.
+    /// requests, each response needs an event-loop turn, so that other connections are served too.
     fn is_sent_directly(&self, request: &Request, len: usize, is_last: bool) -> bool {
         let thread = &self.thread;
         let is_cheaper = is_last || !thread.has_ring;
         is_cheaper && thread.calls_directly && len <= SENT_DIRECTLY_MAX && !request.pipelined
     }
 
-    /// Waits until the client has acknowledged all bytes. Gives up after `send_timeout` without progress. A reset would lose bytes
-    /// in flight. The kernel has no event for it, so the state is polled.
+    /// Waits until the client has acknowledged all bytes, because a reset would lose bytes in flight. Gives up after `send_timeout`
+    /// without progress. The kernel has no event for acknowledgements, so the number of unacknowledged bytes is polled.
     pub(super) async fn acknowledged(&self, timeout: Duration) {
         let mut left = self.wire.unacknowledged();
         let mut until = rt::now() + timeout;

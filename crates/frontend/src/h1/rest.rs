@@ -50,8 +50,8 @@ impl Connection {
         }
     }
 
-    /// Whether the framing of a chunked body is invalid in the bytes received with the head: then 400 can be returned. If it
-    /// becomes invalid later, the connection can only be closed.
+    /// Whether the framing of a chunked body is invalid in the bytes received with the header section: then 400 can be returned. If
+    /// the framing becomes invalid later, the connection can only be closed.
     pub(super) fn begins_badly(&self, request: &Request) -> bool {
         // A body of known length has no framing that could be invalid.
         let rest = BodyRemainder::of(request);
@@ -125,7 +125,7 @@ pub(super) enum BodyRemainder {
 }
 
 impl BodyRemainder {
-    /// Returns the complete body that follows a request's head; `None` if it has none.
+    /// Returns the complete body that follows a request's header section; `None` if the request has no body.
     pub(super) fn of(request: &Request) -> Option<BodyRemainder> {
         let strict = request.scope().core.reading.http_strict;
         match request.head.body() {

@@ -102,7 +102,7 @@ impl Connection {
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
         self.renew();
         let config = &self.generation.config;
-        // Without its address the connection ends before a request.
+        // If a reload has removed the address, the connection ends before its first request.
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let settings = config.location(config.server(server).root).scope.of::<Tls>();
@@ -186,7 +186,7 @@ impl HandshakeContext<'_> {
         let generation = self.thread.generation();
         let listen = self.entrance.listen(&generation)?;
         let default = listen.lookup(&self.info.local).0;
-        // A CA offers only this protocol (RFC 8737 section 3).
+        // A CA that checks a challenge offers only this protocol (RFC 8737 section 3).
         if hello.alpn == [ACME_PROTOCOL] {
             return Some((tls_challenge(hello.name.as_deref()?)?, None));
         }

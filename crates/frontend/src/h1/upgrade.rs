@@ -17,7 +17,7 @@ impl Connection {
         self.info.secured.get().is_some_and(|secured| secured.alpn == b"h2")
     }
 
-    /// Whether the first byte of the connection may be that of the preface.
+    /// Whether the first byte of the connection may be the first byte of the preface.
     pub(super) fn may_be_http2(&self) -> bool {
         self.input.bytes().first() == Some(&PREFACE[0])
     }

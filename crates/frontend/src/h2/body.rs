@@ -4,7 +4,7 @@
 //!   Inbox --> ReceivedBody --above client_body_buffer_size--> temporary file
 //!     `-----> IncomingBody --> a handler that reads it piece by piece
 //! ```
-//! When bytes are taken, the window of the stream is reopened, so a client sends no faster than its body is consumed.
+//! When bytes are consumed, the window of the stream is enlarged, so a client sends no faster than its body is consumed.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -156,7 +156,8 @@ impl StreamTransport {
             let bytes = piece.bytes().len();
             incoming.count(bytes as u64);
             incoming.add_source(piece);
-            // Before the wait, which the response may end. A slow upstream slows down its client, because no further piece is read.
+            // Enlarges the window before the wait, because the start of the response may end this future. A slow upstream still
+            // slows down the client, because no further piece is read.
             body.consumed(bytes);
             if !incoming.has_space() {
                 incoming.consumed().await;

@@ -33,7 +33,7 @@ impl Client for Http2Client {
         let mut block = Vec::new();
         push_status(&mut block, status.code());
         for (name, value) in fields {
-            // An invalid field is omitted: the response itself will report the error.
+            // An invalid field is omitted: the final response will report the error.
             if check_field(name, value).is_ok() && !is_of_connection(name) {
                 push_field(&mut block, name, value);
             }

@@ -31,7 +31,7 @@ impl Duplex for StreamDuplex<'_> {
         self.shared.take(self.stream, piece.bytes().len());
         Poll::Ready(match piece {
             Source::Buf(buf) => Ok(Some(buf)),
-            // Memory was scarce when it arrived, so it is not in a pool buffer.
+            // The pool had no buffer for these bytes when they arrived.
             other => {
                 let buf = rt::pool().get(other.bytes().len());
                 let mut buf = buf.filter(|buf| buf.capacity() >= other.bytes().len()).ok_or(Errno::NOMEM)?;

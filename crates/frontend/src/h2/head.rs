@@ -1,4 +1,4 @@
-//! The head of an HTTP/2 response: a header block without use of the dynamic table, in nginx's order.
+//! The header section of an HTTP/2 response: a header block without use of the dynamic table, in nginx's order.
 
 use http::h2::hpack::{
     NeverIndexed, indexed_name, known, push_field, push_indexed, push_indexed_decimal, push_never_indexed,
@@ -10,7 +10,7 @@ use exchange::request::Request;
 use exchange::response_head;
 use exchange::settings::core::Core;
 
-/// Bytes that most blocks take.
+/// Number of bytes that suffice for most header blocks.
 const BLOCK_BYTES: usize = 256;
 
 /// Appends the block; `false`, with nothing appended, when one of its values must not be sent.
@@ -20,7 +20,7 @@ pub(super) fn write(request: &Request, core: &Core, out: &mut Vec<u8>) -> bool {
     let never_indexed = request.response.never_indexed.as_deref();
     let mut fields = Fields { out, never_indexed, is_valid: true };
     response_head::with(request, core, |head| write_generated(&head, &mut fields));
-    // The response to an HTTP/1 key, which the client did not send.
+    // `Sec-WebSocket-Accept` depends on a key of HTTP/1, which an HTTP/2 client does not send.
     let is_taken_over = request.response.status == 101;
     response_head::each_other_field(&request.response, |name, value| match name {
         // Most files have these two.
@@ -95,7 +95,7 @@ impl Fields<'_> {
 
 /// Writes the fields that the server generates.
 fn write_generated(head: &ResponseHead<'_>, fields: &mut Fields<'_>) {
-    // RFC 8441 section 5: the 101 of HTTP/1 is a success here.
+    // RFC 8441 section 5: HTTP/2 has status 200 instead of the 101 of HTTP/1.
     let status = match head.status.on_wire().code() {
         101 => 200,
         status => status,

@@ -147,7 +147,7 @@ struct Connection {
     wire: Wire,
     /// Bytes that were received and not yet processed.
     input: Input,
-    /// Memory for decoding heads.
+    /// Memory for decoding header sections.
     scratch: Scratch,
     /// Its state in the statistics of the thread.
     stage: tally::Counted,
@@ -231,7 +231,7 @@ impl Connection {
                 (self.batches, self.received, self.requests) = (0, 0, 0);
                 rt::yield_now().await;
             }
-            // Before a further stream counts as processed: none is served after a reload has removed the address.
+            // Checked before the input: if a reload has removed the address, no further stream is served.
             if self.end != End::Last && !self.entrance.serves(&self.shared.thread.generation(), &self.info) {
                 self.send_last_goaway();
             }
@@ -325,7 +325,7 @@ impl Connection {
             }
             self.input.consume(step.used);
         }
-        // The rest of an incomplete frame may take long to arrive.
+        // An incomplete frame is copied out of the receive buffer, because its remaining bytes may take long to arrive.
         self.input.keep();
         Ok(ControlFlow::Continue(()))
     }
@@ -336,7 +336,7 @@ impl Connection {
         self.stage.set(Stage::Writing);
         self.is_first = false;
         let (shared, entrance) = (Rc::clone(&self.shared), Rc::clone(&self.entrance));
-        // Most requests never wait: they end here, and their frames are sent with those of other streams.
+        // Most requests never wait: they end here, and their frames are sent together with the frames of other streams.
         let mut task = Box::pin(stream::run(shared, entrance, decoded));
         if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
             rt::spawn(task);
@@ -363,7 +363,7 @@ impl Connection {
         limit.into_iter().for_each(|limit| tally.count_http2_limit(limit));
     }
 
-    /// Credits the elapsed time to the client, in complete seconds.
+    /// Credits the elapsed complete seconds to the client's budgets of frames and resets.
     fn pass_time(&mut self) {
         let seconds = rt::now().duration_since(self.credited_at).as_secs();
         if seconds > 0 {
@@ -430,7 +430,7 @@ impl Connection {
                     state.out = out;
                     state.session.fail(fault, &mut state.out);
                 });
-                // A client that violated the protocol may not read it either.
+                // A client that violated the protocol may not read the GOAWAY either, so the send has a time limit.
                 let end = rt::now() + GOAWAY_WAIT_MAX;
                 self.timer.set(end);
                 let timer = self.timer.clone();
@@ -449,7 +449,7 @@ impl Connection {
                 self.shared.with(|state| state.abort_all(Errno::CANCELED));
             }
         }
-        // Requests end by themselves, and are notified that their client has disconnected.
+        // The open requests are notified that their client has disconnected, and end by themselves.
         self.wire.abandon_send();
         poll_fn(|context| {
             self.shared.wait(context);
@@ -526,14 +526,14 @@ impl Connection {
                 return Poll::Ready(Ok(Woken::Streams));
             }
             let woken = self.poll_woken(context, is_idle);
-            // A stalled body is registered as such.
+            // The wait begins again with another `Waits` when all open requests begin or cease to wait for their bodies.
             let has_changed = woken.is_pending() && self.awaits_bodies() != awaits_bodies;
             if has_changed { Poll::Ready(Ok(Woken::Streams)) } else { woken }
         });
         let woken = woken.await?;
         let is_chosen = waiting.is_some_and(|waiting| waiting.is_chosen());
         match woken {
-            // A client that does not take the last GOAWAY is not waited for.
+            // If the client does not accept the last GOAWAY, the connection is closed without it.
             Woken::Elapsed
                 if is_chosen
                     && (matches!(kind, Some(Waits::Body | Waits::Head)) || self.end == End::Last) =>
@@ -592,9 +592,9 @@ impl Connection {
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
         let since = self.idle_since.unwrap_or(now);
         let until = match (is_in_head, is_idle) {
-            // Applies to the complete head, however many frames it arrives in.
+            // The timeout applies to the complete header section, however many frames it arrives in.
             (true, _) => Some(*self.head_until.get_or_insert(now + reading.client_header_timeout)),
-            // Only the client's acceptance of the last frames is awaited.
+            // The connection only waits until the client accepts the last frames; the timeout for sending applies.
             (false, _) if self.end == End::Last => None,
             (false, true) if self.is_first => Some(since + reading.client_header_timeout),
             (false, true) => Some(since + self.shared.keepalive_timeout.get()),

@@ -36,7 +36,7 @@ pub(super) struct Http2Outlet<'a> {
     pace: Pace,
     /// Size of a read in bytes: as configured, limited by the rate and by the number of other streams.
     chunk_bytes: u64,
-    /// The head, until it is sent.
+    /// The header section, until it is sent.
     head: Option<Vec<u8>>,
     /// Pieces that wait for a flush.
     body: Segments,
@@ -44,15 +44,15 @@ pub(super) struct Http2Outlet<'a> {
     pieces: usize,
     /// Pieces being sent that are not in the outbox yet.
     flushing: Option<Segments>,
-    /// Whether the outbox must become empty first.
+    /// Whether added bytes are in the outbox, which must become empty before more are added.
     is_queued: bool,
-    /// The trailers of a body, once the body has ended.
+    /// The header block of the trailers, possibly empty, once the body has ended.
     end: Option<Vec<u8>>,
     /// Whether the stream has ended.
     has_ended: bool,
-    /// Number of bytes passed on, including the head.
+    /// Number of bytes passed on, including the header section.
     sent: u64,
-    /// Memory of the head, for reuse.
+    /// Memory of the header section, for reuse.
     spare: Vec<u8>,
 }
 

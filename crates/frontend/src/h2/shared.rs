@@ -6,7 +6,7 @@
 //!   send:      transport, outlet --head--> frames <--DATA, by priority-- Outbox <--pieces-- outlet
 //!                                            `--> driver: one send for all of them
 //! ```
-//! Main types: [`Shared`], [`Stream`]. Every change of the ready frames wakes the driver.
+//! Main types: [`Shared`], [`Stream`]. The driver is the task of the connection. Every change of the ready frames wakes it.
 
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -80,8 +80,8 @@ const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 /// stream is opened, so that the thread's limit on windows cannot block a request that was accepted.
 pub(super) const WINDOW_MIN: u32 = 64 << 10;
 
-/// Maximum number of bytes in frames up to which the client's input is read: acknowledgements accumulate if the client does not
-/// read.
+/// Number of bytes of unsent frames from which on no more input of the client is read: otherwise acknowledgements would accumulate
+/// for a client that does not read them.
 pub(super) const OUT_BYTES_MAX: usize = 512 << 10;
 
 /// One request and its response.
@@ -115,7 +115,7 @@ pub(super) struct Inbox {
     pub(super) trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Waker of the task that waits for the next piece.
     taker: Option<Waker>,
-    /// Its share of the thread's limit, until the body was received and taken.
+    /// The body's share of the thread's limit on windows, until the body was received and consumed.
     pub(super) window: Option<Window>,
 }
 
@@ -207,7 +207,7 @@ impl Inbox {
         self.taker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Releases the share of memory of a body that has ended and was taken.
+    /// Releases the share of the limit on windows, if the body has ended and was consumed.
     fn close_window(&mut self) {
         if self.end.is_some() && self.pieces.is_empty() {
             self.window = None;
@@ -219,7 +219,7 @@ impl Inbox {
         self.end == Some(Ok(()))
     }
 
-    /// Drops its content.
+    /// Drops the received bytes.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.held = 0;
@@ -243,7 +243,7 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// Moves the first `len` bytes after a frame header.
+    /// Moves the first `len` bytes to `out`, after the header of their frame.
     fn take(&mut self, mut len: usize, out: &mut Vec<u8>) {
         self.queued -= len;
         self.moved += len as u64;
@@ -336,7 +336,7 @@ impl Shared {
 
 /// Operations of streams.
 impl Shared {
-    /// Sends a head. `ends` means that no body follows.
+    /// Sends the header section of a response. `ends` means that no body follows.
     ///
     /// # Errors
     /// The client has disconnected.
@@ -348,8 +348,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a complete response, whose first `head_len` bytes are its head. Returns the length of the head's frames, and whether
-    /// the complete body was put into frames.
+    /// Sends a complete response, whose first `head_len` bytes are its header section. Returns the length of the frames of the
+    /// header section, and whether the complete body was put into frames.
     ///
     /// # Errors
     /// The client has disconnected.
@@ -446,7 +446,7 @@ impl Shared {
         window.min(self.handle.send_space())
     }
 
-    /// Sends an interim head before the response (RFC 9113 section 8.1).
+    /// Sends the header section of an interim response (RFC 9113 section 8.1).
     pub(super) fn send_interim(&self, stream: &Stream, block: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         if state.check(stream).is_ok() {
@@ -455,7 +455,7 @@ impl Shared {
         }
     }
 
-    /// Notes that bytes of a body were taken.
+    /// Notes that bytes of a body were consumed, so that the client may send more.
     pub(super) fn take(&self, stream: &Stream, bytes: usize) {
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
@@ -493,7 +493,7 @@ impl Shared {
         }
         let before = state.out.len();
         state.session.release(stream.id, &mut state.out);
-        // No reader is left.
+        // The connection is broken, so no client would receive these frames.
         if state.closed.is_some() {
             state.out.truncate(before);
         }
@@ -530,7 +530,7 @@ impl State {
         share.clamp(*READ_AHEAD.start(), *READ_AHEAD.end())
     }
 
-    /// Appends a head. Heads are compressed in the order of sending, because each changes the dynamic table of the connection.
+    /// Appends a header section. They are compressed in the order of sending, because each changes the connection's dynamic table.
     fn push_head(&mut self, stream: &Stream, head: &[u8], ends: bool) -> usize {
         let head_bytes = self.session.push_head(stream.id, head, ends, &mut self.out);
         let mut outbox = stream.outbox.borrow_mut();
@@ -640,7 +640,7 @@ impl State {
                 }
                 outbox.is_done = true;
             }
-            // It is added again when more bytes are added or its window opens.
+            // The stream returns to the scheduler when more bytes are added or its window opens.
             if is_last || is_stalled {
                 outbox.is_ready = false;
                 self.ready.remove(id, stream.priority.get());

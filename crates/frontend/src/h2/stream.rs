@@ -1,4 +1,4 @@
-//! One stream, from its head to its end.
+//! One stream, from the header section of its request to its end.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use telemetry::{ForLog, Level};
 pub(super) struct DecodedRequest {
     /// The stream that delivers its body and gets its response.
     pub(super) stream: Rc<Stream>,
-    /// The request with its head.
+    /// The request with its header section.
     request: Box<Request>,
     /// Whether the header section is valid.
     received: Received,
@@ -44,7 +44,8 @@ pub(super) struct Head<'a> {
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Decodes the head of a request; `None` if it was refused so that the client may repeat it (RFC 9113 section 8.7).
+/// Decodes the header section of a request. Returns `None` if the request was refused in a way that allows the client to repeat
+/// it (RFC 9113 section 8.7).
 ///
 /// # Errors
 /// The connection must end.
@@ -64,7 +65,7 @@ pub(super) fn begin(
     let mut request = thread.take_request(&generation, &conn, server);
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
-    // The server that the authority names may accept the names that the default server drops.
+    // The server that `:authority` selects may accept field names that the default server drops.
     let choose = |host: &[u8]| entrance.named_policy(&generation, &info.local, host, policy);
     let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy).choosing(&choose);
     let (decoded, never_indexed) = shared.with(|state| {
@@ -149,7 +150,7 @@ fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     });
 }
 
-/// Initial capacity in bytes, enough for most heads.
+/// Initial capacity in bytes, enough for most header sections.
 const RAW_BYTES: usize = 512;
 
 /// Sets the priority from the request, unless a frame has set it before.

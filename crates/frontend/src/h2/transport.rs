@@ -111,12 +111,12 @@ impl Transport for StreamTransport {
     }
 
     fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<ProgressTimeout>, BodyError> {
-        // The body is not moved; the head is compressed.
+        // Only the header section is encoded in another form: it is compressed.
         let head_len = request.sent_head as usize;
         let len = data.len() - head_len;
         let sent = self.shared.send_complete(&self.stream, head_len, data);
         let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
-        // Of the frames only those of the head are counted, so that the difference is the body (`$body_bytes_sent`).
+        // The frame headers of the body are not counted, so that the difference is the length of the body (`$body_bytes_sent`).
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
         let timeout = request.scope().core.sending.send_timeout;
@@ -147,7 +147,8 @@ impl Transport for StreamTransport {
     async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
 
     fn break_off(&mut self, _: &Request, error: &BodyError) {
-        // Otherwise the stream is reset when its work is done, since its response has no end.
+        // The unsent bytes are discarded, so the response has no end, and the stream is reset when the request ends. Some codes of
+        // an upstream are passed on immediately.
         self.shared.discard(&self.stream);
         if let BodyError::Reset(code) = error {
             self.shared.pass_reset(&self.stream, *code);
@@ -167,7 +168,7 @@ impl Transport for StreamTransport {
     }
 }
 
-/// Status of the response to an extended CONNECT that no handler has served as such.
+/// Status of the response to an extended CONNECT for which no handler has switched the protocol.
 const NO_TUNNEL: u16 = 501;
 
 impl StreamTransport {

@@ -249,7 +249,7 @@ fn explain_prints_listener_server_location_and_handler() {
     assert!(said.stdout.contains("html/a.txt, 5 bytes"), "{}{}", said.stdout, said.stderr);
     for (url, message) in [
         ("one.example/", "is no URL"),
-        ("http://one.example/", "no server listens there; there are 127.0.0.1:8080"),
+        ("http://one.example/", "no server listens on this address, only on 127.0.0.1:8080"),
         ("http://one.example:8080/%2e%2e/", "the path is refused with 400"),
     ] {
         let said = run(BINARY, &["explain", "-c", &file.display().to_string(), url]);

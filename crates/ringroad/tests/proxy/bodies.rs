@@ -203,7 +203,7 @@ fn assert_is_buffered_in_memory(server: &Server, origin: &Origin, failed: &str) 
     let pieces = [&long[..500_000], &long[500_000..]];
     assert_eq!(status(upload_chunked(&mut Client::connect(server.addr(0)), "/whole/cached/4", &pieces)), 500);
     assert_eq!(origin.stats().requests, before + 1);
-    let line = server.wait_for_log("is kept in memory", Deadline::default());
+    let line = server.wait_for_log("stays in memory", Deadline::default());
     assert!(line.contains("[crit]") && line.contains(failed), "{line}");
 }
 

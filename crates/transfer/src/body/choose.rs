@@ -1,5 +1,5 @@
-//! Chooses the engine that sends a body. [`mover`] is the only function that decides, from the location's settings and
-//! the engine's capabilities. `docs/engines.md` describes it.
+//! Chooses the method and the engine that send a body. [`mover`] decides from the location's settings and the engine's
+//! capabilities, as `docs/engines.md` describes. `page_cache_bypass` and `small_files` may switch to O_DIRECT later.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl Mover {
         }
     }
 
-    /// Returns the mover for outlets that cannot take files
+    /// Returns the mover for outlets that do not accept files
     /// ([`Outlet::accepts_files`](crate::body::Outlet::accepts_files)): it reads with the same engine.
     #[must_use]
     pub fn reading(self) -> Mover {

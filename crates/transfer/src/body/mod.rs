@@ -40,19 +40,19 @@ pub struct FileBody {
     pub file: rt::File,
     /// The disk of the file.
     pub device: DeviceId,
-    /// The method by which its bytes reach the socket.
+    /// The method by which the bytes reach the socket.
     pub mover: Mover,
     /// Whether the file is read with O_DIRECT; decided when it is sent.
     pub direct: bool,
-    /// Whether a small file is resident, once [`small_files`] knows.
+    /// Whether a small file is resident; `None` until [`small_files`] has checked.
     in_memory: Option<bool>,
     /// Offset of the body in the file, which offsets of pieces are relative to.
     base: u64,
     /// Identifies the file, for [`page_cache_bypass`].
     name: u64,
-    /// For a range of a file below no root: whether direct system calls may bypass the engine.
+    /// For a range of a file without a root, such as a cache file: whether direct system calls may bypass the engine.
     calls_directly: Option<bool>,
-    /// The root below which it was opened.
+    /// The root below which the file was opened.
     at: OpenContext,
     /// The pieces to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
@@ -99,8 +99,8 @@ pub enum Piece {
 /// File size in bytes from which `read_ahead` applies, as in nginx.
 const READ_AHEAD_FROM: u64 = 128 << 10;
 
-/// Maximum length in bytes of a body that is copied after its header section instead of sendfile: the two additional
-/// system calls cost more than the copy.
+/// Maximum length in bytes of a body that is copied after its header section instead of sent by sendfile(2), whose two
+/// additional system calls cost more than the copy.
 const COPIED_MAX: u64 = 16 << 10;
 
 impl FileBody {
@@ -111,8 +111,8 @@ impl FileBody {
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 
-    /// Returns a body that is a range of a file, such as a cache file. `calls_directly` is whether it is on a local
-    /// disk, so that direct system calls do not wait for a server.
+    /// Returns a body that is a range of a file, such as a cache file. `calls_directly` states whether the file is on a
+    /// local disk, so that direct system calls do not wait for a file server.
     pub fn of_range(
         file: rt::File,
         device: DeviceId,
@@ -193,8 +193,8 @@ impl FileBody {
         Ok(data)
     }
 
-    /// Enables O_DIRECT from here on, if the mover wants it and the file system supports it. Otherwise announces the
-    /// reads to the kernel (`read_ahead`).
+    /// Enables O_DIRECT, if the mover requires it and the file system supports it. Otherwise sets the kernel's readahead
+    /// for the reads of a long file (`read_ahead`).
     pub fn prepare(&mut self) {
         self.direct = match self.mover {
             Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
@@ -212,7 +212,7 @@ impl FileBody {
             // With many bodies, pages from the kernel's readahead are evicted before they are used.
             self.file.fd().expect_random_reads();
         } else if self.is_range() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
-            // The verification of the checksums has advised random reads for this open file.
+            // The verification of checksums has disabled readahead for this open file.
             self.file.fd().expect_usual_reads();
         }
     }
@@ -222,7 +222,7 @@ impl FileBody {
         self.at.rules.read_ahead
     }
 
-    /// Returns the result, or nothing after `send_timeout` without progress.
+    /// Returns the result, or `None` after `send_timeout`.
     async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
         match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
             Either::Left(it) => Some(it),
@@ -245,7 +245,7 @@ impl FileBody {
         self.try_resident(|| self.file.read_of_turn(offset, len, buf)).unwrap_or(0)
     }
 
-    /// Returns the same bytes without a copy, if another request has read them in this event-loop turn.
+    /// Returns resident bytes without a copy, if another request has read them in this event-loop turn.
     fn shared_of_turn(&self, offset: u64, len: u32) -> Option<SharedBytes> {
         self.try_resident(|| self.file.shared_of_turn(offset, len)).flatten()
     }
@@ -300,7 +300,7 @@ impl From<SendError> for BodyError {
 
 /// Sends `head`, then all pieces.
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
-    // As in nginx for sendfile alone: sends of read bodies specify themselves whether more bytes follow.
+    // As in nginx, only for sendfile(2): a send of bytes in memory specifies itself whether more bytes follow.
     let corks = !matches!(body.mover, Mover::Read { .. });
     if corks {
         outlet.set_cork(true);

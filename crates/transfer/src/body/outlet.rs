@@ -2,8 +2,8 @@
 //!
 //! Main type: [`Outlet`]. A response that is completely in memory needs no outlet. A body that is read or filtered
 //! while it is sent is written to a `&mut dyn Outlet`. So one copy of each mover ([`read`](super::read) and its
-//! siblings) serves all protocols. Its methods are polled, so that a wait needs no allocation. The futures over them
-//! are at the end.
+//! siblings) serves all protocols. The methods of the trait are polled, so that a wait needs no allocation. Async
+//! functions that call them are at the end of this file.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -30,7 +30,7 @@ pub enum Follows {
 /// Receives the header section of a response and then its body, as bytes or as ranges of files. It does the framing of
 /// the body and enforces the rate and the timeout.
 ///
-/// A `poll_` method finishes its work: the caller polls it again, with the same arguments, until it is ready.
+/// The caller polls a `poll_` method again, with the same arguments, until it is ready.
 pub trait Outlet {
     /// Whether ranges of files may be sent with [`Outlet::poll_file`]. This is impossible if bytes are framed or
     /// encrypted.
@@ -45,7 +45,7 @@ pub trait Outlet {
     /// Returns the number of bytes per read, if configured or rate-limited.
     fn chunk_bytes(&self) -> Option<u64>;
 
-    /// Returns the number of bytes of a file per call, if the engine would send `most`.
+    /// Returns the maximum number of bytes of a file per call, which does not exceed `most`.
     fn file_bytes(&self, most: u64) -> u64;
 
     /// Starts with the header section, which is sent with the first bytes of the body.
@@ -63,12 +63,12 @@ pub trait Outlet {
     /// Sends the added bytes.
     fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>>;
 
-    /// Waits until the client accepts `wanted` bytes, or until a large part of its socket buffer is free. Returns the
-    /// number of bytes, never 0.
+    /// Waits until the client accepts `wanted` bytes, or until much of the send buffer is free. Returns the number of
+    /// bytes that the client accepts, never 0.
     fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
 
     /// Sends bytes of a file through the engine, after the flushed bytes; returns their number. Only for outlets that
-    /// take files.
+    /// accept files.
     fn poll_file(
         &mut self,
         context: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl dyn Outlet + '_ {
         poll_fn(|context| self.poll_flush(context, follows)).await
     }
 
-    /// Sends the added bytes if no further bytes are in memory.
+    /// Sends the added bytes immediately, because no further bytes are in memory yet.
     pub async fn pause(&mut self) -> Result<(), SendError> {
         poll_fn(|context| self.poll_flush(context, Follows::Later)).await
     }

@@ -38,7 +38,7 @@ impl Pace {
         self.rate.is_some()
     }
 
-    /// Returns ready when more bytes may follow the `sent` bytes.
+    /// Is ready when more bytes may follow the `sent` bytes.
     pub fn poll_due(&mut self, context: &mut Context<'_>, sent: u64) -> Poll<()> {
         let Some(rate) = self.rate else { return Poll::Ready(()) };
         let over = sent.saturating_sub(rate.after);
@@ -51,8 +51,8 @@ impl Pace {
         Poll::Ready(())
     }
 
-    /// Splits off the bytes of `data` that may be sent now after `sent` bytes; returns none if all may be sent. It
-    /// copies them, because the remaining bytes stay queued, and a limited rate needs no speed.
+    /// Splits off the bytes of `data` that may be sent now after `sent` bytes; returns `None` if all may be sent. The
+    /// bytes are copied, because the remaining bytes stay queued; the copy is cheap compared to the limited rate.
     pub fn take_allowed(&self, sent: u64, data: &mut Segments) -> Option<Vec<u8>> {
         let rate = self.rate?;
         let passed = rt::now().saturating_duration_since(rate.since) + BURST_TIME;
@@ -78,7 +78,7 @@ pub fn chunk_bytes(rules: &Sending, rate: Option<&Rate>) -> Option<u64> {
     configured.into_iter().chain(limited).min()
 }
 
-/// Time whose worth of bytes may be sent in one burst, as in nginx.
+/// Time by which a response may be ahead of its rate, as in nginx: the bytes of this time may be sent in one burst.
 const BURST_TIME: Duration = Duration::from_secs(1);
 
 /// Maximum bytes of a single read: the largest buffer class. A sendfile of this size on the worker thread delays other

@@ -1,7 +1,7 @@
-//! Decides which long files are read with O_DIRECT if the configuration does not: files that do not stay resident
-//! ([`PageCacheAdmission`], as in caches). While files stay resident, all are admitted. Otherwise most are read
-//! directly, and the page cache retains its content. Main function: [`turn`]. Files of a single read are handled by
-//! [`small_files`](super::small_files).
+//! Decides which long files are read with O_DIRECT if the configuration does not specify it: files that do not stay
+//! resident ([`PageCacheAdmission`], as in caches). While files stay resident, all are admitted. Otherwise most are read
+//! directly, and the page cache retains its content. Main function: [`turn`]. [`small_files`](super::small_files)
+//! decides about files that need a single read.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -14,7 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::body::choose::LONG_FROM;
 use crate::body::{FileBody, choose};
 
-/// Maximum size in bytes: longer files have few concurrent requests, which share the readahead.
+/// Maximum length in bytes of a range that is read directly. Longer files have few concurrent requests, which share the
+/// readahead.
 pub(super) const LONGEST: u64 = 8 << 20;
 
 /// Shared by all threads, as the page cache is. All files are admitted if they stay resident.
@@ -34,7 +35,8 @@ pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     body.direct.then_some(via)
 }
 
-/// Sets the open file of a body to direct reads, or opens it again if others share it; returns whether that succeeded.
+/// Sets the open file of a body to direct reads, or opens the file again if other requests share it. Returns whether the
+/// body is read directly.
 pub(super) fn become_direct(body: &mut FileBody) -> bool {
     if body.file.is_sole() {
         return crate::files::set_direct(&body.file).is_ok();
@@ -54,7 +56,7 @@ fn opened_again(file: &rt::File) -> Option<rt::File> {
     Some(rt::File::new(Fd::from(again).opened_with(flags)))
 }
 
-/// Whether the choice is open for this range.
+/// Whether the length of the range and the configuration allow both methods.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_unspecified(body)
 }

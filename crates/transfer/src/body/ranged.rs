@@ -1,4 +1,4 @@
-//! Bodies that are no files but can be read from any offset: stored bodies whose chunks are verified while they are
+//! Bodies other than files that can be read from any offset: stored bodies whose chunks are verified while they are
 //! read, bodies that are still being fetched, bodies with holes.
 //!
 //! Main types: [`Ranged`], the source, and [`RangedBody`], the pieces to send.
@@ -25,7 +25,7 @@ pub trait Ranged {
     }
 }
 
-/// Pieces of such a body, in order.
+/// A body whose pieces are read from a [`Ranged`].
 pub struct RangedBody {
     source: Box<dyn Ranged>,
     /// The pieces to send, in order.
@@ -125,7 +125,7 @@ impl BodySource for Copies {
     }
 }
 
-/// A range of a stream that can only be read from its start: the bytes before the range are dropped.
+/// A range of a stream. A stream can only be read from its start, so the bytes before the range are dropped.
 pub struct Subrange {
     source: Box<dyn BodySource>,
     skip: u64,

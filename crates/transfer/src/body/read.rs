@@ -32,7 +32,7 @@ pub async fn send(
         push(outlet, &chunk, buf);
         return if last { outlet.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
     }
-    // Boxed: only connections that stream pay for the state, not those that wait or send small files.
+    // Boxed, so that only bodies of several chunks need memory for this state, not every connection.
     Box::pin(stream(outlet, body, via, chunks, chunk, buf)).await
 }
 
@@ -52,7 +52,7 @@ async fn stream(
             return Ok(outlet.flush(false).await?);
         }
         if buffer_turns::are_on() {
-            // No bytes may be held back while it waits for a buffer, and the kernel should not wait for further bytes.
+            // Neither this server nor the kernel may hold bytes back while the body waits for a buffer.
             outlet.flush(false).await?;
             let Some(next) = next(outlet, &mut chunks, true).await? else { return Ok(()) };
             buf = read_chunk(body, via, &next).await?;
@@ -238,8 +238,8 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// Returns a small resident file with the header section of its response, which is taken only if it is a separate
-/// segment.
+/// Returns the header section and the content of a small resident file. The header section is moved out of `head` if it
+/// is a separate segment; otherwise it is copied.
 pub fn try_read(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > TRY_READ_MAX {
@@ -278,7 +278,7 @@ pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Opt
 }
 
 /// Maximum number of bytes of a file that are read in one call and sent with the header section. The copy takes some
-/// microseconds, and the largest buffer class that every thread has many of can hold them.
+/// microseconds. Both fit into a buffer of 64 KiB, the largest class of which every thread has many buffers.
 pub const TRY_READ_MAX: u64 = 60 << 10;
 
 /// Continues after the first `have` bytes. The engine reads to the start of a buffer, so the remaining bytes use a

@@ -15,8 +15,8 @@ use std::task::{Poll, Waker};
 use io::op::DeviceId;
 
 /// Divisor of a thread's buffer limit that gives the quota limit per disk. The buffer limit is a quarter of the memory
-/// limit, so the quota limit is a sixteenth of that. Without a memory limit it is 64 MiB, more than any disk needs to
-/// be busy.
+/// limit, so the quota limit is a sixteenth of the memory limit. Without a memory limit it is 64 MiB, more than any disk
+/// needs to be busy.
 const LIMIT_DIVISOR: u64 = 4;
 
 thread_local! {
@@ -61,7 +61,7 @@ pub(super) async fn acquire(device: DeviceId, into: Into, bytes: u64) -> ReadQuo
     let waiter = Rc::new(Waiter { bytes, is_granted: Cell::new(false), waker: RefCell::default() });
     with_queue(key, |queue| queue.waiting.push_back(Rc::clone(&waiter)));
     serve(key);
-    // If dropped while it waits, it leaves the queue.
+    // If the caller drops this future while it waits, the drop of `quota` removes the waiter from the queue.
     let quota = ReadQuota { key, waiter };
     poll_fn(|context| {
         if quota.waiter.is_granted.get() {

@@ -1,4 +1,4 @@
-//! Sending of bodies to clients: settings of `http_core`, with nginx's defaults.
+//! Settings of the HTTP core for sending bodies to clients, with their defaults.
 
 use std::time::Duration;
 
@@ -43,9 +43,9 @@ pub struct Sending {
     pub tcp_nodelay: bool,
     /// `send_timeout`: maximum time between two successful sends, not for the complete response.
     pub send_timeout: Duration,
-    /// `postpone_output`: bytes that are collected before a send, while a page waits for a subrequest.
+    /// `postpone_output`: number of bytes that are collected before a send, while a page waits for a subrequest.
     pub postpone_output: usize,
-    /// `send_lowat`, accepted as nginx does on Linux.
+    /// `send_lowat`, which has no effect on Linux.
     pub send_lowat: u64,
 }
 
@@ -68,7 +68,7 @@ impl Default for Sending {
     }
 }
 
-/// The settings of its location that a file body stores.
+/// The settings of a location that the body from a file needs.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRules {
     /// `aio`

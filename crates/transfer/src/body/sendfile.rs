@@ -4,12 +4,13 @@
 //!
 //! ```text
 //!   resident? --yes--------------------------------------------------------------> sendfile
-//!      `-no--> a range --> start a read  --> engine reads the last byte --> resident? --yes--^
-//!                                                                              `-no--> read, send
+//!      `-no--> long? --yes--> start a read --> engine reads the last byte --> resident? --yes--^
+//!                `-no--> read, send                                              `-no--> read, send
 //! ```
 //!
 //! Quotas limit the pages in flight, so that they stay resident until they are sent ([`read_quota`]). Bytes are read
-//! into a buffer only if the pages do not stay resident, or the file system cannot start reads without waiting.
+//! into a buffer if the range is short, if its pages do not stay resident, or if the file system cannot start reads
+//! without waiting.
 
 use std::ops::Range;
 
@@ -67,7 +68,7 @@ pub(super) async fn send_resident(
                 resident += len;
                 body.file.note_resident(position..resident);
             } else {
-                // Boxed: a resident file does not pay for the state of this future.
+                // Boxed, so that the future of a resident file needs no memory for this state.
                 match Box::pin(page_in(outlet, body, otherwise, position, len, is_long)).await? {
                     PageIn::Resident(len) => {
                         (resident, since) = (position + len, rt::now());
@@ -97,20 +98,20 @@ pub(super) async fn send_resident(
     Ok(())
 }
 
-/// Number of bytes of a very long file that are loaded and sent per step: as in nginx (`sendfile_max_chunk`), with half
-/// as many residency probes.
+/// Number of bytes of a very long file that are loaded and sent per step: nginx's default of `sendfile_max_chunk`, which
+/// needs half as many residency probes as [`CHUNK_MAX`].
 const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
 
 /// Starts readahead, so that the disk works while earlier bytes are sent. sendfile(2) itself continues readahead only
-/// at a page that is marked for it. Used only for few files at a time, because it takes no quota.
+/// at a page that is marked for it. This acquires no quota, so it is used only for very long files, which are few.
 fn read_ahead(body: &FileBody, next: Range<u64>) {
     if !next.is_empty() && body.calls_directly() && !buffer_turns::are_on() {
         page_cache::begin_reading(body.file.fd(), next.start, next.end - next.start);
     }
 }
 
-/// Probes the residency of bytes. If this requires a probe of pages, reading starts with the first probe, unless bodies
-/// take turns.
+/// Probes the residency of bytes. If the probe reads a page that is missing, the kernel also starts to read the other
+/// bytes, unless bodies take turns.
 fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     let is_local = body.calls_directly();
     let ahead = if is_local && !buffer_turns::are_on() { len } else { 1 };
@@ -152,8 +153,8 @@ async fn page_in(
     Ok(PageIn::Read(read::read_chunk(body, via, &chunk).await?))
 }
 
-/// Starts reads of the missing pages and waits for them. Returns how many bytes are resident: all, or those before the
-/// first hole.
+/// Starts reads of the missing pages and waits for them. Returns the number of resident bytes: all bytes, or the bytes
+/// before the first hole.
 async fn page_in_missing(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {

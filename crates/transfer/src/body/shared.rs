@@ -76,7 +76,7 @@ impl Shared {
                 Err(errno) => return Err(SendError::Closed(errno).into()),
             }
         }
-        // After this only the mapping holds the file, and its pages are freed immediately.
+        // Now only the mapping owns the descriptor, so that the drop of the mapping releases the pages immediately.
         self.file.leave();
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Decides which short files are read with O_DIRECT if the configuration does not: as for long files, those that do not
-//! stay resident ([`page_cache_bypass`]).
+//! Decides which short files are read with O_DIRECT if the configuration does not specify it: files that do not stay
+//! resident, as for long files ([`page_cache_bypass`]).
 //!
-//! A read attempt of resident bytes (`RWF_NOWAIT`) starts a read of missing bytes. So if it is likely to fail, or a
-//! file may bypass the page cache, cachestat(2) is called first, which reads nothing. It may be forbidden, as for a
-//! worker that cannot write the files (Linux 6.14). Then all short files use the page cache: residency is unknown, and
-//! direct reads would read resident files from the disk.
+//! A read attempt of resident bytes (`RWF_NOWAIT`) starts a read of missing bytes. So if the attempt is likely to fail,
+//! or a file may bypass the page cache, cachestat(2) is called first, which reads nothing. The kernel may forbid
+//! cachestat(2), as to a worker that cannot write the files (Linux 6.14). Then all short files use the page cache:
+//! residency is unknown, and direct reads would read resident files from the disk.
 
 use std::ops::Range;
 
@@ -54,8 +54,8 @@ pub(super) fn turn(body: &mut FileBody) {
     }
 }
 
-/// Whether the settings leave the choice open. Only for ranges from the start of a file, because other ranges are
-/// mostly requested together with the bytes before them.
+/// Whether the settings allow both methods. Only for ranges from the start of a file, because other ranges are mostly
+/// requested together with the bytes before them.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     range.start == 0
         && (1..=read::TRY_READ_MAX).contains(&range.end)

@@ -1,7 +1,7 @@
 //! Bodies that arrive while they are sent: from an upstream, or while another request fetches them.
 //!
-//! Main type: [`BodySource`], the source behind `exchange::response::Body::Source`. `upstream` makes them,
-//! `exchange::streaming` sends them.
+//! Main type: [`BodySource`], the content of `exchange::response::Body::Source`. `exchange::streaming` sends such
+//! bodies.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,11 +12,11 @@ use crate::body::BodyError;
 
 /// A body that is read piece by piece. It holds a bounded number of bytes, whatever the client's speed.
 pub trait BodySource {
-    /// Returns the next piece, which is not empty, or `None` at the complete end. After that, and after an error, it
+    /// Returns the next piece, which is not empty, or `None` at the end of a complete body. After `None` or an error it
     /// must not be polled again.
     ///
     /// # Errors
-    /// The body is incomplete: the sent part must not look complete.
+    /// The body is incomplete: the response must not end as if it were complete.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>>;
 
     /// Returns the trailer fields, after the end of the body.
@@ -24,8 +24,7 @@ pub trait BodySource {
         Vec::new()
     }
 
-    /// Whether the header section and each piece are to be sent immediately. The body is read no faster than it is
-    /// sent, so there is nothing to gather.
+    /// Whether the header section and each piece must be sent immediately, without gathering several pieces.
     fn is_unbuffered(&self) -> bool {
         false
     }
@@ -44,7 +43,7 @@ pub trait BodySource {
     /// Sets how many bytes the client accepts now. A body that is read on demand is read in pieces of about this size.
     fn set_client_space(&mut self, _bytes: u64) {}
 
-    /// Returns the bytes per send after which no further piece is requested.
+    /// Returns the number of gathered bytes at which they are sent before a further piece is requested.
     fn send_bytes(&self) -> usize {
         SEND_BYTES
     }
@@ -77,6 +76,6 @@ pub async fn next(stream: &mut dyn BodySource, wait: bool) -> Result<Next, BodyE
     .await
 }
 
-/// Bytes per send after which no further piece is requested: about as many as a socket accepts per call, which bounds
-/// the thread's time for one connection.
+/// Default of [`BodySource::send_bytes`]: about as many bytes as a socket accepts per call, which limits the thread's
+/// time for one connection.
 pub const SEND_BYTES: usize = 256 << 10;

@@ -40,8 +40,8 @@ impl Settings {
         }
     }
 
-    /// Returns the length of a body that is compressed in well under a millisecond, including the work at its end.
-    /// `None` if no call takes longer for a body of any length.
+    /// Returns the maximum length of a body that is compressed in well under a millisecond, including the work at its
+    /// end. `None` if every call for a slice is that short, for a body of any length.
     pub(super) fn inline_max(self) -> Option<u64> {
         match self.quality {
             0..=3 => None,
@@ -113,7 +113,7 @@ impl Encoder {
         let is_last = operation == BrotliEncoderOperation::BROTLI_OPERATION_FINISH;
         let (mut left, mut taken) = (input.len(), 0);
         loop {
-            // Without an output buffer the encoder keeps its output, which is borrowed below.
+            // Without an output buffer the encoder retains its output, which is borrowed below.
             let (mut no_room, mut nothing, mut total) = (0, 0, None);
             let went_well = self.0.compress_stream(
                 operation,
@@ -130,7 +130,7 @@ impl Encoder {
                 return Err(CodingError("BrotliEncoderCompressStream() failed".into()));
             }
             while self.0.has_more_output() {
-                // With a size of 0 it lends all its output; the returned slice extends beyond that.
+                // With a length of 0 the encoder lends all its output and sets the length. The slice is longer.
                 let mut len = 0;
                 let lent = self.0.take_output(&mut len);
                 out.extend_from_slice(&lent[..len]);

@@ -1,4 +1,4 @@
-//! The gzip coding (RFC 1952), both ways.
+//! The gzip coding (RFC 1952): compression and decompression.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
@@ -14,14 +14,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the library's level. Its level 1 compresses less than zlib's level 1, for links faster than a processor;
-    /// its level 2 does not.
+    /// Returns the level for the library. Level 1 of the library compresses less than level 1 of zlib, so its level 2 is
+    /// used instead.
     fn level(self) -> Compression {
         Compression::new(u32::from(self.level.max(2)))
     }
 
-    /// Returns the maximum bytes of a first call, meant to take less than half a millisecond; a slow machine makes
-    /// slices smaller.
+    /// Returns the maximum number of input bytes of the first call, which should take less than half a millisecond.
+    /// Later slices are smaller if the machine is slow.
     pub(super) fn slice_max(self) -> usize {
         match self.level {
             0..=3 => 32 << 10,

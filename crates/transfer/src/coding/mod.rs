@@ -53,8 +53,8 @@ impl Settings {
         }
     }
 
-    /// Whether another thread is to compress a body of this length, if known, because no slice would keep a call below
-    /// a millisecond.
+    /// Whether another thread must compress a body of this length (`None`: unknown), because even with slices a call may
+    /// take more than a millisecond.
     pub fn is_long_work(&self, size: Option<u64>) -> bool {
         let inline_max = match self {
             // The work of gzip is proportional to its input.
@@ -91,7 +91,8 @@ impl State {
         })
     }
 
-    /// Starts the next body, with the memory of `kept` if it was used with these settings.
+    /// Starts the next body, with the memory of `kept` if it has the same coding. An encoder of gzip also retains its
+    /// settings, which must be equal.
     pub fn begin(kept: Option<State>, settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
         match (kept, settings) {
             (Some(State::Gzip(mut encoder)), Settings::Gzip(_)) => {

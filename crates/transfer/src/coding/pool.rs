@@ -16,11 +16,11 @@ struct IdleState {
     memory: usize,
 }
 
-/// Maximum bytes of all idle encoders of a thread. About fifty gzip encoders fit. Encoders of the highest levels exceed
-/// it and are not retained.
+/// Maximum number of bytes of all idle encoders of a thread: about fifty encoders of gzip.
 const MEMORY_MAX: usize = 16 << 20;
 
-/// Maximum bytes of one idle encoder: brotli up to level 7 and zstd up to level 8.
+/// Maximum number of bytes of one idle encoder: brotli up to level 7 and zstd up to level 8. Encoders of higher levels
+/// are not retained.
 const STATE_MAX: usize = 12 << 20;
 
 impl Pool {
@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Drops all encoders; returns their bytes.
+    /// Drops all encoders; returns the number of bytes of their memory.
     pub fn clear(&self) -> usize {
         self.0.take().iter().map(|idle| idle.memory).sum()
     }

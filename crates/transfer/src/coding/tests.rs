@@ -1,4 +1,4 @@
-//! Round trips through all codings, and measurement of their calls.
+//! Round trips through all codings, and a measurement of the duration of calls.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -264,15 +264,15 @@ fn a_pool_retains_states_up_to_its_limit() {
         pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
     }
     let held = pool.clear();
-    assert!((8 << 20..=16 << 20).contains(&held), "{held} bytes are kept");
+    assert!((8 << 20..=16 << 20).contains(&held), "{held} bytes are retained");
     let mut large = State::new(&zstd(19), None).expect("it starts");
     compressed(&mut large, b"text", 4);
     pool.put(zstd(19), large);
-    assert_eq!(pool.clear(), 0, "what is too large goes");
+    assert_eq!(pool.clear(), 0, "large encoders are not retained");
 }
 
 /// Prints the cost of calls on a worker thread, and of bodies that it compresses in one call. Run it in release:
-/// `cargo test --release -p server --lib coding::tests::cost_per_call -- --ignored --nocapture`.
+/// `cargo test --release -p transfer --lib coding::tests::cost_per_call -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table for a person"]
 fn cost_per_call() {
@@ -295,7 +295,7 @@ fn cost_per_call() {
         calls.push(cpu_time() - began);
         report(&settings, settings.slice_max(), body.len(), calls);
     }
-    println!("bodies that are compressed at once");
+    println!("bodies that are compressed in one call");
     for settings in (4..=11).map(brotli).chain((3..=22).map(zstd)) {
         let most =
             (1..=256).rev().map(|half_kib| half_kib * 512).find(|&len| !settings.is_long_work(Some(len)));

@@ -35,9 +35,9 @@ const WINDOW_LOG_MAX: u32 = 23;
 const LEVEL_IN_WINDOW_MAX: i32 = 19;
 
 impl Settings {
-    /// Returns the length of a body that is compressed in well under a millisecond, including its end and the set-up of
-    /// its tables. `None` if no call takes longer for a body of any length. The work is done at the end of a block,
-    /// which is 128 KiB.
+    /// Returns the maximum length of a body that is compressed in well under a millisecond, including its end and the
+    /// set-up of its tables. `None` if every call for a slice is that short, for a body of any length. The work is done
+    /// at the end of a block, which is 128 KiB.
     pub(super) fn inline_max(&self) -> Option<u64> {
         match (self.level, &self.dictionary) {
             // Loading a dictionary costs more than most bodies.

@@ -2,8 +2,8 @@
 //!
 //! An entry contains an open file with its size and times, or a directory, or an error. It is valid for
 //! `open_file_cache_valid`. After that its path is checked with stat(2), and the file stays open if it is still the
-//! same. Entries without requests are removed after `inactive`, and the least recently used entry if the cache has
-//! `max` entries. Responses share the file; the last one closes it through the engine.
+//! same. An entry without requests is removed after `inactive`; the least recently used entry is removed if the cache has
+//! `max` entries. Responses share the file; the last response closes it through the engine.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,7 +27,8 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheId(pub u16);
 
-/// The caches of one thread for one configuration; their files are closed when the last request with it ends.
+/// The caches of one thread for one configuration. The files are closed when the last request with this configuration
+/// ends.
 #[derive(Debug)]
 pub struct Caches {
     configured: Box<[RefCell<Cache>]>,
@@ -35,13 +36,14 @@ pub struct Caches {
     pub held: Held,
 }
 
-/// Recently requested files. Each use first checks the path with stat(2), so that the result is the same as that of an
-/// open, which it saves. A held file keeps the dentries of its path in memory, so that the check does not wait for the
-/// disk. It must not delay the deletion of a file or an unmount for long.
+/// Recently requested files, held open. Each use first checks the path with stat(2), which saves the open and leads to the
+/// same file. A held file pins the dentries of its path in memory, so that the check does not wait for the disk. Files are
+/// held only briefly, because an open file delays the release of its disk space and an unmount.
 #[derive(Debug)]
 pub struct Held(RefCell<Cache>);
 
-/// Few descriptors compared to those of connections, and a time too brief to disturb a deletion or an unmount.
+/// Limits of held files: few descriptors compared to those of connections, and a time too brief to disturb a deletion or
+/// an unmount.
 pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 
 /// The terms of held files, which are checked before each use.
@@ -398,6 +400,6 @@ mod tests {
         assert_eq!(["none", "broken"].map(|path| cache.is_known(path)), [true, false]);
         let terms = Terms { errors: false, ..TERMS };
         cache.0.store(b"none", Rules::default(), terms, &failure(Errno::NOENT), cache.1);
-        assert!(!cache.is_known("none"), "what is not there any more is forgotten");
+        assert!(!cache.is_known("none"), "the entry is removed although the new result is not stored");
     }
 }

@@ -1,5 +1,5 @@
 //! Open files: their attributes, attributes of a root ([`root`]), and the cache of open files ([`cache`]).
-//! `exchange::files` opens them by the rules of a request.
+//! `exchange::files` opens files by the rules of a request.
 
 pub mod cache;
 pub mod root;
@@ -120,12 +120,12 @@ pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_buffered(OFlags::NONBLOCK)
 }
 
-/// Whether a mode is that of a directory.
+/// Whether the attributes are those of a directory.
 pub fn is_dir(stat: &Stat) -> bool {
     Kind::of(stat) == Kind::Directory
 }
 
-/// Whether a mode is that of a regular file.
+/// Whether the attributes are those of a regular file.
 pub fn is_file(stat: &Stat) -> bool {
     Kind::of(stat) == Kind::File
 }

@@ -1,4 +1,5 @@
-//! Facts about the root of a location: determined when the configuration takes effect, and learned while it serves.
+//! Facts about the root of a location. Some are determined when the configuration takes effect, others from the results of
+//! requests.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +24,7 @@ pub struct RootFacts {
     /// depend on the request.
     pub local: bool,
     /// Whether direct system calls may bypass the engine: the file system is local, `try_cached` is on, and no faults
-    /// are injected, which such calls would not meet.
+    /// are injected, because the fault engine does not affect such calls.
     direct_calls: bool,
     /// Whether recent paths were in the kernel's dentry cache.
     names: TryPredictor,
@@ -31,8 +32,8 @@ pub struct RootFacts {
     data: TryPredictor,
     /// Whether recent files could be opened with `O_DIRECT`.
     direct: TryPredictor,
-    /// The root itself, held open if nothing outside of it may be reached. If the root is a symbolic link that is changed, this
-    /// stays the old directory until a reload.
+    /// The open root directory, if requests must not leave it (`root_beneath`). If the root is a symbolic link that is changed,
+    /// this remains the old directory until a reload.
     beneath: Option<OwnedFd>,
 }
 
@@ -43,7 +44,7 @@ pub struct Roots {
     real: RefCell<HashMap<Box<[u8]>, RealPath>>,
 }
 
-/// A root without symbolic links (`$realpath_root`); nothing if it could not be resolved.
+/// A root without symbolic links (`$realpath_root`). The path is `None` if it could not be resolved.
 #[derive(Debug)]
 struct RealPath {
     resolved: Instant,
@@ -93,7 +94,7 @@ impl Roots {
 /// Returns a path without symbolic links.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a variable cannot wait; once a second, and usually in the dentry cache"
+    reason = "the value of a variable is needed immediately; at most once a second per root, usually from the dentry cache"
 )]
 fn resolve(path: &[u8]) -> Result<Vec<u8>, Errno> {
     let real = std::fs::canonicalize(OsStr::from_bytes(path));
@@ -103,7 +104,7 @@ fn resolve(path: &[u8]) -> Result<Vec<u8>, Errno> {
 
 impl RootFacts {
     /// Determines the facts of a root. Blocks on the disk: for start and reload only.
-    #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
+    #[expect(clippy::disallowed_methods, reason = "called while a configuration is loaded, not by requests")]
     pub fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
         let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
         let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
@@ -126,19 +127,19 @@ impl RootFacts {
         self.direct_calls && self.names.should_try()
     }
 
-    /// Whether files for direct reads are opened with O_DIRECT right away, which saves a system call each. This fails
-    /// for directories, and for file systems without O_DIRECT.
+    /// Whether files for direct reads are opened with O_DIRECT, which saves a system call per file. Such an open fails for
+    /// directories, and on file systems without O_DIRECT.
     pub fn may_open_directly(&self) -> bool {
         self.direct.should_try()
     }
 
-    /// Records whether such an open succeeded.
+    /// Records whether an open with O_DIRECT succeeded.
     pub fn note_opened_directly(&self, opened: bool) {
         self.direct.note(opened);
     }
 
-    /// Opens a file if the kernel has its complete path cached, which [`RootFacts::may_try`] predicts; `None` leaves it
-    /// to the engine. A successful call needs no submission, no completion and no wake-up of a task.
+    /// Opens a file if the kernel has its complete path cached, which [`RootFacts::may_try`] predicts; otherwise returns
+    /// `None`, and the engine must open it. A successful call needs no submission, no completion and no wake-up of a task.
     pub fn open_resident(
         &self,
         dir: Option<BorrowedFd<'_>>,
@@ -151,8 +152,8 @@ impl RootFacts {
         self.noted(rt::File::open_cached(dir, path, how))
     }
 
-    /// As [`RootFacts::open_resident`], but only calls stat(2). With io_uring that would always need a kernel worker,
-    /// with a hand-over to another thread and back.
+    /// As [`RootFacts::open_resident`], but only calls stat(2). io_uring would always pass stat(2) to a kernel worker
+    /// thread.
     pub fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
         if !self.may_try() {
             return None;
@@ -160,8 +161,8 @@ impl RootFacts {
         self.noted(rt::file::stat_cached(path))
     }
 
-    /// Whether direct system calls bypass the engine at all. If so, files may be held briefly, and a path that is
-    /// passed to the engine was just found, or predicted, not to be cached.
+    /// Whether direct system calls may bypass the engine. Then files may be held open briefly. A path that is still passed
+    /// to the engine is not in the kernel's caches, or is predicted not to be.
     pub fn calls_directly(&self) -> bool {
         self.direct_calls
     }
@@ -172,7 +173,7 @@ impl RootFacts {
         (!missed).then_some(answer)
     }
 
-    /// Returns the bytes of a read of resident bytes, if it is likely to succeed; otherwise nothing.
+    /// Calls `read`, which reads resident bytes, if it is likely to succeed. Returns `None` if it was not called or failed.
     pub fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         if !self.direct_calls || !self.data.should_try() {
             return None;
