@@ -51,13 +51,13 @@ const DIRECTIVES: &[Directive] = &[
             "_pass",
             Contexts::LOCATION.or(Contexts::LOCATION_IF),
             Args::Exactly(1),
-            "Passes requests on to this gRPC server or group of servers: `HOST:PORT`, `unix:PATH` or a name, behind `grpc://`, or \
-             `grpcs://` over TLS.",
+            "Passes requests on to this gRPC server or group of servers: `HOST:PORT`, `unix:PATH` or a name, after `grpc://`, or after \
+             `grpcs://` for TLS.",
         ),
         pass::set::<Grpc>,
     ),
     Directive::scope(
-        row("_set_header", Args::Exactly(2), "A field of requests, in the place of the client's.").many(),
+        row("_set_header", Args::Exactly(2), "A field of requests, instead of the client's field.").many(),
         |scope, cx| add_field(&mut scope.make_mut::<Passing<Grpc>>().protocol.0.set_fields, cx),
     ),
 ];

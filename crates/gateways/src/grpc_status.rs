@@ -53,7 +53,7 @@ const DIRECTIVES: &[Directive] = &[
             "grpc_error_status",
             LEVELS,
             Args::Flag,
-            "Errors of this server reach clients of gRPC as `grpc-status`, with status 200.",
+            "Clients of gRPC get errors of this server as `grpc-status`, with HTTP status 200.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().is_on),
@@ -64,7 +64,7 @@ const DIRECTIVES: &[Directive] = &[
             "grpc_deadline",
             LEVELS,
             Args::Flag,
-            "Ends a call of `grpc_pass` when the client's `grpc-timeout` is over, with `grpc-status` 4.",
+            "Ends a call of `grpc_pass` with `grpc-status` 4 when the client's `grpc-timeout` has passed.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().has_deadline),
@@ -91,7 +91,7 @@ pub(crate) fn deadline(request: &Request) -> Option<Instant> {
     request.started.checked_add(http::grpc::timeout(timeout)?)
 }
 
-/// Converts error responses of this server. Responses of upstreams have their own gRPC status.
+/// Converts error responses of this server. Responses of upstreams already have a gRPC status.
 fn filter(request: &mut Request, shows_errors: bool) {
     let status = request.response.status;
     let is_past_deadline = state::is_past_deadline(request);

@@ -63,7 +63,7 @@ const DIRECTIVES: &[Directive] = &[
         row(
             "_gzip_flag",
             Args::Exactly(1),
-            "Bits of a value's flags; one of them marks a value as compressed by gzip.",
+            "Bits of the flags of a value; a value with any of them is compressed by gzip.",
         )
         .default("0"),
         |scope, cx| cx.number(&mut scope.make_mut::<Passing<Memcached>>().protocol.gzip_flag),
@@ -112,7 +112,7 @@ impl Protocol for Memcached {
         Ok(Outgoing { is_idempotent: true, keepalive: true, ..outgoing })
     }
 
-    // A request with another method was not read to its end: its connection discards the body.
+    // Other methods get 405 before their body is read; the connection discards the body.
     fn admits(&self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head)
     }

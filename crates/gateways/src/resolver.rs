@@ -37,7 +37,7 @@ const DIRECTIVES: &[Directive] = &[
             "resolver",
             LEVELS,
             Args::AtLeast(1),
-            "Name servers for names out of variables and servers with `resolve`, with `valid=`, `ipv4=` and `ipv6=`.",
+            "Name servers for names from variables and for servers with `resolve`, with `valid=`, `ipv4=` and `ipv6=`.",
         ),
         set_resolver,
     ),

@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
         row(
             "_param",
             Args::Between(2, 3),
-            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+            "A parameter of requests; with `if_not_empty` it is omitted if its value is empty.",
         )
         .many(),
         |scope, cx| {

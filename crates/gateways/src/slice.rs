@@ -42,7 +42,7 @@ pub(crate) static MODULE: Module = Module {
             "slice",
             LEVELS,
             Args::Exactly(1),
-            "Bytes of a slice, for `$slice_range`; 0 is none.",
+            "Size of the slices, for `$slice_range`; 0 disables slices.",
         )
         .default("0"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().size),
@@ -71,7 +71,8 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Appends the range to `out`, and marks the request as one for a slice. Appends nothing if a response already exists, or in subrequests.
+/// Appends the range to `out`, and marks the request as a request for a slice. Appends nothing in subrequests, or if a response
+/// already exists.
 fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     let size = request.scope().of::<Conf>().size;
     if size == 0 {
@@ -82,7 +83,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
             let start = first_byte(request) / size * size;
-            // A slice that ends beyond the maximum offset is replaced by the first slice; the upstream's response to that shows the
+            // A slice that ends beyond the maximum offset is replaced by the first slice: the response to it has the complete
             // length.
             let start =
                 if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
@@ -194,7 +195,7 @@ fn filter(conf: &Conf, request: &mut Request) {
 struct Shared {
     /// The request from which requests for further slices are created.
     seed: RefCell<Box<Request>>,
-    /// Entity tag of the first slice, which the others must match. They may be of different ages.
+    /// Entity tag of the first slice, which further slices must match: cached slices may be of different versions.
     etag: Option<Vec<u8>>,
     size: u64,
     /// Length of the complete response in bytes.

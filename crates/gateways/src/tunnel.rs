@@ -46,7 +46,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "_pass",
         Contexts::SERVER.or(Contexts::LOCATION).or(Contexts::LOCATION_IF),
         Args::Between(0, 1),
-        "Takes CONNECT, and connects to this server or group of servers; without a value to the one that the request names.",
+        "Accepts CONNECT, and connects to this server or group of servers; without an argument to the target of the request.",
     ),
     |scope, cx| {
         let text = cx.statement.args.first().map_or(NAMED, |word| word.text.as_str());

@@ -14,23 +14,23 @@ pub(crate) static MODULE: Module =
 
 const VARIABLES: &[Variable] = &[
     variable("upstream_addr", state::addr, "Addresses of the servers that were tried."),
-    variable("upstream_bytes_received", state::bytes_received, "Bytes that came from them."),
-    variable("upstream_bytes_sent", state::bytes_sent, "Bytes that went to them."),
+    variable("upstream_bytes_received", state::bytes_received, "Bytes received from each server."),
+    variable("upstream_bytes_sent", state::bytes_sent, "Bytes sent to each server."),
     variable("upstream_cache_age", state::cache_age, "Seconds since the response was stored in the cache."),
-    variable("upstream_cache_etag", state::cache_etag, "Its entity tag in the cache."),
-    variable("upstream_cache_last_modified", state::cache_last_modified, "Its date in the cache."),
+    variable("upstream_cache_etag", state::cache_etag, "Entity tag of the cache entry."),
+    variable("upstream_cache_last_modified", state::cache_last_modified, "`Last-Modified` of that entry."),
     variable("upstream_cache_status", state::cache_status, "The cache's status: `HIT`, `MISS` and others."),
-    variable("upstream_connect_time", state::connect_time, "Seconds until they were connected."),
-    variable("upstream_header_time", state::header_time, "Seconds until their header sections."),
+    variable("upstream_connect_time", state::connect_time, "Seconds until each connection was established."),
+    variable("upstream_header_time", state::header_time, "Seconds until each header section was received."),
     variable(
         "upstream_last_server_name",
         state::last_server_name,
-        "The name of the last one that was chosen.",
+        "The name of the last server that was chosen.",
     ),
-    variable("upstream_queue_time", none, "Seconds that the request waited for one of them."),
-    variable("upstream_response_length", state::response_length, "Lengths of their responses."),
-    variable("upstream_response_time", state::response_time, "Seconds until the ends of their responses."),
-    variable("upstream_status", state::status, "Statuses of their responses."),
+    variable("upstream_queue_time", none, "Always empty: requests do not wait in a queue for a server."),
+    variable("upstream_response_length", state::response_length, "Lengths of the response bodies in bytes."),
+    variable("upstream_response_time", state::response_time, "Seconds until the end of each response."),
+    variable("upstream_status", state::status, "Statuses of the responses."),
 ];
 
 const PREFIXED: &[Prefixed] = &[
@@ -52,7 +52,7 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// Always empty: no request waits in a queue, since there is none.
+/// `$upstream_queue_time`: always empty, because no request waits in a queue for a server.
 fn none(_: &Request, _: &mut Vec<u8>) -> bool {
     false
 }

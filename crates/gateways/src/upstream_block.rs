@@ -39,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
             "upstream",
             Contexts::HTTP,
             Args::Exactly(1),
-            "A group of servers that requests are passed on to, under a name.",
+            "A named group of servers to which requests are passed on.",
         )
         .block(Contexts::UPSTREAM)
         .many(),
@@ -63,7 +63,7 @@ const DIRECTIVES: &[Directive] = &[
             "resolver",
             Contexts::UPSTREAM,
             Args::AtLeast(1),
-            "Name servers for servers with `resolve`, instead of those of `http`.",
+            "Name servers for servers with `resolve`, instead of the name servers of `http`.",
         ),
         |scope, cx| {
             let draft = scope.make_mut::<Draft>();
@@ -77,7 +77,7 @@ const DIRECTIVES: &[Directive] = &[
             "resolver_timeout",
             Contexts::UPSTREAM,
             Args::Exactly(1),
-            "How long a lookup of a server with `resolve` may take, in place of that of `http`.",
+            "How long a lookup of a server with `resolve` may take, instead of the value of `http`.",
         )
         .default("30s"),
         |scope, cx| {
@@ -121,7 +121,7 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
 
 /// Sets the method of a block.
 pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
-    // A session counts as a method, and the last one set applies: `sticky` must follow the method.
+    // As in nginx `sticky` counts as a method, and the last method applies: `sticky` must follow the balancing method.
     if draft.method.is_some() || draft.sticky.is_some() {
         cx.warn("load balancing method redefined");
     }

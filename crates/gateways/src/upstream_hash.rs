@@ -1,4 +1,4 @@
-//! `hash`: requests with the same text go to the same server of a group.
+//! `hash`: requests with the same text are sent to the same server of a group.
 
 use conf::{Args, Contexts, Error, Spec};
 
@@ -17,8 +17,8 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "hash",
         Contexts::UPSTREAM,
         Args::Between(1, 2),
-        "Requests with the same text, which has variables, go to the same server; `consistent`: mostly also when \
-         servers come and go.",
+        "Requests with the same text, which has variables, are sent to the same server; `consistent`: most of them also \
+         after servers were added or removed.",
     )
     .many(),
     hash,

@@ -1,4 +1,4 @@
-//! `ip_hash`: a client's requests go to the same server of a group.
+//! `ip_hash`: a client's requests are sent to the same server of a group.
 
 use conf::{Args, Contexts, Spec};
 
@@ -16,7 +16,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "ip_hash",
         Contexts::UPSTREAM,
         Args::None,
-        "Requests of the same network (three bytes of IPv4, all of IPv6) go to the same server.",
+        "Requests of the same network (three bytes of IPv4, all of IPv6) are sent to the same server.",
     )
     .many(),
     |scope, cx| {

@@ -19,15 +19,15 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "keepalive",
             Args::Between(1, 2),
-            "Idle connections to the group that each thread keeps, at most; 0 keeps none; `local`: each location keeps \
-             its own.",
+            "Maximum number of idle connections to the group per thread; 0 disables keep-alive; `local`: locations do not \
+             share connections.",
         )
         .default("32 local"),
         keepalive,
     ),
-    // Limited, so that memory that a server holds for a connection is freed eventually.
+    // A limit has the effect that a server eventually frees memory that it holds for a connection.
     Directive::scope(
-        spec("keepalive_requests", Args::Exactly(1), "Requests that a connection is used for.").default("1000"),
+        spec("keepalive_requests", Args::Exactly(1), "Maximum number of requests per connection.").default("1000"),
         |scope, cx| cx.number(&mut scope.make_mut::<Draft>().keepalive.requests),
     ),
     Directive::scope(
@@ -35,7 +35,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.milliseconds(&mut scope.make_mut::<Draft>().keepalive.time),
     ),
     Directive::scope(
-        spec("keepalive_timeout", Args::Exactly(1), "Time that a connection may be idle.").default("60s"),
+        spec("keepalive_timeout", Args::Exactly(1), "Maximum time that a connection may be idle.").default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.make_mut::<Draft>().keepalive.timeout),
     ),
 ];

@@ -16,7 +16,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "least_conn",
         Contexts::UPSTREAM,
         Args::None,
-        "The server with the fewest requests in flight, for its weight, is next.",
+        "Selects the server with the fewest requests in flight, relative to its weight.",
     )
     .many(),
     |scope, cx| {

@@ -17,8 +17,8 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "least_time",
         Contexts::UPSTREAM,
         Args::Between(1, 2),
-        "The server with the least mean time until the header section (`header`) or the end (`last_byte`) of its responses, and the \
-         fewest requests, is next; `inflight`: requests in flight count with their time.",
+        "Selects the server with the least mean time until the header section (`header`) or the end (`last_byte`) of its responses, \
+         and the fewest requests; `inflight`: the waiting times of requests in flight count too.",
     ),
     least_time,
 )];

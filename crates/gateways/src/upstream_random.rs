@@ -17,7 +17,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "random",
         Contexts::UPSTREAM,
         Args::Between(0, 2),
-        "Any server is next, by its weight; `two`: of two the one with fewer requests (`least_conn`).",
+        "Selects a server at random, by weight; `two`: of two random servers the one with fewer requests (`least_conn`).",
     )
     .many(),
     random,

@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "state",
         Contexts::UPSTREAM,
         Args::Exactly(1),
-        "A file that keeps the servers of the group as they were changed through `api`, instead of `server`.",
+        "A file with the servers of the group, instead of `server`; changes through `api` are written to it.",
     ),
     read,
 )];
@@ -61,7 +61,7 @@ fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) ->
         }
         let mut cx = cx.at(statement);
         if statement.name.text != "server" || statement.block.is_some() || statement.args.is_empty() {
-            return Err(cx.error("a file of \"state\" has \"server\" directives only"));
+            return Err(cx.error("a file of \"state\" may have only \"server\" directives"));
         }
         add_server(scope, &mut cx)?;
     }
@@ -89,7 +89,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
             thread,
             Level::Error,
             format_args!(
-                "the state of upstream \"{}\" was not written to \"{path}\" ({reason}): it lasts until the next reload",
+                "the state of upstream \"{}\" was not written to \"{path}\" ({reason}): changes last until the next reload",
                 group.name
             ),
         );
@@ -110,7 +110,7 @@ fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     // Not writable for other users: the umask of a worker is 0.
     let written = options.mode(0o644).open(temp).and_then(|mut file| {
         file.write_all(bytes)?;
-        // Otherwise a system crash could leave an empty file with this name.
+        // Without this call, a crash of the system could leave an empty file with the final name.
         file.sync_data()
     });
     let done = written.and_then(|()| std::fs::rename(temp, path));
@@ -164,7 +164,7 @@ mod tests {
                 "server 127.0.0.1:81;\nserver a weight=0;",
                 "invalid parameter \"weight=0\" in /prefix/a.state:2",
             ),
-            ("keepalive 5;", "a file of \"state\" has \"server\" directives only in /prefix/a.state:1"),
+            ("keepalive 5;", "a file of \"state\" may have only \"server\" directives in /prefix/a.state:1"),
             ("server", "unexpected end of file"),
         ] {
             let found = load_with(CONF, &[("/prefix/a.state", text)]).expect_err(text).to_string();

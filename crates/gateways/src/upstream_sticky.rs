@@ -32,7 +32,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "sticky",
         Contexts::UPSTREAM,
         Args::AtLeast(2),
-        "Clients come back to their server: `cookie NAME` with `expires=`, `domain=`, `path=`, `httponly`, `secure`, \
+        "Requests of a client are sent to the same server: `cookie NAME` with `expires=`, `domain=`, `path=`, `httponly`, `secure`, \
          `samesite=`; `route` with variables; `learn` with `create=`, `lookup=`, `zone=`, `timeout=`, `header`.",
     ),
     sticky,
@@ -74,7 +74,7 @@ fn unknown(cx: &Cx<'_>, parameter: &str) -> Error {
 
 fn variable(text: &str, cx: &mut Cx<'_>) -> Result<VarRef, Error> {
     let name = text.strip_prefix('$').ok_or_else(|| {
-        // nginx's message; only here it does not check for an empty name.
+        // nginx's message; unlike for other variables, nginx accepts an empty name here.
         cx.error(format_args!("invalid variable name \"{text}\""))
     })?;
     Ok(cx.http.registry.reference(name, cx.statement))

@@ -21,7 +21,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "zone",
         Contexts::UPSTREAM,
         Args::Between(1, 2),
-        "Name and size of the zone that keeps the state of the servers over a reload; threads share it in any case.",
+        "Name and size of the zone that preserves the state of the servers across reloads; threads share the state even without a zone.",
     )
     .many(),
     zone,

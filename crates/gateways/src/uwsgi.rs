@@ -55,8 +55,8 @@ const DIRECTIVES: &[Directive] = &[
             "_pass",
             Contexts::LOCATION.or(Contexts::LOCATION_IF),
             Args::Exactly(1),
-            "Passes requests on to this uwsgi server or group of servers: `HOST:PORT`, `unix:PATH` or a name, behind `suwsgi://` \
-             over TLS.",
+            "Passes requests on to this uwsgi server or group of servers: `HOST:PORT`, `unix:PATH` or a name, after `suwsgi://` \
+             for TLS.",
         ),
         pass::set::<Uwsgi>,
     ),
@@ -64,7 +64,7 @@ const DIRECTIVES: &[Directive] = &[
         row(
             "_param",
             Args::Between(2, 3),
-            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+            "A parameter of requests; with `if_not_empty` it is omitted if its value is empty.",
         )
         .many(),
         |scope, cx| {
@@ -88,7 +88,7 @@ const DIRECTIVES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        row("_string", Args::Exactly(1), "Bytes behind the parameters, for some modifiers."),
+        row("_string", Args::Exactly(1), "Bytes to send after the parameters, for some modifiers."),
         |scope, cx| {
             own(scope).string = Some(cx.template(cx.arg(0))?);
             Ok(())

@@ -28,7 +28,7 @@ mod tests {
         one(&format!(r"location ~ \.php$ {{ {dynamic} }}"), r"server a, ~ \.php$: scripts that do not exist");
         one(
             "location / { fastcgi_pass 127.0.0.1:9000; fastcgi_param SCRIPT_FILENAME /no/such/index.php; }",
-            "\"/no/such/index.php\", which is not there",
+            "\"/no/such/index.php\", which does not exist",
         );
         for good in [
             format!(r"location ~ \.php$ {{ try_files $fastcgi_script_name =404; {dynamic} }}"),

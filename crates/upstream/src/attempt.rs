@@ -48,9 +48,9 @@ pub(super) enum TryError {
     Failed,
     /// A timeout expired.
     TimedOut,
-    /// The response is not HTTP.
+    /// The response is invalid in the protocol of the upstream.
     InvalidHeader,
-    /// A local failure.
+    /// This server failed: no buffer was available, or the request body could not be read from its file.
     Local,
     /// The client's body could not be read; the client gets this status.
     Client(u16),
@@ -59,7 +59,7 @@ pub(super) enum TryError {
 /// Maximum number of interim responses before the final response; it stops an upstream that sends them endlessly.
 const INTERIM_MAX: u32 = 64;
 
-/// Sends the request and reads the header section of the response. `sent` is set once any byte of the request was sent.
+/// Sends the request and reads the header section of the response. `sent` is set before the first byte of the request is sent.
 pub(super) async fn run(
     request: &Request,
     settings: &Settings,
@@ -80,7 +80,7 @@ pub(super) async fn run(
     sent.set(true);
     let send_result: Cell<Option<Result<(), SendFailure>>> = Cell::default();
     let restart_timer = || {
-        // During the send its timeout applies, or that of the client whose body is awaited.
+        // Until the request is sent, the timer has the deadline of the send; while the client's body is awaited, it is off.
         if send_result.get().is_some() {
             timer.set(rt::now() + settings.read_timeout);
         }
@@ -139,9 +139,9 @@ enum HeadError {
     Closed,
     Receive(Errno),
     Cut(Cut),
-    /// With the text that nginx logs about it.
+    /// With the text that nginx appends to the message, such as the offending line.
     Invalid(ReplyError, Option<String>),
-    /// A 101 without an upgrade request, or too many interim responses.
+    /// A 101 without an upgrade request, too many interim responses, or a message that `fastcgi_catch_stderr` names.
     Unexpected(&'static str),
     Local(Errno),
     Client(BodyAborted),
@@ -221,7 +221,7 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
     }
 }
 
-/// Limits for the head of the response.
+/// Returns the limits for the head of the response.
 fn limits(settings: &Settings) -> Limits {
     let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
     Limits { head_max, fields_max: FIELDS_MAX_DEFAULT }
@@ -296,7 +296,7 @@ async fn read_head(
     }
 }
 
-/// Returns the response with the part of its body that was received behind the header section, of `head_len` bytes.
+/// Returns the response with the body bytes that follow the header section in `buf`. The header section has `head_len` bytes.
 fn with_body(
     heading: Rc<Heading>,
     mut buf: Buf,
@@ -309,7 +309,7 @@ fn with_body(
     TryResponse { heading, rest, is_full, decoder, keep_alive: true, sending: None }
 }
 
-/// Returns the offending line of a head, for the errors where nginx logs it.
+/// Returns the offending line of a head; `None` for errors whose message in nginx has no line.
 fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
     let shown = ["header", "line", "response", "\"Transfer-Encoding\""]
         .iter()
@@ -343,7 +343,7 @@ fn previous(head: &ReplyHead, buf: &[u8], line: &[u8]) -> Option<String> {
     Some(format!(", previous value: \"{name}: {value}\""))
 }
 
-/// Appends received bytes to those received before.
+/// Appends received bytes to the bytes `held` from previous receives. `None` if no buffer is available.
 fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
     let Some(mut held) = held else { return Some(received) };
     if held.capacity() - held.len() < received.len() {
@@ -361,7 +361,7 @@ pub(super) fn cut(buf: &mut Buf, count: usize) {
     buf.set_len(len);
 }
 
-/// Creates the heading from a complete head of these bytes.
+/// Creates the heading from a complete head, which was parsed from `bytes`.
 fn complete(
     request: &Request,
     outgoing: &Outgoing,
@@ -384,7 +384,7 @@ fn complete(
     Ok(Rc::new(Heading { raw, head, never_indexed: wire.take_never_indexed() }))
 }
 
-/// Creates the heading that the decoder generated.
+/// Creates the heading of a protocol without header sections (memcached): the decoder has generated the text.
 fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Heading> {
     if let Some(key) = decoder.missing_key() {
         let key = key.for_log();

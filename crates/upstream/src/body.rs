@@ -31,7 +31,7 @@ pub struct Live {
     /// The body bytes received with the header section.
     rest: Option<Buf>,
     record: Rc<Try>,
-    /// Counts the upstream as busy until this is dropped.
+    /// Counts a request in flight at the upstream server until this is dropped.
     chosen: Chosen,
     keep_alive: bool,
     /// Whether the last receive returned at least [`FAST_BYTES`]: more bytes are available or will arrive soon.
@@ -54,8 +54,8 @@ struct Rate {
     since: Instant,
 }
 
-/// Minimum number of remaining bytes from which a fast body is read into separate buffers. A slow body uses no separate buffer
-/// while it waits for the upstream. Fewer bytes fit into a large buffer of the engine.
+/// Minimum number of remaining bytes for which a fast body is read into buffers of the pool; if the length is unknown, of received
+/// bytes. Fewer bytes fit into a large buffer of the engine. A slow body occupies no buffer while it waits for the upstream.
 const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
 /// Maximum number of bytes received by consecutive direct calls of this thread: the size of one send, so that the bytes in the
@@ -86,7 +86,7 @@ impl Live {
     ) -> Live {
         let BodyStart { rest, is_full, calls_directly } = body_start;
         let (link, chosen) = (Some(link), Chosen::default());
-        // Body bytes received with the head count as a filled buffer.
+        // An upstream that sent body bytes together with the head counts as fast.
         let is_fast = rest.is_some();
         Live {
             link,
@@ -111,8 +111,8 @@ impl Live {
         self.sending = sending;
     }
 
-    /// Sends more of the request. If that fails, the response may still be complete, but the connection cannot be reused. On an
-    /// HTTP/2 stream the response may already have ended.
+    /// Sends more of the request. If sending fails, the response may still arrive completely, but the connection cannot be reused.
+    /// On an HTTP/2 stream, a request body that ends early is an error: the upstream waits for the remaining bytes.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(result) = sending.poll(context)
@@ -135,7 +135,7 @@ impl Live {
         }
     }
 
-    /// Counts the upstream as busy from here on.
+    /// Counts a request in flight at the upstream server from here on.
     pub(super) fn hold(&mut self, chosen: Chosen) {
         self.chosen = chosen;
     }
@@ -163,12 +163,12 @@ impl Live {
         (due > rt::now()).then_some(due)
     }
 
-    /// Returns the remaining bytes of the body, if known.
+    /// Returns the number of remaining bytes of the body, if known.
     pub(super) fn left(&self) -> Option<u64> {
         self.decoder.remaining()
     }
 
-    /// Whether the complete body was taken.
+    /// Whether the complete body was returned to the caller.
     pub(super) fn is_over(&self) -> bool {
         self.decoder.is_over() && self.rest.is_none()
     }
@@ -183,7 +183,7 @@ impl Live {
         self.rest = self.rest.take().map(fitting);
     }
 
-    /// Takes the received bytes if they are the complete remainder of the body.
+    /// Returns the received bytes if they are the complete remainder of the body; `Some(None)` if the body has no further bytes.
     pub(super) fn take_complete(&mut self) -> Option<Option<Buf>> {
         if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
             return None;
@@ -198,7 +198,7 @@ impl Live {
         }
     }
 
-    /// Returns the next bytes of the body, up to `size` if they must be waited for; `None` at the end.
+    /// Returns the next bytes of the body; `None` at the end. Receives of a fast body use buffers of `size` bytes.
     pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -253,7 +253,7 @@ impl Live {
         self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
-    /// Works like [`Live::next`], for a hand-written future, with buffers that the engine chooses.
+    /// Works like [`Live::next`], for callers that poll, with buffers that the engine chooses.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -312,7 +312,7 @@ impl Live {
         }
     }
 
-    /// Removes the framing, in place; `None` if the bytes contain nothing of the body.
+    /// Removes the framing, in place; `None` if the buffer contains no bytes of the body.
     fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
         let (mut kept, mut at) = (0..0, 0);
         let ended = loop {
@@ -349,7 +349,7 @@ impl Live {
         length.set(length.get() + buf.len() as u64);
     }
 
-    /// Ends the body: the connection is kept for reuse, unless excess bytes arrived.
+    /// Ends the body, and stores the connection as idle if it can be reused: not if excess bytes arrived.
     fn end(&mut self, excess: usize) {
         self.record.excess.set(excess > 0);
         self.record.end();
@@ -372,7 +372,7 @@ impl Live {
         self.link = None;
     }
 
-    /// Returns the connection, when it switches to another protocol, and the bytes already received.
+    /// Returns the parts for a switch to another protocol: the connection, the bytes already received, and the records of the try.
     pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
         (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
     }
@@ -388,7 +388,7 @@ impl Drop for Live {
 /// connection costs about as much as sending some hundred KiB.
 const UNSENT_MAX: u64 = 1 << 20;
 
-/// Copies the content to a smaller buffer if its buffer is much too large: a slow client would occupy it for long.
+/// Copies the content to a smaller buffer if its buffer is much too large: a slow client would occupy the large one for long.
 fn fitting(buf: Buf) -> Buf {
     if buf.len() > SMALL || buf.capacity() <= SMALL {
         return buf;
@@ -401,7 +401,7 @@ fn fitting(buf: Buf) -> Buf {
 /// Size of the smallest buffers in bytes.
 const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
-/// Sends the remainder of a request whose response has ended, then keeps the connection alive.
+/// Sends the remainder of a request whose response has ended, then stores the connection as idle.
 async fn finish(link: Box<Link>, mut sending: Sending) {
     let timer = link.timer.clone();
     if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
@@ -438,7 +438,7 @@ impl BodySource for Direct {
                 Poll::Ready(Ok(Some(Source::Buf(buf))))
             }
             Ok(None) => Poll::Ready(Ok(None)),
-            // The client receives the status in the trailers, after the messages sent so far.
+            // A gRPC client receives the status in the trailer section, after the messages sent so far.
             Err(Fault::DeadlinePassed) if self.trailers.is_some() && self.live.left().is_none() => {
                 let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
                 let trailers = trailers.map(|(name, value)| (name.into(), value.into()));
@@ -470,7 +470,7 @@ impl BodySource for Direct {
 
 /// A body for callers that store all of it: read as fast as it arrives, in large pieces.
 pub enum BulkBody {
-    /// The complete body was received; `None` once it was taken.
+    /// The complete body was received; `None` after it was returned to the caller.
     Complete(Option<SharedBytes>),
     /// The body must still be read.
     Live(Box<Live>),
@@ -495,7 +495,7 @@ impl BulkBody {
         }
     }
 
-    /// Whether the complete body was taken.
+    /// Whether the complete body was returned to the caller.
     pub fn is_over(&self) -> bool {
         match self {
             BulkBody::Complete(bytes) => bytes.is_none(),

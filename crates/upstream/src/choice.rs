@@ -112,7 +112,7 @@ impl Choice {
         }
     }
 
-    /// Selects the next upstream, or returns why none is available. Boxed, because it exists during the complete try.
+    /// Selects the next upstream, or returns the reason why none is available. Boxed, because it exists during the complete try.
     pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
         match self {
             Choice::Group { selection, .. } => {
@@ -147,7 +147,7 @@ impl Choice {
         }
     }
 
-    /// Notes that the header section of a response was received.
+    /// Records that the header section of a response was received.
     pub(super) fn header_received(&mut self, request: &Request, pick: Option<&mut Pick>) {
         if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
             selection.header_received(request, pick);
@@ -173,7 +173,7 @@ impl Chosen {
         Chosen(Some(Box::new(Busy { choice, pick, record })))
     }
 
-    /// Notes that the response has ended.
+    /// Reports the end of the response to the group.
     pub(super) fn response_ended(&mut self) {
         if let Some(chosen) = &mut self.0
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen

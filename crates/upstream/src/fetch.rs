@@ -174,7 +174,7 @@ impl TrySeries<'_> {
         }
     }
 
-    /// Whether another upstream may be tried for this reason. `was_sent` is whether any byte of the request was sent.
+    /// Whether another upstream may be tried for this reason. `was_sent` is whether sending of the request has begun.
     fn may_repeat(&self, reason: NextUpstream, was_sent: bool) -> bool {
         let Settings { next_upstream, next_upstream_timeout, .. } = self.settings;
         let waited = rt::now().saturating_duration_since(self.started);
@@ -204,7 +204,7 @@ enum BodyState {
 impl Done {
     fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
         let body = match self.body {
-            // The upstream no longer counts as busy.
+            // `chosen` is dropped: the request no longer counts at the upstream server.
             BodyState::All(None) => ReplyBody::None,
             BodyState::All(Some(source)) => ReplyBody::Bytes(source),
             BodyState::Part(mut live) => {
@@ -265,8 +265,8 @@ impl Aborted {
     }
 }
 
-/// Waits for a future, until the client closes its connection or the deadline passes. The future is pinned by the caller, because a
-/// future that is passed by value needs memory twice in each call.
+/// Waits for a future, until the client closes its connection or the deadline passes. The caller pins the future: a future that is
+/// passed by value would need memory twice.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
@@ -296,7 +296,7 @@ struct Attempt<'a> {
     settings: &'a Settings,
     outgoing: &'a Outgoing,
     record: &'a Rc<Try>,
-    /// Whether any byte was sent.
+    /// Whether sending of the request has begun.
     sent: &'a Cell<bool>,
 }
 
@@ -330,8 +330,8 @@ impl Attempt<'_> {
             && link.wire.cut() == Some(Cut::Unprocessed)
             && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_started())
         {
-            // The upstream reports that it did not process the request (RFC 9113 section 8.7). The request is still complete here
-            // and can be sent again.
+            // The upstream reports that it did not process the request (RFC 9113 section 8.7). This server still has the complete
+            // request and can send it again.
             sent.set(false);
         }
         let response =
@@ -341,7 +341,7 @@ impl Attempt<'_> {
         self.begin_body(request, link, response).await.map_err(|try_error| (try_error, false))
     }
 
-    /// Takes an idle connection, or a stream of an HTTP/2 connection.
+    /// Returns an idle connection, or a new stream on an HTTP/2 connection, if one is available.
     fn idle(&self, pool: &IdlePool, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
@@ -361,7 +361,7 @@ impl Attempt<'_> {
         response: TryResponse,
     ) -> Result<Done, TryError> {
         let TryResponse { heading, rest, is_full, decoder, keep_alive, sending } = response;
-        // Boxed once: it is large and moved often.
+        // Boxed once, because `Live` is large and moved often.
         let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
         let calls_directly = request.generation.config.events().calls_directly();
         let body_start = BodyStart { rest, is_full, calls_directly };
@@ -415,7 +415,7 @@ impl Attempt<'_> {
     ) -> Result<Box<Link>, TryError> {
         let Some(secure) = self.outgoing.secure.clone() else { return Ok(link) };
         timer.set(rt::now() + self.settings.connect_timeout);
-        // Boxed: most requests do not need it.
+        // Boxed, because most requests do not need this future.
         match timer.limit(Box::pin(link.secure(secure))).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {

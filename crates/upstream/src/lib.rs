@@ -241,7 +241,7 @@ pub enum Target {
     Address(PeerAddr),
 }
 
-/// The encoded request; created once and sent once per try.
+/// The encoded request, which is created once and sent in each try.
 pub struct Outgoing {
     /// The head in the upstream's protocol, and the framing of the body.
     pub encoded: Encoded,

@@ -1,5 +1,5 @@
-//! A connection to an upstream: opened, used for one exchange at a time, kept alive for the next. An HTTP/2 connection is shared:
-//! the link of each exchange is a stream of it.
+//! A connection to an upstream: opened, used for one exchange at a time, stored as idle for the next exchange. Exchanges share an
+//! HTTP/2 connection: the link of each exchange is one stream of it.
 //!
 //! Main types: [`Link`], and [`Pools`], which contains the idle connections of a thread. An idle link has an armed receive, so that
 //! a close or unexpected data is noticed without a call.
@@ -33,12 +33,12 @@ use exchange::thread::Thread;
 pub(super) struct Link {
     pub(super) wire: Wire,
     pub(super) timer: Timer,
-    /// Number of requests that were sent on it.
+    /// Number of requests that were sent on the connection.
     pub(super) requests: u64,
     opened: Instant,
     route: Rc<Route>,
     pool: Option<Rc<IdlePool>>,
-    /// Its share of `worker_connections`; `None` for a stream.
+    /// The connection's slot of `worker_connections`; `None` for an HTTP/2 stream.
     slot: Option<Counted>,
 }
 
@@ -62,7 +62,7 @@ impl Route {
 /// The pool that an idle connection returns to.
 pub(super) struct IdlePool {
     thread: Rc<Thread>,
-    /// Number of the configuration version that opened it; connections of other versions are not kept.
+    /// Number of the configuration version of the request; connections of other versions are not reused.
     generation: u64,
     key: Key,
     keepalive: Keepalive,
@@ -106,7 +106,7 @@ pub struct Pools {
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl IdlePool {
-    /// Returns the pool for connections to a group, if it keeps any.
+    /// Returns the pool for connections to a group; `None` if the group has no keep-alive connections.
     pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<IdlePool>> {
         let keepalive = group.keepalive?;
         let location = keepalive.local.then_some(request.location);
@@ -137,7 +137,7 @@ impl IdlePool {
         }
     }
 
-    /// Begins a stream of a connection to this address, like [`IdlePool::take`].
+    /// Works like [`IdlePool::take`] for HTTP/2: begins a stream on a connection to this address.
     pub(super) fn join(
         &self,
         address: &PeerAddr,
@@ -216,7 +216,7 @@ impl Link {
         }
         let mut socket = connected?;
         // A single receive, not multishot: no send follows the bytes of a response, so each turn would have to check whether an
-        // armed receive has missed the end (`io::uring::doubt`). A new receive checks the state of the socket first.
+        // armed receive has missed the end (`io::uring::end_check`). A new receive checks the state of the socket first.
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);
@@ -225,10 +225,10 @@ impl Link {
         Ok(Box::new(Link { wire, timer, requests: 0, opened, route, pool, slot: Some(slot) }))
     }
 
-    /// Keeps the connection for another exchange, if the settings permit it. The last exchange must have ended properly.
+    /// Stores the connection as idle for another exchange, if the settings permit it. The last exchange must have ended properly.
     pub(super) fn store_idle(mut self: Box<Self>) {
         let Some(pool) = self.pool.clone().filter(|pool| pool.accepts(&self)) else { return };
-        // The upstream has ended its TLS session with the response.
+        // The upstream has already ended its TLS session, so no request may follow.
         if self.wire.has_ended() {
             return;
         }
@@ -297,7 +297,8 @@ impl Pools {
         self.shared.take().iter().for_each(|one| one.connection.close());
     }
 
-    /// Closes the connection that has been idle longest, to free a connection slot; returns whether one existed.
+    /// Closes the idle connection that expires first, or else any idle HTTP/2 connection, to free a connection slot. Returns
+    /// whether a connection was closed.
     pub fn close_oldest(&self) -> bool {
         let mut pools = self.pools.borrow_mut();
         let used = pools.values_mut().filter(|idle| !idle.is_empty());
@@ -311,7 +312,7 @@ impl Pools {
         idle.map(|slot| shared.remove(slot).connection.close()).is_some()
     }
 
-    /// Returns the number of idle connections.
+    /// Returns the number of idle connections, without those of HTTP/2.
     pub fn count(&self) -> usize {
         self.pools.borrow().values().map(Vec::len).sum()
     }

@@ -32,7 +32,7 @@ pub struct Secure {
     pair: Option<(String, String)>,
 }
 
-/// Connections with the same settings and name are interchangeable.
+/// Connections with the same settings, name and certificate are interchangeable.
 impl PartialEq for Secure {
     fn eq(&self, other: &Secure) -> bool {
         Arc::ptr_eq(&self.settings, &other.settings) && self.name == other.name && self.pair == other.pair

@@ -106,7 +106,7 @@ impl Sending {
     pub(super) fn is_nearly_over(&self, most: u64) -> bool {
         match &self.unsent {
             Unsent::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
-            // At most one piece waits and one is being sent.
+            // At most one piece waits and one is being sent, so few bytes are unsent.
             Unsent::BulkBody(incoming) => incoming.is_complete(),
         }
     }
@@ -128,10 +128,10 @@ async fn send_all(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result
 }
 
 /// Appends a piece of the body with its framing, as far as there is space for its segments and for the end of the body. Removes the
-/// appended bytes from `piece`; returns whether these were all.
+/// appended bytes from `piece`; returns whether `piece` is empty now.
 fn frame(framing: BodyFraming, data: &mut Segments, piece: &mut Piece) -> bool {
     let has_space = data.parts().count() + piece.len() + FRAMING_SEGMENTS <= SEGMENTS_MAX;
-    // Bytes without framing need no division.
+    // Bytes without framing need not be divided into chunks or records.
     if has_space && matches!(framing, BodyFraming::Plain | BodyFraming::Frames) {
         piece.drain(..).for_each(|source| data.push(source));
         return true;

@@ -37,7 +37,7 @@ use transfer::received;
 /// State shared by the pump and the stream.
 struct Spool {
     pieces: VecDeque<Piece>,
-    /// Number of bytes of buffers in memory.
+    /// Total capacity in bytes of the buffers in memory.
     held: u64,
     /// The file and its device.
     file: Option<(rt::File, DeviceId)>,
@@ -77,8 +77,8 @@ struct Limits {
     thread: Rc<Thread>,
 }
 
-/// Time that the client has to take a piece before the first bytes are written to a file. A fast client often needs a moment, and a
-/// file would be a waste.
+/// Time that the client has to take a piece before the first bytes are written to a file: it spares fast clients, which are only
+/// briefly behind the upstream, the cost of a file.
 const SPOOL_AFTER: Duration = Duration::from_millis(20);
 
 /// Maximum size in bytes of a read from the file.

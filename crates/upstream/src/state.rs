@@ -38,7 +38,7 @@ pub struct Tries {
 pub struct Cached {
     /// `HIT`, `MISS` and others.
     pub status: &'static str,
-    /// Age in seconds since the response was generated or last validated.
+    /// Seconds since the response was stored or last revalidated.
     pub age_s: Option<u64>,
     /// Metadata with its entity tag and date.
     pub found: Option<Arc<Meta>>,
@@ -54,7 +54,7 @@ pub struct Try {
     /// Whether it is the first try of another location, after an internal redirect.
     begins: bool,
     started: Instant,
-    /// Status; 0 without a response or a substitute status.
+    /// Status of the response, or of the error response for a failed try (502, 504); 0 while neither is known.
     pub(super) status: Cell<u16>,
     pub(super) connect_time: Cell<Option<Duration>>,
     pub(super) header_time: Cell<Option<Duration>>,
@@ -64,7 +64,7 @@ pub struct Try {
     pub(super) response_length: Cell<u64>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
-    /// Messages that the server sent beside the body, for the log.
+    /// Messages that the server sent in addition to the body (FastCGI stderr), for the log.
     pub(super) messages: RefCell<Vec<u8>>,
     /// Error after a complete body, for the log.
     pub(super) note: Cell<Option<&'static str>>,
@@ -86,7 +86,7 @@ pub(super) const DEADLINE_PASSED: &str = "deadline of client (\"grpc-timeout\") 
 /// Reason why the body of a response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection ended before the body.
+    /// The connection ended before the end of the body.
     Closed,
     /// The connection broke.
     Receive(io::Errno),
@@ -143,7 +143,7 @@ impl Try {
         }
     }
 
-    /// Facts for the statistics of the server. For a try in progress, the time ends now.
+    /// Returns facts for the statistics of the server. For a try in progress, the time ends now.
     pub(super) fn facts(&self) -> Tried {
         Tried {
             status: self.status.get(),
@@ -361,8 +361,8 @@ pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// Returns the header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of the
-/// stored response if that is sent, regardless of the upstream's status.
+/// Returns the header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. If a stored response is sent,
+/// it is the header section of that response, even if an upstream responded to a revalidation. This is the behaviour of nginx.
 pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     let tries = request.extensions.get::<Tries>()?;
     let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");

@@ -27,7 +27,7 @@ pub struct Tunnel {
     /// The bytes received after the header section of the 101.
     rest: Option<Buf>,
     record: Rc<Try>,
-    /// Counts the upstream as busy until the end.
+    /// Counts a request in flight at the upstream server until the end.
     _chosen: Chosen,
     /// Maximum time without data in either direction; then the tunnel is closed.
     idle_max: Duration,
@@ -106,7 +106,7 @@ enum Side {
     To,
 }
 
-/// One end, shared by both directions: neither borrows it while it waits.
+/// One end, shared by both directions. A direction does not borrow the end while it waits.
 struct TunnelEnd<'a>(RefCell<&'a mut dyn Duplex>);
 
 impl<'a> TunnelEnd<'a> {

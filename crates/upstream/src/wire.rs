@@ -95,7 +95,7 @@ impl Wire {
         matches!(self, Wire::Tls(stream) if stream.has_ended())
     }
 
-    /// Whether no received bytes are pending.
+    /// Whether nothing is pending: neither received bytes, nor the end of the connection, nor an error.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
             Wire::Plain(socket) => socket.reader.is_quiet(),

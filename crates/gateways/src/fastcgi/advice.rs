@@ -51,13 +51,13 @@ fn pitfall(location: &Location, checks_files: fn(&Location) -> bool) -> Option<S
         // The FastCGI server may see other directories, such as those of a container.
         let is_missing = !Path::new(path).exists();
         return is_missing.then(|| {
-            format!("SCRIPT_FILENAME is \"{path}\", which is not there: php-fpm responds 404, unless it sees other folders")
+            format!("SCRIPT_FILENAME is \"{path}\", which does not exist: php-fpm responds 404, unless it sees other directories")
         });
     }
     let is_any_script = location.name.starts_with('~');
     (is_any_script && !checks_files(location)).then(|| {
         "scripts that do not exist are passed on too: php-fpm responds 404 \"File not found.\" and logs \"Primary script \
-         unknown\". \"try_files $fastcgi_script_name =404;\" in this location responds itself"
+         unknown\". \"try_files $fastcgi_script_name =404;\" in this location lets this server respond"
             .to_owned()
     })
 }

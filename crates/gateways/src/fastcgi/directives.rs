@@ -26,7 +26,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         row(
             "_param",
             Args::Between(2, 3),
-            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+            "A parameter of requests; with `if_not_empty` it is omitted if its value is empty.",
         )
         .many(),
         |scope, cx| {
@@ -49,8 +49,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         row(
             "_split_path_info",
             Args::Exactly(1),
-            "A pattern whose first group becomes `$fastcgi_script_name`, and its second one `$fastcgi_path_info`. \
-             The last one of a block counts.",
+            "A pattern whose first group becomes `$fastcgi_script_name`, and whose second group becomes \
+             `$fastcgi_path_info`. The last directive of a block counts.",
         )
         .many(),
         |scope, cx| {
@@ -67,7 +67,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         row(
             "_catch_stderr",
             Args::Exactly(1),
-            "Words in messages of an upstream that make its response an invalid one, if they come before its header section.",
+            "A text that makes a response invalid if the upstream sends it in a message (stderr) before the header section.",
         )
         .many(),
         |scope, cx| {
@@ -76,7 +76,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        row("_keep_conn", Args::Flag, "Whether upstreams are asked to keep connections; see `keepalive`.")
+        row("_keep_conn", Args::Flag, "Whether upstreams are requested to leave connections open; see `keepalive`.")
             .default("off"),
         |scope, cx| cx.flag(&mut fastcgi(scope).keep_conn),
     ),

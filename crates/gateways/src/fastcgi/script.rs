@@ -18,7 +18,7 @@ pub(super) const VARIABLES: &[Variable] = &[
             true
         },
         set: None,
-        help: "The script: the URI or the first group of `fastcgi_split_path_info`, with `fastcgi_index` behind a slash.",
+        help: "The script: the URI or the first group of `fastcgi_split_path_info`, with `fastcgi_index` appended to a final slash.",
     },
     Variable {
         name: "fastcgi_path_info",

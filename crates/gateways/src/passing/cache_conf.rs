@@ -3,7 +3,7 @@
 //! Lists follow nginx: the first use in a block replaces the inherited list, further uses append. Sets of keywords, methods and
 //! cases work the same way. A condition is true if one of its values is neither empty nor `0`.
 //!
-//! The values are stored in `upstream::caching::settings`; `caching` implements them.
+//! The values are stored in `upstream::caching::settings`; `upstream::caching` implements them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,9 @@ impl<F: Family> Rows<F> {
                 "_cache_path",
                 Contexts::HTTP,
                 Args::AtLeast(2),
-                "A cache: its directory, `keys_zone=NAME:SIZE`, and its limits. `verify=TIME` is how long a comparison of an entry with its checksums holds (default 1h; `off`: until the worker ends), and `scrub=TIME` the time in which all entries are read and compared in the background (default `off`).",
+                "A cache: its directory, `keys_zone=NAME:SIZE`, and its limits. `verify=TIME` is the time for which a verification of an \
+                 entry's checksums is valid (default 1h; `off`: until the worker exits). `scrub=TIME` is the interval in which all \
+                 entries are read and verified in the background (default `off`).",
             )
             .many(),
             cache_path::declare,
@@ -68,7 +70,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_methods",
                 Args::AtLeast(1),
-                "Methods whose responses are stored, beside GET and HEAD.",
+                "Methods whose responses are stored, in addition to GET and HEAD.",
             )
             .default("GET HEAD")
             .many(),
@@ -79,7 +81,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_bypass",
                 Args::AtLeast(1),
-                "Does not look into the cache where one of these is not empty and not `0`.",
+                "Requests bypass the cache if one of these values is neither empty nor `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.bypass, cx),
@@ -89,7 +91,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_no_cache",
                 Args::AtLeast(1),
-                "Does not store responses where one of these is not empty and not `0`.",
+                "Responses are not stored if one of these values is neither empty nor `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.no_store, cx),
@@ -112,12 +114,12 @@ impl<F: Family> Rows<F> {
                 .many(),
             |scope, cx| conf::<F>(scope).cache.use_stale.add(USE_STALE, cx),
         ),
-        // Without it the fetching request waits, even if `updating` serves the others immediately.
+        // When off, the request that fetches waits, even if `updating` serves other requests immediately.
         Directive::scope(
             row(
                 "_cache_background_update",
                 Args::Flag,
-                "Fetches a fresh response beside the request that gets a stale one.",
+                "Fetches a new response in the background of a request that gets a stale response.",
             )
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.background_update),
@@ -138,28 +140,28 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // The responses to these fetches are not stored: another request is about to store one.
+        // With `proxy_cache_lock on` the responses to these fetches are not stored: the fetch in flight may still store one.
         Directive::scope(
-            row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch without progress before they start another one.")
+            row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch without progress before they start another fetch.")
                 .default("5s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_timeout),
         ),
-        // A fetch that hangs must not block others for ever.
+        // A fetch that hangs must not block other requests for ever.
         Directive::scope(
             row(
                 "_cache_lock_age",
                 Args::Exactly(1),
-                "How long a fetch may bring nothing before another one starts.",
+                "How long a fetch may make no progress before another fetch starts.",
             )
             .default("5s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_age),
         ),
-        // Without it, a range near the end of a large file waits for all bytes before it.
+        // Without a limit, a request for a range near the end of a large file waits for all preceding bytes.
         Directive::scope(
             row(
                 "_cache_max_range_offset",
                 Args::Exactly(1),
-                "Ranges that start behind this byte are requested from the upstream and not stored.",
+                "Ranges that start beyond this offset are passed on to the upstream, and their responses are not stored.",
             ),
             |scope, cx| {
                 let mut most = 0;
@@ -172,13 +174,13 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_authorized",
                 Args::Flag,
-                "Stores responses to requests with `Authorization` like others.",
+                "Stores responses to requests with `Authorization` like other responses.",
             )
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.stores_authorized),
         ),
         Directive::scope(
-            own("_cache_finish", Args::Flag, "Fetches on for the cache when all clients have gone.")
+            own("_cache_finish", Args::Flag, "Completes a fetch for the cache after all its clients have disconnected.")
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.finishes_fills),
         ),
@@ -191,7 +193,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_tag_header",
                 Args::Exactly(1),
-                "The field of responses with tags that a purge can name.",
+                "The response field with the tags by which responses can be purged.",
             ),
             |scope, cx| {
                 conf::<F>(scope).cache.tag_header = field_name(cx)?;
@@ -200,7 +202,7 @@ impl<F: Family> Rows<F> {
         ),
         // Off, as in nginx: a client must not be able to make a shared cache useless.
         Directive::scope(
-            own("_cache_request_control", Args::Flag, "Heeds `Cache-Control` and `Pragma` of requests.")
+            own("_cache_request_control", Args::Flag, "Obeys `Cache-Control` and `Pragma` of requests.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.heeds_requests),
         ),
@@ -224,7 +226,7 @@ impl<F: Family> Rows<F> {
                 "_cache_purge",
                 LEVELS,
                 Args::AtLeast(1),
-                "Removes the requested entry where one of these is not empty and not `0`.",
+                "Removes the requested entry if one of these values is neither empty nor `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
@@ -234,7 +236,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_purge_soft",
                 Args::AtLeast(1),
-                "Purges by making stale, not by removing, where one of these is not empty and not `0`.",
+                "A purge makes entries stale, instead of removing them, if one of these values is neither empty nor `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge_soft, cx),
@@ -243,7 +245,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_purge_all",
                 Args::AtLeast(1),
-                "Removes everything from the cache where one of these is not empty and not `0`.",
+                "Removes all entries of the cache if one of these values is neither empty nor `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge_all, cx),
@@ -253,7 +255,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_purge_tag_header",
                 Args::Exactly(1),
-                "The field of purge requests whose tags are purged in the place of a key, or `off`.",
+                "The field of purge requests with tags to purge instead of a key, or `off`.",
             )
             .default("off"),
             |scope, cx| {
@@ -261,7 +263,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // RFC 9111 section 4.4; the default, off, is nginx's behaviour.
+        // RFC 9111 section 4.4; `off` is nginx's behaviour.
         Directive::scope(
             own(
                 "_cache_invalidate",
@@ -276,17 +278,18 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_heuristic",
                 Args::Between(1, 2),
-                "The share of the time since `Last-Modified` that a response without a lifetime is fresh, as `10%`, and the longest time; or `off`.",
+                "Lifetime of responses without a lifetime: a share of the time since `Last-Modified`, such as `10%`, and the maximum \
+                 lifetime; or `off`.",
             )
             .default("off"),
             |scope, cx| set_heuristic(conf::<F>(scope), cx),
         ),
-        // RFC 9111 section 5.2.2.10; the default, on, is nginx's behaviour.
+        // RFC 9111 section 5.2.2.10; `on` is nginx's behaviour.
         Directive::scope(
             own(
                 "_cache_s_maxage_stale",
                 Args::Flag,
-                "Follows `stale-while-revalidate` and `stale-if-error` also beside `s-maxage`, which forbids them.",
+                "Obeys `stale-while-revalidate` and `stale-if-error` also with `s-maxage`, which forbids stale use.",
             )
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.s_maxage_stale),
@@ -329,7 +332,7 @@ fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.error(format_args!("\"{prefix}_cache\" directive is incompatible with \"{prefix}_store\""))
         );
     }
-    // A block that caches does not store, whatever its enclosing blocks do.
+    // `proxy_cache` cancels a `proxy_store` of enclosing blocks.
     conf.forget_store();
     let template = cx.template(text)?;
     conf.cache.zone = match template.constant() {

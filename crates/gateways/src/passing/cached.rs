@@ -1,4 +1,5 @@
-//! Requests with a cache (`proxy_cache`): the cache, the key, and the cache's request to the upstream. `caching` does the rest.
+//! Requests with a cache (`proxy_cache`): the cache, the key, and the cache's request to the upstream. `upstream::caching` handles
+//! lookup and storage.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed
 fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     let conf = via.conf;
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
-    // Before the key is computed, which may contain `$proxy_host`.
+    // The destination is determined first, because the key may contain `$proxy_host`.
     let destination = pass::target(request, conf)?.1;
     let text = match &conf.cache.key {
         Some(template) => template.rendered(request),

@@ -84,7 +84,7 @@ impl Default for Conf {
     }
 }
 
-/// The sizes as configured; unset sizes follow from the largest buffer.
+/// The sizes as configured; [`Conf::finish_sizes`] determines unset sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     /// `proxy_busy_buffers_size`

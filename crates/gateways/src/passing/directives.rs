@@ -36,7 +36,7 @@ impl<F: Family> Rows<F> {
         ),
         // With `transparent` the address may be that of the client, which requires a route back to this machine.
         Directive::scope(
-            row("_bind", Args::Between(1, 2), "The address that connections go out from; `transparent`."),
+            row("_bind", Args::Between(1, 2), "Local address of connections; `transparent`: any address."),
             |scope, cx| set_bind(conf::<F>(scope), cx),
         ),
         // Detects upstreams that disappeared without closing an idle connection.
@@ -54,7 +54,7 @@ impl<F: Family> Rows<F> {
         ),
         // Each try may use a complete timeout, so without this limit a client may wait for a multiple of it.
         Directive::scope(
-            row("_next_upstream_tries", Args::Exactly(1), "Most upstreams that are tried; 0 is all.")
+            row("_next_upstream_tries", Args::Exactly(1), "Maximum number of tries; 0 is no limit.")
                 .default("0"),
             |scope, cx| {
                 let mut tries = 0;
@@ -65,13 +65,13 @@ impl<F: Family> Rows<F> {
         ),
         // The same limit as a time; it does not interrupt a try in flight.
         Directive::scope(
-            row("_next_upstream_timeout", Args::Exactly(1), "For how long others are tried; 0 is no limit.")
+            row("_next_upstream_timeout", Args::Exactly(1), "Time limit for further tries; 0 is no limit.")
                 .default("0"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.next_upstream_timeout),
         ),
         // A head that does not fit is an error of the upstream (502), not a reason to use more memory.
         Directive::scope(
-            row("_buffer_size", Args::Exactly(1), "Bytes for the header section of a response.")
+            row("_buffer_size", Args::Exactly(1), "Maximum size of the header section of a response.")
                 .default("4k"),
             |scope, cx| cx.size(&mut conf::<F>(scope).upstream.buffer_size),
         ),
@@ -87,7 +87,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Overrides `proxy_hide_header`, regardless of their order. `Server` and `Date` then replace those of this server.
+        // Overrides `proxy_hide_header`, regardless of the order. `Server` and `Date` then replace the fields of this server.
         Directive::scope(
             row(
                 "_pass_header",
@@ -100,9 +100,9 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // They are passed on unless hidden. `caching` handles the fields about caching.
+        // These fields are passed on unless hidden. `upstream::caching` ignores those about caching.
         Directive::scope(
-            row("_ignore_headers", Args::AtLeast(1), "Fields of responses without effect here.").many(),
+            row("_ignore_headers", Args::AtLeast(1), "Response fields that this server ignores.").many(),
             |scope, cx| conf::<F>(scope).ignored.add(reply::IGNORABLE, cx),
         ),
         // Applies only to statuses with an `error_page`, and only from 300 on.
@@ -133,26 +133,26 @@ impl<F: Family> Rows<F> {
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.request_buffering),
         ),
-        // Upstreams that do further work for a request could otherwise be interrupted in it.
+        // When off, upstreams that still work on the request could be interrupted.
         Directive::scope(
-            row("_ignore_client_abort", Args::Flag, "Continues a request when its client is gone.")
+            row("_ignore_client_abort", Args::Flag, "Continues a request after its client has disconnected.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.ignore_client_abort),
         ),
-        // An upstream has few workers and this server has enough memory: the upstream is free again as soon as it has sent its
+        // An upstream has few workers, and this server has enough memory: a worker is available again as soon as it has sent its
         // response.
         Directive::scope(
             row(
                 "_buffering",
                 Args::Flag,
-                "Reads responses as fast as they arrive, whatever the client's speed. Each piece is passed on when it arrives, with `off` too.",
+                "Reads responses as fast as they arrive, regardless of the client's speed. Also with `on`, each piece is passed on when it arrives.",
             )
             .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.buffering),
         ),
-        // Their product is the maximum memory of one response, whatever the speed of its client.
+        // The product of both is the maximum memory of one response, regardless of the speed of its client.
         Directive::scope(
-            row("_buffers", Args::Exactly(2), "Number and bytes of the buffers for a response.")
+            row("_buffers", Args::Exactly(2), "Number and size of the buffers for a response.")
                 .default("8 4k"),
             |scope, cx| {
                 let (count, bytes) = cx.statement.buffers()?;
@@ -161,18 +161,18 @@ impl<F: Family> Rows<F> {
             },
         ),
         // Buffers in flight cannot be reused, so some must remain for reading. nginx's default, twice the largest buffer, would
-        // only cause more calls: `body::source` combines the received pieces.
+        // only cause more calls: `exchange::streaming` sends received pieces together.
         Directive::scope(
             row(
                 "_busy_buffers_size",
                 Args::Exactly(1),
-                "Bytes of them that are in flight to the client; unset, all waiting bytes, up to 256k.",
+                "Maximum number of bytes in flight to the client; unset, all buffered bytes, up to 256k.",
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.busy_buffers, value::size, cx),
         ),
         // Beyond the buffers and this file, reading from the upstream waits for the client.
         Directive::scope(
-            row("_max_temp_file_size", Args::Exactly(1), "Bytes of a response in a temporary file; 0 disables it.")
+            row("_max_temp_file_size", Args::Exactly(1), "Maximum size of the temporary file of a response; 0 disables it.")
                 .default("1024m"),
             |scope, cx| written(&mut conf::<F>(scope).sizes.max_temp_file, value::size, cx),
         ),
@@ -181,7 +181,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_temp_file_write_size",
                 Args::Exactly(1),
-                "Bytes that are written to it at once; unset, the bytes of one read.",
+                "Maximum size of one write to the temporary file; unset, the size of one read.",
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.temp_file_write, value::size, cx),
         ),
@@ -190,7 +190,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_temp_path",
                 Args::Between(1, 4),
-                "The directory of such files, and the digits of its levels.",
+                "The directory of temporary files, and the number of digits of each level.",
             )
             .default("_temp 1 2"),
             |scope, cx| {
@@ -204,7 +204,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_limit_rate",
                 Args::Exactly(1),
-                "Bytes a second that are read from an upstream; 0 is no limit.",
+                "Maximum rate of reading from an upstream, in bytes per second; 0 is no limit.",
             )
             .default("0"),
             |scope, cx| {
@@ -212,7 +212,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // For upstreams that always send the complete file: a single range of it is cut out here, several are not.
+        // For upstreams that always send the complete file: this server cuts out a single range, but not several ranges.
         Directive::scope(
             row("_force_ranges", Args::Flag, "Serves ranges of responses, even if the upstream does not support them.")
                 .default("off"),
@@ -222,12 +222,12 @@ impl<F: Family> Rows<F> {
 
     /// Socket buffers of the kernel.
     pub(crate) const SOCKETS: &'static [Directive] = &[
-        // The kernel sizes its buffers automatically; a value here disables that, for long fast connections, or for many.
+        // A value disables the kernel's automatic sizing: useful for long fast connections, or for many connections.
         Directive::scope(
             row("_socket_rcvbuf", Args::Exactly(1), "Bytes of the kernel's receive buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
         ),
-        // Like above, for the other direction.
+        // Like `proxy_socket_rcvbuf`, for the other direction.
         Directive::scope(
             row("_socket_sndbuf", Args::Exactly(1), "Bytes of the kernel's send buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
@@ -238,7 +238,7 @@ impl<F: Family> Rows<F> {
     pub(crate) const SEND_LOWAT: &'static [Directive] = &[
         // A FreeBSD option; see `send_lowat`.
         Directive::scope(
-            row("_send_lowat", Args::Exactly(1), "Least room in the socket that is worth a write.")
+            row("_send_lowat", Args::Exactly(1), "Minimum free space in the socket buffer for a write.")
                 .default("0")
                 .state(State::Idle("Linux has no such socket option")),
             |_, cx| {
@@ -250,7 +250,7 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// Sets a size that is the default of other sizes.
+/// Sets a size whose default depends on other sizes.
 fn written(
     field: &mut Option<u64>,
     read: fn(&str) -> Result<u64, value::ValueError>,
@@ -262,7 +262,7 @@ fn written(
 
 fn socket_buffer(field: &mut Option<u64>, cx: &Cx<'_>) -> Result<(), Error> {
     let bytes = cx.statement.value(0, value::size)?;
-    // nginx keeps the kernel's choice for 0.
+    // As in nginx, 0 leaves the size to the kernel.
     *field = (bytes > 0).then_some(bytes);
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "early_hints",
             LEVELS,
             Args::AtLeast(1),
-            "Passes 103 (Early Hints) and other interim responses of upstreams on where one of these is not empty and not `0`.",
+            "Passes on 103 (Early Hints) and other interim responses of upstreams if one of these values is neither empty nor `0`.",
         )
         .many(),
         add,
@@ -57,8 +57,8 @@ pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     (may_have && holds()).then_some(pass_on::<F> as MakeInterim)
 }
 
-/// Converts the fields of an interim response for the client. A 100 has no meaning for the client of a proxy that sends complete
-/// requests.
+/// Converts the fields of an interim response for the client. A 100 is not passed on: it only permits this server to send the
+/// request body.
 fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {

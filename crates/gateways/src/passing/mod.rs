@@ -16,8 +16,8 @@
 //! | [`early_hints`] | interim responses |
 //!
 //! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables of [`Rows`]
-//! and its own rows; [`module`] provides the rest. `upstream` implements connections, tries and buffers, and `upstream::peers` the
-//! servers of a group.
+//! and its own rows; [`module`] provides the other parts. `upstream` implements connections, tries and buffers, and
+//! `upstream::peers` the servers of a group.
 
 mod cache_conf;
 mod cache_path;
@@ -139,7 +139,7 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
     /// Whether an address may have a URI.
     const HAS_URI: bool = false;
-    /// Whether it has the directives for body buffers, whose sizes must match, and for temporary files.
+    /// Whether the protocol has the directives for body buffers, whose sizes must match, and for temporary files.
     const HAS_BUFFERS: bool = true;
     /// The parameters of `proxy_next_upstream`, with their bits.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
@@ -279,7 +279,7 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     if invalidate::is_invalidation(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }
-    // Pinned, because awaiting the future by value copies its large state.
+    // Pinned, because passing the future by value would copy its large state.
     let answered = pin!(send::send(request, via, None)).await;
     step(request, via, answered)
 }

@@ -2,10 +2,10 @@
 //!
 //! | client's field | parameter |
 //! |---|---|
-//! | `Host` | `HTTP_HOST`, the host that selected the server: that of the request line comes before that of `Host` |
+//! | `Host` | `HTTP_HOST`, the host that selected the server: a host in the request line has precedence over `Host` |
 //! | any other | `HTTP_` and its name, in upper case, with underscores for hyphens |
 //! | several lines with one name | one parameter, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
-//! | a field that a `fastcgi_param` or `scgi_param`, `uwsgi_param` names | only the configured value; none if it is empty |
+//! | a field that `fastcgi_param`, `scgi_param` or `uwsgi_param` names | only the configured value; none if it is empty |
 //! | conditions and ranges, if the response is for a cache | those of the cache |
 
 use conf::Error;
@@ -58,7 +58,7 @@ pub(crate) fn each(
             push(param.name.as_bytes(), &value);
         }
     }
-    // Applications must see the host that selected the server, which a `Host` beside an absolute URI does not change.
+    // Applications must see the host that selected the server: with an absolute URI this is not the value of `Host`.
     if !is_set(params, HOST) {
         let host = named_host(request);
         if !host.is_empty() {
@@ -98,7 +98,7 @@ fn of_client(params: &[Param], request: &Request, is_fill: bool, push: &mut dyn 
         let name = field.name.of(bytes);
         let is_same = |other: &Field| other.id == field.id && other.name.of(bytes).eq_ignore_ascii_case(name);
         let param = param_name(name);
-        // It was included with the first line of its name.
+        // The value of a repeated line was appended to the first line of its name.
         let is_repeated = head.fields()[..index].iter().any(is_same);
         let is_own = field.id == HeaderId::Host || (is_fill && is_conditional(field.id));
         if is_repeated || is_own || is_set(params, &param) {

@@ -40,7 +40,7 @@ enum To {
     Variables(Template, Span),
 }
 
-/// The parts of an address besides the server.
+/// The parts of an address, except the server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetParts {
     /// Scheme and host, the start of the default cache key.
@@ -139,7 +139,7 @@ fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To,
         let known: Vec<_> = F::SCHEMES.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
         error.advise(format_args!("it must begin with {}", known.join(" or ")))
     })?;
-    // The text was a string, and the scheme is ASCII.
+    // The scheme is ASCII, so the rest of the string begins at a character boundary.
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest, F::HAS_URI);
     let url = Url::parse(authority, scheme.port).map_err(|fault| {
@@ -287,7 +287,7 @@ fn evaluate(
     text: &[u8],
 ) -> Result<(Target, Destination), Wrong> {
     let (scheme, rest) = after_scheme(pass.schemes, text).ok_or(Wrong::Scheme)?;
-    // The URI may contain any bytes, the authority must be valid UTF-8. A slash, a colon and a question mark are single bytes.
+    // The URI may contain any bytes, but the authority must be valid UTF-8. The separators (slash, colon, question mark) are ASCII.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let (authority, _) = split(valid, pass.has_uri);
     let uri = match split(valid, pass.has_uri) {
@@ -301,7 +301,7 @@ fn evaluate(
     let target_parts = Arc::new(TargetParts::of(scheme, &url, authority, uri));
     let destination = Destination { target_parts, is_evaluated: true, prefix };
     let upstreams = &request.config().http.of::<Upstreams>();
-    // A group first: its name is not a host name and need not resolve.
+    // Groups are searched first: the name of a group is not a host name and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),
         None if lacks_port(&url) => return Err(Wrong::NoPort),

@@ -5,12 +5,12 @@
 //! |---|---|
 //! | `Content-Type`, `Content-Length`, `Last-Modified`, `ETag`, `Content-Range` | become members of the response that filters use |
 //! | `Location`, `Refresh`, `Set-Cookie` | rewritten by the protocol (`proxy_redirect`, `proxy_cookie_*`) |
-//! | `WWW-Authenticate` | a challenge that an error page keeps |
-//! | `Server`, `Date` | hidden; if shown, they replace those of this server; the `Date` of a stored response always does |
-//! | `X-Accel-*`, `X-Pad` | hidden; the former control this server |
+//! | `WWW-Authenticate` | a challenge that is also sent with an error page |
+//! | `Server`, `Date` | hidden; if shown, they replace the fields of this server; the `Date` of a stored response always does |
+//! | `X-Accel-*`, `X-Pad` | hidden; `X-Accel-*` fields control this server |
 //! | hop-by-hop fields, and fields that `Connection` names | dropped |
 //! | names that are not tokens | dropped, with a warning |
-//! | all others | passed on; the header section gets blanks in the place of control bytes |
+//! | all others | passed on; control bytes in them become spaces in the header section |
 //!
 //! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and conditions work as
 //! for files; all other fields are passed on unchanged.
@@ -119,10 +119,10 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
             push(request, b"Age", age_s.to_string().into_bytes());
         }
     }
-    // From here on it is an ordinary response: filters do not depend on the source of a body.
+    // From here on this is a response like any other: filters do not depend on the source of a body.
     let body = match reply.body {
         ReplyBody::Bytes(source) if request.response.content_length.is_none() => {
-            // It was chunked, or extended to the end of the connection; now its length is known.
+            // The body was chunked, or ended with the connection; now its length is known.
             request.response.content_length = Some(source.bytes().len() as u64);
             Body::Bytes(source)
         }
@@ -154,7 +154,7 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
         return None;
     }
     if status == 401 {
-        // The page keeps the upstream's challenge.
+        // The response with the page has the upstream's challenge.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
         request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
     }
@@ -173,7 +173,7 @@ struct Steering<'h> {
 fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steering<'h> {
     let ignored = conf.ignored();
     let get = |id: HeaderId| heading.head().get(heading.raw(), id).filter(|_| !ignored.has(id));
-    // They apply to the target of a redirect too, so they are applied first.
+    // Limit rate and charset also apply to the target of a redirect, so they are set first.
     if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
         request.limit_rate = Some(rate);
     }
@@ -208,7 +208,7 @@ fn redirect(request: &mut Request, via: Via<'_>, heading: &Heading, target: &[u8
         };
     }
     let Some((uri, args)) = subrequest::parse_uri(request, target) else { return Step::Status(404) };
-    // The target is read, whatever the method of the request was.
+    // The target is requested with GET, regardless of the method of the request.
     course::become_get(request);
     (request.uri, request.args) = (uri, args);
     Step::Internal
@@ -268,7 +268,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     }
 }
 
-/// Whether validators describe a representation that filters may compare, or are ordinary fields.
+/// Whether filters may compare the validators of a response (`Parts`), or pass them on like other fields (`Fields`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
     Parts,
@@ -296,7 +296,7 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
             request.response.etag = Some(Etag::from_text(value));
         }
         HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
-        // This server sends it itself when it cuts the ranges.
+        // The range filter of this server sends `Accept-Ranges` when it cuts ranges.
         HeaderId::AcceptRanges if via.conf.force_ranges || request.response.allow_ranges => {}
         HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),

@@ -69,8 +69,8 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
     }
 }
 
-/// Whether the body is needed, but another location has already passed it on while it arrived. The remaining bytes would look
-/// complete to an upstream, or the connection would wait for bytes of the next request.
+/// Whether the body is needed, but another location has already passed on some of its bytes. An upstream would take the remaining
+/// bytes for a complete body, or this server would wait for bytes that belong to the next request.
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_started());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
@@ -127,7 +127,7 @@ pub(crate) fn secure_of(
     }
 }
 
-/// Whether a cache does not pass this client field on, because an entry is for other clients too.
+/// Whether a request for a cache omits this field of the client, because its response is for other clients too.
 pub(crate) fn is_conditional(id: HeaderId) -> bool {
     matches!(
         id,
@@ -140,7 +140,7 @@ pub(crate) fn is_conditional(id: HeaderId) -> bool {
     )
 }
 
-/// RFC 9110 section 9.2.2, and the methods of WebDAV (RFC 4918). Other methods may have effects if repeated.
+/// Whether a method is idempotent (RFC 9110 section 9.2.2, and RFC 4918 for WebDAV), so that the request may be repeated.
 pub(crate) fn is_idempotent(method: Method) -> bool {
     matches!(
         method,

@@ -1,4 +1,4 @@
-//! The row of a directive of the family, without module and prefix, which the protocol provides
+//! Creates the table row of a directive of the family. The module and the prefix of its name are added for each protocol
 //! ([`exchange::module::Module::prefix`]).
 
 use conf::{Args, Spec};

@@ -77,13 +77,13 @@ impl<F: Family> Rows<F> {
     /// TLS to upstreams.
     pub(crate) const TLS: &'static [Directive] = &[
         Directive::scope(
-            row("_ssl_certificate", ONE, "The file with the certificate that upstreams are shown, in PEM."),
+            row("_ssl_certificate", ONE, "The file with this server's certificate for upstreams, in PEM."),
             |scope, cx| {
                 own::<F>(scope).certificate = Some(read_origin::<F>(scope, cx, "certificate")?);
                 Ok(())
             },
         ),
-        Directive::scope(row("_ssl_certificate_key", ONE, "The file with its key, in PEM."), |scope, cx| {
+        Directive::scope(row("_ssl_certificate_key", ONE, "The file with the key, in PEM."), |scope, cx| {
             own::<F>(scope).key = Some(read_origin::<F>(scope, cx, "certificate key")?);
             Ok(())
         }),
@@ -95,17 +95,14 @@ impl<F: Family> Rows<F> {
             },
         ),
         Directive::scope(
-            row("_ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
-                .many()
-                .default("TLSv1.2 TLSv1.3"),
+            row("_ssl_protocols", Args::AtLeast(1), "Versions of TLS.").many().default("TLSv1.2 TLSv1.3"),
             |scope, cx| {
                 let conf = own::<F>(scope);
                 read_versions(&mut conf.versions, &mut conf.versions_block, cx)
             },
         ),
         Directive::scope(
-            row("_ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
-                .default("DEFAULT"),
+            row("_ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in OpenSSL's syntax.").default("DEFAULT"),
             |scope, cx| {
                 own::<F>(scope).ciphers = cx.arg(0).to_owned();
                 Ok(())
@@ -114,7 +111,7 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             Spec {
                 default: F::TLS_NAME_DEFAULT,
-                ..row("_ssl_name", ONE, "The name that the upstream's certificate has to have.")
+                ..row("_ssl_name", ONE, "Name to verify in the upstream's certificate, and for SNI.")
             },
             |scope, cx| {
                 let text = cx.arg(0);
@@ -132,33 +129,29 @@ impl<F: Family> Rows<F> {
             |scope, cx| cx.flag(&mut own::<F>(scope).reuses_sessions),
         ),
         Directive::scope(
-            row("_ssl_verify", Args::Flag, "Whether the upstream's certificate is judged.").default("off"),
+            row("_ssl_verify", Args::Flag, "Whether the upstream's certificate is verified.").default("off"),
             |scope, cx| cx.flag(&mut own::<F>(scope).verify),
         ),
         Directive::scope(
-            row("_ssl_verify_depth", ONE, "Certificates between an upstream's and a root at most.")
-                .default("1"),
+            row("_ssl_verify_depth", ONE, "Maximum number of intermediate certificates.").default("1"),
             |scope, cx| cx.number(&mut own::<F>(scope).verify_depth),
         ),
         Directive::scope(
-            row("_ssl_trusted_certificate", ONE, "The file with roots of upstreams' certificates, in PEM."),
+            row("_ssl_trusted_certificate", ONE, "The file with trusted CA certificates, in PEM."),
             |scope, cx| {
                 own::<F>(scope).trusted = Some(read_optional_file(cx, "certificate")?);
                 Ok(())
             },
         ),
-        Directive::scope(
-            row("_ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
-            |scope, cx| {
-                own::<F>(scope).crl = Some(read_optional_file(cx, "certificate revocation list")?);
-                Ok(())
-            },
-        ),
+        Directive::scope(row("_ssl_crl", ONE, "The file with CRLs, in PEM."), |scope, cx| {
+            own::<F>(scope).crl = Some(read_optional_file(cx, "certificate revocation list")?);
+            Ok(())
+        }),
         Directive::scope(
             row(
                 "_ssl_certificate_cache",
                 Args::Between(1, 3),
-                "How long certificates with variables are kept.",
+                "Caches certificates whose file names have variables; or `off`.",
             )
             .default("off"),
             |scope, cx| {
@@ -213,7 +206,7 @@ impl Conf {
         if !versions.tls12 && !versions.tls13 {
             return Err(format!("no cipher of \"{prefix}_ssl_ciphers\" \"{}\" is supported", self.ciphers));
         }
-        // They were validated when the command was read.
+        // The groups were validated when the command was read.
         let groups = chosen.groups.as_deref().and_then(|text| groups::parse(text).ok());
         let (identity, named) = self.identity(prefix)?;
         let client = Client::new(ClientSettings {

@@ -42,7 +42,7 @@ impl<F: Family> Rows<F> {
     /// Copies of responses as files.
     pub(crate) const STORE: &'static [Directive] = &[
         // A mirror of another server, filled by requests: `try_files` or `error_page` leads here if a file is missing. Copies are
-        // never revalidated; that is what caches are for.
+        // never revalidated, unlike the entries of a cache.
         Directive::scope(
             row(
                 "_store",
@@ -100,7 +100,7 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
         text => Store::At(Arc::new(cx.path_template(text)?)),
     };
     if conf.store.is_on() {
-        // A block that stores does not cache, whatever its enclosing blocks do.
+        // `proxy_store` cancels a `proxy_cache` of enclosing blocks.
         conf.cache.zone = Zone::Off;
     }
     conf.store_block = cx.block;
@@ -170,7 +170,7 @@ struct Storing {
     stream: Box<dyn BodySource>,
     copy: Copy,
     thread: Rc<Thread>,
-    /// A piece that is passed on once the copy has it.
+    /// A piece that is passed on once it is written to the copy.
     held: Option<Source>,
     /// Whether the body has ended, successfully or not.
     is_over: bool,
@@ -186,7 +186,7 @@ enum Copy {
 }
 
 impl Storing {
-    /// Waits until the copy has all bytes given to it.
+    /// Waits until the pending write to the copy has ended.
     fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Copy::Busy(work) = &mut self.copy {
             let writer = ready!(work.as_mut().poll(context));
@@ -270,7 +270,7 @@ async fn complete(writer: Writer, thread: Rc<Thread>) -> Option<Writer> {
 
 fn log_failure(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
     let path = path.display();
-    let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(errno));
+    let what = format_args!("{call}() \"{path}\" failed ({}) while storing a response", Reason(errno));
     error_log::write(thread, Level::Crit, what);
     None
 }
@@ -297,7 +297,7 @@ impl Drop for Storing {
             held: None,
             is_over: self.is_over,
         };
-        // It ends with the upstream: at its last byte, or after `proxy_read_timeout` without data.
+        // The task ends with the last byte of the upstream, or after `proxy_read_timeout` without data.
         rt::spawn(async move { while let Ok(Some(_)) = poll_fn(|context| rest.poll_next(context)).await {} });
     }
 }

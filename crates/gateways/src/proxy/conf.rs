@@ -26,7 +26,7 @@ pub(super) fn http(scope: &mut Scope) -> &mut Http {
 pub(crate) struct Http {
     /// `proxy_http_version`
     pub(super) version: Version,
-    /// Whether fields are those of gRPC: `TE: trailers` is sent if the client sent it.
+    /// Whether requests are those of gRPC: `TE: trailers` is sent if the client sent it.
     pub(super) is_grpc: bool,
     /// `proxy_method`
     pub(super) method: Option<Arc<Template>>,
@@ -64,7 +64,7 @@ impl Default for Http {
 }
 
 impl Http {
-    /// Returns the initial settings of gRPC: all others are those of HTTP, and have no directive there.
+    /// Returns the initial settings of gRPC. The settings without a directive of the grpc module keep the defaults of HTTP.
     pub(crate) fn grpc() -> Http {
         Http { version: Version::Http2, is_grpc: true, ..Http::default() }
     }

@@ -43,7 +43,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "_cdn_loop",
             LEVELS,
             Args::Exactly(1),
-            "Adds `CDN-Loop` (RFC 8586) with this name, and refuses requests that have it already with 502; or `off`.",
+            "Adds this name to `CDN-Loop` (RFC 8586), and refuses requests that already have it with 502; or `off`.",
         )
         .default("off"),
         |scope, cx| {
@@ -61,21 +61,21 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // A template: the value often comes from a `map` of the client's method. It is checked for each request, since only a token is
     // valid in a request line.
     Directive::scope(
-        row("_method", Args::Exactly(1), "The method of requests, in the place of the client's."),
+        row("_method", Args::Exactly(1), "The method of requests, instead of the client's method."),
         |scope, cx| {
             http(scope).method = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
         },
     ),
-    // An empty value removes the field. The fields for the framing follow from the body.
+    // An empty value removes the field. Fields for the framing cannot be set: they are computed from the body.
     Directive::scope(
-        row("_set_header", Args::Exactly(2), "A field of requests, in the place of the client's.")
+        row("_set_header", Args::Exactly(2), "A field of requests, instead of the client's field.")
             .many(),
         set_field,
     ),
     // The client's body is still read, so that variables can contain it. The length is computed again.
     Directive::scope(
-        row("_set_body", Args::Exactly(1), "The body of requests, in the place of the client's."),
+        row("_set_body", Args::Exactly(1), "The body of requests, instead of the client's body."),
         |scope, cx| {
             http(scope).body = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
@@ -103,7 +103,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 
 /// Creates a directive that sets the size of an nginx hash table.
 const fn tuning(name: &'static str, default: &'static str) -> Directive {
-    let spec = row(name, Args::Exactly(1), "The size of a table of nginx.");
+    let spec = row(name, Args::Exactly(1), "The size of a hash table of nginx.");
     Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
@@ -122,7 +122,9 @@ pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Resu
     }
     let is_empty = value.constant() == Some("");
     if request::is_framing(name.as_bytes()) && !is_empty {
-        cx.warn(format_args!("\"{name}\" is that of the body that is sent, whatever is set"));
+        cx.warn(format_args!(
+            "\"{name}\" is computed from the body that is sent, the configured value is ignored"
+        ));
     }
     fields.push(SetField { name: name.into(), value });
     Ok(())

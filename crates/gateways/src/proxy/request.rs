@@ -191,11 +191,11 @@ fn is_token(byte: u8) -> bool {
 /// client's URI is used if no rewrite changed it. Otherwise the decoded path is encoded again.
 fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut Vec<u8>) {
     let uri = &destination.target_parts.uri;
-    // An address with variables is complete: nothing is appended, not even the query.
+    // As in nginx, nothing is appended to a URI from variables, not even the query.
     if destination.is_evaluated && !uri.is_empty() {
         return push_safe(uri, out);
     }
-    // With the client's spelling an upstream can recognise an encoded slash.
+    // The URI is sent as received: only so can an upstream distinguish an encoded slash.
     if uri.is_empty() && !request.uri_replaced && request.depth == 0 {
         return push_safe(request.head.request_uri(request.bytes()), out);
     }
@@ -218,7 +218,7 @@ fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut
     }
 }
 
-/// Appends a part of a URI, encoding bytes that would end it.
+/// Appends a part of a URI. Bytes that would end the URI are percent-encoded.
 fn push_safe(text: &[u8], out: &mut Vec<u8>) {
     if text.iter().fold(true, |is_safe, &byte| is_safe & (byte > b' ') & (byte != 0x7f)) {
         return out.extend_from_slice(text);
@@ -262,7 +262,7 @@ impl Writer<'_> {
                 self.push(id.name().as_bytes(), value);
             }
         }
-        // A further line of the same list.
+        // Further names of the list `CDN-Loop` may be in separate lines.
         if let Some(name) = &http.cdn_loop {
             self.encoder.field(CDN_LOOP, name);
         }

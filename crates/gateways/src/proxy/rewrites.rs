@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | `proxy_redirect` | `Location`, and the URI in `Refresh` | the prefix | the prefix |
 //! | `proxy_cookie_path` | `path` of cookies | the prefix | the prefix |
-//! | `proxy_cookie_domain` | `domain` of cookies | the value without a leading dot, ignoring case | that |
+//! | `proxy_cookie_domain` | `domain` of cookies | the value without a leading dot, ignoring case | the compared text |
 //! | `proxy_cookie_flags` | the name of cookies | the complete name, ignoring case | the flags |
 //!
 //! A regular expression is searched for, and the complete value is replaced. Only the first match of several directives applies.
@@ -29,7 +29,7 @@ use exchange::request::Request;
 use exchange::template::Template;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The client knows other names than the upstream: by default the address of `proxy_pass` is converted back to the location.
+    // The upstream's own address is useless to clients: by default the address of `proxy_pass` is replaced by the location.
     Directive::scope(
         row("_redirect", Args::Between(1, 2), "Changes the beginning of `Location` and `Refresh`.")
             .default("default")
@@ -48,9 +48,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .many(),
         add_cookie_path,
     ),
-    // For applications that do not know that their clients use TLS.
+    // For applications that cannot detect that their clients use TLS.
     Directive::scope(
-        row("_cookie_flags", Args::Between(1, 4), "Adds flags to cookies, or takes them away.")
+        row("_cookie_flags", Args::Between(1, 4), "Adds flags to cookies, or removes them.")
             .default("off")
             .many(),
         add_cookie_flags,
@@ -167,7 +167,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Works like nginx, the configuration is read in one pass, so the address must already be known.
+/// Returns the rewrite of an explicit `default`. `proxy_pass` must precede it: as in nginx the configuration is read in one pass.
 fn written_default(scope: &Scope, cx: &Cx<'_>) -> Result<Rewrite, Error> {
     let conf = &scope.of::<Passing<Http>>().conf;
     let own = conf.pass.as_deref().filter(|_| conf.pass_block == cx.block);
@@ -234,7 +234,7 @@ fn add_cookie_domain(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_to(&mut http(scope).cookie_domains, item, cx)
 }
 
-/// Domains are case-insensitive, and a leading dot is ignored.
+/// Parses a domain and its replacement. Domains are compared without case, and a leading dot is ignored.
 fn read_domain(cx: &mut Cx<'_>) -> Result<Rewrite, Error> {
     let (text, replacement) = (cx.arg(0), cx.arg(1));
     let (find, replacement) = match text.strip_prefix('~') {
@@ -263,7 +263,7 @@ pub(super) struct CookieFlags {
     flags: Arc<[Template]>,
 }
 
-/// Which cookies a rule applies to.
+/// The cookies that a rule applies to.
 #[derive(Clone, Debug)]
 enum CookieName {
     /// Cookies with this name, ignoring case.

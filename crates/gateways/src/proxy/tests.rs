@@ -77,7 +77,7 @@ fn fields_that_cannot_be_sent_are_reported() {
         ("proxy_set_header 'A: B' c;", "invalid field name \"A: B\", the field is not sent"),
         (
             "proxy_set_header content-length 5;",
-            "\"content-length\" is that of the body that is sent, whatever is set",
+            "\"content-length\" is computed from the body that is sent, the configured value is ignored",
         ),
     ] {
         let found = warnings(&format!("http {{\n{text} }}"));

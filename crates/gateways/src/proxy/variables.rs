@@ -13,7 +13,7 @@ use exchange::request::Request;
 use exchange::variables::{Assign, Variable};
 
 pub(super) const VARIABLES: &[Variable] = &[
-    // Both can be set, as in nginx; otherwise their value is known once the request is created.
+    // As in nginx, `$proxy_host` and `$proxy_port` can be set; otherwise they have a value once the destination is determined.
     Variable {
         name: "proxy_host",
         get: |request, out| {
@@ -23,7 +23,7 @@ pub(super) const VARIABLES: &[Variable] = &[
             })
         },
         set: Some(Assign::Replace),
-        help: "Name and port of the upstream, as `proxy_pass` has them.",
+        help: "Name and port of the upstream, from `proxy_pass`.",
     },
     Variable {
         name: "proxy_port",
@@ -42,7 +42,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_add_x_forwarded_for",
         add_x_forwarded_for,
-        "`X-Forwarded-For` of the client with its address behind it.",
+        "The client's `X-Forwarded-For` with the client's address appended.",
     ),
     variable(
         "proxy_internal_host",
@@ -52,7 +52,7 @@ pub(super) const VARIABLES: &[Variable] = &[
                 true
             })
         },
-        "The `Host` that upstreams get where none is set.",
+        "The default of the field `Host` for upstreams.",
     ),
     variable(
         "proxy_internal_body_length",
@@ -65,7 +65,7 @@ pub(super) const VARIABLES: &[Variable] = &[
                 BodyLength::None | BodyLength::Unknown => false,
             })
         },
-        "Bytes of the body that the upstream gets.",
+        "Length of the request body for the upstream, in bytes.",
     ),
     variable(
         "proxy_internal_chunked",
@@ -76,7 +76,7 @@ pub(super) const VARIABLES: &[Variable] = &[
                 is_chunked
             })
         },
-        "`chunked` where the upstream gets the body in chunks.",
+        "`chunked` if the upstream gets the body in chunks.",
     ),
 ];
 
@@ -88,7 +88,7 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// Appends a value that is known once the destination is determined: before the cache key is computed.
+/// Appends a value that depends on the destination, which is determined before the cache key is computed.
 fn target_parts(request: &Request, out: &mut Vec<u8>, show: fn(&TargetParts, &mut Vec<u8>) -> bool) -> bool {
     let destination =
         request.extensions.get::<Destination>().filter(|target_parts| target_parts.prefix == Http::PREFIX);

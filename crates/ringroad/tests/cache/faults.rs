@@ -744,14 +744,14 @@ fn requests_are_served_without_an_available_cache_directory() {
     let server = start(&setup);
     get(&server, "/a-4096");
     assert_ne!(get(&server, "/a-4096"), "HIT");
-    server.wait_for_log("answers pass through and are not stored", Deadline::default());
+    server.wait_for_log("responses pass through and are not stored", Deadline::default());
     // The server notices by itself when the directory becomes available.
     fs::remove_file(place.path().join("file")).expect("a file");
     let folder = place.dir("file");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("a folder of the test's own");
     get_until(&server, "/a-4096", "HIT");
     server.wait_for_log("cache \"one\" can be used now", Deadline::default());
-    assert_eq!(server.error_log().matches("answers pass through").count(), 1, "{}", server.error_log());
+    assert_eq!(server.error_log().matches("responses pass through").count(), 1, "{}", server.error_log());
     drop(server);
 }
 
@@ -763,7 +763,7 @@ fn a_server_stops_while_its_cache_is_unavailable() {
     let setup = setup(&origin, &[]).cache_in(&place.path().join("file"));
     let server = start(&setup);
     get(&server, "/a-4096");
-    server.wait_for_log("answers pass through", Deadline::default());
+    server.wait_for_log("responses pass through", Deadline::default());
     assert!(server.quit_and_wait().success(), "the wait for the next try ends with the server");
 }
 

@@ -4,10 +4,10 @@
 //! disconnects. A response that must not be shared is returned to the leader alone.
 //!
 //! ```text
-//!   leader --spawn--> task: ask --+-- may be stored ---> Filling: read by leader and followers, written to the store
-//!      ^                          +-- 304 -------------> stored response refreshed; all repeat the lookup
-//!      |                          +-- not shareable ---> handed over to the leader; the followers request it themselves
-//!      +----- handed over --------+-- failed ----------> leader and followers each decide whether to use a stale response
+//!   leader --spawn--> task: request --+-- may be stored ---> Filling: read by leader and followers, written to the store
+//!      ^                              +-- 304 -------------> stored response refreshed; all repeat the lookup
+//!      |                              +-- not shareable ---> handed over to the leader; the followers request it themselves
+//!      +----- handed over ------------+-- failed ----------> leader and followers each decide whether to use a stale response
 //! ```
 //! Two orders matter. The leader's reader of a [`Filling`] is created before the first byte is read from the upstream, and the
 //! leader receives the outcome of a fetch before the waiting requests.
@@ -52,7 +52,7 @@ pub struct Fetch {
     pub text: Vec<u8>,
     /// The stored stale response. The upstream may confirm it (304), or it may be better than an error response.
     pub stale: Option<Rc<Hit>>,
-    /// Time without progress after which requests no longer wait for another fetch.
+    /// Time without progress after which requests no longer wait for a fetch in flight.
     pub limit: Duration,
 }
 
@@ -66,7 +66,7 @@ impl StaleMeta {
     }
 }
 
-/// Outcome of a request to the upstream.
+/// Result of a request to the upstream.
 pub enum FetchResult {
     /// A response for this request; others share it if it is being stored.
     Reply(Reply),
@@ -343,7 +343,7 @@ impl Fetch {
                         let mut reply = stored::as_new(reply, &received);
                         // RFC 9111 section 5.2.2.4: fields named by `no-cache` are omitted only in later responses.
                         if policy::has_unshared_fields(&received) {
-                            // It has the upstream's `Age`.
+                            // The received header section already has the upstream's `Age`.
                             reply.stored.iter_mut().for_each(|stored| stored.age_s = None);
                             reply.head = received;
                         }
@@ -359,8 +359,8 @@ impl Fetch {
         }
     }
 
-    /// Handles a complete response to a range request. Other requests for the resource wait for it, because each would receive the
-    /// complete response too. Requests for the same range wait for `waited_for`.
+    /// Handles a complete response, or an error, to a range request. Other requests for the resource wait for this response, because
+    /// each would receive the complete response too. Requests for the same range wait for the fetch `waited_for`.
     pub async fn take_complete(
         &self,
         request: &mut Request,
@@ -387,7 +387,7 @@ impl Fetch {
                 self.start(request, Some(filler), lead);
             }
             None => {
-                // A 416 for one range says nothing about other ranges.
+                // A 416 for one range does not apply to other ranges.
                 if heading.head().status().code() != 416 {
                     lead.publish(Outcome::Alone);
                 }
@@ -493,7 +493,7 @@ impl Fetch {
         // Checked before the store is called: the header section excludes most responses that may not be stored.
         let mut meta = policy::judge(request, conf, candidate)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {
-            // Not the requested part, or not joinable with stored parts, or not the part that the waiting requests need.
+            // The part may differ from the requested range, may not match stored parts, or may not suit the waiting requests.
             return Err(Unstored::Rules(NotStored::Partial));
         }
         let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
@@ -548,7 +548,7 @@ impl Fetch {
                 if let Err(reason @ (Refused::Disk(_) | Refused::Removed)) =
                     self.store.refresh(&hit, meta, &head).await
                 {
-                    let message = format_args!("stored answer was not refreshed: {reason}");
+                    let message = format_args!("stored response was not refreshed: {reason}");
                     request.log(Level::Info, message);
                 }
                 FetchResult::Refreshed { is_shareable }
@@ -573,8 +573,8 @@ fn retained_fields(meta: &Meta) -> &'static [HeaderId] {
     }
 }
 
-/// Returns the metadata of a stored response after a 304, and its header section. The error is that it may not be stored like this;
-/// with true, the stored response may not be used again.
+/// Returns the metadata of a stored response after a 304, and its header section. `Err` means that the updated response may not be
+/// stored; with `Err(true)` the stored response may not be used again either.
 fn updated(
     request: &Request,
     conf: &CacheConf,
@@ -644,7 +644,7 @@ pub fn detached(request: &Request) -> Box<Request> {
 
 /// Starts the task of a fetch.
 fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: Option<Handed>) {
-    // A worker process that shuts down waits for it.
+    // A worker process that shuts down waits for the fetches in flight.
     let counted = child.conn.thread.fetches.enter();
     child.is_awaited = handed.is_some();
     rt::spawn(async move {
@@ -678,7 +678,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             None => drop(result),
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
-        // After the hand-over: followers that run before the leader would find the previous state of the store.
+        // The outcome is published after the hand-over: followers that run before the leader would find an outdated store.
         if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);
             // A purge has detached an outdated fetch from its key, so later requests must not find it at the key of its variant.

@@ -33,7 +33,7 @@ pub struct Filler {
     requested_at: Instant,
     /// Number of the last purge before the request: later purges are recorded until this is dropped.
     pending_request: Arc<PendingRequest>,
-    /// Position of this fetch among all fetches of the key.
+    /// Position of this fetch in the order of all fetches of the key.
     ticket: Arc<Ticket>,
     /// Set once the complete body has arrived, if it is the newest response.
     pending: Option<Pending>,
@@ -120,7 +120,7 @@ impl Filler {
         }
     }
 
-    /// Reads the complete body; `None` if it stops because no reader is left.
+    /// Reads the complete body; `None` if the fill stops because no reader remains.
     async fn take_all(&mut self, cache: &Cache, finishes: bool) -> Option<End> {
         loop {
             match self.body.next().await {

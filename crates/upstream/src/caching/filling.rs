@@ -37,7 +37,7 @@ pub struct Filling {
     pub meta: Arc<Meta>,
     /// The stored head, if any.
     head: Option<SharedHead>,
-    /// The range and complete length, if this is a part.
+    /// The range and the complete length, if this response is a 206.
     part: Option<Part>,
     state: Mutex<FillingState>,
     /// Counts the events that readers wait for: arrival of pieces, and the end.
@@ -104,7 +104,7 @@ enum Disk {
 pub enum End {
     /// The body is complete.
     Complete,
-    /// The upstream closed the connection too early.
+    /// The body is incomplete: the connection to the upstream failed, or the fill was abandoned because it had no readers.
     Broken,
 }
 
@@ -115,7 +115,7 @@ pub enum End {
 /// Maximum size in bytes of the window, excluding bytes that are not on disk: slightly slower clients need not read the file.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// Maximum size in bytes of the window after the disk has failed, when it waits for the readers.
+/// Maximum size in bytes of the window after the disk has failed; the fill then waits for the readers.
 const STRANDED_BYTES_MAX: u64 = 4 << 20;
 
 /// Maximum number of file reads in flight per reader.
@@ -162,7 +162,7 @@ impl Filling {
         Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
     }
 
-    /// Returns the range and complete length, if this is a part.
+    /// Returns the range and the complete length, if this response is a 206.
     pub fn part(&self) -> Option<&Part> {
         self.part.as_ref()
     }
@@ -172,7 +172,7 @@ impl Filling {
         self.ignores_ranges.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the upstream can send parts, as far as is known.
+    /// Whether the upstream may support ranges: `false` after it has sent a complete response to a range request.
     pub fn has_parts(&self) -> bool {
         !self.ignores_ranges.load(Ordering::Relaxed)
     }
@@ -280,7 +280,7 @@ impl Filling {
         self.meta.length.or(whole)
     }
 
-    /// Whether the start of a range has arrived, or is the next byte to arrive.
+    /// Whether all bytes before a range have arrived.
     pub fn has_reached(&self, requested: RequestedRange) -> bool {
         let start = match self.length() {
             Some(length) => Some(requested.within(length).start),
@@ -317,7 +317,7 @@ impl FillingState {
         let pool = rt::pool();
         let is_short = pool.spare_bytes() < pool.bytes_max() / 2;
         let slowest = self.readers.iter().map(|place| place.at).min().unwrap_or(self.arrived);
-        // Pieces that are never in the file precede those that are; they are few, and remain.
+        // Pieces that are never written to the file come first in the window. They are few, and stay in it.
         let index = match self.disk {
             Disk::Works => self.window.partition_point(|(at, _)| *at < self.unwritten_below),
             Disk::Lost => 0,
@@ -411,7 +411,7 @@ impl FillingReader {
         Poll::Ready(())
     }
 
-    /// Returns the filling that it reads.
+    /// Returns the filling that this reader reads.
     pub fn filling(&self) -> &Arc<Filling> {
         &self.filling
     }
@@ -421,7 +421,7 @@ impl FillingReader {
         self.range.clone()
     }
 
-    /// Continues with this range instead.
+    /// Sets the range to read.
     pub fn narrow(&mut self, range: Range<u64>) {
         self.range = range;
         self.advance(0);

@@ -111,9 +111,9 @@ struct FollowingSource {
     reader: FillingReader,
     /// The range of the body that was sent to the client.
     sent: Range<u64>,
-    /// Whether the client has only that range; other ranges may have been sent before.
+    /// Whether the client has received only `sent` of the body; `false` if other ranges were sent before.
     is_alone: bool,
-    /// Number of times that it switched to another fetch.
+    /// Number of switches to another fetch.
     changes: u32,
     changing: Option<Changing>,
 }
@@ -148,7 +148,7 @@ impl BodySource for FollowingSource {
                     self.sent.end += source.as_ref().map_or(0, |source| source.bytes().len() as u64);
                     return Poll::Ready(Ok(source));
                 }
-                // After this many switches it waits for the upstream without limit.
+                // After this many switches the client waits for the upstream without a limit.
                 Poll::Pending if self.changes == LOOKUPS_MAX => return Poll::Pending,
                 Poll::Pending => {
                     ready!(self.reader.poll_stalled(context));

@@ -30,11 +30,11 @@ use transfer::body::source::BodySource;
 
 /// Role of a request for a hole.
 pub enum Joined {
-    /// This request fetches it. The leader informs waiting requests, if there may be any.
+    /// This request fetches the hole. The leader, if any, informs waiting requests.
     Lead(Option<FetchLeader>),
-    /// Another request fetches it, with this filling.
+    /// Another request fetches the hole; its bytes arrive in this filling.
     Along(Arc<Filling>),
-    /// Another request fetched it and failed.
+    /// Another request has tried to fetch the hole and failed.
     Failed(Failure),
 }
 
@@ -69,9 +69,9 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             // The response has a shorter range than requested.
             Outcome::Filling(_) => return Joined::Lead(None),
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
-            // Another outcome: all waiting requests contact the upstream concurrently.
+            // The response is for one request only: all waiting requests contact the upstream concurrently.
             Outcome::Alone => return Joined::Lead(None),
-            // The leader has ended without an outcome: another request takes over, maybe this one.
+            // The leader has ended without an outcome: another request fetches the hole, maybe this one.
             Outcome::Retry => {}
         }
     }

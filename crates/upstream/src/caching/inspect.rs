@@ -21,7 +21,7 @@ pub struct EntryQuery {
     pub fields: Vec<(String, String)>,
 }
 
-/// Describes how the request would be handled, in lines for humans.
+/// Returns lines of text that describe how the request would be handled.
 pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
     let caches = config.http.of::<Caches>();
     let Some(zone) = caches.zones.iter().find(|zone| zone.name() == query.zone) else {
@@ -53,14 +53,16 @@ pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
             lines.push(match policy::grade(&hit, now) {
                 Grade::Fresh => format!("cached: HIT, fresh for {left} s more, age {age} s"),
                 Grade::StaleWhileRevalidate => {
-                    format!("cached: stale, age {age} s; served while it is fetched anew beside")
+                    format!(
+                        "cached: stale, age {age} s; served while a new response is fetched in the background"
+                    )
                 }
                 Grade::Stale if hit.is_purged_soft => {
-                    format!("cached: purged, age {age} s; the upstream is asked whether it still holds")
+                    format!("cached: purged, age {age} s; the request is sent to the upstream")
                 }
                 Grade::Stale => {
                     format!(
-                        "cached: stale for {} s, age {age} s; the upstream is asked",
+                        "cached: stale for {} s, age {age} s; the request is sent to the upstream",
                         left.saturating_neg()
                     )
                 }
@@ -74,7 +76,7 @@ pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
     }
     if cache.shared_fetches().is_marked(&key, rt::now()) {
         lines.push(
-            "the last response was not stored: requests do not wait for one another; \"ringroad log\" shows why".to_owned(),
+            "the last response was for one request only: requests do not wait for each other; \"ringroad log\" shows why".to_owned(),
         );
     }
     lines

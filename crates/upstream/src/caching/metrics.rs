@@ -1,6 +1,6 @@
 //! Metrics of stores and fetches, and their section of the page with the metrics of all caches.
 //!
-//! The metrics that threads count are in [`tally`]; their rows come first.
+//! The metrics that threads count are in [`tally`]; their rows are the first of the section.
 
 use ::cache::Stats;
 use telemetry::metric::{Label, Metric, Page};
@@ -140,7 +140,7 @@ const REFUSED: Row = Row {
                 ("no_memory", ""),
                 ("disk", "an operation of the disk failed"),
                 ("stopping", ""),
-                ("behind", "64 entries wait for the disk, and it took none for a second"),
+                ("behind", "64 entries wait for the disk, which has written none for a second"),
                 ("older", "a response that was requested later is complete"),
             ],
         },
@@ -222,7 +222,7 @@ const DEVICE_BYTES: Row = Row {
     metric: Metric::counter(
         "cache_device_bytes_total",
         "bytes",
-        "Bytes that were read or sent from files of the cache, and written to them. The page cache may have had those read.",
+        "Bytes read or sent from files of the cache, and bytes written to them. The page cache may have served the reads.",
     )
     .labelled(&[ZONE, Label { name: "direction", values: &[("read", ""), ("write", "")] }]),
     read: |numbers, out| {
@@ -274,10 +274,10 @@ const BYTES_MAX: Row =
         out.extend(numbers.max_size)
     });
 
-const MEMORY: Row =
-    own(Metric::gauge("cache_memory_bytes", "bytes", "Bytes of entries stored in memory."), |numbers, out| {
-        store(numbers, out, |stats| [stats.memory_bytes])
-    });
+const MEMORY: Row = own(
+    Metric::gauge("cache_memory_bytes", "bytes", "Bytes of entries stored in memory."),
+    |numbers, out| store(numbers, out, |stats| [stats.memory_bytes]),
+);
 
 const LOADED: Row = own(
     Metric::gauge(

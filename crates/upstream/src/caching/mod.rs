@@ -142,7 +142,7 @@ pub async fn serve(
     };
     let record = record::of(request);
     record.key = lookup.text;
-    // The found entry is recorded even without a response.
+    // Without a response the status still shows whether a stale entry was found.
     record.status.get_or_insert(match record.forwarded {
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
@@ -322,7 +322,7 @@ impl CacheLookup<'_> {
             let stores = stale.as_ref().is_none_or(|hit| policy::is_of_head(&hit.meta));
             return Box::pin(self.fetch(stale).alone(request, stores)).await.map(Followed::Reply);
         }
-        // An explicit `proxy_cache_lock off` has nginx's meaning: every request goes to the upstream.
+        // An explicit `proxy_cache_lock off` has nginx's meaning: every request is sent to the upstream.
         let has_updating =
             stale.as_ref().is_some_and(|hit| policy::uses_stale(self.conf, &hit.meta, Stale::Updating));
         if self.conf.lock == Some(false) && !has_updating {
@@ -390,7 +390,7 @@ impl CacheLookup<'_> {
                         record.stored = true;
                         reply
                     }
-                    // The fetch broke off, or the start of its body is lost: this response is not stored beside it.
+                    // The fetch has failed, or the start of its body is lost: this request is sent separately, without storing.
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
@@ -427,7 +427,7 @@ impl CacheLookup<'_> {
         self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
 
-    /// Whether a range is fetched separately: not if a fetch of the complete response has already reached it.
+    /// Whether a range is fetched separately: not if a fetch of the complete response has no outcome yet, or has reached the range.
     fn is_for_a_part(&self, requested: RequestedRange) -> bool {
         let shared_fetches = self.cache.shared_fetches();
         if shared_fetches.are_parts_disabled(&self.key) {
@@ -497,7 +497,7 @@ impl CacheLookup<'_> {
                     // The fetch is for another variant; this request fetches its own.
                     false => return self.fetch_part_alone(request, stale, requested).await,
                 };
-                // The complete response arrived instead, or the fetch has ended: the response is in the cache, or being stored.
+                // The upstream sent the complete response instead, or the fetch has ended: a repeated lookup finds the response.
                 let Some(reply) = along else { return Ok(Followed::Retry) };
                 let record = record::of(request);
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
@@ -709,7 +709,7 @@ enum Followed {
     Retry,
 }
 
-/// Outcome of waiting.
+/// Outcome of waiting for another request's fetch.
 enum Waited {
     /// The outcome of the other request's fetch.
     Outcome(Outcome),
@@ -719,8 +719,8 @@ enum Waited {
     Stalled,
 }
 
-/// Waits for a future, or until the client disconnects. A fetch with other waiting requests continues then, because fetches are
-/// separate tasks.
+/// Waits for a future, or until the client disconnects. A fetch then continues for other waiting requests, because it is a separate
+/// task.
 pub async fn or_disconnected<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
     match select(future, client::closed(request.client_if(true))).await {
         Either::Left(value) => Ok(value),

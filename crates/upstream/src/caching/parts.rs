@@ -9,8 +9,8 @@
 //! This file requests parts and distributes them as they arrive: several requests for the same part read along with the first
 //! ([`Filling`]). [`holes`] has the body for one request, made of stored parts and holes.
 //!
-//! Parts are joined only if both have the same strong validator (RFC 9110 section 15.3.7.3). If an upstream sends a different
-//! response, or the complete one, it has a new version: the stored parts are removed.
+//! Parts are joined only if both have the same strong validator (RFC 9110 section 15.3.7.3). If an upstream sends a part of another
+//! version, or the complete response, the resource has changed: the stored parts are removed.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ pub fn part_of(heading: &Heading) -> Option<Part> {
     Some(Part { range: range.start..range.end, length: total? })
 }
 
-/// Returns the strong validator: the entity tag, or a date that is old enough (RFC 9110 section 8.8.2.2).
+/// Returns the validator of a response: its entity tag, or its date, which is strong if old enough (RFC 9110 section 8.8.2.2).
 fn validator(heading: &Heading) -> Validator<'_> {
     let get = |id| heading.head().get(heading.raw(), id);
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
@@ -105,8 +105,8 @@ pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
 }
 
-/// Whether the body of a response has as many bytes as its `Content-Range` states, as far as the body has arrived. `Content-Length`
-/// was already compared with that field.
+/// Whether the body of a response may have as many bytes as its `Content-Range` states; a body that is still arriving may.
+/// `Content-Length` was already compared with that field.
 fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     let length = match &reply.body {
         ReplyBody::None => 0,
@@ -143,17 +143,17 @@ pub async fn begin(
     Some(reader)
 }
 
-/// Destination of a part, besides its readers.
+/// Destination of a part, in addition to its readers.
 struct Writing {
     /// Start offset.
     start: u64,
-    /// The entry, if it is stored.
+    /// The entry, if the part is stored.
     fill: Option<Fill>,
     /// Publishes the outcome to other requests for the same part.
     lead: Option<FetchLeader>,
 }
 
-/// The object of a part, needed if the part does not have its announced length.
+/// The object that a part belongs to, for a part whose length differs from its `Content-Range`.
 struct Object {
     cache: Arc<Cache>,
     store: Arc<Store>,
@@ -206,7 +206,7 @@ async fn pump(filling: Arc<Filling>, mut body: BulkBody, writing: Writing, objec
     // Media players often read only the start of the range that they request.
     let wanted = filling.part().map_or(0, |part| part.range.end);
     let is_short = wanted.saturating_sub(start) <= FINISHED_MAX;
-    // Offset at which it may stop without readers: the end of the current chunk.
+    // Offset at which the fetch may stop without readers: the end of the current chunk.
     let mut worth = None;
     let end = loop {
         match body.next().await {
@@ -236,7 +236,7 @@ async fn pump(filling: Arc<Filling>, mut body: BulkBody, writing: Writing, objec
             Err(_) => break Some(End::Broken),
         }
     };
-    // Shorter than announced: no byte of it can be trusted, and it must not appear complete.
+    // Shorter or longer than announced: no byte of the part can be trusted, and it must not appear complete.
     let Some(end) = end else {
         drop(fill);
         object.drop_parts().await;
@@ -294,7 +294,7 @@ impl Fetch {
         let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
             Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
             Err(ContentRangeError::LengthDiffers) => None,
-            // The part does not include the client's range; that range is requested unchanged.
+            // A part without a valid `Content-Range` and the complete length cannot be stored: the request is sent unchanged.
             Ok((_, None)) | Err(_) => {
                 return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
             }

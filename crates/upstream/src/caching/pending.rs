@@ -27,7 +27,7 @@ struct PendingVariant {
 }
 
 impl Table {
-    /// Returns the newest pending response that a request may use, and the number of the last purge at the time of its request.
+    /// Returns the newest pending response that a request may use, and the number of the last purge before it was requested.
     pub fn find(&self, key: &Key, is_wanted: impl Fn(&Meta) -> bool) -> Option<(Arc<Filling>, u64)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -55,13 +55,13 @@ pub struct OriginRequest {
 }
 
 impl OriginRequest {
-    /// Creates it for an entry of this store.
+    /// Records a request that is sent now, for an entry of this store.
     pub fn new(store: &Store, key: &Key) -> OriginRequest {
         let (open, ticket) = (store.register_request(), Arc::new(store.ticket(key)));
         OriginRequest { at_s: seconds(rt::wall()), open, requested_at: rt::now(), ticket }
     }
 
-    /// Returns the response to this request.
+    /// Returns the response to this request as a candidate for the cache.
     pub fn candidate<'a>(
         &'a self,
         reply: &Reply,
@@ -74,12 +74,12 @@ impl OriginRequest {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now_s() -> i64 {
     seconds(rt::wall())
 }
 
-/// Seconds since 1970.
+/// Converts a time to seconds since 1970.
 pub fn seconds(moment: SystemTime) -> i64 {
     since_1970(moment).0
 }
@@ -286,7 +286,7 @@ pub fn meets_conditions(request: &Request, heading: &Heading) -> bool {
     outcome != conditional::Outcome::PreconditionFailed
 }
 
-/// Whether `no-cache` names fields, which are not stored (RFC 9111 section 5.2.2.4).
+/// Whether `no-cache` of a response names fields: these are not stored (RFC 9111 section 5.2.2.4).
 pub fn has_unshared_fields(heading: &Heading) -> bool {
     let control = heading.head().all(heading.raw(), HeaderId::CacheControl);
     qualified_fields(control, Qualified::NoCache).next().is_some()

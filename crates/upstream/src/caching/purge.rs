@@ -28,8 +28,9 @@ pub const TAGS_MAX: usize = 64;
 /// Maximum length in bytes of a key, pattern or tag in a purge: the store's limit for keys.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
-/// Purges on behalf of a request, and returns the status. 204: purged; 404: no entry has the key; 400: not a valid key or tag; 503:
-/// another process owns the directory; 500: disk error. The number of matches of a pattern or tag is not known at that time.
+/// Purges on behalf of a request, and returns the status. 204: purged; 404: no entry has the key; 400: not a valid pattern or tag;
+/// 503: the cache is not open, or another process owns the directory; 500: disk error. The number of entries that match a pattern
+/// or tag is not known at that time.
 pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, effect: PurgeEffect) -> u16 {
     let Some(store) = cache.store() else {
         request.log(Level::Error, format_args!("cache purge failed: the cache could not be opened"));
@@ -53,8 +54,10 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, effec
         Scope::Key(_) | Scope::All => true,
     };
     if scopes.is_empty() || scopes.len() > TAGS_MAX || !scopes.iter().all(is_named) {
-        request
-            .log(Level::Error, format_args!("cache purge names no tag, too many, or one that is too long"));
+        request.log(
+            Level::Error,
+            format_args!("cache purge has no tag, too many tags, or a tag or pattern that is too long"),
+        );
         return 400;
     }
     for scope in &scopes {
@@ -75,7 +78,7 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, effec
 pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
-    // First, so that no earlier request can store its response from here on.
+    // Before the lookup: from here on, no request that was sent earlier can store its response.
     cache.shared_fetches().outdate(&key, rt::now());
     store.outdate(&key).await;
     if !store.holds(&key, text).await.unwrap_or(true) {

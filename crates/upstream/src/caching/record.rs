@@ -1,6 +1,6 @@
 //! Records how the cache handled a request, for `$upstream_cache_*`, `Cache-Status` and the log.
 //!
-//! Each decision about the request is recorded; the record is shown once, with the response.
+//! Each decision about the request is recorded; the record is published once, with the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
-    /// Returns the status for an upstream's response, depending on the entry found before.
+    /// Returns the status for a response of the upstream: it depends on whether the lookup found an entry.
     pub fn had(&self) -> Status {
         match self.forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,

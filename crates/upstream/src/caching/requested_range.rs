@@ -43,14 +43,15 @@ pub fn requested(request: &Request) -> Option<RequestedRange> {
     }
 }
 
-/// Returns the start of the requested range, regardless of how ranges are handled.
+/// Returns the start of the requested range, whether or not ranges are fetched separately (`proxy_cache_parts`).
 pub fn start(request: &Request) -> Option<u64> {
     request.header(HeaderId::Range)?;
     requested(request)?.start()
 }
 
 impl RequestedRange {
-    /// Returns the range to request from the upstream: complete chunks, because only these can be stored.
+    /// Returns the range to request from the upstream: complete chunks, because only these can be stored. The last N bytes are
+    /// requested unchanged, because their offset is not known.
     pub fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
         match self {
@@ -69,7 +70,7 @@ impl RequestedRange {
         text
     }
 
-    /// Returns the range in complete chunks, if the start is known; without an end it is unlimited.
+    /// Returns the range in complete chunks, if the start is known. A range without an end extends to the maximum offset.
     pub fn chunks(self) -> Option<Range<u64>> {
         let RequestedRange::From(first, end) = self else { return None };
         let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
@@ -84,7 +85,7 @@ impl RequestedRange {
         }
     }
 
-    /// Returns the range in a body of `length` bytes; empty if it is outside.
+    /// Returns the range in a body of `length` bytes; empty if the body ends before the range.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             RequestedRange::From(first, end) => {

@@ -1,5 +1,5 @@
 //! Configuration of caches: [`CacheConf`], the settings of a block, and [`CachePath`], the declaration of a cache. The directives
-//! are in `modules/proxy`.
+//! are in `cache_conf` and `cache_path` of `gateways::passing`.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -197,10 +197,10 @@ pub enum Stale {
     Http429,
 }
 
-/// `off` of `proxy_cache_use_stale`.
+/// Bit of `off` in the cases of `proxy_cache_use_stale`.
 pub const OFF: u64 = 1 << 63;
 
-/// `proxy_cache_use_stale` with nginx's meaning, which ignores `must-revalidate`.
+/// Bit of `ignore_must_revalidate` in `proxy_cache_use_stale`: `must-revalidate` does not prevent stale use, as in nginx.
 pub const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
 
 /// Returns the bit of a case in a set of cases.
@@ -208,12 +208,12 @@ pub const fn bit(stale: Stale) -> u64 {
     1 << stale as u32
 }
 
-/// `POST` in `proxy_cache_methods`.
+/// Bit of `POST` in `proxy_cache_methods`.
 pub const POST: u64 = 4;
 
 impl CacheConf {
-    /// Returns the maximum time without a byte before a fetch counts as stalled: it is no longer joined, and waiting requests leave
-    /// it. The lock directives or their defaults set it.
+    /// Returns the maximum time without a byte before a fetch counts as stalled: it is no longer joined, and requests stop waiting
+    /// for it. It is the shorter of `proxy_cache_lock_age` and `proxy_cache_lock_timeout`.
     pub fn stall_limit(&self) -> Duration {
         self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
     }
@@ -247,7 +247,7 @@ impl CacheConf {
         !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
     }
 
-    /// Freshness lifetime of a response with this status that has no lifetime itself.
+    /// Returns the configured freshness lifetime for this status, for responses without a lifetime of the upstream.
     pub fn valid_for(&self, status: u16) -> Option<Duration> {
         let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
         self.valid.items().iter().find(fits).map(|valid| valid.time)
@@ -399,7 +399,7 @@ impl Kind for CachePath {
     }
 
     fn continues(&self, before: &CachePath) -> bool {
-        // With other limits it is a different cache, which takes over the directory of the previous one.
+        // A cache with other settings is a different cache, which takes over the directory of the previous cache.
         self == before
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!            lead                     head of the response
-//!   miss ----------> Asked --------------+----------------> Filling (may be shared: read along) --> over: lookup
+//!   miss ----------> no outcome yet -----+----------------> Filling (may be shared: read along) --> body complete: lookup
 //!     \                                  +----------------> Alone   (must not be shared: each request fetches, key marked)
-//!      +-- follow -> waits               +----------------> Refreshed (304: repeat the lookup)
+//!      +-- follow -> waits               +----------------> Retry   (304: repeat the lookup)
 //!                                        +----------------> Failed
 //! ```
 //! Main types: [`SharedFetches`], all fetches of one cache; [`FetchLeader`], the duty to report the end of a fetch;
@@ -62,7 +62,7 @@ impl SharedFetch {
 
     /// Waits for the outcome.
     pub async fn outcome(&self) -> Outcome {
-        // The index of the waker, which changes: an HTTP/2 stream is first polled by the task of its connection.
+        // Index of this request's waker. Another task may poll later: the task of a connection polls an HTTP/2 stream first.
         let mut index = None;
         poll_fn(|context| {
             let mut state = lock(&self.state);
@@ -70,7 +70,7 @@ impl SharedFetch {
                 return Poll::Ready(outcome.clone());
             }
             match index {
-                // The wakers are taken only when the outcome is known.
+                // The index is valid until the outcome is known: only then are the wakers removed.
                 Some(index) => {
                     let waker: &mut Waker = &mut state.waiting[index];
                     waker.clone_from(context.waker());
@@ -85,7 +85,7 @@ impl SharedFetch {
         .await
     }
 
-    /// Works like [`SharedFetch::outcome`]; `None` if the fetch has made no progress for `limit`.
+    /// Works like [`SharedFetch::outcome`]; `None` if there is no outcome until `limit` after the start of the fetch.
     pub async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
         match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
             Either::Left(outcome) => Some(outcome),
@@ -108,7 +108,7 @@ impl SharedFetch {
         lock(&self.state).outcome.clone()
     }
 
-    /// Whether the fetch of range `coming` includes `range`, and reaches its start soon.
+    /// Whether the range `coming` of this fetch includes `range`, and the fetch will soon reach the start of `range`.
     fn reaches_soon(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
         let at = match self.known_outcome() {
             None => coming.start,
@@ -149,14 +149,14 @@ pub struct FetchLeader {
     /// The primary key.
     primary: Key,
     key: Key,
-    /// The primary key for whose range it fetches a part, if any.
+    /// The primary key of the object, if the fetch is registered as one of its ranges.
     part_of: Option<Key>,
     /// The key of its variant, if the response has variants.
     variant: OnceCell<Key>,
     shared_fetch: Arc<SharedFetch>,
     /// Time without progress after which another fetch of the key starts.
     limit: Duration,
-    /// Whether it is no longer in the tables.
+    /// Whether the fetch was removed from the tables.
     has_left: Cell<bool>,
 }
 
@@ -256,7 +256,7 @@ pub struct SharedFetches {
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
     /// Changed or purged keys, with the time: responses to earlier requests are not stored.
     changes: Mutex<Changes>,
-    /// The `Vary` of the responses for these keys, as far as memory allows; without it, a variant may be fetched once more than
+    /// The `Vary` of the responses for these keys, up to [`MARKS_MAX`] keys; for other keys a variant may be fetched once more than
     /// necessary.
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
     /// Complete responses whose entries are not published yet.
@@ -328,7 +328,7 @@ impl SharedFetches {
         })
     }
 
-    /// Joins a fetch whose range includes this range and reaches it soon, or a fetch of the same name; otherwise starts one.
+    /// Joins a fetch of a larger range that reaches this range soon, or a fetch with the same key `name`; otherwise starts a fetch.
     pub fn join_part(
         self: &Arc<SharedFetches>,
         primary: &Key,
@@ -480,7 +480,7 @@ impl SharedFetches {
         }
     }
 
-    /// Disables parts of an object for some time, because the upstream sent a part that was shorter than announced.
+    /// Disables parts of an object for some time, because the upstream sent a part whose length differs from its `Content-Range`.
     pub fn disable_parts(&self, key: &Key) {
         self.mark(&refusal(key), rt::now());
     }
@@ -562,7 +562,7 @@ mod tests {
         }
     }
 
-    /// Counts how often it wakes.
+    /// Counts wake-ups.
     #[derive(Default)]
     struct Counter(std::sync::atomic::AtomicU32);
 

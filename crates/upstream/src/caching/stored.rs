@@ -82,8 +82,8 @@ pub fn of_complete(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Re
     Some(reply(heading, ReplyBody::Ready(Box::new(body)), Some(length), age))
 }
 
-/// Converts a response that was fetched for this request, with the received header section: without `Age`, unless the upstream
-/// sent one (RFC 9111 section 5.1: a response with `Age` was not generated for this request).
+/// Converts a response that was fetched for this request: it gets no `Age`, unless the `received` header section has one (RFC 9111
+/// section 5.1: a response with `Age` was not generated for this request).
 pub fn as_new(mut reply: Reply, received: &Heading) -> Reply {
     let is_old = received.head().get(received.raw(), HeaderId::Age).is_some();
     if let Some(stored) = &mut reply.stored {
@@ -202,7 +202,7 @@ impl BodySource for CheckedSource {
     }
 }
 
-/// Returns the bytes of a piece. Only the first and last piece of a range may not start at the beginning of their buffer.
+/// Returns the bytes of a piece, moved to the start of its buffer. Only the first piece of a range and the last may need this.
 pub fn source_of(piece: cache::Piece) -> Source {
     let cache::Piece { mut buf, start, end } = piece;
     if start > 0 {
@@ -232,7 +232,7 @@ impl Ranged for JoinedBody {
     }
 }
 
-/// A range that is no longer available.
+/// The body of a range that is no longer available.
 pub struct Lost;
 
 impl BodySource for Lost {

@@ -18,7 +18,7 @@ use telemetry::metric::{Cells, Label, Metric, Series};
 
 const ZONE: Label = Label { name: "zone", values: &[] };
 
-/// Rows by [`Status`], in numeric order.
+/// Requests; the values of `status` have the order of [`Status`].
 const REQUESTS: Series = Series::first(
     Metric::counter(
         "cache_requests_total",
@@ -60,7 +60,7 @@ const UNAVAILABLE: Series = COLLAPSED.after(
     .labelled(&[ZONE]),
 );
 
-/// In the order of [`index_of`]. The store counts its refusals itself.
+/// Responses that were not stored; the values of `reason` have the order of [`index_of`]. The store counts its refusals itself.
 const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
@@ -109,7 +109,7 @@ const SERVED: Series = UNSTORED.after(
             values: &[
                 ("cache", "a stored response, also a stale or a revalidated one"),
                 ("shared", "the fetch of another request"),
-                ("upstream", "its own fetch"),
+                ("upstream", "the fetch of this request"),
             ],
         },
     ]),
@@ -125,7 +125,7 @@ pub(super) const HIT_AGE: Metric = Metric::histogram(
 /// Rows that threads count, in the order of the page.
 pub const METRICS: [&Series; 5] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED, &SERVED];
 
-/// Summand of `cache_device_bytes_total`, which also includes the reads of the store.
+/// Bytes sent from files, not a row of the page: they are added to `cache_device_bytes_total`, with the reads of the store.
 pub(super) const SENT_FROM_FILES: Series = SERVED.after(
     Metric::counter("cache_sent_from_files_total", "bytes", "Bytes sent from files.").labelled(&[ZONE]),
 );

@@ -24,7 +24,7 @@ use telemetry::Level;
 pub struct Cache {
     /// Set once the store is open.
     store: OnceLock<Arc<Store>>,
-    /// The error of the first attempt to open it.
+    /// The error of the first attempt to open the store.
     refusal: Option<OpenError>,
     config: Config,
     /// Whether the cache was closed. The lock is held while a late store is set, so that every store is stopped.
@@ -42,11 +42,11 @@ pub struct Cache {
     notes: Arc<Notes>,
 }
 
-/// Notes of a store that a thread will write to the log.
+/// Notes of a store, its messages for the operator, until a thread writes them to the log.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Note>>);
 
-/// Maximum number of pending notes; a disk with more damage is known to be bad.
+/// Maximum number of pending notes; further notes are dropped, because they would only report more damage of the same disk.
 const NOTES_MAX: usize = 64;
 
 /// Interval in which a thread logs pending notes.
@@ -124,11 +124,12 @@ impl Cache {
         });
     }
 
-    /// Waits for the store and retries; `None` if the cache is no longer needed. The log reports once that it is unavailable, and
-    /// once that it is available again.
+    /// Retries to open the store until it is open; `None` if the cache is no longer needed. The log reports once that the cache is
+    /// unavailable, and once that it is available.
     async fn opened(&self, thread: &Thread) -> Option<Arc<Store>> {
         let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
-        let message = format_args!("{refusal}; answers pass through and are not stored until it can");
+        let message =
+            format_args!("{refusal}; responses pass through and are not stored until it can be used");
         error_log::write(thread, Level::Emerg, message);
         let (mut pause, closed) = (REOPEN_FIRST, self.closed.watch());
         loop {
@@ -155,7 +156,7 @@ impl Cache {
         !*is_closed && self.store.set(Arc::clone(store)).is_ok()
     }
 
-    /// Stops the cache: another process takes over the directory.
+    /// Stops the cache, so that another process or configuration can take over the directory.
     fn stop(&self) {
         *self.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.closed.publish(1);

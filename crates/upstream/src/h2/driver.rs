@@ -40,7 +40,7 @@ pub(super) async fn drive(
     };
     connection.with(|state| state.fail(cut));
     if !last.is_empty() {
-        // Sends only as much as the socket accepts immediately: nothing depends on it.
+        // Sends only as many bytes as the socket accepts immediately: nothing depends on these frames.
         let mut data = Segments::from(last);
         poll_fn(|context| Poll::Ready(_ = driver.wire.poll_send(context, &mut data))).await;
     }
@@ -50,7 +50,7 @@ struct Driver {
     wire: Box<dyn Duplex>,
     /// Frames in flight.
     flying: Option<Segments>,
-    /// An incomplete frame.
+    /// Received bytes of an incomplete frame.
     input: Vec<u8>,
     timer: Timer,
     idle: Option<Idle>,

@@ -43,15 +43,15 @@ struct State {
     is_closing: bool,
     /// Whether the upstream has sent GOAWAY.
     has_goaway: bool,
-    /// Time since when it is idle.
+    /// Time at which the last exchange ended.
     idle_since: Instant,
-    /// Time when bytes were received last.
+    /// Time of the last receive.
     received_at: Instant,
     /// Time of the ping in flight; reset when any bytes arrive.
     probed_at: Option<Instant>,
-    /// Number of pings since a header section or a body was received last.
+    /// Number of pings since the last header section or body bytes were received.
     probes: u32,
-    /// Reason why it has ended.
+    /// Reason why the connection has ended.
     cut: Option<Cut>,
 }
 
@@ -120,13 +120,14 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Window in bytes of a body: what an upstream may send before the client, or a buffer, takes it.
+/// Flow-control window of a stream in bytes: the number of body bytes that an upstream may send before they are read here.
 const WINDOW_BYTES: u32 = 128 << 10;
 
 /// Maximum size in bytes of a compressed header section that is buffered; `proxy_buffer_size` limits each exchange.
 const HEAD_MAX: u32 = 64 << 10;
 
-/// Number of bytes in frames from which on no frames are added, and no bytes are received that may require more frames.
+/// Maximum number of queued bytes of frames. Then no frames are added, and nothing is received, because a response to received
+/// frames might have to be queued.
 const OUT_BYTES_MAX: usize = 256 << 10;
 
 /// Time after which an unacknowledged ping makes new exchanges use another connection, and time after which the connection counts as
@@ -141,17 +142,17 @@ const PROBE_AFTER: Duration = Duration::from_secs(2);
 /// ("too_many_pings").
 const PROBES_IN_A_ROW: u32 = 2;
 
-/// How a connection is kept alive without an exchange.
+/// Settings of a keep-alive connection without exchanges.
 pub(super) struct Idle {
-    /// Maximum time.
+    /// Maximum idle time.
     pub(super) time: Duration,
-    /// Called after the last exchange has ended.
+    /// Called when no exchange is in progress.
     pub(super) begins: Box<dyn Fn()>,
 }
 
 impl Connection {
-    /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. If `idle` is `None` it ends with its first
-    /// exchange.
+    /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. If `idle` is `None`, the connection ends
+    /// after its first exchange.
     pub(super) fn start(wire: Box<dyn Duplex>, slot: Option<Counted>, idle: Option<Idle>) -> Rc<Connection> {
         let limits = Limits { streams_max: 0, initial_window: WINDOW_BYTES, head_max: HEAD_MAX };
         let mut out = Vec::new();
@@ -174,11 +175,11 @@ impl Connection {
         connection
     }
 
-    /// Whether another exchange may begin on it.
+    /// Whether another exchange may begin on the connection.
     pub(super) fn is_available(&self) -> bool {
         let state = self.state.borrow();
         let is_in_doubt = state.probed_at.is_some_and(|at| rt::now() >= at + PROBE_TIMEOUT);
-        // The session counts streams once they have sent a frame; `users` also counts those that are about to.
+        // The session counts only streams that have sent a frame; `users` also counts exchanges that have not sent one yet.
         !state.is_closing
             && state.cut.is_none()
             && !is_in_doubt
@@ -186,20 +187,20 @@ impl Connection {
             && state.session.may_open()
     }
 
-    /// Returns the time since when no exchange uses it; `None` if it is in use or ends.
+    /// Returns the time at which the last exchange ended; `None` if an exchange is in progress, or the connection is closing.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.borrow();
         let is_idle = state.users == 0 && !state.is_closing && state.cut.is_none();
         is_idle.then_some(state.idle_since)
     }
 
-    /// Whether it has ended, or accepts no further exchanges.
+    /// Whether the connection has ended, or accepts no further exchanges.
     pub(super) fn is_closing(&self) -> bool {
         let state = self.state.borrow();
         state.is_closing || state.cut.is_some()
     }
 
-    /// Returns the number of exchanges begun on it.
+    /// Returns the number of exchanges that have begun on the connection.
     pub(super) fn requests(&self) -> u64 {
         self.state.borrow().requests
     }

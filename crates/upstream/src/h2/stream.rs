@@ -21,7 +21,7 @@ pub(super) struct Stream {
     /// Properties of the request that affect the parsing of its response.
     request_facts: Cell<RequestFacts>,
     inbox: RefCell<Inbox>,
-    /// Waker of the task that waits for a window, or for room.
+    /// Waker of the task that waits for flow-control window, or for space in the queue of frames.
     writer_waker: Cell<Option<Waker>>,
     cut: Cell<Option<Cut>>,
     /// Names of the never-indexed fields of the last header section.
@@ -52,7 +52,7 @@ enum Stage {
     Head,
     /// In the body.
     Body,
-    /// Before the end: there is no body.
+    /// After the head of a response without a body.
     NoBody,
     /// Received completely.
     Over,
@@ -271,12 +271,12 @@ impl StreamEnd {
         self.stream.never_indexed.take()
     }
 
-    /// Returns why the stream has ended, if the response is incomplete.
+    /// Returns the reason why the stream has ended early.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.stream.cut.get()
     }
 
-    /// Whether all text was taken.
+    /// Whether the reader has taken all text, and the stream has not ended early.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stream.inbox.borrow().pieces.is_empty() && self.stream.cut.get().is_none()
     }
@@ -314,7 +314,7 @@ impl Drop for StreamEnd {
 pub(crate) struct StreamWriter {
     connection: Rc<Connection>,
     stream: Rc<Stream>,
-    /// Number of its bytes put into frames.
+    /// Number of request bytes that were put into frames.
     sent: u64,
     /// Header block to send after the body; empty if there are no trailers.
     trailers: Vec<u8>,
@@ -330,7 +330,7 @@ impl StreamWriter {
         }
     }
 
-    /// Puts all of `data` into frames. The first call begins with the block of the head, alone in its segment. Must be polled
+    /// Puts all of `data` into frames. In the first call the first segment is the header block of the request. Must be polled
     /// again, with the same segments, until it is ready.
     pub(crate) fn poll_send(
         &mut self,

@@ -70,7 +70,7 @@ impl Choices {
         self.tried.contains(&peer.id)
     }
 
-    /// Records a server that was chosen among several.
+    /// Records the chosen server.
     fn took(&mut self, peer: &mut Peer, now: Moment) {
         self.tried.push(peer.id);
         peer.mark_checked(now);
@@ -106,7 +106,7 @@ impl State {
             }
             let only = &set.peers[0];
             let is_open = only.accepts == Accepts::All && !only.is_full();
-            // A single server's failures do not count, but a client with a session is first checked by the common rules.
+            // Failures of a single server do not matter. A session is looked up first, because `drain` permits its requests.
             let of_session = set.of_session(choices.hint.as_deref(), &choices.tried, now);
             of_session.or_else(|| is_open.then_some(0))
         })
@@ -203,7 +203,7 @@ impl Walk {
             }
             Walk::Random { .. } => random.below(set.total_weight),
             Walk::Rounds | Walk::LeastConn | Walk::LeastTime { .. } | Walk::Ring { .. } => {
-                panic!("only what is looked up has steps")
+                panic!("this method selects without steps")
             }
         };
         set.at_weight(weight)
@@ -217,7 +217,7 @@ impl Set {
         let session = self.of_session(choices.hint.as_deref(), &choices.tried, now);
         if let Some(place) = session {
             let peer = &mut self.peers[place];
-            // Its deficit equals the weight of all others; it is not reduced further.
+            // The deficit of the session's server is already as large as the weight of all other servers: it is not increased.
             if peer.current <= -(self.total_weight.saturating_sub(peer.weight)).saturating_mul(self.scale) {
                 choices.took(peer, now);
                 return Some(place);
@@ -296,7 +296,7 @@ impl Set {
         Some(place)
     }
 
-    /// Returns the index of the server, of two, with fewer requests relative to its weight.
+    /// Returns the index of that one of two servers that has fewer requests relative to its weight.
     fn less_loaded(&self, first: usize, second: usize) -> usize {
         let (one, two) = (&self.peers[first], &self.peers[second]);
         let weighed = |conns: u64, weight: i64| u128::from(conns) * u128::from(weight.unsigned_abs());
@@ -367,7 +367,7 @@ impl Load {
     }
 }
 
-/// Maximum time in ms that counts; beyond it the number of requests decides.
+/// Maximum response time in ms that is compared; between slower servers, the number of requests decides.
 const TIME_MAX_MS: u64 = 5000;
 
 /// Resolution of times in ms: smaller differences are ignored.

@@ -1,4 +1,4 @@
-//! Statistics per server: tries by status, bytes and times. They are protected by the group's lock, which each try takes anyway.
+//! Statistics per server: tries by status, bytes and times. The lock of the group protects them: each try holds it in any case.
 
 use std::time::{Duration, Instant};
 

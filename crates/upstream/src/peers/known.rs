@@ -82,7 +82,7 @@ fn read_line(line: &str) -> Option<(String, Named, Found)> {
     let (weight, priority) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let server = optional(fields.next()?).map(Into::into);
     let address = PeerAddr::Inet(fields.next()?.parse().ok()?);
-    // Names that this configuration does not have in exactly this form are compared by host and service.
+    // The text has no port and no kind of lookup: the configuration's name is found by host and service.
     let named = Named { host, port: 0, service, at_run_time: true };
     let found = Found { address: Address::from(address), server, weight, priority };
     fields.next().is_none().then_some((group, named, found))

@@ -24,7 +24,7 @@ use exchange::template::Template;
 pub struct Line {
     /// The address as configured, without parameters.
     pub text: Arc<str>,
-    /// Source of its addresses.
+    /// Source of the server's addresses.
     pub source: Source,
     /// `weight`
     pub weight: i64,
@@ -42,7 +42,7 @@ pub struct Line {
     pub accepts: Accepts,
     /// `route`
     pub route: Option<Arc<str>>,
-    /// Its file and line; `None` without a configuration statement.
+    /// File and line of the statement; `None` for a server that was added through `api`.
     pub position: Option<Span>,
 }
 

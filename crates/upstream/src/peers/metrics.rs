@@ -37,7 +37,8 @@ const SENT: Metric =
     Metric::counter("upstream_sent_bytes_total", "bytes", "Bytes of requests to the server.").labelled(BOTH);
 
 const RECEIVED: Metric =
-    Metric::counter("upstream_received_bytes_total", "bytes", "Bytes of its responses.").labelled(BOTH);
+    Metric::counter("upstream_received_bytes_total", "bytes", "Bytes of responses from the server.")
+        .labelled(BOTH);
 
 const FAILS: Metric =
     Metric::counter("upstream_fails_total", "tries", "Failed tries, as max_fails counts them.")

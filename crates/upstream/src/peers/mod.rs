@@ -4,7 +4,7 @@
 //! [`Selection`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the outcome of each pick.
 //! [`Upstreams`] contains all groups of a configuration.
 //!
-//! Connections are handled elsewhere. [`super::resolve`] resolves names through [`Group::names`] and [`Group::put`]; until the
+//! `upstream::link` has the connections. [`super::resolve`] resolves names through [`Group::names`] and [`Group::put`]; until the
 //! first result, a group that has only names has no server ([`NoPeer::Unresolved`]).
 
 pub mod address;
@@ -65,7 +65,7 @@ pub struct Group {
     pub name: String,
     /// Port of an implicit group; `None` for a block.
     pub port: Option<u16>,
-    /// `keepalive` and related directives; `None` keeps no connection alive.
+    /// `keepalive` and related directives; `None` disables keep-alive connections.
     pub keepalive: Option<Keepalive>,
     /// `resolver` of the block; `None` means that of `http`.
     pub resolver: Option<Arc<Resolver>>,
@@ -212,13 +212,13 @@ impl Group {
         });
     }
 
-    /// Notes that the addresses of a name cannot be resolved at present. The name keeps its previous addresses. Requests no longer
-    /// wait for a name that never had any.
+    /// Records that a name cannot be resolved at present. Its previous addresses remain in use. Requests no longer wait for a name
+    /// that never had addresses.
     pub fn put_unresolved(&self, named: &Named) {
         self.state().update(|state| state.put_unresolved(named));
     }
 
-    /// Whether the group has no server only because the first lookups of its names are in flight.
+    /// Whether the group has no server only because the first lookups of its names have not ended.
     pub fn awaits_names(&self) -> bool {
         self.has_names && self.state().lock().awaits_names()
     }
@@ -237,7 +237,7 @@ impl Group {
         }
     }
 
-    /// Advances after each result of name resolution.
+    /// Returns the counter of the results of name resolution, which callers can wait for.
     pub fn updates(&self) -> rt::watch::Watcher {
         self.state().updates.watch()
     }
@@ -400,7 +400,7 @@ impl PeerState {
     }
 }
 
-/// Returns the address for `ip_hash`: that set by `realip`, otherwise that of the peer.
+/// Returns the client's address for `ip_hash`: the address that `realip` has set, otherwise the address of the peer.
 fn client_of(request: &Request) -> Option<std::net::IpAddr> {
     match request.real_client.as_ref().unwrap_or(&request.conn.peer) {
         Address::Inet(address) => Some(address.ip()),
@@ -478,7 +478,7 @@ impl Selection {
         })
     }
 
-    /// Notes the arrival of the response's header section, which methods that use times, and learned sessions, need.
+    /// Records the arrival of the header section of the response: for `least_time`, and for the sessions of `sticky learn`.
     pub fn header_received(&mut self, request: &Request, pick: &mut Pick) {
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
             let created = sticky::first_value(&learn.create, request);
@@ -549,7 +549,7 @@ fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: O
     }
 }
 
-/// A chosen server; counts as one of its connections until it is dropped.
+/// A chosen server. Until this is dropped, it counts as a request in flight at the server.
 #[derive(Debug)]
 pub struct Pick {
     /// Address of the server.
@@ -566,10 +566,10 @@ pub struct Pick {
     header_ms: Option<u64>,
     /// Session of the response, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
-    /// Whether it is counted in [`Times::inflight`].
+    /// Whether the try is counted in [`Times::inflight`].
     counts_waiting: bool,
     group: Arc<Group>,
-    /// State in which it counts; taken at the end of the try.
+    /// State that counts the try; `None` after the end of the try.
     shared: Option<Arc<Shared>>,
 }
 
@@ -600,7 +600,7 @@ impl Pick {
         now.saturating_duration_since(self.since).as_millis() as u64
     }
 
-    /// Ends the count.
+    /// Ends the try in the state of the servers: its count, its times, and failures.
     fn release(
         &mut self,
         state: &mut State,
@@ -630,7 +630,7 @@ impl Pick {
 }
 
 impl Drop for Pick {
-    /// Ends the count of an abandoned try, which says nothing about the server.
+    /// Ends the count of an abandoned try, which is neither a success nor a failure of the server.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             // The system time instead of the turn's time: a pick may be dropped when the runtime no longer exists.

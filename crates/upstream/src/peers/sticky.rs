@@ -50,7 +50,7 @@ impl Sid {
 pub struct Sticky {
     /// Variables with the client's session; the first that is not empty counts.
     pub lookup: Vec<VarRef>,
-    /// Its kind.
+    /// Kind of sessions.
     pub kind: StickyKind,
 }
 
@@ -68,7 +68,7 @@ pub enum StickyKind {
 /// The cookie of `sticky cookie`.
 #[derive(Clone, Debug, Default)]
 pub struct Cookie {
-    /// Its name.
+    /// Name of the cookie.
     pub name: String,
     /// `expires`
     pub expires: Option<Expires>,
@@ -169,7 +169,7 @@ pub struct Session {
     last_ms: i64,
 }
 
-/// Memory in bytes per session besides its key, chosen so that one megabyte holds about eight thousand, as in nginx.
+/// Memory in bytes per session in addition to its key: as in nginx, one megabyte holds about eight thousand sessions.
 const SESSION_OVERHEAD: u64 = 112;
 
 impl Kind for Declared {
@@ -211,7 +211,7 @@ impl Learn {
         })
     }
 
-    /// Stores the server of a session; an unknown session is stored only if it is new.
+    /// Stores the server of a session. A session that is not in the table is stored only if the response has created it (`is_new`).
     pub fn learn(&self, session: &[u8], is_new: bool, sid: &Sid, now_ms: i64) -> Learned {
         let bytes = sid.as_slice();
         let mut value = Session { sid: [0; SID_MAX], sid_len: bytes.len() as u8, last_ms: now_ms };
@@ -241,7 +241,7 @@ impl Learn {
 /// Result of storing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// Stored, or not to be stored.
+    /// Stored; or neither known nor new, so that it need not be stored.
     Noted,
     /// Stored; the least recently used session was removed.
     PushedOut,

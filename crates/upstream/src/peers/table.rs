@@ -18,7 +18,7 @@ use super::sticky::Sid;
 /// Unique ID of a server in its group, also among removed servers.
 pub(super) type PeerId = u32;
 
-/// A time, in whole seconds for the rules of failures, as in nginx.
+/// A time since the first request of the group: in seconds for the rules of failures, as in nginx, and in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) seconds: i64,
@@ -57,7 +57,7 @@ pub(super) struct Peer {
     checked: i64,
     pub(super) accepts: Accepts,
     pub(super) slow_start_ms: i64,
-    /// Time of recovery, in ms.
+    /// Time in ms at which the server recovered from failures, the start of `slow_start`.
     slow_since_ms: i64,
     pub(super) times: Times,
     pub(super) counts: Box<Counts>,
@@ -70,7 +70,7 @@ pub(super) struct Times {
     pub(super) response: u64,
     /// Average waiting time of the requests in flight.
     pub(super) inflight: u64,
-    /// Sum of their waiting times at the last change.
+    /// Sum of the waiting times of the requests in flight at `inflight_changed`.
     pub(super) inflight_sum: i64,
     pub(super) inflight_changed: i64,
     pub(super) inflight_count: i64,
@@ -105,7 +105,7 @@ impl Peer {
         self.max_conns > 0 && self.conns >= self.max_conns
     }
 
-    /// Records that the server was chosen among several.
+    /// Records that the server was chosen, which restarts `fail_timeout` once it has passed.
     pub(super) fn mark_checked(&mut self, now: Moment) {
         if now.seconds - self.checked > self.fail_timeout {
             self.checked = now.seconds;
@@ -166,17 +166,17 @@ impl Peer {
 pub(super) struct Set {
     pub(super) peers: Vec<Peer>,
     pub(super) total_weight: i64,
-    /// Number of servers that are not down.
+    /// Number of servers that accept all requests: neither `down` nor `drain`.
     pub(super) tries: u32,
-    /// Whether this is the only server, which is used in spite of failures.
+    /// Whether the group has only one server, and no backup: the server is used in spite of failures.
     pub(super) is_single: bool,
-    /// Units per weight of one in rounds: above 1 if fractions of a weight matter.
+    /// Factor of the weights in round robin: above 1 if a server has `slow_start`, because fractions of a weight then matter.
     pub(super) scale: i64,
     /// The ring, if consistent hashing is the method.
     pub(super) ring: Option<Ring>,
 }
 
-/// Units per weight of one, with slow starts.
+/// [`Set::scale`] with slow starts.
 const SLOW_SCALE: i64 = 1000;
 
 impl Set {
@@ -236,7 +236,7 @@ pub(super) struct State {
     /// Number of changes of the sets.
     pub(super) generation: u32,
     next_id: PeerId,
-    /// Time of the first request, the origin of all times here.
+    /// Time of the first request, from which each [`Moment`] counts.
     epoch: Option<Instant>,
     /// Random numbers for `random`.
     pub(super) random: Random,
@@ -397,7 +397,7 @@ impl State {
         }
     }
 
-    /// Takes over the statistics of servers that another state has too. A server may be on several lines.
+    /// Takes over the statistics of the servers that `before` has too. A server may be on several lines.
     pub(super) fn take_counts(&mut self, before: &State) {
         let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
         for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
@@ -428,7 +428,7 @@ impl State {
         peer.counts.fails += u64::from(failed == Some(true));
         match failed {
             None => false,
-            // The only server: its failures are not counted.
+            // Failures of the only server are not counted.
             Some(_) if is_single => {
                 peer.fails = 0;
                 false

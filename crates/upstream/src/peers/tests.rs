@@ -338,7 +338,7 @@ fn the_fastest_server_is_next_until_it_is_overloaded() {
             names.push(letter(&pick));
             held.push(pick);
         }
-        // 20 ms each, so the sixth is expected as late as the first at a, which has 120 ms.
+        // Server b has 20 ms per request: its sixth request is expected after 120 ms, like the first request at a.
         let case = format!("{full_response} {inflight}: {names}");
         assert!(names.starts_with("bbbbb"), "{case}");
         assert!(names.contains('a'), "{case}");
@@ -443,7 +443,7 @@ fn a_recovered_server_regains_its_weight_gradually() {
         shares.push(run.matches('a').count());
     }
     assert!(shares.is_sorted(), "{shares:?}");
-    // A quarter of its weight against a full weight is a fifth; three quarters are three sevenths.
+    // After 5 of 20 s the server has a quarter of its weight, a fifth of all requests; after 20 s it has half of them.
     assert!((36..46).contains(&shares[0]) && (96..104).contains(&shares[3]), "{shares:?}");
 }
 

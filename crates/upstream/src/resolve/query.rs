@@ -1,4 +1,4 @@
-//! One query to name servers: over UDP, repeated without a response, over TCP if the response was truncated.
+//! One query to name servers: over UDP, repeated if no response arrives, and over TCP if the response was truncated.
 //!
 //! ```text
 //!   next server -- UDP --> response -- truncated --> TCP --> response

@@ -48,7 +48,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
 impl Refresher {
-    /// Starts on this thread. The first results arrive later; `changed` is called when the addresses of a name have changed.
+    /// Starts on this thread. The first results arrive later; `changed` is called whenever the addresses of a name were set.
     pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Refresher {
         let refresher = Refresher { end: Rc::new(Event::new()) };
         let reporter = Reporter { changed: Rc::new(changed), ..Reporter::to(thread) };
@@ -70,7 +70,7 @@ impl Refresher {
         refresher
     }
 
-    /// Spawns a task that ends with the keeper.
+    /// Spawns a task that ends when the refresher is dropped.
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let end = Rc::clone(&self.end);
         rt::spawn(async move {
@@ -118,7 +118,7 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
 #[derive(Clone)]
 pub(super) struct Reporter {
     pub(super) log: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
-    /// Called when addresses were found.
+    /// Called when the addresses of a name are set.
     pub(super) changed: Rc<dyn Fn()>,
 }
 
@@ -290,7 +290,7 @@ fn service_name(service: &str, host: &str) -> String {
     if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
-/// Returns the pause after this many failures and one more.
+/// Returns the pause after a failure that `failures` consecutive failures preceded.
 fn pause(failures: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
 }
@@ -323,7 +323,7 @@ pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
             missing.push(not_found(&name, &reason, users));
         }
     }
-    missing.extend(open.iter().map(|(name, users)| not_found(name, "it takes too long", users)));
+    missing.extend(open.iter().map(|(name, users)| not_found(name, "no result in time", users)));
     missing
 }
 
@@ -331,6 +331,6 @@ fn not_found(name: &str, reason: &str, users: &[User]) -> String {
     let position = users.iter().find_map(|user| user.position.as_ref());
     let position = position.map(|position| format!(" in {position}")).unwrap_or_default();
     format!(
-        "host not found in upstream \"{name}\" ({reason}){position}; it is looked for again while the server runs"
+        "host not found in upstream \"{name}\" ({reason}){position}; the running server retries the lookup"
     )
 }

@@ -1,4 +1,4 @@
-//! `resolver`: resolves names with own DNS queries, and caches results for their TTL.
+//! `resolver`: resolves names by DNS queries of this server, and caches results for their TTL.
 //!
 //! ```text
 //!   find --> in the table and not expired -----------------------> result
@@ -31,7 +31,7 @@ pub struct Resolver {
     table: Mutex<NameTable>,
     /// The name servers that are configured by name.
     named: Arc<Mutex<HashMap<String, NamedServer>>>,
-    /// Resolves their names.
+    /// Resolves the names of name servers.
     system: System,
 }
 
@@ -72,7 +72,7 @@ struct Entry {
 /// A lookup in flight.
 struct NameLookup {
     started: Instant,
-    /// The result; nothing if no name server responded within the complete time of the lookup.
+    /// The result; not set if no name server responded within the time of the lookup.
     outcome: OnceLock<Result<Addresses, Unresolved>>,
     done: Watcher,
 }
@@ -184,12 +184,12 @@ impl Resolver {
                 Err(rt::Elapsed) => None,
             };
             match (outcome, stale) {
-                // A negative response counts as a response.
+                // NXDOMAIN is not among these errors: it is a response, and replaces the expired addresses.
                 (
                     None | Some(Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..))),
                     Some(stale),
                 ) => return Ok(stale),
-                // The time of the lookup began before this request, or its timeout was shorter.
+                // The lookup began before this request, or with a shorter timeout: joins or starts another lookup.
                 (None, None) if !is_leader && rt::now() < deadline => {}
                 (outcome, _) => return outcome.unwrap_or(Err(Unresolved::TimedOut)),
             }
@@ -308,7 +308,7 @@ impl Resolver {
     /// the others.
     ///
     /// # Errors
-    /// The error; if no target has addresses, that of the first target.
+    /// The error of the SRV records. If no target has addresses, the error of the first target.
     pub(super) async fn look_up_service(
         &self,
         text: &str,
@@ -354,7 +354,7 @@ impl Resolver {
         servers
     }
 
-    /// Returns the addresses of a name server. Like other names it keeps expired addresses while the system does not respond.
+    /// Returns the addresses of a name server. As for other names, expired addresses are used while the system does not respond.
     async fn named_server(&self, name: &str, deadline: Instant) -> Vec<IpAddr> {
         let (lookup, until) = {
             let (mut named, now) = (lock(&self.named), rt::now());
@@ -456,11 +456,11 @@ impl Drop for Ending<'_> {
 
 /// How a request gets the addresses of a name.
 enum LookupStart {
-    /// They are cached.
+    /// From the cache.
     Cached(Addresses),
-    /// A lookup is in flight; with the previous addresses.
+    /// From the lookup in flight; with the expired addresses, if any.
     Joined(Arc<NameLookup>, Option<Addresses>),
-    /// The caller looks them up; with the previous addresses.
+    /// From a lookup that the caller starts; with the expired addresses, if any.
     Leader(Arc<NameLookup>, LookupDone, Option<Addresses>),
 }
 

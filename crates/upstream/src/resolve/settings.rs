@@ -71,7 +71,7 @@ impl Settings {
     /// Parses the arguments of `resolver`.
     ///
     /// # Errors
-    /// The error.
+    /// The first error in the arguments.
     pub fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Settings, SettingsFault> {
         let mut settings = Settings::of_servers(Vec::new());
         for word in words {

@@ -1,7 +1,7 @@
 //! Resolves names with the system: getaddrinfo(3) on a helper thread. It reads `/etc/hosts`, queries name servers, or uses other
 //! sources of nsswitch.conf(5).
 //!
-//! The server uses [`System::look_up`]; [`System::look_up_now`] blocks. The call returns no TTL; [`super::keeper`] determines one.
+//! The server uses [`System::look_up`]; [`System::look_up_now`] blocks. The call returns no TTL; [`super::ttl`] determines one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -103,7 +103,7 @@ impl System {
     }
 
     /// Omits IPv6 addresses if this machine has none: a connection to them would fail immediately and count as a failure of the
-    /// server. nginx uses `AI_ADDRCONFIG` for it. Also removes duplicates.
+    /// server. nginx uses `AI_ADDRCONFIG` for this. Also removes duplicates.
     fn usable(&self, found: &[IpAddr]) -> Vec<IpAddr> {
         let own = self.local_v6();
         let reachable = |address: &&IpAddr| match address {

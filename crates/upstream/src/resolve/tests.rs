@@ -216,7 +216,7 @@ impl Answers {
     }
 }
 
-/// A group with one name that a keeper resolves.
+/// A group with one name, which the task of a [`SystemName`] resolves.
 struct Kept {
     group: Arc<Group>,
     answers: Answers,

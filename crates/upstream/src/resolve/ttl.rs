@@ -44,7 +44,7 @@ impl TimeSource {
         self.query_lifetime(host, all).await.unwrap_or(UNKNOWN)
     }
 
-    /// Returns the lifetime according to the name servers, if they know the name.
+    /// Returns the lifetime according to the name servers; `None` if they do not resolve the name.
     async fn query_lifetime(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
         let host = host.trim_end_matches('.');
         if host == "localhost" || host.ends_with(".localhost") {

@@ -14,12 +14,12 @@ pub enum Unresolved {
 }
 
 impl fmt::Display for Unresolved {
-    /// Formats a number and a text, nginx's if it has one.
+    /// Formats the code and its text. The texts are those of nginx, except for [`Unresolved::Busy`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = match self {
             Unresolved::Code(code) => *code,
             Unresolved::TimedOut => return f.write_str("110: Operation timed out"),
-            Unresolved::Busy => return f.write_str("too many lookups are under way"),
+            Unresolved::Busy => return f.write_str("too many lookups are in flight"),
         };
         let words = match code {
             1 => "Format error",

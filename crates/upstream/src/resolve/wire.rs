@@ -273,7 +273,7 @@ fn matching_flags(message: &[u8], question: &Question) -> Option<u16> {
 /// Returns the usable records of the answer section.
 fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
     let count = read_u16(message, 6)?;
-    // It was parsed before and matched.
+    // The question, which `matching_flags` has parsed.
     let (_, mut at) = Name::read(message, HEADER_BYTES)?;
     at += 4;
     let mut records = Vec::new();
