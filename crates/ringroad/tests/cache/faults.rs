@@ -410,7 +410,7 @@ fn a_disk_error_during_a_fill_does_not_affect_its_readers() {
     gate.wait_reached();
     switch(&setup, true);
     gate.open();
-    server.wait_for_log("answers pass through", Deadline::default());
+    server.wait_for_log("responses pass through", Deadline::default());
     let mut body = slow.body(&head);
     objects.content("/a").compare(0..24 << 20, &mut body).unwrap_or_else(|wrong| panic!("{wrong}"));
     burst::assert_all_right(&fast.join(), 200);
@@ -588,7 +588,7 @@ fn min_free_is_obeyed_on_a_small_file_system() {
     for round in 0..60 {
         get(&server, &format!("/full-{round}-500000"));
     }
-    server.wait_for_log("answers pass through", Deadline::default());
+    server.wait_for_log("responses pass through", Deadline::default());
     fs::remove_dir_all(setup.cache().join("ringroad.tmp")).ok();
     for file in entries(&setup).iter().take(20) {
         fs::remove_file(file).expect("an entry");
@@ -713,7 +713,7 @@ fn a_read_only_file_system_does_not_affect_responses() {
     std::thread::scope(|scope| {
         let threads = ["one", "two"].map(|name| scope.spawn(move || traffic(name)));
         until_read_only(&disk);
-        server.wait_for_log("answers pass through", Deadline::default());
+        server.wait_for_log("responses pass through", Deadline::default());
         // A purge that cannot be made durable is not reported as done.
         assert_eq!(purge(&kept[1]), 500);
         let counters = Client::connect(&address).get("/counters").text();
@@ -729,7 +729,7 @@ fn a_read_only_file_system_does_not_affect_responses() {
         threads.into_iter().for_each(|thread| thread.join().expect("all was right"));
     });
     let log = server.error_log();
-    assert_eq!(log.matches("answers pass through").count(), 1, "{log}");
+    assert_eq!(log.matches("responses pass through").count(), 1, "{log}");
     assert_eq!(log.matches(": the disk works again").count(), 1, "{log}");
     common::cache::wait_for_no_leftovers(&setup);
 }
