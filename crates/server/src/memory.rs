@@ -98,7 +98,8 @@ impl DeclineDetector {
 fn free_memory(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
-    (rt::trim() + thread.encoders.clear(), requests, chunks)
+    let frames = thread.frames.take().capacity();
+    (rt::trim() + thread.encoders.clear() + frames, requests, chunks)
 }
 
 fn free_memory_for_others(thread: &Thread, ledger: &Ledger) {

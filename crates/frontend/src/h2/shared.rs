@@ -73,8 +73,9 @@ const SPACE_MIN: usize = 1 << 10;
 /// Maximum number of bytes read ahead for all streams of a connection together, unless the minimum per stream exceeds it.
 const READ_AHEAD_ALL: usize = 512 << 10;
 
-/// Minimum and maximum number of bytes read ahead for one stream.
-const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
+/// Minimum and maximum number of bytes read ahead for one stream. The frames of the maximum fill two sends: a short third send would
+/// cost nearly as much, and most of its space would go to less urgent streams.
+const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=124 << 10;
 
 /// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is. It is reserved when the
 /// stream is opened, so that the thread's limit on windows cannot block a request that was accepted.
@@ -297,7 +298,7 @@ impl Shared {
     /// Borrows the state, with memory for frames.
     fn framing(&self) -> RefMut<'_, State> {
         let mut state = self.state.borrow_mut();
-        if state.out.capacity() == 0 {
+        if state.closed.is_none() && state.out.capacity() == 0 {
             state.out = self.thread.frames.take();
         }
         state
@@ -766,5 +767,23 @@ mod tests {
         state.out.clear();
         state.gather();
         assert_eq!(state.framed, 65_535, "the window of the connection");
+    }
+
+    /// A short body waits for its turn behind bytes of other streams, and for its windows.
+    #[test]
+    fn only_a_short_body_without_others_ahead_of_it_is_framed_immediately() {
+        let mut out = Vec::new();
+        let session = Session::new(Limits::default(), &mut out);
+        let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
+        let streams = [1, 3].map(|id| Stream::new(id, Priority::default()));
+        for stream in &streams {
+            state.session.open(stream.id, true, None, Rc::clone(stream));
+        }
+        let body = |len| Segments::from(vec![b'x'; len]);
+        assert!(!state.push_short_body(&streams[1], &body(70_000)), "above the window");
+        state.add(&streams[0], body(10), Some(Vec::new()));
+        assert!(!state.push_short_body(&streams[1], &body(10)));
+        state.gather();
+        assert!(state.push_short_body(&streams[1], &body(10)));
     }
 }

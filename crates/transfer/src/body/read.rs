@@ -1,4 +1,5 @@
-//! Reads into a buffer and sends the buffer; the next chunk is read while one is sent.
+//! Reads into a buffer and sends the buffer; the next chunk is read while one is sent, except to an outlet that
+//! copies.
 
 use std::ops::Range;
 
