@@ -1,6 +1,6 @@
-//! Gives `--version` the commit of a release build. Other builds do not ask, so that a commit alone links nothing anew.
+//! Passes the commit of a release build to `--version`. Other builds omit it, so that a new commit does not require linking.
 //!
-//! `RINGROAD_COMMIT` in the environment goes first: packages are built from sources without git.
+//! The environment variable `RINGROAD_COMMIT` takes precedence, for packages that are built from sources without git.
 
 use std::process::Command;
 
@@ -13,13 +13,13 @@ fn main() {
     println!("cargo::rustc-env=RINGROAD_COMMIT={}", commit.trim());
 }
 
-/// The commit of the working tree; nothing if there is none.
+/// Returns the commit of the working tree, if there is one.
 fn commit() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    // It has a line for each change of the commit.
+    // Git appends a line to this file with each change of HEAD.
     println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
     git(&["rev-parse", "--short=12", "HEAD"])
 }

@@ -1,4 +1,4 @@
-//! libFuzzer's entry into [`ringroad_fuzz::targets::grpc_timeout`].
+//! libFuzzer entry point of [`ringroad_fuzz::targets::grpc_timeout`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ringroad_fuzz::targets::grpc_timeout::run(data));

@@ -1,9 +1,9 @@
 //! Fuzz targets: one function for each decoder of bytes that a peer, a file or a user controls.
 //!
-//! A target asserts properties for all inputs: no panic, observed limits, the same result for complete input and for
-//! input in pieces, and round trips with the encoder if one exists. [`smoke`] runs all targets with a stable compiler
-//! over the corpus and random mutations of it. The programs in `fuzz_targets/` run one target each under libFuzzer,
-//! which needs a nightly compiler.
+//! A target asserts properties for all inputs: it does not panic, it observes limits, it has the same result for
+//! complete input and for input in pieces, and its result survives a round trip through the encoder, if one exists.
+//! [`smoke`] runs all targets with a stable compiler over the corpus and random mutations of it. The programs in
+//! `fuzz_targets/` run one target each under libFuzzer, which needs a nightly compiler.
 #![forbid(unsafe_code)]
 
 mod mutate;

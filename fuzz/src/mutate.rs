@@ -2,8 +2,8 @@
 //!
 //! The generator is an xorshift, so that a run can be repeated by its seed on every machine.
 
-/// Maximum size of a mutated input in bytes. It exceeds every limit of a request's header section (the largest is 33
-/// KiB, which the corpus reaches by repeated lines), and permits thousands of runs a second.
+/// Maximum size of a mutated input in bytes. It exceeds every limit of a request's header section (at most 33 KiB,
+/// which the corpus reaches by repeated lines), and is small enough for thousands of runs per second.
 const INPUT_MAX: usize = 40 << 10;
 
 /// Maximum number of mutations of one input.

@@ -19,7 +19,7 @@ pub struct Options {
     pub time: Duration,
     /// Seed of the random mutations.
     pub seed: u64,
-    /// Only the target of this name.
+    /// Name of the only target to run; all targets if `None`.
     pub only: Option<String>,
 }
 
@@ -32,11 +32,11 @@ pub struct Summary {
     pub seeds: usize,
     /// Number of inputs run, including the seeds.
     pub runs: u64,
-    /// The file with the input that violated a property.
+    /// The file with the input that violated a property, if one did.
     pub broken: Option<PathBuf>,
 }
 
-/// Maximum time of one input: a decoder must be linear, and no input is longer than 40 KiB.
+/// Maximum time for one input. Inputs have at most 40 KiB, so only a decoder that is not linear takes longer.
 const ONE_RUN_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the selected targets one after the other and passes each summary to `report`.

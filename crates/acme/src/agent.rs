@@ -1,11 +1,11 @@
-//! Obtains and renews certificates, until its host exits.
+//! Obtains and renews certificates until the host, the server, has exited.
 //!
 //! ```text
 //! for each order:  no certificate -----------------------------> obtain --> store on disk --> deliver --> query window --> wait
 //!                  certificate: query window --> wait until then --^
 //!                  failure: wait, twice as long each time ---------^
 //! ```
-//! [`Host`] is the agent's interface to the server. All of its calls may block, and each can return that the server has exited.
+//! [`Host`] is the agent's interface to the server. Its calls may block, and each returns an error if the server has exited.
 //! The agent processes one CA and one order at a time: CAs limit the request rate, and certificates are renewed weeks before they
 //! expire.
 //!
@@ -32,7 +32,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
 /// number of orders if the clock is wrong, or if the CA's window for the renewal has passed.
 const USE_MIN: Duration = Duration::from_secs(60 * 60);
 
-/// Maximum length of a pause that a CA requests; it keeps the end of the pause representable.
+/// Maximum length of a pause that a CA requests, so that the end of the pause does not exceed the range of `Instant`.
 const PAUSE_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Severity of a message.
@@ -52,7 +52,7 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostExited;
 
-/// The resource that a CA will request.
+/// The resource that a CA requests to verify a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// A file with this name in `/.well-known/acme-challenge/`.
@@ -75,7 +75,7 @@ pub enum Challenge {
 pub trait Host {
     /// Installs a challenge in all threads before it returns.
     fn install(&mut self, challenge: &Challenge) -> Result<(), HostExited>;
-    /// Removes a challenge that has ended.
+    /// Removes a challenge that is no longer needed.
     fn remove(&mut self, challenge: &Challenge) -> Result<(), HostExited>;
     /// Delivers a new certificate: the chain with its private key, in PEM.
     fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), HostExited>;
@@ -104,7 +104,8 @@ struct Task<'a> {
     current: Option<Certificate>,
     /// Time of the renewal, in seconds since 1970; 0 without a certificate.
     due: i64,
-    /// End of a pause, or of the minimum use of a new certificate. Independent of the clock, which may be set back meanwhile.
+    /// End of a pause, or of the minimum use of a new certificate. It is an `Instant`, because the clock may be set back
+    /// meanwhile.
     not_before: Instant,
     /// Time of the next query for renewal information.
     query_at: Option<Instant>,
@@ -175,7 +176,8 @@ impl<'a> Task<'a> {
     fn new(account: usize, issuer: &Issuer, order: &'a Order, known: &[(String, Vec<u8>)]) -> Task<'a> {
         let id = issuer.id_of(order);
         let in_memory = known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.as_slice());
-        // The file may belong to another order or may have been edited; it must match these names.
+        // The file may belong to another order, or may have been edited. So the certificate must match the names of the
+        // order.
         let kept = available(issuer, order, in_memory).filter(|pem| check(pem, order).is_ok());
         // The certificate of another CA remains in use until it is replaced, which is due immediately.
         let is_ours = |pem: &&[u8]| state::is_issued_by(pem, &issuer.uri);
@@ -204,7 +206,8 @@ impl<'a> Task<'a> {
         let times = certificate.as_ref().and_then(|it| it.begins().zip(it.expires()));
         if let Some((begins, expires)) = times {
             self.due = schedule::renewal(begins, expires, None, random_fraction());
-            // Only the CA can announce that the certificate will be revoked, so the query is due immediately.
+            // The first query is due immediately: the CA may request an earlier renewal, for example because it will
+            // revoke the certificate.
             self.query_at = Some(Instant::now());
         }
         self.current = certificate;
@@ -221,7 +224,7 @@ impl<'a> Task<'a> {
         self.not_before = after(pause);
     }
 
-    /// Ends the pauses after failures, and uses a new certificate for some time before it is renewed.
+    /// Resets the pauses after failures, and sets the minimum time until the new certificate is renewed.
     fn succeed(&mut self, pem: &[u8]) {
         self.failures = 0;
         let certificate = first_of(pem);
@@ -244,7 +247,7 @@ impl<'a> Task<'a> {
         {
             host.log(
                 Level::Notice,
-                &format!("acme: the certificate for {} is stored now", self.order.shown()),
+                &format!("acme: the certificate for {} has been stored", self.order.shown()),
             );
         }
         if self.query_at.is_some_and(|at| at <= Instant::now()) {
@@ -260,7 +263,7 @@ impl<'a> Task<'a> {
         let done = match account.open(host) {
             Ok(()) => self.obtain(account, host),
             Err(error) => {
-                // The CA cannot be used now.
+                // The CA is not available.
                 self.failures += 1;
                 let pause = self.pause(&error);
                 *unavailable = Some(pause);
@@ -342,7 +345,8 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Queries when to renew. A failure has no effect, because a time of renewal is already scheduled.
+    /// Queries the CA for the time of the renewal. A failure only postpones the next query, because a time of the
+    /// renewal is already scheduled.
     fn query_renewal(
         &mut self,
         account: &mut Account<'a>,
@@ -451,7 +455,7 @@ impl<'a> Account<'a> {
         if let Some(key) = &self.key {
             return Ok(key.clone().into_bytes());
         }
-        let pem = generate(kind).ok_or_else(|| AcmeError::Key("it cannot be made".to_owned()))?;
+        let pem = generate(kind).ok_or_else(|| AcmeError::Key("it could not be generated".to_owned()))?;
         if let Some(state) = &self.state {
             state.set_account_key(&pem).map_err(|error| AcmeError::Key(error.to_string()))?;
         }
@@ -616,7 +620,7 @@ mod tests {
         std::fs::remove_dir(&obstacle).expect("it is removed");
         task.step(&mut account, &mut None, &mut host).expect("the host runs");
         assert_eq!(state::certificate(path, &order.digest()), Some(new));
-        assert_eq!(host.0, ["acme: the certificate for \"a.example\" is stored now"]);
+        assert_eq!(host.0, ["acme: the certificate for \"a.example\" has been stored"]);
         assert_eq!(task.unsaved, None);
         std::fs::remove_dir_all(path).expect("it is removed");
     }

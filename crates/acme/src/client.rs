@@ -27,7 +27,7 @@ use crate::settings::{ChallengeKind, Issuer, Order};
 use crate::state;
 use crate::url::{Url, alternate};
 
-/// Maximum number of tries of a request whose nonce the CA rejects.
+/// Maximum number of tries for a request if the CA rejects its nonce.
 const NONCE_TRIES: u32 = 20;
 
 /// Maximum time for a CA to verify a name, or to issue a certificate.
@@ -78,9 +78,9 @@ pub enum AcmeError {
     Fetch(FetchError),
     /// The CA responded with an error.
     Problem(Problem),
-    /// A response violates the protocol; has the missing member.
+    /// A response violates the protocol. The text names the missing member.
     Malformed(&'static str),
-    /// The terms of service are not accepted; has their URL.
+    /// The terms of service with this URL are not accepted.
     Terms(String),
     /// The CA requires an external account.
     NoExternalAccount,
@@ -88,7 +88,7 @@ pub enum AcmeError {
     Profile(String),
     /// The CA does not offer a challenge of this type for a name.
     NoChallenge(String, ChallengeKind),
-    /// The CA could not verify a name; has the name and the reason.
+    /// The CA could not verify a name, for this reason.
     Unverified(String, String),
     /// An operation did not complete in time.
     TimedOut(&'static str),
@@ -119,10 +119,10 @@ impl fmt::Display for AcmeError {
             AcmeError::Unverified(name, reason) => {
                 write!(f, "the authority could not verify \"{name}\": {reason}")
             }
-            AcmeError::TimedOut(what) => write!(f, "the authority took too long for {what}"),
+            AcmeError::TimedOut(what) => write!(f, "the authority did not finish {what} in time"),
             AcmeError::Key(reason) => write!(f, "a key cannot be used: {reason}"),
             AcmeError::Certificate(reason) => write!(f, "the certificate cannot be used: {reason}"),
-            AcmeError::HostExited => f.write_str("the server is gone"),
+            AcmeError::HostExited => f.write_str("the server has exited"),
         }
     }
 }
@@ -234,7 +234,7 @@ impl<'a> Client<'a> {
             let nonce = self.nonce()?;
             let signer = self.account.as_deref().map_or(Signer::Key, Signer::Account);
             let message = jws::sign(&self.key, signer, url, &nonce, payload);
-            let message = message.ok_or_else(|| AcmeError::Key("it cannot sign".to_owned()))?;
+            let message = message.ok_or_else(|| AcmeError::Key("signing failed".to_owned()))?;
             let body = Some(("application/jose+json", message.as_bytes()));
             let response = self.fetcher.request(Method::Post, url, body)?;
             // Every response contains a nonce for the next request, even an error response (RFC 8555 section 6.5).
@@ -302,7 +302,8 @@ impl<'a> Client<'a> {
             return Err(failed_order(&object));
         }
         // Each certificate has a new key, so a compromised key is useless after the next renewal.
-        let key = generate(order.key).ok_or_else(|| AcmeError::Key("it cannot be made".to_owned()))?;
+        let key =
+            generate(order.key).ok_or_else(|| AcmeError::Key("it could not be generated".to_owned()))?;
         let first = order.names.iter().find(|name| name.parse::<IpAddr>().is_err()).or(order.names.first());
         let common_name = first.filter(|_| self.issuer.has_common_name).map(String::as_str);
         let request = issue::request(&order.names, common_name, key.as_bytes());
@@ -352,7 +353,7 @@ impl<'a> Client<'a> {
             payload["replaces"] = replaced.into();
         }
         let mut response = self.post(&url, Some(&payload));
-        // An order need not name the certificate that it replaces (RFC 9773 section 5).
+        // If the CA rejects the name of the replaced certificate, the order is sent without it (RFC 9773 section 5).
         let is_refused = |error: &AcmeError| {
             error.is_problem(&["alreadyReplaced", "malformed", "conflict", "unauthorized"])
         };
@@ -433,7 +434,7 @@ impl<'a> Client<'a> {
         Ok((challenge, url.to_owned()))
     }
 
-    /// Fetches an object until it has the expected state.
+    /// Fetches an object repeatedly until `is_done` returns true.
     fn poll(
         &mut self,
         url: &str,

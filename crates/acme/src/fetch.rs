@@ -123,7 +123,8 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// Creates a fetcher with these roots in PEM, or those of the system. `verifies` states whether certificates are verified.
+    /// Creates a fetcher that trusts these roots in PEM, or the roots of the system. `verifies`: whether certificates of
+    /// servers are verified.
     pub fn new(roots: Option<&[u8]>, verifies: bool) -> Result<Fetcher, FetchError> {
         let settings = ClientSettings {
             identity: None,
@@ -191,7 +192,10 @@ fn system_roots() -> Result<Vec<u8>, FetchError> {
     let known = SYSTEM_ROOTS.iter().map(std::path::PathBuf::from);
     let found = named.into_iter().chain(known).find_map(|path| std::fs::read(path).ok());
     found.ok_or_else(|| {
-        FetchError::Roots(format!("there is none of {}; install ca-certificates", SYSTEM_ROOTS.join(", ")))
+        FetchError::Roots(format!(
+            "none of {} can be read; install ca-certificates, or set SSL_CERT_FILE",
+            SYSTEM_ROOTS.join(", ")
+        ))
     })
 }
 
@@ -222,8 +226,8 @@ impl<'a> Link<'a> {
             }
         }
         let socket = socket.ok_or(last).map_err(failed)?;
-        // The request follows the last message of the handshake: Nagle's algorithm would delay it until an acknowledgement
-        // arrives.
+        // The request is sent directly after the last message of the handshake. Nagle's algorithm would delay the request
+        // until that message is acknowledged.
         socket.set_nodelay(true).map_err(failed)?;
         let session = client.session(&format!("{host}:{}", url.port), host);
         let session =

@@ -35,7 +35,7 @@ pub fn sign(
     Some(message(&header, &payload, &signature).to_string())
 }
 
-/// Proves that the owner of an external account owns this key (RFC 8555 section 7.3.4).
+/// Returns the proof that the owner of an external account owns this key (RFC 8555 section 7.3.4).
 pub fn bind(key: &SigningKey, url: &str, id: &str, secret: &[u8]) -> Value {
     let header = json!({ "alg": "HS256", "kid": id, "url": url });
     let payload = base64url::encode(public(key).to_string());

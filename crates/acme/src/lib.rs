@@ -3,7 +3,7 @@
 //! [`settings`] describes the certificates, [`agent`] obtains and renews them. [`client`] implements the protocol; [`fetch`]
 //! sends its requests over https to a [`url`]; [`jws`] signs them. [`state`] stores accounts and certificates on disk.
 //! [`schedule`] computes the times of renewals and retries. This crate does not serve the requests by which a CA verifies a name:
-//! the agent passes the responses to its [`agent::Host`], which installs them.
+//! the agent passes the challenges to [`agent::Host`], which installs them in the server.
 #![forbid(unsafe_code)]
 
 pub mod agent;

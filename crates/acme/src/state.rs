@@ -58,8 +58,8 @@ impl State {
         write(&self.path, ACCOUNT_KEY, pem.as_bytes())
     }
 
-    /// Reads the URL of the account of a key at a CA. The CA can find the account of a key again, so a file without the thumbprint
-    /// of the key, which 0.1 wrote, is ignored.
+    /// Reads the URL of the account of a key at a CA. A file of version 0.1, which has no thumbprint of the key, is ignored: the
+    /// CA returns the URL again.
     pub fn account_url(&self, directory: &str, thumbprint: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.path.join(ACCOUNT_URL)).ok()?;
         let mut lines = text.lines();
@@ -100,7 +100,7 @@ pub fn with_issuer(pem: &[u8], directory: &str) -> Vec<u8> {
     [ISSUED_BY, directory.as_bytes(), b"\n", pem].concat()
 }
 
-/// Whether a CA issued a chain. A chain that 0.1 stored does not name its CA.
+/// Whether a CA issued a chain. A chain without the name of its CA, which version 0.1 stored, matches every CA.
 pub fn is_issued_by(pem: &[u8], directory: &str) -> bool {
     let named = pem.strip_prefix(ISSUED_BY).and_then(|rest| rest.split(|byte| *byte == b'\n').next());
     named.is_none_or(|named| named == directory.as_bytes())

@@ -1,4 +1,5 @@
-//! Scripted CAs over TLS that are untrusted or send invalid responses. Nothing from them is installed, delivered or stored.
+//! Tests the agent with scripted CAs that are untrusted or send invalid responses. Nothing from these CAs must be
+//! installed, delivered or stored.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -157,7 +158,8 @@ impl Host for Notes {
 
     fn wait(&mut self, time: Duration) -> Result<(), HostExited> {
         self.pauses.push(time);
-        // Polls continue; the pause after a failure is longer. An agent that never pauses is a failure of the test.
+        // The agent continues after short waits of polls. The longer pause after a failure ends the agent, and so do
+        // too many waits.
         if time < Duration::from_secs(10) && self.pauses.len() < 100 { Ok(()) } else { Err(HostExited) }
     }
 }
@@ -209,7 +211,7 @@ fn assert_refused((notes, state): (Notes, PathBuf), reason: &str) {
     assert!(last.contains(reason), "{:?}", notes.lines);
     assert!(notes.delivered.is_empty() && notes.installed.is_empty());
     let kept = std::fs::read_dir(state.join("certificates")).expect("a directory").count();
-    assert_eq!(kept, 0, "nothing is kept");
+    assert_eq!(kept, 0, "nothing is stored");
     std::fs::remove_dir_all(&state).expect("it is ours");
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Scale {
     Instant,
     /// All scenarios together in five minutes on two processors.
     Quick,
-    /// All scenarios together in forty minutes: the scale of published reports.
+    /// All scenarios together in about an hour: the scale of published reports.
     Normal,
     /// Every combination of the parameters of each scenario, without a time limit.
     Full,

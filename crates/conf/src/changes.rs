@@ -3,7 +3,8 @@
 //! Directives are compared within the same block. A directive with another value is one change. An added or removed block is one
 //! change too, reported with the number of its directives. Order matters only among directives of the same name.
 //!
-//! The changes are logged, and more people may read the log than the configuration: values that look like secrets are hidden.
+//! The changes are logged, and the log may have more readers than the configuration. So values that look like secrets are
+//! hidden.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -102,7 +103,7 @@ struct Side<'a> {
 fn compare<'a>(old: &'a [Statement], new: &'a [Statement], path: &str, found: &mut Found) {
     let mut names: HashMap<(&str, bool), usize> = HashMap::new();
     let mut sides: Vec<Side<'a>> = Vec::new();
-    // In the order of the new configuration, which the reader of the log has.
+    // In the order of the new configuration, because the changes are reported in this order.
     let both =
         new.iter().map(|statement| (statement, true)).chain(old.iter().map(|statement| (statement, false)));
     for (statement, is_new) in both {
@@ -125,12 +126,13 @@ fn compare<'a>(old: &'a [Statement], new: &'a [Statement], path: &str, found: &m
 /// Compares directives of one name without blocks.
 fn compare_values(old: &[&Statement], new: &[&Statement], path: &str, found: &mut Found) {
     let (pairs, old_left, new_left) = pair_equal(old, new, arguments);
-    // The same values in another order are a change: the first of several may take effect.
+    // The same values in another order are a change, because only the first of several directives may have an effect.
     if pairs.windows(2).any(|pair| pair[0].1 > pair[1].1) {
         let moved = new[pairs.iter().map(|pair| pair.1).min().unwrap_or_default()];
         found.add(path, &moved.span, || ChangeKind::Reordered(moved.name.text.clone()));
     }
-    // If the directive occurs once in both, its value has changed. Of several, those with the same first argument are paired.
+    // If the directive occurs once in both configurations, its value has changed. Of several directives, those with the same
+    // first argument are paired.
     let first_word = |statement: &Statement| statement.args.first().map(|word| word.text.clone());
     let pairs = match (old_left.as_slice(), new_left.as_slice()) {
         (&[old], &[new]) => (vec![(0, 0)], vec![old], vec![new]),
@@ -155,7 +157,8 @@ fn compare_values(old: &[&Statement], new: &[&Statement], path: &str, found: &mu
     }
 }
 
-/// Compares blocks of one name: blocks with the same arguments are paired; of several, the most similar.
+/// Compares blocks of one name. Blocks with the same arguments are compared; among several such blocks, the most
+/// similar ones.
 fn compare_blocks<'a>(old: Vec<&'a Statement>, new: Vec<&'a Statement>, path: &str, found: &mut Found) {
     let mut groups: Vec<(Vec<&'a Statement>, Vec<&'a Statement>)> = Vec::new();
     let mut by_words: HashMap<String, usize> = HashMap::new();
@@ -186,7 +189,7 @@ fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: 
     for new in new {
         let best = match (old.len(), is_large) {
             (0, _) => None,
-            // The only candidate.
+            // One candidate remains.
             (1, _) if similarity(old[0], new) > 0 || new.children().is_empty() => Some(0),
             (_, true) => Some(0),
             _ => {
@@ -260,7 +263,7 @@ fn pair_equal<'a>(
     (pairs, old_left, new_left)
 }
 
-/// Returns the arguments, as they would be written.
+/// Returns the arguments as text of a configuration.
 fn arguments(statement: &Statement) -> String {
     let words: Vec<String> = statement.args.iter().map(ToString::to_string).collect();
     words.join(" ")
@@ -269,13 +272,14 @@ fn arguments(statement: &Statement) -> String {
 /// Maximum number of characters shown of a value.
 const SHOWN_MAX: usize = 120;
 
-/// The text in the place of a secret.
+/// The text that replaces a secret.
 const NOT_SHOWN: &str = "(not shown)";
 
-/// Substrings of names of directives whose values may be secrets, with hyphens in the place of underscores.
+/// Substrings of names of directives whose values may be secrets. Names are compared after underscores were replaced by
+/// hyphens.
 const SECRET_NAMES: [&str; 4] = ["password", "passwd", "secret", "secure-link-md5"];
 
-/// Substrings of arguments that indicate a secret, with hyphens in the place of underscores.
+/// Substrings of arguments that indicate a secret. Arguments are compared after underscores were replaced by hyphens.
 const SECRET_WORDS: [&str; 7] =
     ["authorization", "password", "secret", "token", "api-key", "apikey", "private key"];
 

@@ -1,8 +1,8 @@
 //! Checks statements against the table: context, number of arguments, duplicates.
 //!
 //! [`Scope`] checks one statement at a time, for code that reads a typed configuration. [`check`] and [`visit`] walk a complete
-//! tree: the first for a verdict, the second for a report on every statement. Values of arguments are checked by the module of the
-//! directive.
+//! tree: [`check`] returns the first error, [`visit`] reports on every statement. Values of arguments are checked by the module
+//! of the directive.
 
 use std::collections::HashSet;
 
@@ -32,10 +32,11 @@ impl Scope<'_> {
         self.context
     }
 
-    /// Returns the table row of this statement, or the error. It makes the checks that nginx makes before it calls the directive's
-    /// setter, and the check for duplicates, which nginx's setters make first.
+    /// Returns the table row of this statement, or the error. It performs the checks of nginx before it calls the setter of the
+    /// directive, and the check for duplicates, with which nginx's setters begin.
     ///
-    /// Statements must be passed in order. For the statement that marks unreadable text, its error is returned.
+    /// Statements must be passed in order. For a statement that stands for unreadable text, the error of this text is
+    /// returned.
     pub fn admit(&mut self, statement: &Statement) -> Result<&'static Spec, Error> {
         if let Some(fault) = statement.fault() {
             return Err(fault.clone());
@@ -73,7 +74,7 @@ impl Scope<'_> {
     fn absent(&self, statement: &Statement) -> Error {
         let name = statement.name.text.as_str();
         if let Some(known) = self.table.not_built(name, self.context) {
-            // `include` is processed when the tree is read; only malformed ones remain.
+            // `include` is processed when the tree is read, so only a malformed `include` gets here.
             let fault = self.check_form(statement, known.args, known.has_block).err();
             let not_built = ErrorKind::NotSupported { name: known.name, module: known.module };
             return fault.unwrap_or_else(|| Error::new(not_built, statement));
@@ -92,7 +93,7 @@ impl Scope<'_> {
     /// Returns the kind of block of a refused statement, as far as its name determines it.
     fn block_of_refused(&self, statement: &Statement) -> Option<Block> {
         let name = statement.name.text.as_str();
-        // The current context first: `server` has another meaning in `stream`.
+        // The current context has precedence, because `server` has another meaning in `stream`.
         let here = self.table.find(name, self.context).map(|spec| spec.block);
         let of_nginx = || {
             let mut rows = nginx_directives().named(name);
@@ -113,7 +114,7 @@ pub struct Report {
     pub notices: Vec<Error>,
 }
 
-/// Checks the tree, but no values.
+/// Checks a tree, except the values of arguments.
 pub fn check(tree: &Tree, table: &Table) -> Report {
     let mut report = Report::default();
     visit(tree, table, &mut |visit| match visit.verdict {
@@ -144,11 +145,11 @@ pub struct Visit<'a> {
 pub enum Verdict {
     /// Accepted; [`Spec::state`] is the degree of support.
     Known(&'static Spec),
-    /// Refused: unknown, not supported, misplaced, malformed, or unreadable text.
+    /// Refused: the directive is unknown, not supported, not allowed here or malformed, or the text is unreadable.
     Fault(Error),
     /// A row in a block of rows.
     Row,
-    /// Inside a block of an unknown directive: the meaning is unknown.
+    /// Not checked, because the enclosing block belongs to an unknown directive.
     Unjudged,
 }
 
@@ -192,7 +193,7 @@ fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: 
     }
 }
 
-/// Returns the hint for too many arguments: probably a single value with unquoted spaces.
+/// Returns the hint for too many arguments, which are probably a single value with unquoted spaces.
 fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     let max = usize::from(takes.range().1?);
     let (from, args) = (max.checked_sub(1)?, &statement.args);
@@ -209,7 +210,7 @@ fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     let joined = words.join(" ");
     Some(match crate::value::probably(&joined) {
         Some(meant) => format!("did you mean \"{meant}\"?"),
-        None => format!("quotes make one of several words: \"{joined}\""),
+        None => format!("for a single argument, write it in quotes: \"{joined}\""),
     })
 }
 
@@ -271,8 +272,8 @@ mod tests {
             ),
             (
                 "http { geoip_country /a; }",
-                "\"geoip_country\" directive is not supported in /n.conf:1; MaxMind no longer makes its files: \
-                 use geoip2 with a file .mmdb, or geo with networks",
+                "\"geoip_country\" directive is not supported in /n.conf:1; MaxMind no longer publishes its \
+                 files: use geoip2 with an .mmdb file, or geo with networks",
             ),
             (
                 "http { gzip on off; }",
@@ -293,8 +294,8 @@ mod tests {
             ),
             (
                 "http { root /srv/my site; }",
-                "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 2; quotes make one \
-                 of several words: \"/srv/my site\"",
+                "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 2; for a \
+                 single argument, write it in quotes: \"/srv/my site\"",
             ),
             (
                 "http { root 10 MB; }",
@@ -325,7 +326,7 @@ mod tests {
             (
                 "\u{feff}events {}",
                 "unknown directive \"\u{feff}events\" in /n.conf:1; \
-                 the file starts with a byte order mark, save it without",
+                 the file starts with a byte order mark: save it without this mark",
             ),
         ];
         for (text, expected) in cases {
@@ -439,7 +440,7 @@ mod tests {
             (statements[2].value(0, value::size).map(drop), "\"root\" directive invalid value in /n.conf:2"),
             (
                 statements[2].value(0, value::number).map(drop),
-                "\"root\" directive invalid number in /n.conf:2; it takes a whole number",
+                "\"root\" directive invalid number in /n.conf:2; it must be a whole number",
             ),
             (
                 statements[2].value(0, value::flag).map(drop),

@@ -142,7 +142,7 @@ pub enum ErrorKind {
         /// The limit.
         depth_max: usize,
     },
-    /// The file includes itself, directly or indirectly.
+    /// The file includes itself, directly or indirectly, or includes are nested too deeply.
     IncludeLoop(PathBuf),
     /// Too many files.
     TooManyFiles {
@@ -172,7 +172,7 @@ pub enum ErrorKind {
         /// Where the similar directive is allowed, if not here.
         allowed: Contexts,
     },
-    /// nginx has this directive, but this server does not support it yet.
+    /// nginx has this directive, but this server does not support it.
     NotSupported {
         /// The directive.
         name: &'static str,
@@ -277,10 +277,12 @@ impl ErrorKind {
             ErrorKind::UnexpectedEndOfBlock { open: Some((name, line)) } => {
                 write!(f, "; the block \"{name}\" of line {line} is not closed")
             }
-            ErrorKind::UnreadableByte(0) => f.write_str("; words cannot hold NUL"),
-            ErrorKind::UnreadableByte(_) => f.write_str("; words must be UTF-8, only comments need not"),
+            ErrorKind::UnreadableByte(0) => f.write_str("; a word cannot contain NUL"),
+            ErrorKind::UnreadableByte(_) => {
+                f.write_str("; words must be UTF-8, only comments may contain other bytes")
+            }
             ErrorKind::Unknown { name, .. } if name.starts_with('\u{feff}') => {
-                f.write_str("; the file starts with a byte order mark, save it without")
+                f.write_str("; the file starts with a byte order mark: save it without this mark")
             }
             ErrorKind::Unknown { name, similar, allowed } => match (crate::removed::find(name), similar) {
                 (Some((version, instead)), _) => {

@@ -1,7 +1,7 @@
-//! The source line of an error with a mark below the word concerned.
+//! The source line of an error, with a mark below the word that the error is about.
 //!
-//! Like in nginx, an [`Error`] has a line and no column. The text is parsed again here: of the statements that end on that line,
-//! the one that the message quotes is marked. So no columns are stored for the case of an error.
+//! As in nginx, an [`Error`] has a line and no column. So the text is parsed again here. Of the statements that end on the line
+//! of the error, a word that the message quotes is marked.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::nginx::nginx_directives;
 use crate::source::Sources;
 use crate::tree::Word;
 
-/// Maximum number of characters shown of a line; of a longer line, the text around the mark is shown.
+/// Maximum number of characters shown of a line. Of a longer line, only the text around the mark is shown.
 const SHOWN_MAX: usize = 100;
 
 /// Typographic quotes that word processors substitute for `"` and `'`.
@@ -44,7 +44,7 @@ pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
     Some(render(text, &mark))
 }
 
-/// Whether an unquoted word begins with a typographic quote or dash, which the language does not support.
+/// Returns a remark if an unquoted word begins or ends with a typographic quote, or begins with a typographic dash.
 pub fn typography(word: &Word) -> Option<&'static str> {
     if word.quoted {
         return None;
@@ -68,7 +68,7 @@ fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
                 let ended = std::mem::take(&mut words);
                 if lexer.span().line == line {
                     match mark_of(error, &ended) {
-                        // The last of several on the line: the earlier ones were valid.
+                        // Of several duplicate statements on the line, the last is marked: the first one is valid.
                         Some(mark) if matches!(error.kind(), ErrorKind::Duplicate(_)) => {
                             first = Some(mark.range)
                         }
@@ -88,7 +88,8 @@ fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
     }
 }
 
-/// Marks a fault at the end of the text or at an invalid character: usually a semicolon is missing before it.
+/// Marks a syntax error, at the end of the text or at an invalid character. Usually a semicolon is missing before this
+/// position.
 fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     let is_quote = matches!(fault.kind(), ErrorKind::UnexpectedEnd { quote: Some(_) });
     if let Some(mark) = missing_semicolon(words).filter(|_| !is_quote) {
@@ -118,8 +119,9 @@ fn missing_semicolon(words: &Words) -> Option<Mark> {
     Some(after(&pair[0].1))
 }
 
-/// Works like [`missing_semicolon`], if the word at the start of a line is not a known directive. Either the statement has too many
-/// arguments, and the lines before have as many as it accepts; or the word is the invalid value itself.
+/// Works like [`missing_semicolon`], for a word at the start of a line that is not a known directive. A semicolon is probably
+/// missing if the statement has too many arguments and the lines before the word have an allowed number, or if the word is the
+/// invalid value.
 fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     let may_be_name = |word: &Word| {
         let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';

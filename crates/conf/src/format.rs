@@ -1,8 +1,8 @@
 //! Formatting of configuration text: one statement per line, indented blocks; comments and order are preserved.
 //!
 //! Words keep their spelling and quotes. A statement on several lines keeps its line breaks; its continuation lines are indented.
-//! Consecutive empty lines become one. Rows in blocks such as `map` keep their column alignment. The result consists of the same pieces, so
-//! it parses to the same tree, and formatting it again changes nothing.
+//! Consecutive empty lines become one. Rows in blocks such as `map` keep their column alignment. The result consists of the same
+//! words and braces, so it parses to the same tree, and formatting it again changes nothing.
 
 use crate::error::{Error, ErrorKind};
 use crate::lexer::{Lexer, Piece};
@@ -17,7 +17,7 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
     let mut lexer = Lexer::new(text, file);
     let mut writer = Writer { out: Vec::with_capacity(text.len() + text.len() / 8), ..Writer::default() };
     let mut end = 0;
-    // Whether the current block has rows; and the same for the enclosing blocks.
+    // Whether the current block has rows, and whether each of the enclosing blocks has rows.
     let (mut holds_rows, mut open) = (false, Vec::new());
     loop {
         let piece = lexer.next_piece(!writer.in_statement)?;
@@ -30,7 +30,10 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
                 if word.text.ends_with("_by_lua_block") {
                     return Err(Error::at(
                         lexer.span(),
-                        format_args!("a block of \"{}\" is a program, which is not formatted", word.text),
+                        format_args!(
+                            "the block of \"{}\" contains Lua code, which cannot be formatted",
+                            word.text
+                        ),
                     ));
                 }
                 writer.line(newlines, 0);

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Whether a path argument of `include` is a pattern; the same three characters as in nginx.
+/// Whether a path argument of `include` is a pattern, that is, contains one of the three characters that nginx checks.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
@@ -26,7 +26,7 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
 /// Returns the paths that match, in the order of glob(3), for a [`Loader`](crate::Loader) that reads from disk.
 ///
 /// `list` returns the names in a directory; the empty path is the working directory. As in nginx, a directory that cannot be listed
-/// counts as empty, and only directories of segments with wildcards are listed. `exists` is whether a path exists.
+/// counts as empty, and a directory is listed only for a segment with wildcards. `exists` is whether a path exists.
 pub fn expand(
     pattern: &Path,
     list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>,

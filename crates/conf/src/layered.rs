@@ -23,7 +23,7 @@ impl<T> Default for Layered<T> {
 }
 
 impl<T: Clone> Layered<T> {
-    /// Returns the list for changes in the block with this number; cleared first if it was inherited.
+    /// Returns the list for changes in the block with this number. An inherited list is cleared first.
     pub fn make_mut(&mut self, block: u32) -> &mut Vec<T> {
         let items = Arc::make_mut(&mut self.items);
         if self.block != block {

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! * [`parse`] handles words, blocks and `include`, but no other directive.
-//! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed at its location; [`check`] and
-//!   [`visit`] do that for a complete tree.
+//! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed in its block; [`check`] and
+//!   [`visit`] check a complete tree.
 //! * [`value`] parses the text of an argument as a size, a time, a flag.
 //!
 //! The modules define the tables of their directives and the setters; this crate names no directive. It performs no I/O: files are
-//! read through a [`Loader`]. All error texts are those of nginx, so that tools that parse the output of `nginx -t` work here too.
+//! read through a [`Loader`]. Errors have nginx's texts, so that tools which parse the output of `nginx -t` work here too.
 #![forbid(unsafe_code)]
 
 mod changes;

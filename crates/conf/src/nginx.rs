@@ -1,7 +1,7 @@
-//! Every directive of nginx, from a data file. It distinguishes "not supported yet" from "unknown", and serves to check this
-//! server's tables.
+//! All directives of nginx, from a data file. They distinguish unsupported directives from unknown ones, and the tables of
+//! this server are checked against them.
 //!
-//! It includes the kind of each block, so that a walk can continue inside an unsupported block.
+//! The kinds of blocks are included too, so that a walk can continue inside an unsupported block.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -13,18 +13,21 @@ pub(crate) const VERSION: &str = "1.31.5";
 
 /// Replacements for modules that will not be supported.
 const INSTEAD: [(&str, &str); 6] = [
-    ("http_geoip", "MaxMind no longer makes its files: use geoip2 with a file .mmdb, or geo with networks"),
-    ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),
+    (
+        "http_geoip",
+        "MaxMind no longer publishes its files: use geoip2 with an .mmdb file, or geo with networks",
+    ),
+    ("stream_geoip", "MaxMind no longer publishes its files: use geo with networks"),
     (
         "http_degradation",
-        "the heap of this server does not tell its load: use limit_conn, limit_req, or MemoryHigh of systemd",
+        "the heap size of this server does not show its load: use limit_conn, limit_req, or MemoryHigh of systemd",
     ),
     (
         "http_perl",
-        "programs do not run in the server: use map and rewrite, or an application behind proxy_pass or fastcgi_pass",
+        "Perl code cannot run in this server: use map and rewrite, or an application behind proxy_pass or fastcgi_pass",
     ),
-    ("http_xslt", "documents are transformed by an application, whose responses proxy_cache can keep"),
-    ("http_image", "images are scaled by an application, whose responses proxy_cache can keep"),
+    ("http_xslt", "transform documents in an application, whose responses proxy_cache can store"),
+    ("http_image", "scale images in an application, whose responses proxy_cache can store"),
 ];
 
 /// Returns the advice for a directive of a module that will not be supported.
@@ -34,8 +37,8 @@ pub fn instead_of(module: &str) -> Option<&'static str> {
 
 const DATA: &str = include_str!("../data/nginx-directives.tsv");
 
-/// Kinds of nginx's blocks, which the data file lacks. The contexts are those that enclose the block: `if` and `server` have
-/// different contents in different contexts.
+/// Kinds of nginx's blocks, which the data file does not contain. The kind depends on the context of the block: `if` and
+/// `server` have different contents in different contexts.
 const BLOCKS: [(&str, &str, Contexts, Block); 21] = [
     ("event", "events", Contexts::MAIN, Block::Statements(Contexts::EVENTS)),
     ("http", "http", Contexts::MAIN, Block::Statements(Contexts::HTTP)),
@@ -118,8 +121,8 @@ pub fn nginx_directives() -> &'static NginxDirectives {
     })
 }
 
-/// Differences between a table of this server and nginx for directives that name a module of nginx: contexts, numbers of arguments,
-/// blocks. For tests of the table; empty if there are none.
+/// Returns the differences between a table of this server and nginx, for tests of the table: contexts, numbers of arguments, and
+/// blocks. Only directives with a module of nginx are compared.
 pub fn differences(table: &Table) -> Vec<String> {
     let known = nginx_directives();
     let mut differences = Vec::new();
@@ -135,7 +138,7 @@ pub fn differences(table: &Table) -> Vec<String> {
         let contexts = parts.fold(Contexts::NONE, |all, other| all | other.contexts);
         if contexts != row.contexts {
             let (name, theirs) = (spec.name, row.contexts);
-            differences.push(format!("{} {name}: stands in {contexts}, in nginx in {theirs}", spec.module));
+            differences.push(format!("{} {name}: allowed in {contexts}, in nginx in {theirs}", spec.module));
         }
         if spec.args.range() != row.args.range() || (spec.args == Args::Flag) != (row.args == Args::Flag) {
             let (name, ours, theirs) = (spec.name, spec.args, row.args);
@@ -146,7 +149,7 @@ pub fn differences(table: &Table) -> Vec<String> {
         }
         if spec.block != row.block(spec.contexts) {
             let (name, ours, theirs) = (spec.name, spec.block, row.block(spec.contexts));
-            differences.push(format!("{} {name}: braces hold {ours:?}, in nginx {theirs:?}", spec.module));
+            differences.push(format!("{} {name}: the block is {ours:?}, in nginx {theirs:?}", spec.module));
         }
     }
     differences.dedup();
@@ -190,7 +193,7 @@ fn read_args(name: &str) -> Args {
     }
 }
 
-/// Parses `noargs,take12` and similar: in the data file every such list is a range without gaps.
+/// Combines two elements of a list such as `noargs,take12`. In the data file every such list is a range without gaps.
 fn joined(a: Args, b: Args) -> Args {
     match (a.range(), b.range()) {
         ((min_a, Some(max_a)), (min_b, Some(max_b))) => Args::Between(min_a.min(min_b), max_a.max(max_b)),
@@ -248,7 +251,7 @@ mod tests {
         assert_eq!(differences(&Table::new(&[&RIGHT])), Vec::<String>::new());
         let found = differences(&Table::new(&[&WRONG]));
         let words =
-            ["sendfile: stands", "sendfile: takes", "types: braces", "nonsense: nginx", "root: stands"];
+            ["sendfile: allowed", "sendfile: takes", "types: the block", "nonsense: nginx", "root: allowed"];
         assert_eq!(found.len(), words.len(), "{found:#?}");
         assert!(found.iter().zip(words).all(|(line, word)| line.contains(word)), "{found:#?}");
     }

@@ -39,14 +39,16 @@ fn write_statements(out: &mut String, statements: &[Statement], depth: usize) ->
     Ok(())
 }
 
-/// Formats the word as written in a configuration: quoted if it was quoted, or if it would otherwise parse differently.
+/// Formats the word as in a configuration: with quotes if it had quotes, or if it would be parsed differently without
+/// them.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.quoted { write_quoted(f, &self.text) } else { Bare(&self.text).fmt(f) }
     }
 }
 
-/// A text that is formatted as one word of a configuration: quoted only if it would otherwise parse differently.
+/// A text that is formatted as one word of a configuration, with quotes only if it would be parsed differently without
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Bare<'a>(pub &'a str);
 

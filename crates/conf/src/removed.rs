@@ -1,4 +1,5 @@
-//! Directives that nginx has removed: the version of the removal, and the replacement. From the history of nginx's sources.
+//! Directives that nginx has removed, with the version of the removal and the replacement, from the history of nginx's
+//! sources.
 
 /// Name, version, and replacement. A name that ends with an underscore is a prefix.
 const REMOVED: [(&str, &str, &str); 13] = [
@@ -9,19 +10,19 @@ const REMOVED: [(&str, &str, &str); 13] = [
     ("optimize_server_names", "1.9.1", "write \"server_name_in_redirect\""),
     ("satisfy_any", "1.9.1", "write \"satisfy any\""),
     ("limit_zone", "1.7.6", "write \"limit_conn_zone\""),
-    ("proxy_upstream_max_fails", "0.5.0", "write \"max_fails=\" behind a server of the upstream block"),
-    ("proxy_upstream_fail_timeout", "0.5.0", "write \"fail_timeout=\" behind a server of the upstream block"),
-    ("fastcgi_upstream_max_fails", "0.5.0", "write \"max_fails=\" behind a server of the upstream block"),
+    ("proxy_upstream_max_fails", "0.5.0", "write \"max_fails=\" after a server of the upstream block"),
+    ("proxy_upstream_fail_timeout", "0.5.0", "write \"fail_timeout=\" after a server of the upstream block"),
+    ("fastcgi_upstream_max_fails", "0.5.0", "write \"max_fails=\" after a server of the upstream block"),
     (
         "fastcgi_upstream_fail_timeout",
         "0.5.0",
-        "write \"fail_timeout=\" behind a server of the upstream block",
+        "write \"fail_timeout=\" after a server of the upstream block",
     ),
-    ("memcached_upstream_max_fails", "0.5.0", "write \"max_fails=\" behind a server of the upstream block"),
+    ("memcached_upstream_max_fails", "0.5.0", "write \"max_fails=\" after a server of the upstream block"),
     (
         "memcached_upstream_fail_timeout",
         "0.5.0",
-        "write \"fail_timeout=\" behind a server of the upstream block",
+        "write \"fail_timeout=\" after a server of the upstream block",
     ),
 ];
 

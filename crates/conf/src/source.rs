@@ -1,6 +1,6 @@
 //! Sources of configuration text: the files to read, the loader, the files read, and locations in them.
 //!
-//! This file opens no files: the caller passes a [`Loader`]. [`MapLoader`] reads from memory, for tests and for a process that
+//! This module makes no I/O: the caller passes a [`Loader`]. [`MapLoader`] reads from memory, for tests and for a process that
 //! received the files from another process.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use crate::glob;
 
-/// ENOENT of errno(3): the error of [`MapLoader`], so that its messages equal those of a disk.
+/// ENOENT of errno(3): the error of [`MapLoader`], so that its messages equal those of a loader that reads from disk.
 const ENOENT: i32 = 2;
 
-/// ID of a source: a file name, or the command line. Cheap to clone.
+/// ID of a source: a file name, or the command line. Clones are cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(Option<Arc<Path>>);
 
@@ -80,8 +80,8 @@ pub trait Loader {
     /// Reads a complete file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Returns the files that match, found and sorted as by glob(3); an empty list if none match.
-    /// [`expand_glob`](crate::expand_glob) does it over directories, [`glob_matches`](crate::glob_matches) for one path.
+    /// Returns the files that match a pattern, sorted as by glob(3); an empty list if none match.
+    /// [`expand_glob`](crate::expand_glob) searches directories, [`glob_matches`](crate::glob_matches) checks one path.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
@@ -95,7 +95,7 @@ impl<P: Into<PathBuf>, T: Into<Vec<u8>>> FromIterator<(P, T)> for MapLoader {
     }
 }
 
-/// The files of a tree suffice to read it again, including patterns.
+/// The files of a tree are sufficient to read the tree again, even if it has `include` with patterns.
 impl From<&Sources> for MapLoader {
     fn from(sources: &Sources) -> MapLoader {
         MapLoader(sources.iter().map(|file| (file.path.clone(), file.text.clone())).collect())
@@ -121,7 +121,7 @@ impl Loader for MapLoader {
 /// One file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// The path used to open it.
+    /// The path with which the file was opened.
     pub path: PathBuf,
     /// Its bytes; comments need not be valid UTF-8.
     pub text: Arc<[u8]>,

@@ -72,7 +72,7 @@ impl Contexts {
         (Contexts::STREAM_UPSTREAM, "stream-upstream", "upstream of stream"),
     ];
 
-    /// Returns the union; like `|`, for use in constants.
+    /// Returns the union, like `|`, but for use in constants.
     #[must_use]
     pub const fn or(self, other: Contexts) -> Contexts {
         Contexts(self.0 | other.0)
@@ -273,14 +273,14 @@ impl Spec {
     }
 }
 
-/// The directives of this server, and those of nginx that it lacks.
+/// The directives of this server.
 #[derive(Debug)]
 pub struct Table {
     specs: Vec<&'static Spec>,
     by_name: HashMap<&'static str, Vec<&'static Spec>>,
 }
 
-/// A name may occur several times with different contexts, as `server` does.
+/// A name may occur several times with different contexts, such as `server`.
 impl FromIterator<&'static Spec> for Table {
     fn from_iter<I: IntoIterator<Item = &'static Spec>>(specs: I) -> Table {
         let specs: Vec<&'static Spec> = specs.into_iter().collect();
@@ -335,8 +335,8 @@ impl Table {
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
         let (mut here, mut elsewhere) = (None, None);
-        // Known names are ASCII. Most have another length or other letters and are not compared: an edit changes the length by at
-        // most one, and the set of letters by at most two.
+        // Known names are ASCII. An edit changes the length by at most one, and the set of letters by at most two. So most names
+        // differ too much in length or letters, and their edit distance need not be computed.
         let (length, letters) = (name.chars().count(), letters(name));
         let is_near = |(_, known): &(Contexts, &'static str)| {
             let others = (self::letters(known) ^ letters).count_ones() as usize;

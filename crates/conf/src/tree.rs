@@ -1,9 +1,9 @@
 //! Statements and blocks, with every `include` replaced by its files. Other directives have no meaning here.
 //!
 //! Unreadable text (a syntax error, a missing file) ends the reading, but the statements before it are retained. The error becomes
-//! the last statement of the tree, a *fault*. So a walk over the tree reports it exactly where nginx would: after the errors of
-//! earlier statements, and before the ends of the enclosing blocks. [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`]
-//! return its error.
+//! the last statement of the tree, a *fault*. So a walk over the tree reports the error exactly where nginx would: after the
+//! errors of earlier statements, and before the ends of the enclosing blocks. [`Scope::admit`](crate::Scope::admit) and
+//! [`Statement::rows`] return the error of a fault.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,7 +14,8 @@ use crate::glob;
 use crate::lexer::{Lexer, Token};
 use crate::source::{FileId, Loader, Source, Sources, Span};
 
-/// Maximum nesting depth of blocks. Real configurations stay below ten; every walk over the tree is recursive.
+/// Maximum nesting depth of blocks, because walks over the tree are recursive. Real configurations have a depth below
+/// ten.
 const BLOCK_DEPTH_MAX: usize = 64;
 
 /// Maximum nesting depth of includes. Detects loops through symbolic links, which [`ErrorKind::IncludeLoop`] cannot detect.
@@ -23,8 +24,8 @@ const INCLUDE_DEPTH_MAX: usize = 32;
 /// Maximum number of files read, including repetitions. The largest known installations have some ten thousand sites.
 const FILES_MAX: usize = 100_000;
 
-/// Maximum number of bytes read. Enough for large `geo` and `map` files; limits files that include each other many times. A tree
-/// needs up to a hundred times the size of its text.
+/// Maximum number of bytes read. It is sufficient for large `geo` and `map` files, and limits files that include each other many
+/// times. A tree needs up to a hundred times the memory of its text.
 const BYTES_MAX: usize = 128 << 20;
 
 const _: () = assert!(INCLUDE_DEPTH_MAX < FILES_MAX);
@@ -51,7 +52,7 @@ pub struct Statement {
     pub block: Option<Vec<Statement>>,
     /// The line of the `;` or `{`, which nginx reports for this statement.
     pub span: Span,
-    /// The line of the `}`, which nginx reports for incomplete blocks; the same as `span` without a block.
+    /// The line of the `}`, which nginx reports for incomplete blocks. Without a block it is the same as `span`.
     pub end: Span,
     pub(crate) fault: Option<Box<Error>>,
 }
@@ -70,7 +71,10 @@ impl Statement {
         match self.args.get(index) {
             Some(word) => &word.text,
             None => {
-                panic!("\"{}\" has no argument {index}: its table entry promises too much", self.name.text)
+                panic!(
+                    "\"{}\" has no argument {index}: its table entry allows fewer arguments",
+                    self.name.text
+                )
             }
         }
     }
@@ -90,7 +94,7 @@ impl Statement {
         self.children().iter().map(Statement::as_row)
     }
 
-    /// Returns the error of a statement that marks the end of the reading.
+    /// Returns the error, if this statement stands for unreadable text.
     pub fn fault(&self) -> Option<&Error> {
         self.fault.as_deref()
     }
@@ -132,7 +136,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Returns the fault that ended the reading early, if any: the last statement in the innermost open block.
+    /// Returns the error that ended the reading early, if any. It is the last statement in the innermost open block.
     pub fn fault(&self) -> Option<&Error> {
         let mut last = self.statements.last()?;
         while let Some(inner) = last.children().last() {
@@ -178,7 +182,7 @@ fn read(source: &Source, loader: &dyn Loader, recovers: bool) -> Result<Tree, Er
     Ok(Tree { files: reader.files, statements })
 }
 
-/// The reading ended early; the fault is already in the tree.
+/// Marker for the early end of the reading. The fault is already in the tree.
 struct Stopped;
 
 type Progress = ControlFlow<Stopped>;
@@ -282,7 +286,8 @@ impl Reader<'_> {
         self.miss_named(lexer, out, kind, "/")
     }
 
-    /// Works like [`Reader::miss`], with the name as written: a relative path may have been meant relative to another directory.
+    /// Works like [`Reader::miss`], with the name as written. For a relative name, a hint states the directory to which it is
+    /// relative.
     fn miss_named(
         &self,
         lexer: &Lexer<'_>,

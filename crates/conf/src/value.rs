@@ -13,7 +13,8 @@
 //! | [`flag`] | `on`, `off` | |
 //! | [`choice`], [`Statement::bits`] | names from a list | |
 //!
-//! Names and `k`, `m`, `g` are case-insensitive; time units are not. The maximum is 2^63 - 1, as in nginx on a 64-bit machine.
+//! Names and `k`, `m`, `g` are case-insensitive; time units are case-sensitive. The maximum is 2^63 - 1, as in nginx on a
+//! 64-bit machine.
 
 use std::fmt;
 
@@ -45,7 +46,7 @@ const TIME_UNITS: [TimeUnit; 8] = [
 /// Index of the first unit of a time in milliseconds, which has no years and months.
 const WEEKS: usize = 2;
 
-/// Index of the unit that a time in seconds does not have.
+/// Index of `ms`, which a time in seconds does not accept.
 const MILLISECONDS: usize = 7;
 
 /// Reason why a value is invalid.
@@ -97,7 +98,7 @@ impl ValueError {
                 Some(meant) => write!(f, "; did you mean \"{meant}\"?"),
                 None => Ok(()),
             },
-            ValueError::InvalidNumber => f.write_str("; it takes a whole number"),
+            ValueError::InvalidNumber => f.write_str("; it must be a whole number"),
             _ => Ok(()),
         }
     }
@@ -126,7 +127,7 @@ const SPELLED: [(&str, &str); 19] = [
     ("gib", "g"),
 ];
 
-/// Returns the size or time that `30sec`, `10 MB` or `1 h` probably means.
+/// Returns the correct spelling of a size or time such as `30sec`, `10 MB` or `1 h`.
 pub(crate) fn probably(text: &str) -> Option<String> {
     let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let word = unit.trim().to_ascii_lowercase();
@@ -246,8 +247,8 @@ fn scaled(text: &str, units: &[(char, u64)]) -> Result<u64, ValueError> {
 
 /// Parses a time. `units` are the allowed units, `resolution` is the unit of the result, both in milliseconds.
 ///
-/// Digits before a space or at the end are seconds; spaces after a unit are ignored. As in nginx, a unit without digits counts as
-/// zero if the text has any digits.
+/// Digits without a unit, before a space or at the end, are seconds. Spaces after a unit are ignored. As in nginx, a unit without
+/// digits counts as zero if the text contains digits elsewhere.
 fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, ValueError> {
     let mut rest = text;
     let (mut total, mut has_digits) = (0_u64, false);

@@ -1,4 +1,4 @@
-//! Configurations and nginx's results: texts, order and lines of errors, and the dump.
+//! Compares with nginx's results for configurations: texts, order and lines of errors, and the dump.
 //!
 //! The expectations are part of this file, so the tests run anywhere. If nginx is installed (`/usr/sbin/nginx`, or the path in
 //! `NGINX`), the same cases are also run with it, to verify the expectations.

@@ -148,7 +148,7 @@ fn include_loops_and_deep_nesting_are_refused() {
         ("include *.conf;".to_owned(), "\"/n.conf\" includes itself in /n.conf:1"),
         ("include ./n.conf;".to_owned(), "\"/./n.conf\" includes itself in /n.conf:1"),
         ("a {\n".repeat(65), "blocks are nested deeper than 64 in /n.conf:65"),
-        ("a \"\0\";".to_owned(), "unexpected byte 0x00 in /n.conf:1; words cannot hold NUL"),
+        ("a \"\0\";".to_owned(), "unexpected byte 0x00 in /n.conf:1; a word cannot contain NUL"),
     ];
     for (text, expected) in cases {
         let fault = read(text).fault().expect("it ends early").to_string();
@@ -156,6 +156,9 @@ fn include_loops_and_deep_nesting_are_refused() {
     }
     let latin1 = read(b"# caf\xe9\na b; a\ncaf\xe9;".to_vec());
     let fault = latin1.fault().expect("the word is not UTF-8").to_string();
-    assert_eq!(fault, "unexpected byte 0xe9 in /n.conf:3; words must be UTF-8, only comments need not");
+    assert_eq!(
+        fault,
+        "unexpected byte 0xe9 in /n.conf:3; words must be UTF-8, only comments may contain other bytes"
+    );
     assert_eq!(latin1.statements.len(), 2, "what was read before stays");
 }

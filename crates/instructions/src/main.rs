@@ -1,10 +1,11 @@
-//! Runs pieces of hot code several thousand times, so that callgrind can count the instructions of each. Instruction
-//! counts are exact on any machine, unlike times: `cargo xtask instructions` runs this program, divides the counts, and
-//! compares them with `counts.txt` in this crate.
+//! Runs frequently executed functions thousands of times, so that callgrind can count the instructions of each. Unlike
+//! times, these counts are exact on any machine. `cargo xtask instructions` runs this program, divides the counts by
+//! the repetitions, and compares them with `counts.txt` in this crate.
 //!
-//! Each piece is a function of [`pieces`], or of [`whole`] for complete requests, which callgrind identifies by its
-//! name. It is called twice, the second time with more repetitions: the difference excludes the preparation of a piece,
-//! and work that happens only once. Servers are started before, because the cost of a start varies.
+//! A *piece* is a measured function of [`pieces`], or of [`whole`] for complete requests; callgrind identifies it by
+//! its name. Each piece is called twice, the second time with more repetitions: the difference of both counts excludes
+//! the preparation and other work that happens only once. Servers are started before, because the cost of a start
+//! varies.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -21,7 +22,7 @@ static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCaching
 /// `crates/xtask/src/instructions.rs` divides by it.
 const REPETITIONS: u32 = 1000;
 
-/// Number of requests before the compared ones: afterwards connections exist, the cache is filled, and tables have
+/// Number of requests before the counted ones: after them, connections exist, the cache is filled, and tables have
 /// grown.
 const WARM_UP: u32 = 50;
 
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The first call of a piece: a separate function, which distinguishes the two calls.
+/// The first call of a piece. It is a separate function so that callgrind distinguishes the two calls.
 #[inline(never)]
 fn fewer(piece: fn(u32)) {
     piece(REPETITIONS);

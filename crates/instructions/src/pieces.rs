@@ -144,7 +144,7 @@ fn condition_met(repetitions: u32) {
     }
 }
 
-/// Writes a head into an existing buffer, as for a connection; the previous head had the same opening, as is usual.
+/// Writes a head into an existing buffer, as for a connection. The previous head had the same first lines, as is usual.
 fn write_response(head: &ResponseHead<'_>, more: &[(&[u8], &[u8])], repetitions: u32) {
     let (mut out, mut opening) = (Vec::with_capacity(1024), Opening::default());
     for _ in 0..repetitions {
@@ -188,7 +188,7 @@ fn response_head_file(repetitions: u32) {
     write_response(&head, &[(b"ETag", b"\"6561f2a0-1a2b\""), (b"Accept-Ranges", b"bytes")], repetitions);
 }
 
-/// Formats a different second each time, because a date of the same second is not formatted again.
+/// Formats another second in each repetition, because a server caches the date of the current second.
 #[inline(never)]
 fn date_written(repetitions: u32) {
     for second in 0..i64::from(repetitions) {
@@ -238,7 +238,7 @@ fn index(used: &Used) -> Index {
     Index::new(6 << 20, [1, 2], used.clone())
 }
 
-/// Returns keys, few enough to stay in the CPU cache, although callgrind counts only instructions and no cache misses.
+/// Returns keys, so few that they stay in the CPU cache.
 fn keys() -> Vec<Key> {
     (0..64_u32).map(|number| Key::of(&number.to_le_bytes())).collect()
 }
@@ -266,7 +266,7 @@ fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
 fn index_insert(repetitions: u32) {
     let used = Used::default();
     let (index, keys) = prepared_index(&used);
-    // The same keys repeatedly: a full index, with evictions, is a different case.
+    // The same keys repeatedly, so that the index does not become full and evict entries.
     for at in 0..repetitions as usize {
         black_box(index.insert(
             black_box(&keys[at % keys.len()].0),

@@ -14,7 +14,8 @@ const BEGINNING: &[u8] =
 const FIRST: &[u8] =
     b"\x82\x86\x44\x0a/page.html\x41\x0fwww.example.org\x7a\x0aclient/1.0\x53\x13text/html,*/*;q=0.8\x90";
 
-/// The header block of all other requests: those fields by their indexes; the most recent one has index 62.
+/// The header block of all other requests: the four fields by their indexes in the dynamic table, where the newest one
+/// has index 62.
 const NEXT: &[u8] = b"\x82\x86\xc1\xc0\xbf\xbe\x90";
 
 /// Size of a frame header; below, frame types and flags.

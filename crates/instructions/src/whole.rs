@@ -1,10 +1,10 @@
 //! Complete requests, from the first byte sent by a client to the last byte received: a file, a proxied response, a
 //! proxied upload, and a response from the cache's memory.
 //!
-//! One thread is the client, the origin and the server: it writes to a unix socket, runs executor turns, and reads. So
-//! nothing waits, and each repetition has the same turns. The client and the origin add a few system calls, of which
-//! callgrind counts the instructions outside the kernel. The engine is epoll with blocking reads: valgrind does not
-//! support io_uring, and the timing of pool threads would vary.
+//! One thread is the client, the origin and the server: it writes to a unix socket, runs turns of the event loop, and
+//! reads. So no step waits, and each repetition has the same turns. The system calls of the client and the origin add a
+//! few instructions to the count, which excludes the kernel. The engine is epoll with blocking reads, because valgrind
+//! does not support io_uring, and the timing of pool threads would vary.
 
 use std::error::Error;
 use std::fs::File;
@@ -56,7 +56,7 @@ fn course_streams(server: &mut Server, repetitions: u32) {
     server.streams(repetitions);
 }
 
-/// A file by HTTP/1, with requests counted for `metrics`: the difference is the cost of counting.
+/// A file by HTTP/1, with requests counted for `metrics`. The difference to [`course_static`] is the cost of counting.
 #[inline(never)]
 fn course_counted(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
@@ -93,7 +93,7 @@ const UPLOAD: &[u8] = b"POST /page.html HTTP/1.1\r\nHost: www.example.org\r\nUse
 /// Length of an upload's body in bytes.
 const UPLOAD_LEN: usize = 16384;
 
-/// The end of a header section, and of an upload's body, so that the origin recognises both by the last bytes.
+/// The end of a header section. An upload's body ends with the same bytes, by which the origin recognises its end too.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The header section of the origin's response.
@@ -136,7 +136,7 @@ impl Server {
         Ok(Server { runtime, parts, _directory: directory })
     }
 
-    /// Makes requests, after others until a response contains all of `expected`.
+    /// Sends the request until a response contains all of `expected`, and then `repetitions` times.
     fn requests(&mut self, repetitions: u32, request: &[u8], expected: &[&str]) {
         let parts = &mut self.parts;
         let done: io::Result<()> = self.runtime.block_on(async {
@@ -150,7 +150,7 @@ impl Server {
             for _ in 0..repetitions {
                 parts.request(request).await?;
             }
-            assert!(parts.request(request).await?.holds(expected), "a response should hold {expected:?}");
+            assert!(parts.request(request).await?.holds(expected), "a response should contain {expected:?}");
             Ok(())
         });
         done.expect("the only client and the only origin stay connected");
@@ -198,8 +198,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Sets up a server thread like `server::process`, but without a new thread: callgrind has a separate call stack
-    /// per thread, so it would not be attributed to the piece.
+    /// Sets up the state of a server thread like `server::process`, but in this thread: callgrind has a call stack per
+    /// thread, so it would not attribute another thread's instructions to the workload.
     fn start(directory: &Path, location: &str) -> Result<Parts, Box<dyn Error>> {
         std::fs::write(directory.join("page.html"), body())?;
         let text = configuration(directory, location);
@@ -249,7 +249,11 @@ impl Parts {
             let length = read(&mut self.client, &mut self.received)?;
             self.http2.take(&self.received[..length], &mut self.client)?;
         }
-        assert_eq!(self.http2.body - before, streams::AT_ONCE as usize * BODY_LEN, "all responses are whole");
+        assert_eq!(
+            self.http2.body - before,
+            streams::AT_ONCE as usize * BODY_LEN,
+            "all responses are complete"
+        );
         Ok(())
     }
 
@@ -270,7 +274,7 @@ impl Parts {
         };
         let length = read(link, &mut self.asked)?;
         if length > 0 {
-            assert!(self.asked[..length].ends_with(HEAD_END), "a request comes as a whole");
+            assert!(self.asked[..length].ends_with(HEAD_END), "a request arrives in one read");
             link.write_all(&self.reply)?;
         }
         Ok(())
@@ -294,7 +298,7 @@ fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Creates a listener that is polled in each turn without blocking.
+/// Creates a non-blocking listener, which is polled in each turn.
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
@@ -302,7 +306,8 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Returns a configuration with a buffered log, and with connections that stay open for all repetitions. The file is
-/// opened only once: valgrind does not know openat2(2), so each open would execute a different path than on a machine.
+/// opened only once, because valgrind does not support openat2(2): each open would execute other code than a server
+/// without valgrind.
 fn configuration(directory: &Path, location: &str) -> String {
     let directory = directory.display();
     format!(
@@ -332,8 +337,8 @@ fn configuration(directory: &Path, location: &str) -> String {
 struct Directory(PathBuf);
 
 impl Directory {
-    /// The same path on every machine: a longer path needs more instructions to hash and compare, and a unix socket may
-    /// not support it.
+    /// The same path on every machine, because hashing and comparing a longer path takes more instructions. A long path
+    /// could also exceed the limit of unix sockets.
     const PATH: &str = "/proc/self/cwd";
 
     fn new() -> io::Result<Directory> {

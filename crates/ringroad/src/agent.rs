@@ -1,9 +1,9 @@
 //! The process that obtains certificates by ACME: it drops its privileges, connects to certificate authorities, and
 //! reports to the master.
 //!
-//! Started by the master as `/proc/self/exe acme` with a control channel as standard input. It has no listening socket,
-//! never reads from clients, and writes only to the state directories. No state is lost when it exits: the master
-//! starts it again.
+//! The master starts the agent as `/proc/self/exe acme` with a control channel as standard input. The agent has no
+//! listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
+//! and the master starts it again.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ use crate::worker::take_channel;
 /// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "acme";
 
-/// Timeout until all workers have installed a challenge. A worker that takes longer is being replaced.
+/// Maximum time to wait until all workers have applied a change. A worker that needs longer is being replaced.
 const INSTALL_TIME: Duration = Duration::from_secs(30);
 
-/// Runs until the master has exited or does not need it.
+/// Runs until the master has exited or no longer needs the agent.
 pub(crate) fn run() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
@@ -38,8 +38,8 @@ pub(crate) fn run() -> ExitCode {
         master.log(Level::Error, &format!("acme: {error}"));
         return ExitCode::FAILURE;
     }
-    // A request may take a minute, and the agent must not outlive the master. Set last, because a change of the user
-    // clears it.
+    // The agent must not outlive the master, even during a request, which may last a minute. The signal is set last,
+    // because a change of the user clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let HostExited = acme::agent::run(&issuers, &known, &mut master);
     ExitCode::SUCCESS
@@ -94,7 +94,10 @@ impl MasterLink {
                 Some(_) => {}
                 None if Instant::now() < deadline => return Err(HostExited),
                 None => {
-                    self.log(Level::Warn, "acme: workers have not confirmed a challenge or certificate yet");
+                    self.log(
+                        Level::Warn,
+                        "acme: some workers have not confirmed a challenge or certificate yet",
+                    );
                     return Ok(());
                 }
             }

@@ -4,12 +4,13 @@
 //! | variable | who sets it | content |
 //! |---|---|---|
 //! | `NGINX` | a master that upgrades its binary | descriptor numbers, `6;7;` |
-//! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | those of them that systemd opened |
+//! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | the numbers in `NGINX` of sockets that systemd opened |
 //! | `RINGROAD_PREDECESSOR` | the same, if it is Ringroad | its process ID |
 //! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | the number of descriptors from 3 on, and the process that they are for |
 //!
-//! [`take`] converts them to [`Listeners`]; the listeners of the configuration take over the sockets with the same
-//! address. Options are those of the configuration: an option that it does not set is reset.
+//! [`take`] converts the inherited sockets to [`Listeners`]. Listeners of the configuration then use the inherited
+//! sockets with the same address. They set the options of the configuration, and reset `deferred` and `fastopen` if the
+//! configuration does not have them.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ use crate::log::{Level, Log};
 /// nginx's variable with the inherited sockets.
 const SOCKETS: &str = "NGINX";
 
-/// Variable with those of them that systemd opened.
+/// Variable with the numbers of the inherited sockets that systemd opened.
 const SYSTEMD_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
 
 /// Variable with the process ID of the master that executed this process.
@@ -40,7 +41,7 @@ const PREDECESSOR: &str = "RINGROAD_PREDECESSOR";
 /// The parent at the start of the process.
 static PARENT: LazyLock<u32> = LazyLock::new(parent_id);
 
-/// systemd's variables; their values apply to one process only.
+/// Variables of systemd. They are meant for one process, so a new binary does not get them.
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_PID: &str = "LISTEN_PID";
 const LISTEN_NAMES: &str = "LISTEN_FDNAMES";
@@ -65,20 +66,20 @@ pub(crate) fn is_new_binary() -> bool {
     std::env::var_os(SOCKETS).is_some()
 }
 
-/// Stores the parent of this process. As in nginx this is the first step of the program: if the parent exits, the process
-/// gets another one.
+/// Stores the process ID of the parent. As in nginx this is the first step of the program: if the parent exits, the
+/// process gets another parent.
 pub(crate) fn note_parent() {
     LazyLock::force(&PARENT);
 }
 
-/// Returns the process ID of the master that executed this process. An nginx master does not pass its process ID; it is
-/// the parent at the start.
+/// Returns the process ID of the master that executed this process. An nginx master does not pass its process ID, so
+/// the parent at the start is used.
 pub(crate) fn predecessor() -> u32 {
     std::env::var(PREDECESSOR).ok().and_then(|pid| pid.parse().ok()).unwrap_or(*PARENT)
 }
 
-/// Takes over the sockets. A descriptor that is not a listening socket is reported and left unchanged. `is_daemon`:
-/// systemd passed the sockets to the process that started this one.
+/// Takes over the sockets. A descriptor that is not a listening socket is reported and ignored. `is_daemon`: this
+/// process was started by the process to which systemd passed the sockets.
 pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let (numbers, kept) = if is_new_binary() {
@@ -148,12 +149,12 @@ impl Inherited {
                     ));
                     continue;
                 }
-                (true, 0) => format!("add \"listen {address};\" or take the socket out of the socket unit"),
-                _ => "connections in its queue are lost; use as many worker_processes as sockets".to_owned(),
+                (true, 0) => format!("add \"listen {address};\" or remove the socket from the socket unit"),
+                _ => "connections in their accept queues are lost; set worker_processes to the number of sockets".to_owned(),
             };
             log.write(
                 Level::Warn,
-                format_args!("{left} of the inherited sockets of {address} (from #{number}) match no \"listen\" directive, closing: {remedy}"),
+                format_args!("{left} of the inherited sockets of {address} (from #{number}) are used by no \"listen\" directive, closing: {remedy}"),
             );
         }
     }
@@ -226,7 +227,8 @@ fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
     Ok(ListenAddr::Unix(Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()))
 }
 
-/// Returns options that stand for an unknown state, so that they are reset if necessary.
+/// Returns options that stand for an unknown state of a socket, so that `deferred` and `fastopen` are reset if
+/// necessary.
 fn unknown_options(address: &ListenAddr) -> ListenOptions {
     let is_inet = matches!(address, ListenAddr::Inet(_));
     ListenOptions {

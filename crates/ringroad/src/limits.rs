@@ -22,8 +22,8 @@ pub(crate) struct ProcessLimits {
 }
 
 impl ProcessLimits {
-    /// Applies umask, limits and priority, before the privileges are dropped. Returns the failures with nginx's messages: none
-    /// of them prevents a worker from serving.
+    /// Applies umask, limits and priority, before the privileges are dropped. Returns the failures as nginx's messages. A
+    /// worker serves despite such a failure.
     pub(crate) fn apply(&self) -> Vec<String> {
         // As in a daemon of nginx: files get exactly the requested modes, for example those of `dav_access`.
         rustix::process::umask(Mode::empty());
@@ -52,8 +52,9 @@ impl ProcessLimits {
             .map_err(|error| format!("chdir(\"{}\") failed ({})", directory.display(), error_text(&error)))
     }
 
-    /// Returns how many descriptors the worker will be able to open. Whether the hard limit can be exceeded depends on
-    /// capabilities, the user namespace and `fs.nr_open`, so this process raises its limit and restores it.
+    /// Returns the number of descriptors that the worker will be able to open. Whether a process can raise its hard
+    /// limit depends on capabilities, the user namespace and `fs.nr_open`. So this process tries it, and restores its
+    /// limit.
     pub(crate) fn descriptors_expected(&self) -> Option<u64> {
         let present = getrlimit(Resource::Nofile);
         let (Some(count), Some(hard)) = (self.descriptors, present.maximum) else {
@@ -79,8 +80,8 @@ pub(crate) fn descriptors_line() -> String {
     format!("getrlimit(RLIMIT_NOFILE): {}:{}", shown(limit.current), shown(limit.maximum))
 }
 
-/// Sets both the soft and the hard limit, as nginx does: the worker cannot raise the limit later. Returns whether this
-/// succeeded.
+/// Sets both the soft and the hard limit, as nginx does, so that the worker cannot raise the limit later. Returns
+/// whether this succeeded.
 fn set(resource: Resource, name: &str, value: u64, refused: &mut Vec<String>) -> bool {
     let new = Rlimit { current: Some(value), maximum: Some(value) };
     let outcome = setrlimit(resource, new);
@@ -90,7 +91,8 @@ fn set(resource: Resource, name: &str, value: u64, refused: &mut Vec<String>) ->
     outcome.is_ok()
 }
 
-/// Raises the soft limit of descriptors: without a directive a server should not stop at 1024 connections.
+/// Raises the soft limit of descriptors to the hard limit. The usual soft limit of 1024 would limit the connections of
+/// a server without `worker_rlimit_nofile`.
 fn raise_to_hard_limit(refused: &mut Vec<String>) {
     let old = getrlimit(Resource::Nofile);
     let new = Rlimit { current: old.maximum, maximum: old.maximum };
@@ -102,9 +104,9 @@ fn raise_to_hard_limit(refused: &mut Vec<String>) {
     }
 }
 
-/// Raises the limit of locked memory: buffers registered with a ring count as locked memory (io_uring_register(2)), and
-/// the usual limit of 8 MiB is too low for one thread. As root the limit is removed; other users raise it to the hard
-/// limit. After a failure only registered buffers are missing, which the engine reports.
+/// Raises the limit of locked memory: buffers registered with io_uring count as locked memory (io_uring_register(2)),
+/// and the usual limit of 8 MiB is too low for one thread. As root the limit is removed; other users raise the soft
+/// limit to the hard limit. If the limit stays too low, the engine works without registered buffers and reports this.
 fn raise_locked_memory() {
     let none = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, none).is_err() {

@@ -1,11 +1,11 @@
 //! Listening sockets: opened by the master, retained over reloads, and passed to the worker.
 //!
-//! [`Listeners::open`] creates the sockets of a configuration and takes over those of the previous one with the same
-//! address, so that no queued connection is lost. The worker accepts the connections.
+//! [`Listeners::open`] creates the sockets of a configuration. It takes over the sockets of the previous configuration
+//! with the same address, so that no queued connection is lost. The worker accepts the connections.
 //!
 //! | at a reload | effect on the socket |
 //! |---|---|
-//! | the address is unchanged | the socket stays open; `backlog`, buffers and keepalive are set again |
+//! | the address is unchanged | the socket stays open, and the options of the new configuration are set |
 //! | the address is new | it is opened; if that fails, the old configuration stays in effect |
 //! | the address is removed | the master closes it, the old worker stops accepting |
 //! | the first configuration, with sockets of another process | as at a reload, see `inherit` |
@@ -33,8 +33,8 @@ use crate::log::{Level, Log};
 const BIND_TRIES: u32 = 5;
 const BIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Time in seconds after which a deferred connection without data is accepted nevertheless: nginx's value. The kernel
-/// rounds it up to the time of its SYN-ACK retransmissions.
+/// Time in seconds after which a deferred connection is accepted without data, as in nginx. The kernel rounds the time
+/// up to a time of its SYN-ACK retransmissions.
 const DEFER_SECONDS: u32 = 1;
 
 /// An address to listen on.
@@ -85,7 +85,7 @@ pub(crate) struct ListenOptions {
     pub(crate) backlog: i32,
     /// Whether each worker thread has a separate socket.
     pub(crate) reuseport: bool,
-    /// Relevant for IPv6 wildcard addresses.
+    /// Whether an IPv6 wildcard address does not accept IPv4 connections.
     pub(crate) ipv6only: bool,
     pub(crate) keepalive: Keepalive,
     /// `rcvbuf`, bytes.
@@ -109,11 +109,11 @@ impl ListenOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
     pub(crate) options: ListenOptions,
-    /// One socket, or one per thread. Shared with the previous configuration, if it had them.
+    /// One socket, or one per thread. Sockets that the previous configuration had too are shared with it.
     pub(crate) sockets: Vec<Rc<OwnedFd>>,
     /// The address with the port that the kernel selected.
     pub(crate) actual: ListenAddr,
-    /// Whether systemd opened the sockets and will use them again after this server has exited: the file of a unix
+    /// Whether systemd opened the sockets. It uses them again after this server has exited, so the file of a unix
     /// socket is not removed.
     pub(crate) is_from_systemd: bool,
 }
@@ -173,14 +173,15 @@ impl Listeners {
             }
         }
         log.emerg(
-            "still could not bind(); another program has the address, or this server runs already: \"ss -ltnp\" names its process",
+            "still could not bind(); another program uses the address, or this server runs already: \"ss -ltnp\" shows the process",
         );
         opened.forget(old);
         Err(NotListening)
     }
 
-    /// For `-t`: checks whether the sockets could be opened; an address in use is not an error. No socket stays open.
-    /// `reuseport` is not set: the kernel would assign connections to this socket, and reset them when it is closed.
+    /// For `-t`: checks whether the sockets could be opened. An address in use is not an error. All sockets are closed
+    /// again. `reuseport` is not set: the kernel would assign connections of the running server to the new socket, and
+    /// reset them when it is closed.
     pub(crate) fn try_open(wanted: &[ListenOptions], log: &Log) -> Result<(), NotListening> {
         for options in wanted {
             match open_one(&ListenOptions { reuseport: false, ..options.clone() }, 1, None, log) {
@@ -200,7 +201,7 @@ impl Listeners {
         self.0.iter().find(|listener| listener.options.address == *address)
     }
 
-    /// Removes the files of unix sockets that `kept` does not use; the sockets are closed by their last owner.
+    /// Removes the files of unix sockets that `kept` does not use. A socket is closed when its last owner is dropped.
     pub(crate) fn forget(&self, kept: Option<&Listeners>) {
         for listener in &self.0 {
             let address = &listener.options.address;
@@ -212,8 +213,8 @@ impl Listeners {
         }
     }
 
-    /// Sorts the listeners in the order of the configuration, which retries may have changed, for the log and the
-    /// worker.
+    /// Sorts the listeners in the order of the configuration. The order differs if an address was bound only by a
+    /// retry.
     fn in_order_of(mut self, wanted: &[ListenOptions]) -> Listeners {
         self.0.sort_by_key(|listener| wanted.iter().position(|options| *options == listener.options));
         self
@@ -251,7 +252,7 @@ pub(crate) fn error_text(error: &io::Error) -> String {
     }
 }
 
-/// Returns the sockets of one address: the existing ones, completed with new ones.
+/// Returns the sockets of one address: existing sockets, and new ones if more are needed.
 fn open_one(
     options: &ListenOptions,
     threads: u32,
@@ -354,8 +355,8 @@ fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
     }
 }
 
-/// Resets options that the previous configuration had set and the new one does not. This cannot fail, since the socket
-/// supports the option.
+/// Resets `deferred` and `fastopen` if the previous configuration has set them and the new one does not. As in nginx,
+/// other options keep their values. This cannot fail, since the socket supports these options.
 fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     if old.deferred && !new.deferred {
         let _ = sys::set_defer_accept(socket.as_fd(), 0);
@@ -365,14 +366,17 @@ fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     }
 }
 
-/// Binds to a path. The file must not exist; the socket of a killed server is removed.
+/// Binds to a path. An existing file is an error, unless it is the socket of a killed server, which is removed.
 fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
     let refusal = |errno| Refusal { call: "bind", errno };
     let address = SocketAddrUnix::new(path).map_err(refusal)?;
     match bind(socket, &address) {
         Err(Errno::ADDRINUSE) if is_stale(path) => {
             let shown = path.display();
-            log.write(Level::Notice, format_args!("removing the socket unix:{shown}, nobody listens on it"));
+            log.write(
+                Level::Notice,
+                format_args!("removing the socket unix:{shown}, no process listens on it"),
+            );
             let _ = std::fs::remove_file(path);
             bind(socket, &address).map_err(refusal)?;
         }
@@ -399,7 +403,7 @@ fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, R
     Ok(ListenAddr::Inet(name))
 }
 
-/// Returns the address at which a client on this machine reaches a listener: a wildcard becomes the loopback address.
+/// Returns the address for a client on this machine: a wildcard address is replaced by the loopback address.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     match address {
@@ -410,7 +414,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     reachable
 }
 
-/// Sleeps; signals that end the process still do so.
+/// Sleeps. Signals that terminate the process are not blocked.
 fn pause(time: Duration) {
     let time = rustix::event::Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),

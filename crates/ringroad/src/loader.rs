@@ -1,4 +1,4 @@
-//! Loads configuration files from the disk, for crate `conf`, which does no I/O.
+//! Loads configuration files from the disk for crate `conf`, which makes no I/O itself.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use conf::Loader;
 
 use crate::paths::Request;
 
-/// Reads files; the main file may be a text in memory instead.
+/// Reads files. The main file may be replaced by a text in memory.
 #[derive(Debug)]
 pub(crate) struct DiskLoader<'a> {
     request: &'a Request,

@@ -102,7 +102,7 @@ impl Log {
         if let (Ok(current), Ok(old)) = (identity(rustix::stdio::stderr()), identity(old))
             && current == old
         {
-            // Only libraries write there, so a failure is ignored.
+            // Only libraries write to standard error, so a failure is ignored.
             let _ = rustix::stdio::dup2_stderr(new);
         }
     }
@@ -117,7 +117,7 @@ impl Log {
         let line = LazyLine { level, message: &message };
         let mut on_stderr = false;
         for sink in self.sinks.iter().filter(|sink| level <= sink.level) {
-            // Process control logs few lines, so each target formats its own.
+            // The master logs few lines, so each line is formatted again for each target.
             let mut text = Vec::new();
             match &sink.output {
                 Output::Stderr => {
@@ -137,7 +137,7 @@ impl Log {
                     let start = text.len();
                     line.append(sink.form, &mut text);
                     syslog::Peer::cut(start, &mut text);
-                    // A failure to send is not logged, as with files.
+                    // A failure to send is not logged, like a failure to write to a file.
                     let _ = socket.send(&text);
                 }
             }
@@ -194,8 +194,9 @@ impl LazyLine<'_> {
 
 /// Opens a log file as nginx does: mode 0644, created if missing, every write appended.
 ///
-/// The standard streams are duplicated instead of opened again: a second open of a regular file would have a separate
-/// position and overwrite lines of the first one, and a socket cannot be opened at all.
+/// The standard streams are duplicated instead of opened again. If a stream is a regular file, a second open file
+/// description would have a separate position, and lines would overwrite each other. If it is a socket, it cannot be
+/// opened.
 pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     for (name, stream) in [("/dev/stderr", rustix::stdio::stderr()), ("/dev/stdout", rustix::stdio::stdout())]
     {
@@ -216,13 +217,13 @@ pub(crate) fn set_stderr_append() {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
     });
     if is_file && let Ok(flags) = rustix::fs::fcntl_getfl(stderr) {
-        // Without the flag the lines are still written.
+        // A failure is ignored: the lines are still written.
         let _ = rustix::fs::fcntl_setfl(stderr, flags | OFlags::APPEND);
     }
 }
 
-/// Writes bytes. A failure is ignored, because it cannot be logged; nginx does the same. A write that would block, such
-/// as to a pipe without a reader, drops the line, because process control must handle signals. A regular file is always
+/// Writes bytes. A failure is ignored, as in nginx, because it cannot be logged. If the write would block, such as to a
+/// full pipe, the line is dropped, because the process must handle signals. A regular file is always
 /// ready, poll(2).
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {

@@ -1,8 +1,8 @@
 //! The `ringroad` binary: command line, master process, control channel to the worker.
 //!
-//! Crate `server` serves requests. This crate has the command line as nginx parses it ([`cli`]), the process that opens
-//! privileged resources and handles signals ([`master`]), the unprivileged process that serves ([`worker`]), and the
-//! messages between the two ([`control`]). [`explain`] follows a request through a configuration, [`admin`] handles
+//! Crate `server` serves requests. This crate has the command line ([`cli`]), the process that opens privileged
+//! resources and handles signals ([`master`]), the unprivileged process that serves ([`worker`]), and the messages
+//! between these processes ([`control`]). [`explain`] follows a request through a configuration, [`admin`] handles
 //! commands of operators.
 #![forbid(unsafe_code)]
 

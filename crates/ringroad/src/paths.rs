@@ -14,11 +14,11 @@ pub(crate) const DEFAULT_PREFIX: &str = or(option_env!("RINGROAD_PREFIX"), "/usr
 /// The configuration of nginx in distributions.
 const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-/// The configuration without `-c` and without `-p`, unless the program is in the place of nginx.
+/// The default configuration file without `-c` and `-p`, unless the program is named `nginx`.
 pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), NGINX_CONF);
 
-/// Returns the configuration without `-c` and without `-p`. A package has its own default; but in the place of nginx, the program
-/// is started with the arguments of nginx.
+/// Returns the default configuration file without `-c` and `-p`. A program named `nginx` loads nginx's file, whatever the default
+/// of the package is, so that it can replace nginx.
 pub(crate) fn default_conf() -> &'static str {
     if is_in_place_of_nginx() { NGINX_CONF } else { DEFAULT_CONF }
 }
@@ -32,7 +32,7 @@ fn is_named_nginx(program: Option<&OsStr>) -> bool {
     program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new("nginx"))
 }
 
-/// The configuration with `-p` and without `-c`, relative to the prefix.
+/// The default configuration file with `-p`, relative to the prefix.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 
 /// Directory of the log and pid files, relative to the prefix; created if missing.
@@ -69,8 +69,8 @@ impl Paths {
         Paths { prefix: prefix.to_owned(), pid, error_log }
     }
 
-    /// Creates the directory `logs` below the prefix if `path` is in it: nginx's installation does so, this server has
-    /// no installation step. A nonexistent prefix from the command line is probably a typing error and is not created.
+    /// Creates the directory `logs` below the prefix if `path` is in it. With nginx, the installation creates this
+    /// directory. A nonexistent prefix from the command line is probably a typing error and is not created.
     /// A failure is reported when the file is opened.
     pub(crate) fn create_log_directory(&self, path: &Path) {
         let directory = self.prefix.join(LOG_DIRECTORY);
@@ -81,13 +81,13 @@ impl Paths {
     }
 }
 
-/// Creates a directory and its parents, writable only by the owner, independent of the umask: that of a daemon is 0.
+/// Creates a directory and its parents. Only the owner can write to them, even with the umask 0 of a daemon.
 pub(crate) fn create_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// The same for a directory that contains another user's directory: all new directories are searchable for others,
-/// independent of the umask.
+/// Creates a directory that will contain a directory of another user. The new directories are searchable for other
+/// users, even with a restrictive umask.
 pub(crate) fn make_passage(path: &Path) -> std::io::Result<()> {
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
@@ -108,7 +108,7 @@ pub(crate) struct Request {
     pub(crate) globals: String,
     /// Paths from the command line.
     pub(crate) places: Paths,
-    /// The text of the main file if it is not a file, for `serve`.
+    /// The text that replaces the main file, for `ringroad serve`.
     pub(crate) text: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! The file with the process id of the master: written after all sockets listen, removed at the end.
+//! The file with the process id of the master. It is written when the server accepts requests, and removed when the
+//! master exits.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -30,7 +31,7 @@ impl PidFile {
         &self.path
     }
 
-    /// Renames the pid file to make way for that of a new binary: `.oldbin` is appended, as in nginx.
+    /// Renames the pid file by appending `.oldbin`, as in nginx, so that a new binary can write its pid file.
     pub(crate) fn rename_to_oldbin(&mut self) -> Result<(), String> {
         self.rename(with_old(&self.path))
     }
@@ -80,7 +81,7 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Parses a process id: positive, because a negative one would address a process group.
+/// Parses a process id. It must be positive, because kill(2) would signal a process group for a negative number.
 pub(crate) fn parse(text: &str) -> Option<u32> {
     let pid: i32 = text.trim().parse().ok()?;
     u32::try_from(pid).ok().filter(|pid| *pid > 0)

@@ -1,8 +1,8 @@
 //! The user of the worker: user and groups, resolved by the master and set by the worker.
 //!
 //! [`resolve`] converts the `user` directive to [`Credentials`] with nginx's checks; [`Credentials::assume`] drops all
-//! other privileges. It must run before the first thread is started and before a ring is created, because a ring
-//! retains the credentials of its creator.
+//! other privileges. It must run before the first thread is started and before an io_uring is created, because io_uring
+//! retains the credentials of the creator.
 
 use std::ffi::CString;
 
@@ -31,7 +31,7 @@ pub(crate) struct Credentials {
     pub(crate) gid: u32,
 }
 
-/// The result of resolving the directive.
+/// The result of [`resolve`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     /// `None`: the worker keeps the user of the master.
@@ -40,10 +40,10 @@ pub(crate) struct Resolved {
     pub(crate) warning: Option<String>,
 }
 
-/// Looks up user and group. An unknown one is an error, fatal as in nginx.
+/// Looks up user and group. An unknown user or group is a fatal error, as in nginx.
 pub(crate) fn resolve(spec: Option<&UserSpec>) -> Result<Resolved, String> {
     if !Uid::effective().is_root() {
-        // The directive has already caused a warning about this.
+        // Loading the configuration has already caused a warning about the directive.
         return Ok(Resolved::default());
     }
     let default = UserSpec { user: DEFAULT_USER.to_owned(), group: None, place: String::new() };
@@ -67,16 +67,18 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
     if spec.group.is_some() {
         return Err(format!("getgrnam(\"{name}\") failed{}", spec.place));
     }
-    // nginx fails here if no group has the user's name; Debian has the default user, but no such group.
+    // nginx fails here if no group has the user's name. This server does not, because Debian has no group with the name
+    // of the default user.
     let own = match Group::from_gid(user.gid) {
         Ok(Some(group)) => format!("\"{}\"", group.name),
         Ok(None) | Err(_) => user.gid.to_string(),
     };
-    let warning = format!("there is no group \"{name}\", using group {own} of user \"{name}\"{}", spec.place);
+    let warning =
+        format!("there is no group \"{name}\", using primary group {own} of user \"{name}\"{}", spec.place);
     Ok((user.gid, Some(warning)))
 }
 
-/// The failed step of the change.
+/// The failed system call when privileges were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotDropped {
     call: &'static str,
@@ -92,8 +94,8 @@ impl std::fmt::Display for NotDropped {
 }
 
 impl Credentials {
-    /// Changes to this user permanently: groups first, because that needs the privileges that `setuid` drops. With
-    /// `net_raw` only that capability is retained, as in nginx for `proxy_bind … transparent`.
+    /// Changes to this user permanently. The groups are changed first, because this needs the privileges that `setuid`
+    /// drops. With `net_raw`, the capability CAP_NET_RAW is retained, as in nginx for `proxy_bind … transparent`.
     pub(crate) fn assume(&self, net_raw: bool) -> Result<(), NotDropped> {
         let failed = |call, id| move |errno| NotDropped { call, id, errno };
         setgid(Gid::from_raw(self.gid)).map_err(failed("setgid", self.gid))?;
@@ -113,14 +115,14 @@ impl Credentials {
                 .map_err(|error| failed("capset", self.uid)(Errno::from_raw(error.raw_os_error())))?;
             kept(false)?;
         }
-        // The change makes the process undumpable; like nginx, the worker resets this, so that a crash writes a core
-        // file.
+        // The change of the user disables core files of the process. Like nginx, the worker enables them again.
         nix::sys::prctl::set_dumpable(true).map_err(failed("prctl(PR_SET_DUMPABLE)", 1))
     }
 }
 
-/// Drops all capabilities(7) except CAP_NET_RAW, which permits to bind to foreign addresses. A master without it (in a
-/// container, for instance) cannot pass it on: then each such connection fails, and its log line has the reason.
+/// Drops all capabilities(7) except CAP_NET_RAW, which permits to bind to addresses of other machines. A master without
+/// this capability, for example in a container, cannot pass it on. Then each such connection fails, and a log line has
+/// the reason.
 fn keep_net_raw() -> rustix::io::Result<()> {
     let held = rustix::thread::capabilities(None)?;
     let kept = held.permitted & CapabilitySet::NET_RAW;

@@ -1,7 +1,8 @@
-//! Checks whether the worker's user will be able to write to a directory: reported by `-t`, before a transfer needs it.
+//! Checks whether the worker's user will be able to write to a directory. `-t` reports an obstacle, before a transfer
+//! needs the directory.
 //!
 //! The calling process may be root, so permissions are computed from owner, group and mode. Directories with an access
-//! control list (acl(5)) are assumed to be writable: their modes do not show it.
+//! control list (acl(5)) are assumed to be writable, because their modes do not show the permissions.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,13 @@ struct User {
     is_served: bool,
 }
 
-/// Bits of a mode, in the position of others.
+/// The permission to write, as a mode bit for other users.
 const WRITE: u32 = 0o2;
-/// See [`WRITE`].
+/// The permission to search, as a mode bit for other users.
 const SEARCH: u32 = 0o1;
 
-/// Returns why workers cannot write to a directory, if that is known. `credentials` are those of the workers.
+/// Returns why workers with these credentials cannot write to a directory. Returns `None` if they can, or if this is
+/// not known.
 pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option<String> {
     let user = User::of(credentials);
     if user.uid == 0 {
@@ -37,10 +39,10 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
             return Some(format!("stat() \"{}\" failed ({})", path.display(), errno_text(errno)));
         }
     };
-    // Symbolic links are resolved: the directories above their targets are relevant.
+    // Symbolic links are resolved, because the target must be reachable through its parent directories.
     let base = std::fs::canonicalize(&existing).ok()?;
     if let Some(closed) = base.ancestors().skip(1).find(|above| user.lacks(above, None, SEARCH)) {
-        return Some(format!("\"{}\" is not searchable for their user", closed.display()));
+        return Some(format!("their user cannot search \"{}\"", closed.display()));
     }
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Some(format!("\"{}\" is not a directory", base.display()));
@@ -52,8 +54,8 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
         () => WRITE | SEARCH,
     };
     user.lacks(&base, Some(&stat), wanted).then(|| match wanted {
-        SEARCH => format!("\"{}\" is not searchable for their user", base.display()),
-        _ => format!("\"{}\" is not writable for their user", base.display()),
+        SEARCH => format!("their user cannot search \"{}\"", base.display()),
+        _ => format!("their user cannot write to \"{}\"", base.display()),
     })
 }
 
@@ -95,7 +97,7 @@ impl User {
         is_lacking && !has_list(path)
     }
 
-    /// Returns the relevant three mode bits: those of the owner, the group or others (path_resolution(7)).
+    /// Returns the three mode bits that apply to this user: of the owner, the group or others (path_resolution(7)).
     fn rights(&self, mode: u32, uid: u32, gid: u32) -> u32 {
         let shift = match () {
             () if uid == self.uid => 6,

@@ -1,5 +1,5 @@
-//! Counts configuration reloads. The master counts them, or a server that runs without a master. Pages of workers show the
-//! numbers.
+//! Counts configuration reloads: in the master, or in the only process with `master_process off`. The status pages show
+//! the numbers.
 
 /// Outcome of a reload, in the order of the label values of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Signals as a descriptor: blocked for the complete process and read with signalfd(2), so there is no signal handler.
-//! Also computes the poll(2) timeout until a deadline.
+//! Receives signals through a descriptor, signalfd(2). The signals are blocked in all threads, so no signal handler is
+//! needed. Also computes the poll(2) timeout until a deadline.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ pub(crate) struct Arrived {
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and in all threads that it starts: must be called before the first one is
-    /// started.
+    /// Blocks the signals in this thread and in all threads that it starts later. Must be called before the first
+    /// thread is started.
     pub(crate) fn block() -> Result<Signals, Errno> {
         let mut set = SigSet::empty();
         for signal in SIGNALS {
@@ -70,7 +70,7 @@ impl AsFd for Signals {
 
 /// Returns the poll(2) timeout until a deadline.
 pub(crate) fn timeout_until(at: Instant) -> Timespec {
-    // Rounded up: waking a moment too early would require another poll immediately.
+    // Rounded up, so that poll(2) does not return just before the deadline.
     let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
     Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),

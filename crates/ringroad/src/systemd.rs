@@ -20,10 +20,11 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 /// Variable with the watchdog timeout in microseconds.
 const WATCHDOG_TIME: &str = "WATCHDOG_USEC";
 
-/// Variable with the process that sends watchdog messages; if it is missing, all processes with the variables.
+/// Variable with the ID of the process that must send watchdog messages. Without this variable, every process with the
+/// other variables may send them.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// Timeout of sending a message. systemd may be busy, and the master has signals to handle.
+/// Maximum time to wait for systemd when a message is sent, because the master must handle signals.
 const SEND_TIME: Duration = Duration::from_secs(1);
 
 /// The master's side of the protocol.
@@ -31,7 +32,7 @@ const SEND_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Notifier {
     /// `None` without a service manager.
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Watchdog timeout: systemd ends the service if no message arrives for this time.
+    /// Watchdog timeout: systemd kills the service if it receives no message for this time.
     watchdog: Option<Duration>,
     /// Time of the next watchdog message.
     ping_at: Option<Instant>,
@@ -62,7 +63,7 @@ impl Notifier {
         match socket {
             Ok(socket) => {
                 let text = |name: &str| std::env::var(name).unwrap_or_default();
-                // After a binary upgrade it still contains the id of the previous master.
+                // After a binary upgrade, the variable still contains the id of the previous master.
                 let pid = if is_new_binary { String::new() } else { text(WATCHDOG_PID) };
                 let watchdog = watchdog_time(&text(WATCHDOG_TIME), &pid, std::process::id());
                 Notifier { socket: Some(socket), watchdog, ping_at: None, state: State::Silent }
@@ -83,7 +84,7 @@ impl Notifier {
         self.socket.is_some()
     }
 
-    /// Reports that the server is ready; also after a reload, successful or not.
+    /// Reports that the server is ready. Also called after each reload, whether it succeeded or not.
     pub(crate) fn ready(&mut self, status: &str) {
         let pid = std::process::id();
         self.send(&format!("READY=1\nMAINPID={pid}\nSTATUS={status}"));
@@ -101,7 +102,7 @@ impl Notifier {
         }
     }
 
-    /// Whether a reload was reported and its end was not.
+    /// Whether the begin of a reload was reported, and its end was not yet.
     pub(crate) fn is_reloading(&self) -> bool {
         self.state == State::Reloading
     }
@@ -111,7 +112,7 @@ impl Notifier {
         self.send("STOPPING=1\nSTATUS=shutting down");
     }
 
-    /// Reports another process as the main one, which sends the messages from now on.
+    /// Reports that another process is the main process. That process sends the messages from now on.
     pub(crate) fn hand_over(&mut self, pid: u32) {
         self.send(&format!("MAINPID={pid}"));
         *self = Notifier::default();

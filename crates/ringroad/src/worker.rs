@@ -1,15 +1,15 @@
-//! The worker process: receives a bundle, drops its privileges, serves, and follows the master.
+//! The worker process: receives a bundle, drops its privileges, serves, and handles the messages of the master.
 //!
-//! Started by the master as `/proc/self/exe worker` with the control channel as standard input. The main thread only
-//! handles the master's messages and signals; the server's threads are started after the privileges are dropped. When
-//! the channel is closed, the master has exited, and the worker exits immediately.
+//! The master starts the worker as `/proc/self/exe worker`, with the control channel as standard input. The main thread
+//! only handles the master's messages and signals; the server's threads are started after the privileges are dropped.
+//! When the channel is closed, the master has exited, and the worker exits immediately.
 //!
 //! ```text
 //! wait for Start --> read text --> limits --> groups, user --> threads --> Ready
 //!        |                |_____________|___________|_____________|
 //!        |                          any failure --> Failed, status 2
 //!        v                                                          |
-//!   channel closed: status 0          Reload, Reopen: reply, serve -+
+//!   channel closed: status 0          Reload: reply, then serve ----+
 //!                                     Quit: finish, then status 0
 //!                                     Stop, channel closed: status 0 immediately
 //! ```
@@ -42,16 +42,16 @@ pub(crate) const SUBCOMMAND: &str = "worker";
 /// nginx's exit status of a worker that cannot serve.
 const EXIT_CANNOT_SERVE: u8 = 2;
 
-/// Time that the other threads have to flush their logs when one has panicked. It is part of the 200 ms after which the
-/// next worker serves.
+/// Time for the other threads to flush their logs after a panic of one thread. It is short, so that the next worker
+/// serves within 200 ms.
 const FLUSH_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Reason of a failure if a message has fewer descriptors than it announces.
 const TOO_FEW: &str = "the worker process has too many open files, raise worker_rlimit_nofile";
 
-/// Runs until the master or a signal ends it.
+/// Runs until the master or a signal stops the worker.
 pub(crate) fn run() -> ExitCode {
-    // The kernel named the process after /proc/self/exe; tools look for the program's name.
+    // The kernel has named the process `exe`, after /proc/self/exe. Tools expect the name of the program.
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel(FROM_MASTER)) else {
         return ExitCode::from(EXIT_CANNOT_SERVE);
@@ -72,7 +72,7 @@ pub(crate) fn run() -> ExitCode {
 /// The sources of events of the worker.
 #[derive(Debug)]
 struct Control {
-    /// The channel to the master; its end ends this process.
+    /// The channel to the master. If it is closed, this process exits.
     channel: Channel,
     /// Signals, which operators may send to a worker directly.
     signals: Signals,
@@ -94,7 +94,7 @@ struct Serving {
     feed: Feed,
     /// Log of this thread.
     log: Log,
-    /// `error_log` of the process, to find its files when they are reopened.
+    /// The targets of the main `error_log`, which are needed when logs are reopened.
     targets: Vec<ErrorTarget>,
     /// Timeout for a QUIT by signal; a QUIT of the master includes its timeout.
     shutdown_timeout: Option<Duration>,
@@ -143,8 +143,8 @@ impl Control {
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
         self.answer(&ToMaster::Ready { method, remark });
-        // Messages that the master sent during the start may have been received with the first one; poll(2) does not
-        // report them.
+        // Messages that the master sent during the start may have been received together with the first one. poll(2)
+        // does not report them.
         let mut next = self.handle_master(&mut serving);
         while next == NextStep::Continue && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
@@ -188,7 +188,7 @@ impl Control {
                 Ok(Received::Packet(packet)) => packet,
                 Ok(Received::Nothing) => break,
                 Ok(Received::Closed) => {
-                    serving.log.alert("the master process is gone, exiting");
+                    serving.log.alert("the master process has exited, exiting");
                     return NextStep::End;
                 }
                 Err(error) => {
@@ -224,9 +224,9 @@ impl Control {
 }
 
 impl Serving {
-    /// Starts with a bundle. The order matters: limits and the configuration first, with privileges, so that the text
-    /// has the same meaning as for the master; then the privileges are dropped, before any thread is started or ring
-    /// created.
+    /// Starts with a bundle. The order matters. Limits are set and the configuration is parsed with privileges, so that
+    /// the text has the same meaning as for the master. Then the privileges are dropped, before a thread is started or
+    /// an io_uring is created.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
@@ -259,7 +259,7 @@ impl Serving {
         })
     }
 
-    /// Handles a message. Only a new configuration is confirmed, because the master waits for it.
+    /// Handles a message. Returns the response, if the message has one, and the next step.
     fn handle(&mut self, message: ToWorker, packet: Packet) -> (Option<ToMaster>, NextStep) {
         match message {
             ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
@@ -315,7 +315,7 @@ impl Serving {
         }
     }
 
-    /// Begins a graceful shutdown. A second request has no effect: the first limit stays.
+    /// Begins a graceful shutdown with a time limit. A second request has no effect, even with another limit.
     fn leave(&mut self, limit: Option<Duration>) {
         if !self.leaving {
             self.leaving = true;
@@ -335,17 +335,17 @@ impl Serving {
         let Serving { worker, log, .. } = self;
         worker.stop();
         if worker.has_panicked() || next == NextStep::Fail {
-            // Limited waiting: a hanging disk must not delay the next worker.
+            // The wait is limited, because a hanging disk must not delay the start of the next worker.
             let mut wait = [PollFd::from_borrowed_fd(worker.events(), PollFlags::IN)];
             worker.take_retired();
             while !worker.is_finished() && poll(&mut wait, Some(&FLUSH_TIME)).is_ok_and(|count| count > 0) {
                 worker.take_retired();
             }
-            log.alert("a worker thread has panicked or does not answer, exiting");
+            log.alert("a worker thread has panicked or does not respond, exiting");
             return ExitCode::FAILURE;
         }
         if !worker.wait() {
-            log.alert("a worker thread has panicked at its end");
+            log.alert("a worker thread has panicked during the shutdown");
             return ExitCode::FAILURE;
         }
         log.notice("exit");
@@ -387,7 +387,7 @@ impl Serving {
     /// Replaces the log files: same names, new descriptors.
     fn reopen(&mut self, logs: Vec<(PathBuf, OwnedFd)>) {
         let (shared, count) = (share(&logs), logs.len());
-        // Without descriptors for all files, the previous log stays, because it has to contain the reason.
+        // Without descriptors for all files, the previous log is retained, so that the error can be logged.
         let reopened = self.worker.reopen(logs);
         let reopened = reopened.and((shared.len() == count).then_some(()).ok_or_else(|| TOO_FEW.to_owned()));
         if let Err(message) = reopened {
@@ -436,7 +436,7 @@ impl Parsed {
     }
 }
 
-/// Applies changes of certificates and challenges; an unusable one has no effect.
+/// Applies changes of certificates and challenges. A change that fails is logged and has no effect.
 fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
     for change in changes {
         if let Err(message) = site::apply(config, change) {

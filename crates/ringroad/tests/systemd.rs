@@ -249,7 +249,8 @@ fn sockets_from_systemd_are_matched_by_address() {
     assert_eq!(early.join().expect("an answer"), "activated");
     assert_eq!(ask(&ListenAddr::Unix(path.clone())), "activated");
     let log = server.stderr() + &server.error_log();
-    let warning = format!("1 of the inherited sockets of {unused} (from #4) match no \"listen\" directive");
+    let warning =
+        format!("1 of the inherited sockets of {unused} (from #4) are used by no \"listen\" directive");
     let remedy = format!("add \"listen {unused};\"");
     assert!(log.contains(&warning) && log.contains(&remedy), "{log}");
     let target = |fd: i32| std::fs::read_link(format!("/proc/{}/fd/{fd}", server.pid())).ok();

@@ -1,5 +1,5 @@
-//! Changes to a serving process, sent by the process that obtains certificates: challenges of the process, certificates
-//! of a configuration. Each function returns when all threads use the change.
+//! Applies changes that the process which obtains certificates has sent: challenges, and certificates of a
+//! configuration. When a function returns, all threads use the change.
 
 use acme::agent::Challenge;
 use exchange::acme::{self as served, Slots};
@@ -32,7 +32,7 @@ pub fn remove(challenge: &Challenge) {
 /// Uses a certificate from the next handshake on. The text is a chain and the key of its first certificate, in PEM.
 pub fn set_certificate(config: &Config, id: &str, pem: &[u8]) -> Result<(), String> {
     let identity = Identity::from_pem(pem, pem, &[]).map_err(|error| error.to_string())?;
-    // The configuration may no longer have this order.
+    // A reload may have removed the order of this certificate.
     if let Some(slot) = config.http.of::<Slots>().0.get(id) {
         slot.set(identity);
     }

@@ -1,4 +1,4 @@
-//! Explains the engine for the bodies of each location, and likely mistakes: for `ringroad check`.
+//! Shows for `ringroad check` which engine sends the bodies of each location, and likely mistakes.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ use exchange::config::{Config, LocationId, Server};
 use exchange::settings::locations::Locations;
 use transfer::body::choose;
 
-/// Returns a line for each location: its server, its name, and the mover of small files and of files from `directio`
-/// on. Then likely mistakes follow.
+/// Returns a line for each location, with its server, its name, and the engine for small files and for files of at
+/// least the size of `directio`. Lines about likely mistakes follow.
 pub fn explain(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
-    // Without an address there is only the server that the loader adds.
+    // Without a listening address, the only server is the one that the loader has added.
     let has_servers = !config.http.listens.is_empty();
     for server in config.http.servers.iter().filter(|_| has_servers) {
         let name = if server.name.is_empty() { "_" } else { &server.name };
@@ -21,7 +21,7 @@ pub fn explain(config: &Config, caps: &Caps) -> String {
     }
     let advice = modules::advice(config);
     if !advice.is_empty() {
-        text.push_str("\nWorth a look:\n");
+        text.push_str("\nLikely mistakes:\n");
         advice.iter().for_each(|line| text.extend([line, "\n"]));
     }
     text
@@ -36,7 +36,7 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
-/// Returns the same lines for the settings of the first server alone.
+/// Returns the engines for the settings of the first server, without its name.
 pub fn default_movers(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
     if let Some(server) = config.http.servers.first() {
@@ -45,8 +45,8 @@ pub fn default_movers(config: &Config, caps: &Caps) -> String {
     text.split_once(": ").map(|(_, movers)| movers.trim_end().to_owned()).unwrap_or_default()
 }
 
-/// Writes the line of a location. Size zero stands for small files. Without configuration long files use another mover,
-/// and so do files from `directio` on.
+/// Writes the line of a location. Size zero stands for small files. By default a different engine sends long files, and
+/// files of at least the size of `directio`.
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
     let location = config.location(id);
     let core = &location.scope.core;

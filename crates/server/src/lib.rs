@@ -1,7 +1,7 @@
 //! The HTTP server: listeners, connections, requests in phases, modules, logs.
 //!
 //! [`load`] reads a configuration, [`process`] runs it on worker threads. This crate has no raw descriptors and no
-//! blocking calls; bytes move through `rt`'s handles.
+//! blocking calls: all input and output uses the handles of crate `rt`.
 #![forbid(unsafe_code)]
 
 pub mod acme;

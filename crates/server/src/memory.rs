@@ -1,7 +1,7 @@
 //! Releases memory when the system runs out of it.
 //!
-//! Buffers, operations and requests are retained for reuse until other programs need the memory more. Each worker
-//! thread checks [`crate::pressure`] once a second and frees its unused memory.
+//! Buffers, operations and requests are retained for reuse until the system runs out of memory. Each worker thread
+//! checks [`crate::pressure`] once a second, and frees its unused memory if necessary.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,8 +61,8 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     }
 }
 
-/// Detects that many connections have ended and few new ones were accepted: otherwise their memory would never be
-/// freed.
+/// Detects that the number of connections has dropped to less than half. The memory of the closed connections is then
+/// freed; without this check it would be retained forever.
 #[derive(Debug, Default)]
 struct DeclineDetector {
     /// Maximum number of connections since memory was freed.
@@ -71,10 +71,11 @@ struct DeclineDetector {
     checks: u32,
 }
 
-/// Minimum number of connections: the memory of fewer is less than a MiB.
+/// Minimum number of connections before the drop: the memory of fewer connections is less than a MiB.
 const CONNECTIONS_MIN: usize = 512;
 
-/// Number of checks after which memory is freed: a number of connections that fluctuates does not free it.
+/// Number of consecutive checks after which memory is freed, so that a fluctuating number of connections does not free
+/// it.
 const CHECKS: u32 = 3;
 
 impl DeclineDetector {
@@ -94,7 +95,8 @@ impl DeclineDetector {
     }
 }
 
-/// Frees retained memory; returns bytes of buffers, number of spare requests, number of shared-memory chunks.
+/// Frees retained memory. Returns the bytes of freed buffers, the number of spare requests, and the number of chunks of
+/// shared memory.
 fn free_memory(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
@@ -109,7 +111,7 @@ fn free_memory_for_others(thread: &Thread, ledger: &Ledger) {
         thread,
         Level::Notice,
         format_args!(
-            "memory is short: gave back {bytes} bytes of buffers, {requests} spare requests, {chunks} chunks; \
+            "memory is scarce: freed {bytes} bytes of buffers, {requests} spare requests, {chunks} chunks; \
              {total} bytes in {times} times since start"
         ),
     );

@@ -1,13 +1,13 @@
-//! Determines the memory limit of this process: that of its memory cgroup, version 1 or 2 (cgroups(7)), or of a parent
-//! cgroup.
+//! Determines the memory limit of this process: the limit of its memory cgroup, version 1 or 2 (cgroups(7)), or of a
+//! parent cgroup.
 //!
-//! The OOM killer kills a process that exceeds the limit, so the server's defaults depend on it. Read at the start;
-//! blocks only on `/proc` and `/sys`.
+//! The OOM killer kills a process that exceeds the limit, so the server's defaults depend on the limit. It is read
+//! once, at the start, from files of `/proc` and `/sys`, which do not block.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the smallest limit that applies to this process, in bytes; `None` if there is none, or none is visible.
+/// Returns the smallest limit that applies to this process, in bytes; `None` without a visible limit.
 #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 pub(crate) fn memory_limit() -> Option<u64> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -16,14 +16,15 @@ pub(crate) fn memory_limit() -> Option<u64> {
     limits.min()
 }
 
-/// Parses `max` or a number; without a limit version 1 has a number near the maximum.
+/// Parses `max` or a number. Version 1 has a number near the maximum if no limit is set.
 fn parse(text: &str) -> Option<u64> {
     const UNLIMITED: u64 = 1 << 60;
     text.trim().parse().ok().filter(|&bytes| bytes < UNLIMITED)
 }
 
-/// Returns the limit files of the cgroup and of all its parents, for both versions. In a container the mount may be the
-/// cgroup itself, and its path may not exist below the mount; then only the mount's own file remains.
+/// Returns the limit files of the cgroup and of all its parents, for both versions. In a container, the mount point may
+/// be the cgroup itself. Then the cgroup's path does not exist below the mount point, and only the file at the mount
+/// point is found.
 fn limit_files(mounts: &str, membership: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in mounts.lines() {

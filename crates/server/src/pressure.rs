@@ -1,14 +1,13 @@
-//! Detects memory pressure of the system, or of this process's memory cgroup (PSI, pressure stall information).
-//! information).
+//! Detects memory pressure of the system, or of this process's memory cgroup.
 //!
-//! The kernel counts the time that tasks have stalled for lack of memory (PSI, Linux 4.20;
-//! Documentation/accounting/psi.rst). [`Pressure`] returns the growth of that count since the last call; the caller
-//! reacts to it.
+//! The kernel counts the time that tasks have stalled for lack of memory (PSI, pressure stall information; Linux 4.20,
+//! Documentation/accounting/psi.rst). [`Pressure`] compares the growth of this time since the last call with a
+//! threshold; the caller reacts.
 //!
 //! The kernel also offers triggers: descriptors that poll(2) reports as urgent when a threshold is crossed. They are
 //! not used. Each poll consumes the event (`psi_trigger_poll`), so an edge-triggered wait, which polls twice, loses it.
-//! Without CAP_SYS_RESOURCE their windows are multiples of 2 s (6.4), or triggers are not available. One read per
-//! second needs no watch in the kernel.
+//! Without CAP_SYS_RESOURCE, triggers are not available before Linux 6.4, and later only with windows of multiples of 2
+//! s. Reading the files once per second is simpler.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -18,14 +17,14 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Interval at which [`Pressure::is_on`] should be called: early enough to free memory while that helps, and negligible
-/// in cost: a read of two small files.
+/// Interval at which [`Pressure::is_on`] should be called: short enough to free memory in time, and long enough that
+/// reading two small files costs little.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Threshold of stalled time, in thousandths of the elapsed time: tasks without memory for 150 ms of a second.
 const STALLED_PER_MILLE: u128 = 150;
 
-/// The file of the system.
+/// The pressure file of the system.
 const SYSTEM: &str = "/proc/pressure/memory";
 
 /// Watches one or more pressure files.
@@ -42,11 +41,10 @@ struct StallFile {
 }
 
 impl Pressure {
-    /// Watches those files of `paths` that exist, from `now` on.
+    /// Opens the existing files among `paths`. Stalls are counted from `now` on.
     ///
-    /// # Errors
-    /// None of them can be read: the kernel does not count (CONFIG_PSI, boot parameter `psi=0`), or `/proc` is not
-    /// mounted.
+    /// # Errors No file can be read: the kernel does not count stalls (CONFIG_PSI, boot parameter `psi=0`), or `/proc`
+    /// is not mounted.
     pub(crate) fn open(paths: &[PathBuf], now: Instant) -> Result<Pressure, Errno> {
         let mut sources = Vec::new();
         let mut refused = Errno::NOENT;
@@ -113,8 +111,8 @@ fn stalled_us(text: &[u8]) -> Option<u64> {
     line.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
-/// Returns the files of this process: of its memory cgroup (version 2), which shows stalls from the cgroup's own limit,
-/// and of the system.
+/// Returns the pressure files that concern this process: of its memory cgroup (version 2), which includes stalls caused
+/// by the cgroup's limit, and of the system.
 #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 pub(crate) fn default_paths() -> Vec<PathBuf> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -11,14 +11,14 @@ use modules::Module;
 pub fn reference() -> String {
     let mut page = String::from(
         "# Directives and variables\n\n\
-         Generated from the tables in the code; do not edit. Directives of module `ringroad` exist only here; the others \
+         Generated from the tables in the code; do not edit. Directives of module `ringroad` exist only in Ringroad; the others \
          follow nginx's documentation except as noted. `include FILE;` belongs to no module: every block may contain \
          it, and FILE may be a pattern. A directive is supported, accepted without effect, or \
          [not supported](#directives-that-are-not-supported): a configuration that contains it is refused. `ringroad check` \
          uses the same tables.\n",
     );
     write_counts(&mut page);
-    // Sorted by name instead of table order, so that a moved row does not move half of the page.
+    // Sorted by name, so that a move of a row in a table does not change the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
     names.sort_unstable();
     names.dedup();
@@ -41,7 +41,7 @@ fn specs() -> impl Iterator<Item = &'static Spec> {
 /// Modules of nginx that are not counted: they run programs or transform content, and will not be supported.
 const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
 
-/// Modules that are missing and could be supported, with the reason.
+/// Modules that are not supported and may be supported later, with the reason.
 const NOT_YET: [(&str, &str); 1] = [("http_v3", "HTTP/3 is not supported yet")];
 
 /// nginx's directives in `http` by their support here.
@@ -75,14 +75,14 @@ fn counts() -> Counts {
     counts
 }
 
-/// Writes how much of nginx's `http` is supported, and the missing directives.
+/// Writes the share of supported directives of nginx's `http`, and the unsupported directives.
 fn write_counts(page: &mut String) {
     let Counts { rows, honoured, idle, accepted, refused } = counts();
     let percent = |count: usize| format!("{:.1} %", 100.0 * count as f64 / rows as f64);
     line(
         page,
         format_args!(
-            "\n## Of nginx's `http`\n\nnginx 1.31.5 has {rows} directives in the modules of `http`, by module and context, without \
+            "\n## Support of nginx's `http` modules\n\nnginx 1.31.5 has {rows} directives in the modules of `http`, by module and context, without \
              those of perl, xslt and image filter.\n\n| state | directives | share |\n|---|---|---|\n\
              | supported | {honoured} | {} |\n| without effect, as in nginx on Linux | {} | {} |\n\
              | accepted without effect | {} | {} |\n| not supported | {} | {} |",
@@ -155,7 +155,7 @@ fn write_not_supported(page: &mut String) {
     page.push_str(
         "\n# Directives that are not supported\n\n| module | directive | context | state |\n|---|---|---|---|\n",
     );
-    // A name may be supported in one context and not in another, as `server` outside of `http`.
+    // A name may be supported in one context and not in another, such as `server` in `http` and in `stream`.
     let is_supported = |row: &&NginxDirective| {
         specs().any(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts))
     };
@@ -170,7 +170,8 @@ fn write_not_supported(page: &mut String) {
     }
 }
 
-/// Returns every variable and family with its sentence and whether `set` may change it, by name.
+/// Returns every variable and family of variables, sorted by name, each with its sentence and whether `set` may change
+/// it.
 fn variables() -> Vec<(String, &'static str, bool)> {
     let single = |module: &'static Module| {
         module
@@ -219,12 +220,12 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(page, "{text}");
 }
 
-/// Returns the list for `-V`: `--with-…` for supported optional features, `--without-…` for missing standard ones, in
-/// nginx's words.
+/// Returns the arguments for `-V`: `--with-…` for supported optional features, `--without-…` for unsupported standard
+/// features, with nginx's names.
 pub fn configure_arguments() -> Vec<String> {
     let mut arguments = Vec::new();
     for (directive, argument) in OPTIONAL_PARTS {
-        // Ringroad's own directive of that name would not have the meaning that a tool expects.
+        // A directive that only Ringroad has is not the feature that a tool expects by this argument.
         if specs().any(|spec| spec.name == *directive && spec.module != "ringroad") {
             arguments.push((*argument).to_owned());
         }
@@ -244,13 +245,13 @@ pub fn configure_arguments() -> Vec<String> {
 
 /// Whether any directive of this nginx module is supported.
 fn has(module: &str) -> bool {
-    // Catches a misspelt module name, which would always be reported as missing.
+    // Detects a misspelt module name in the tables below.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
-    // Directives accepted without effect do not count for tools.
+    // A module whose directives have no effect is not reported as supported.
     specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_) | State::Idle(_)))
 }
 
-/// Features that nginx's `configure` omits by default, each with a directive that only it has.
+/// Features that nginx's `configure` omits by default, each with a directive that exists only with the feature.
 const OPTIONAL_PARTS: &[(&str, &str)] = &[
     ("aio", "--with-file-aio"),
     ("thread_pool", "--with-threads"),

@@ -1,9 +1,9 @@
 //! Runs tests of HTTP/1 over HTTP/2: a thread speaks HTTP/1 to the test's client and HTTP/2 to the server.
 //!
 //! [`PROTOCOL_VARIABLE`] enables the bridge for every [`Client`](crate::Client) that connects by TCP. A connection that
-//! does not begin with a complete, ordinary request is passed through unchanged: such a test is about HTTP/1 itself. A
-//! later request that HTTP/2 cannot carry is also passed through, on a separate connection. The server needs
-//! `http2 on`, which the harness adds.
+//! does not begin with a complete, ordinary request belongs to a test of HTTP/1 itself, and is passed through
+//! unchanged. A later request that HTTP/2 cannot carry is also passed through, on a separate connection. The server
+//! needs `http2 on`, which the harness adds.
 //!
 //! Requests are sent one after the other, each on a separate stream. Flow-control windows are opened as the test reads,
 //! so that a slow reader slows down the server. A stream reset ends the test's connection, like a truncated HTTP/1
@@ -172,7 +172,7 @@ impl Bridge {
 
     fn run(mut self) -> io::Result<()> {
         loop {
-            // The remaining body is discarded if it is not needed.
+            // If the response is already complete, this discards the remaining body.
             self.forward_body()?;
             if self.exchange.is_over && self.exchange.body == Body::Done {
                 if self.exchange.closes || (self.test_ended && self.from_test.is_empty()) {
@@ -195,7 +195,7 @@ impl Bridge {
         }
     }
 
-    /// Waits for bytes of either side and reads them. Returns whether the test has disconnected.
+    /// Waits for bytes of either side and reads them. Returns true if the test or the server has disconnected.
     fn wait(&mut self) -> io::Result<bool> {
         let reads_test = !self.test_ended && self.from_test.len() < 1 << 16;
         let events = if reads_test { PollFlags::IN } else { PollFlags::empty() };
@@ -242,7 +242,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sends a frame. May block, because the server reads and sends concurrently.
+    /// Sends a frame. The call may block without a deadlock, because the server reads and sends concurrently.
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
         let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
         let mut all = vec![a, b, c, kind, flags];
@@ -420,7 +420,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sends a header section as HTTP/1 to the test, or stores the block as trailers.
+    /// Decodes a header block. Sends a header section to the test as HTTP/1; trailers complete the response.
     fn take_headers(&mut self, is_current: bool) -> io::Result<()> {
         let block = std::mem::take(&mut self.exchange.header_block);
         let mut fields: Vec<(String, String)> = Vec::new();

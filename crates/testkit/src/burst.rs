@@ -1,8 +1,8 @@
 //! Many concurrent clients in a few threads, and one that reads slowly.
 //!
-//! [`Burst`] opens all its connections first, then sends all requests, and reads by a poll loop. So a thousand clients
-//! use little CPU time beside the server under test. Each client yields an [`Outcome`]: status, fields, a checksum of
-//! the body, and the times of its first and last byte. [`SlowClient`] reads up to a given byte and waits at a gate.
+//! [`Burst`] opens all its connections first, then sends all requests, and reads in a poll loop. So a thousand clients
+//! leave most of the CPU time to the server under test. Each client yields an [`Outcome`]: status, fields, a checksum
+//! of the body, and the times of its first and last byte. [`SlowClient`] reads up to a given byte and waits at a gate.
 //!
 //! Each client sends one request on a separate connection.
 
@@ -38,7 +38,7 @@ const EXPECTED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of bytes per read, which limits how long one connection delays the others.
 const READ_BYTES: usize = 64 * 1024;
 
-/// File descriptors of the process beside those of the clients.
+/// File descriptors of the process in addition to those of the clients.
 const OTHER_FDS: u64 = 256;
 
 /// The result of one client.
@@ -58,8 +58,7 @@ pub struct Outcome {
     pub body_bytes: u64,
     /// The [`Checksum`](crate::Checksum) of the body.
     pub checksum: u64,
-    /// First offset at which the body differs from the one given by [`Burst::expect`], including the end of a too short
-    /// body.
+    /// First offset at which the body differs from that of [`Burst::expect`]; for a body that is too short, its length.
     pub wrong_at: Option<u64>,
     /// Time from the common start of sending to the first byte of the response.
     pub first_byte: Option<Duration>,
@@ -85,7 +84,7 @@ impl Outcome {
     pub fn response(&self) -> Response {
         let whole = self.fault.is_none() && self.body.len() as u64 == self.body_bytes;
         let Some(head) = self.head.clone().filter(|_| whole) else {
-            panic!("client {} has no whole answer: {:?}", self.client, self.fault)
+            panic!("client {} has no complete response: {:?}", self.client, self.fault)
         };
         let length = BodyLength::Bytes(self.body_bytes);
         Response { status: self.status, head, body: self.body.clone(), length }
@@ -321,7 +320,7 @@ impl<'a> Loop<'a> {
         let mut buffer = vec![0; READ_BYTES];
         while self.open > 0 && !self.all.stop.is_stopped() {
             let Some(left) = deadline.left() else { break };
-            // Brief enough to notice a stop request in time.
+            // Limited, so that a stop request is noticed within 100 ms.
             let left = left.min(Duration::from_millis(100));
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
             events.clear();
@@ -357,7 +356,7 @@ impl<'a> Loop<'a> {
         match socket.write(&one.request[one.sent..]) {
             Ok(count) => one.sent += count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            // The response to the bytes sent so far may still arrive.
+            // The request is not sent further, but the response to its first bytes may still arrive.
             Err(_) => one.sent = one.request.len(),
         }
         if one.sent == one.request.len() {
@@ -402,14 +401,14 @@ impl<'a> Loop<'a> {
             one.outcome.last_byte = Some(self.began.elapsed());
         }
         one.outcome.fault = fault;
-        // Closing also removes it from the poll set: no other descriptor refers to it.
+        // Closing also removes the socket from the poll set, because no other descriptor refers to it.
         one.socket = None;
         self.open -= 1;
         self.all.update(|progress| progress.ended += 1);
     }
 }
 
-/// Opens connections while requests remain, alternating with the other threads.
+/// Opens connections while requests remain. The threads share the requests.
 fn connect(burst: &Burst, all: &Shared, requests: &Mutex<Vec<Vec<u8>>>) -> Vec<One> {
     let mut ones = Vec::new();
     loop {
@@ -464,8 +463,8 @@ pub struct SlowClient {
 }
 
 impl SlowClient {
-    /// Sends a request and reads; after each number of wire bytes in `stops` it waits at the number's gate. With a
-    /// `receive_buffer` of a few thousand bytes the server is soon blocked.
+    /// Sends a request and reads. After each number of wire bytes in `stops`, the client waits at the gate with that
+    /// number. A `receive_buffer` of a few thousand bytes soon blocks the server.
     #[track_caller]
     pub fn start(
         to: &ListenAddr,

@@ -1,8 +1,8 @@
 //! A minimal parser of the configuration language, sufficient to complete a test's configuration.
 //!
 //! The harness adds the main directives that it depends on (`pid`, `error_log`, `daemon`) if a test does not set them.
-//! For a server that does not report its ports (Debian's nginx) it inserts port numbers. This is deliberately not crate
-//! `conf`, whose bugs must not hide themselves from the tests.
+//! For a server that does not report its ports (Debian's nginx) it inserts port numbers. It deliberately does not use
+//! crate `conf`, whose bugs could otherwise hide from the tests.
 
 /// Returns the first argument of a directive in the main context, if the text contains it.
 pub fn main_directive(text: &str, name: &str) -> Option<String> {

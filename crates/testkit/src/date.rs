@@ -1,7 +1,7 @@
 //! HTTP dates for the testkit: [`format()`] writes one, [`parse`] reads one.
 //!
-//! Independent of crate `http`, whose bugs must not hide themselves from the tests. Supports only the preferred format
-//! (RFC 9110 section 5.6.7, IMF-fixdate) and years from 1970 on.
+//! The module does not use crate `http`, whose bugs could otherwise hide from the tests. It supports only the preferred
+//! format (RFC 9110 section 5.6.7, IMF-fixdate) and years from 1970 on.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

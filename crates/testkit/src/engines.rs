@@ -1,7 +1,7 @@
 //! Reports which engine pairs a test run exercised: the protocol between the test suites and `cargo xtask ci`.
 //!
-//! A passing run on a machine without io_uring proves nothing about io_uring. So each suite reports, pair by pair,
-//! which engines it ran, and which it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
+//! A passing run on a machine without io_uring proves nothing about io_uring. So each suite reports every pair that it
+//! ran with [`report_ran`], and every pair that it had to skip, with the reason, with [`report_skipped`]. A line is
 //!
 //! ```text
 //! engines: ran <net>+<disk>
@@ -12,8 +12,8 @@
 //! where the last form is for a test that could not run for another reason ([`skip`]), `<net>` is one of [`NETS`] and
 //! `<disk>` one of [`DISKS`]. The line goes to standard error (which `cargo test` shows for a failed test only). If the
 //! environment variable `RINGROAD_ENGINE_REPORT` names a file, the line is appended to that file too. `cargo xtask ci`
-//! and `cargo xtask test` set the variable and summarise the file at the end. They fail if an engine was never
-//! exercised and `RINGROAD_CI_WITHOUT` does not excuse it.
+//! and `cargo xtask test` set the variable and summarise the file at the end. `cargo xtask ci` fails if an engine was
+//! never exercised and `RINGROAD_CI_WITHOUT` does not excuse it.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -46,8 +46,8 @@ pub fn report_skipped(net: &str, disk: &str, reason: &str) {
     report(&format!("engines: skipped {net}+{disk}: {reason}\n"));
 }
 
-/// Reports that the calling test, or a part of it, could not run here, and why: `cargo test` hides the output of a
-/// passing test, and a skipped test must not count as passed.
+/// Reports that the calling test, or a part of it, could not run on this machine, and why. Otherwise a skipped test
+/// would count as passed, because `cargo test` hides the output of a passing test.
 pub fn skip(reason: impl std::fmt::Display) {
     report(&format!("skipped: {}\n", reason.to_string().replace(['\n', '\r'], " ")));
 }

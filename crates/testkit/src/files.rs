@@ -1,7 +1,7 @@
 //! Test content in which every byte can be computed without a copy.
 //!
 //! [`Content`] is a seed and a size; the bytes derive from them, and any range can be generated independently. So a
-//! test can compare 100 MiB, completely or by range, with a few kilobytes of memory. A mismatch is reported with its
+//! test can compare 100 MiB, completely or by range, with little memory. A mismatch is reported with its
 //! offset and the surrounding bytes.
 
 use std::fmt;
@@ -18,10 +18,9 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Number of bytes of each side that a [`Mismatch`] shows.
 const SHOWN_BYTES: usize = 16;
 
-/// Deterministic pseudo-random bytes: the same for the same seed and size, different at every offset.
+/// Deterministic pseudo-random bytes, which depend only on the seed and the offset.
 ///
-/// Bytes from a wrong offset, repeated bytes, or bytes of another file do not match, whereas a repeating pattern would
-/// not detect them.
+/// Unlike a repeating pattern, they detect bytes from a wrong offset, repeated bytes, and bytes of another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     seed: u64,
@@ -34,9 +33,9 @@ impl Content {
         Content { seed, size }
     }
 
-    /// Creates the content for a name and a version: an origin's object, which can be checked by its name.
+    /// Creates the content of an origin's object, which depends on its name and version and can be checked with both.
     pub fn named(name: &str, version: u64, size: u64) -> Content {
-        // FNV-1a; `word` mixes similar values.
+        // The hash function FNV-1a. `word` makes contents with similar hashes different.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });

@@ -22,7 +22,7 @@ const FILLER: &str = "filler";
 /// A mounted file system, unmounted on drop.
 #[derive(Debug)]
 pub struct Filesystem {
-    /// Declared before the directory, which can be removed only when nothing is mounted in it.
+    /// Declared before the directory and so unmounted first: a mount would prevent the removal of the directory.
     mount: Mount,
     _dir: TempDir,
 }
@@ -35,7 +35,7 @@ impl Filesystem {
         match Filesystem::try_new(mebibytes) {
             Ok(filesystem) => Some(filesystem),
             Err(reason) => {
-                crate::engines::skip(format_args!("no file system of its own: {reason}"));
+                crate::engines::skip(format_args!("cannot create a separate file system: {reason}"));
                 None
             }
         }
@@ -90,7 +90,7 @@ impl Filesystem {
         let _ = fs::remove_file(self.path().join(FILLER));
     }
 
-    /// Makes the file system read-only, or writable again. The kernel rejects the former while a file is open for
+    /// Makes the file system read-only, or writable again. Making it read-only fails while a file is open for
     /// writing.
     pub fn remount(&self, read_only: bool) -> io::Result<()> {
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
@@ -108,7 +108,7 @@ struct Mount {
 impl Mount {
     /// Starts the guard. It waits for the end of its standard input, whose other end only this process has.
     fn guard(point: PathBuf) -> Result<Mount, String> {
-        // Created first, so that it is unmounted even if the guard cannot be started.
+        // `mount` is created first, so that its drop unmounts the file system if the guard cannot be started.
         let mut mount = Mount { point, guard: None };
         let mut command = Command::new("sh");
         command.arg("-c").arg("read -r end; umount -l \"$0\" && rm -r \"${0%/*}\"").arg(&mount.point);
@@ -121,7 +121,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // If a server still uses it, it is detached and unmounted when the last file is closed.
+        // If a server still uses the file system, it is detached; the kernel unmounts it when the last file is closed.
         if unmount(&self.point, UnmountFlags::empty()).is_err() {
             let _ = unmount(&self.point, UnmountFlags::DETACH);
         }

@@ -1,11 +1,11 @@
 //! A point at which a thread of the testkit waits until the test releases it.
 //!
-//! For example, the origin that sends half a body, the client that reads a little and stops, and the DNS server that
-//! responds late arrive at a [`Gate`]. The test waits for the arrival ([`Gate::wait_reached`]), inspects the state, and
+//! For example, an origin arrives at a [`Gate`] after half a body, a client after its first reads, and a DNS server
+//! before a late response. The test waits for the arrival ([`Gate::wait_reached`]), inspects the state, and
 //! calls [`Gate::open`] or [`Gate::let_through`]. So the test controls the order of events, and does not depend on
 //! timing.
 //!
-//! [`Stop`] releases such waits: the owner of the threads stops them all, at any gate.
+//! [`Stop`] ends the waits of a group of threads, whatever the gates.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -94,7 +94,7 @@ impl Gate {
     pub fn wait_reached_by(&self, count: u64) {
         let reached =
             wait_on(&self.0.state, &self.0.changed, Deadline::default(), |state| state.arrived >= count);
-        assert!(reached, "gave up waiting for {count} arrivals at a gate, {} have come", self.arrived());
+        assert!(reached, "gave up waiting for {count} arrivals at a gate, {} so far", self.arrived());
     }
 
     /// Waits until this many threads have passed since the gate was created.
@@ -102,7 +102,7 @@ impl Gate {
     pub fn wait_passed_by(&self, count: u64) {
         let passed =
             wait_on(&self.0.state, &self.0.changed, Deadline::default(), |state| state.passed >= count);
-        assert!(passed, "gave up waiting for {count} to pass a gate");
+        assert!(passed, "gave up waiting for {count} threads to pass a gate");
     }
 
     /// Arrives, and waits until the gate lets this thread pass; returns false if `stop` is set instead.

@@ -1,17 +1,18 @@
 //! Shared code of the integration tests: a harness that starts the binary, a scripted client and origin, files.
 //!
 //! A test writes a configuration and lets [`Server`] run it in a separate directory. It connects through [`Client`],
-//! and compares bodies with [`Content`], which can generate any range of a file of any size. Nothing here sleeps for a
-//! fixed time: every wait ends with an event or with a [`Deadline`], and a timeout names the awaited event.
+//! and compares bodies with [`Content`], which can generate any range of a file of any size. No event is awaited by a
+//! sleep of a fixed time: every wait ends with the event or with a [`Deadline`], and the message of a timeout names the
+//! event.
 //!
-//! For proxy tests, [`Origin`] is a scripted server, byte for byte, which waits at a [`Gate`] if the test requires it;
-//! [`origin::Objects`] makes it a correct origin. [`Setup`] completes a configuration and starts the binary or nginx
-//! with it, on one cache directory. [`Burst`] is many concurrent clients, [`SlowClient`] a client that reads slowly;
-//! [`DnsServer`] resolves names, [`Filesystem`] is a small file system.
+//! For proxy tests, [`Origin`] is a scripted server, which sends exactly the test's bytes and waits at a [`Gate`] if
+//! the test requires it; [`origin::Objects`] makes it a correct origin. [`Setup`] completes a configuration and starts
+//! the server under test or nginx with it, always with the same cache directory. [`Burst`] is many concurrent clients,
+//! [`SlowClient`] a client that reads slowly; [`DnsServer`] resolves names, [`Filesystem`] is a small file system.
 //!
-//! This crate contains nothing that the server uses. It is a dev-dependency only, which `cargo xtask tidy` checks. It
-//! panics where a library would return an error, with the evidence (the error log, the received bytes) in the message,
-//! because its only caller is a test.
+//! This crate contains nothing that the server uses. It is a dev-dependency only, which `cargo xtask tidy` checks. Its
+//! only callers are tests, so it panics where a library would return an error. The message contains the evidence: the
+//! error log, the received bytes.
 //!
 //! ```no_run
 //! use testkit::{Client, Content, Server, engines};

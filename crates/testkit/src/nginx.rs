@@ -1,8 +1,8 @@
 //! Debian's nginx for comparisons with the server under test, if it is installed.
 //!
 //! [`start`] accepts the same configuration text and returns the same harness, so a comparison sends the same requests
-//! to both. nginx cannot report its port for `:0`: free ports are selected and inserted, and the start is retried if
-//! another process has taken one.
+//! to both servers. nginx cannot report the port that the kernel selects for `:0`, so free ports are inserted into the
+//! text. The start is retried if another process has taken such a port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
         match prepare(builder).try_start() {
             Ok(server) => return Some(server),
             Err(failure) if attempt < ATTEMPTS && failure.contains("Address already in use") => {}
-            // Which modules it has depends on the package.
+            // The modules of nginx depend on the package.
             Err(failure) if failure.contains("unknown directive") => {
                 crate::engines::skip(format_args!(
                     "{} was built without a module of this test:\n{failure}",
@@ -77,7 +77,8 @@ pub fn free_port() -> u16 {
 pub fn free_port_of(ip: Ipv4Addr) -> u16 {
     let port = TcpListener::bind((ip, 0)).and_then(|listener| {
         let port = listener.local_addr()?.port();
-        // A process that another test has forked may have a copy of the socket until its exec(2), which must not listen.
+        // A child of another test has a copy of the socket between its fork(2) and exec(2). shutdown(2) ends the
+        // listening for all copies.
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Read)?;
         Ok(port)
     });

@@ -1,7 +1,7 @@
 //! Data about a process from `/proc`: its threads and their users, its descriptors, its children.
 //!
-//! This module returns facts, and the tests assert. See proc_pid_status(5) for the fields. A thread or process that
-//! ends during the reading is omitted, as if it had ended before.
+//! See proc_pid_status(5) for the fields. A thread or process that ends while its data is read is omitted, as if it had
+//! ended before.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -57,9 +57,9 @@ pub fn fd_targets(pid: Pid) -> Vec<String> {
         .collect()
 }
 
-/// Returns duplicates of a process's sockets that are connected to this address: their options show what the process
-/// has set. Empty if the kernel does not duplicate them (pidfd_getfd(2), Linux 5.6), which the second value
-/// distinguishes from an empty list.
+/// Returns duplicates of a process's sockets that are connected to this address, for reading the options that the
+/// process has set. The second value is false if the kernel does not permit duplicates (pidfd_getfd(2), Linux 5.6); the
+/// list is then empty.
 pub fn sockets_to(pid: Pid, peer: SocketAddr) -> (Vec<OwnedFd>, bool) {
     let process = rustix::process::Pid::from_raw(pid);
     let Some(Ok(process)) = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {

@@ -1,4 +1,4 @@
-//! A program started by a test: its output goes to files, and it is always ended.
+//! A program that a test starts. Its output is written to files, and it never outlives the test.
 //!
 //! [`Program`] is the base of `server::Server`. It is also used directly for command lines without a configuration
 //! (`ringroad serve DIR`, `ringroad engines`): [`Program::wait_for_output`] finds the printed address, [`run`] runs a
@@ -17,11 +17,11 @@ use crate::process::Pid;
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
-/// Time limit of a program run to its end. A scenario of the benchmarks starts and ends many servers, and has taken
-/// five minutes on two busy cores.
+/// Time limit of [`run`]. A benchmark scenario that starts and ends many servers has taken five minutes on two busy
+/// cores.
 const RUN_MAX: Duration = wait::DEFAULT_LIMIT.saturating_mul(5);
 
-/// A child process; killed when dropped, together with its current children. If the test is killed, a guard process
+/// A child process. Dropping it kills its process group. If the test itself is killed, a guard process
 /// does this.
 #[derive(Debug)]
 pub struct Program {
@@ -82,7 +82,8 @@ impl Program {
             File::create(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
         };
         command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
-        // A new process group, in which its workers stay: so they can be found even if their parent has exited.
+        // A new process group, which also contains its workers, so that they can be killed even if their parent has
+        // exited.
         command.process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let guard = Guard::of(child.id(), pid_file);
@@ -147,8 +148,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let ended = self.exited().is_some();
-        // Before the program is waited for: until then its pid cannot be reused as a group id. A worker that is being
-        // started at this moment is already in the group.
+        // A running program is waited for only after this call, so that its pid is not reused as a group id before. A
+        // worker that is being started is already in the group.
         self.guard.kill_group(self.child.id());
         if !ended {
             let _ = self.child.kill();
@@ -158,7 +159,7 @@ impl Drop for Program {
     }
 }
 
-/// A process that outlives a killed test and then ends the test's program. It waits for the end of its standard input,
+/// A process that kills the test's program if the test is killed. It waits for the end of its standard input,
 /// whose other end only the test has.
 #[derive(Debug)]
 struct Guard(Child);
@@ -183,7 +184,7 @@ impl Guard {
         let _ = leader.map(|leader| kill_process_group(leader, Signal::KILL));
     }
 
-    /// Ends the guard, because nothing is left to guard.
+    /// Ends the guard, because no process remains to be killed.
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -194,7 +195,7 @@ impl Guard {
 pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
     // Checked first: zero and negative numbers mean groups, and `from_raw` panics on them.
     let target = if pid > 0 { RawPid::from_raw(pid) } else { None };
-    let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is no process id")))?;
+    let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is not a process id")))?;
     Ok(kill_process(target, signal)?)
 }
 

@@ -198,7 +198,7 @@ impl Receiver {
         if let (Some(expected), None) = (&self.checks.expected, self.wrong_at) {
             let rest = expected.get(self.body_bytes as usize..).unwrap_or(&[]);
             let same = rest.get(..bytes.len()) == Some(bytes);
-            // Compared byte by byte only after a difference was found.
+            // The bytes are compared one by one only after a difference was found.
             let first = rest.iter().zip(bytes).position(|(expected, found)| expected != found);
             let first = first.unwrap_or(rest.len());
             self.wrong_at = (!same).then_some(self.body_bytes + first as u64);

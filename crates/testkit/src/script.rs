@@ -113,7 +113,7 @@ fn scgi(stream: &mut TcpStream) -> io::Result<Request> {
     while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
         params.push((name, value));
     }
-    assert_eq!(params[0].0, "CONTENT_LENGTH", "what stands first");
+    assert_eq!(params[0].0, "CONTENT_LENGTH", "the first parameter");
     assert_eq!(
         params.iter().filter(|(name, value)| name == "SCGI" && value == "1").count(),
         1,

@@ -10,9 +10,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 /// A system call that a test can forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Creates a ring.
+    /// io_uring_setup(2), which creates an io_uring.
     IoUringSetup,
-    /// Waits for events, as epoll's threads do.
+    /// epoll_pwait(2), by which worker threads on epoll wait for events.
     EpollPwait,
 }
 
@@ -31,8 +31,8 @@ impl Call {
 /// The error that container runtimes return.
 const EPERM: u32 = 1;
 
-/// Runs `work` where `call` fails with EPERM. Returns `None`, with the reason on standard error, if no filter can be
-/// installed: the test is then skipped.
+/// Runs `work` on a thread on which `call` fails with EPERM. If no filter can be installed, reports the reason and
+/// returns `None`; the test is then skipped.
 #[must_use]
 pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The server under test: started in a separate directory, controlled by signals, and always ended.
+//! The server under test: started in a separate directory and controlled by signals. It never outlives the test.
 //!
 //! [`ServerBuilder`] creates `conf/`, `logs/` and `html/`, completes the configuration and starts the binary with
 //! `-p DIR -c conf/nginx.conf`. The server is ready when its pid file exists: by then it listens on every socket and
@@ -7,8 +7,8 @@
 //! first.
 //!
 //! The first line of the configuration gets the directives that the harness relies on and the test omits: `daemon off`,
-//! `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context must keep
-//! that file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] are added to `events`, and
+//! `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context must use a
+//! file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] are added to `events`, and
 //! [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
 
 use std::fmt;
@@ -96,7 +96,7 @@ pub struct ServerBuilder {
     addresses: Option<Vec<ListenAddr>>,
     deadline: Deadline,
     dir: TempDir,
-    /// An additional directory, kept as long as the server lives.
+    /// A directory that exists as long as the server runs.
     kept: Option<Arc<TempDir>>,
 }
 
@@ -161,9 +161,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Keeps another directory as long as the server lives. Otherwise its files would be removed with their creator.
-    /// The worker would then try to create the directory again, which succeeds only if all users may write to its
-    /// parent.
+    /// Prevents the removal of another directory as long as the server runs. If it were removed with its creator, the
+    /// worker would try to create it again, which fails unless all users may write to its parent.
     pub(crate) fn keep(mut self, dir: &Arc<TempDir>) -> ServerBuilder {
         self.kept = Some(Arc::clone(dir));
         self
@@ -186,7 +185,8 @@ impl ServerBuilder {
         let addresses = self.addresses.clone();
         let mut server = self.spawn();
         let outcome = wait::until("the pid file", deadline, || {
-            // Checked first: a parent that exits successfully leaves a daemon, which wrote the file before that exit.
+            // Checked before the file: the parent of a daemon exits successfully, but only after the daemon has written
+            // the file.
             let ended = server.exited();
             if let Some(pid) = read_pid(&pid_file) {
                 return Some(Ok(pid));
@@ -248,7 +248,7 @@ impl ServerBuilder {
 #[derive(Debug)]
 pub struct Server {
     program: Program,
-    /// The content of the pid file: the child, unless the configuration has `daemon on`.
+    /// The content of the pid file. It is the child of this process, unless the configuration has `daemon on`.
     pid: Pid,
     error_log: PathBuf,
     addresses: Vec<ListenAddr>,
@@ -370,8 +370,8 @@ impl Server {
         self.wait_until_ended(Deadline::default())
     }
 
-    /// Waits for the server's exit without sending a signal. With `daemon on` the status is that of the process that
-    /// was started, the only one that its parent can get.
+    /// Waits for the server's exit without sending a signal. With `daemon on`, the status is that of the process that
+    /// was started: only its status is available to the test.
     #[track_caller]
     pub fn wait_until_ended(&mut self, deadline: Deadline) -> ExitStatus {
         let ended = wait::until("the server's end", deadline, || {
@@ -447,12 +447,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
+            eprintln!("testkit: logs of the server of the failed test\n{}", self.evidence());
         }
-        // A daemon is not a child of this process. Its command line, which contains our directory, confirms its pid:
-        // the pid file may be about to be rewritten.
+        // A daemon is not a child of this process, and its pid may be out of date. Its command line confirms the pid,
+        // because it contains the server's directory.
         if self.is_daemon() && process::command_line_has(self.pid, self.dir.path()) {
-            // The master first, because it would replace killed workers.
+            // The master is killed first, because it would replace killed workers.
             let workers = self.workers();
             for pid in [self.pid].into_iter().chain(workers) {
                 let _ = signal_process(pid, Signal::KILL);

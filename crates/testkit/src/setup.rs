@@ -4,8 +4,8 @@
 //! starts any number of servers with it, one after the other, on the same cache directory: for tests of a restart, a
 //! `kill -9` or a changed configuration. `:0` in a `listen` is a free port for either server.
 //!
-//! To compare two servers, give each a separate setup and origin with the same objects: their directories must not be
-//! shared, and each origin counts its own requests.
+//! To compare two servers, create a setup and an origin with the same objects for each: the servers must not share
+//! directories, and an origin must count only the requests of one server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

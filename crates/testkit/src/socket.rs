@@ -37,7 +37,7 @@ impl Socket {
     pub(crate) fn connect_narrow(address: SocketAddr, bytes: usize) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Before connect: the window scale is negotiated in the handshake.
+        // Set before the connect, because the window scale is negotiated in the handshake.
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
         rustix::net::connect(&socket, &address)?;
         Ok(Socket::Tcp(TcpStream::from(socket)))

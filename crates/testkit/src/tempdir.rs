@@ -54,7 +54,7 @@ impl TempDir {
                     assert_reachable(parent);
                     return TempDir { path, keep: false };
                 }
-                // A killed run with the same process id has left its directory.
+                // A killed test process with the same id has left its directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("mkdir {}: {error}", path.display()),
             }

@@ -1,22 +1,22 @@
-//! Waiting with a deadline: the only way in which tests of this project wait.
+//! Waiting for a condition with a deadline. Tests of this project wait only in this way.
 //!
-//! [`Deadline`] is a point in time that a complete test shares; [`until`] repeats a check until it succeeds. Waiting
-//! for bytes is in `client`, which uses socket timeouts.
+//! [`Deadline`] is a point in time that all waits of a test may share; [`until`] repeats a check until it succeeds.
+//! Waiting for bytes is in `client`, which uses socket timeouts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 /// The default time limit of a test: three minutes.
 ///
-/// It only distinguishes a hang from a slow machine: a test of a few seconds has taken more than half a minute on two
-/// cores shared with builds and a busy disk. It is brief enough that the test reports a hang before the platform's time
-/// limit.
+/// It must exceed the time of any test that does not hang: a test of a few seconds has taken more than half a minute on
+/// two cores shared with builds and a busy disk. It is so short that a hanging test fails before the platform's time
+/// limit for the run.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(180);
 
 /// First pause between two checks in [`until`]; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 
-/// Longest pause between two checks: the delay that polling may add to a test, 10 milliseconds.
+/// Longest pause between two checks, and so the maximum delay that polling adds to a wait: 10 milliseconds.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// The time at which a test gives up.
@@ -74,7 +74,7 @@ pub fn until<T>(what: &str, deadline: Deadline, mut look: impl FnMut() -> Option
     }
 }
 
-/// Sleeps for about `time`, or less: a stray unpark token may end the sleep early.
+/// Sleeps for about `time`. The sleep may end earlier if an unpark token of the thread is available.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

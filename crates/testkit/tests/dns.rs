@@ -30,7 +30,7 @@ fn send_query(server: &DnsServer, id: u16, name: &str, kind: u16) -> UdpSocket {
 
 fn receive(socket: &UdpSocket) -> Vec<u8> {
     let mut out = vec![0; 2000];
-    let count = socket.recv(&mut out).expect("an answer comes");
+    let count = socket.recv(&mut out).expect("a response arrives");
     out.truncate(count);
     out
 }
@@ -111,7 +111,7 @@ fn lost_and_late_responses_do_not_delay_others() {
     assert_eq!(outcome(&udp(&server, "other", 1)), (3, 0));
     for socket in [&late, &lost] {
         socket.set_nonblocking(true).expect("it is a socket");
-        let error = socket.recv(&mut [0; 100]).expect_err("nothing has come");
+        let error = socket.recv(&mut [0; 100]).expect_err("no response has arrived");
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         socket.set_nonblocking(false).expect("it is a socket");
     }
@@ -136,9 +136,9 @@ fn a_truncated_response_is_complete_over_tcp() {
         stream.write_all(&(query.len() as u16).to_be_bytes()).expect("it is sent");
         stream.write_all(&query).expect("it is sent");
         let mut length = [0; 2];
-        stream.read_exact(&mut length).expect("an answer comes");
+        stream.read_exact(&mut length).expect("a response arrives");
         let mut answer = vec![0; u16::from_be_bytes(length).into()];
-        stream.read_exact(&mut answer).expect("it comes whole");
+        stream.read_exact(&mut answer).expect("it is complete");
         assert_eq!((answer[1], answer[2] & 2, answer[7]), (id as u8, 0, 2));
     }
     let asked: Vec<bool> = server.asked().iter().map(|asked| asked.over_tcp).collect();

@@ -24,7 +24,7 @@ fn a_file_system_fills_up_turns_read_only_and_is_removed() {
     fs::write(&file, b"x").expect("it is writable again");
     let point = filesystem.path().to_owned();
     let mounted = || {
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("it is always there");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("procfs is mounted");
         mounts.contains(&point.display().to_string())
     };
     assert!(mounted());
@@ -35,7 +35,7 @@ fn a_file_system_fills_up_turns_read_only_and_is_removed() {
 /// The environment variable that distinguishes the test run to be killed from all other runs.
 const DIES: &str = "TESTKIT_DIES";
 
-/// The part of the next test that is killed.
+/// Not a test: the next test starts and kills it.
 #[test]
 fn helper_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {
@@ -61,7 +61,7 @@ fn a_killed_test_leaves_no_mount() {
     let output = command.output().expect("it can be run again").stdout;
     let output = String::from_utf8_lossy(&output).into_owned();
     let point = output.lines().find_map(|line| Some(line.split_once("point: ")?.1)).expect(&output);
-    // Empty if the part was skipped; its run has reported the reason.
+    // Empty if the killed test was skipped; it has reported the reason.
     let folder = std::path::Path::new(point).parent().filter(|_| !point.is_empty());
     let Some(folder) = folder else { return };
     let gone = || (!folder.exists()).then_some(());

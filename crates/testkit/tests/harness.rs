@@ -39,11 +39,11 @@ fn a_dropped_server_is_stopped_and_its_directory_removed() {
 
 #[test]
 fn a_refused_start_returns_the_output_of_the_server() {
-    let failure = Server::builder(fake_server()).arg("refuse").try_start().expect_err("it exits at once");
+    let failure = Server::builder(fake_server()).arg("refuse").try_start().expect_err("it exits immediately");
     assert!(failure.contains("ended before it was ready"), "{failure}");
-    assert!(failure.contains("refused as told"), "{failure}");
+    assert!(failure.contains("refused by the test"), "{failure}");
     let (status, stderr) = Server::builder(fake_server()).arg("refuse").run_to_end();
-    assert_eq!((status.code(), stderr.as_str()), (Some(1), "fake: [emerg] refused as told\n"));
+    assert_eq!((status.code(), stderr.as_str()), (Some(1), "fake: [emerg] refused by the test\n"));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn nginx_serves_through_the_same_harness() {
     // The second worker may start a moment after the first one has responded.
     let both =
         wait::until("two workers", Deadline::default(), || (server.workers().len() == 2).then_some(()));
-    both.expect("nginx starts as many as it is told");
+    both.expect("nginx starts as many as configured");
     assert_eq!(server.wait_for_access_log(4, Deadline::default()).lines().count(), 4);
 
     let port = server.addr(0).tcp().port();
@@ -91,7 +91,7 @@ fn an_nginx_daemon_is_tracked_by_its_pid_file() {
 /// The environment variable that distinguishes the test run to be killed from all other runs.
 const DIES: &str = "TESTKIT_DIES";
 
-/// The part of the next test that is killed, as by the kernel or by a user.
+/// Not a test: the next test starts and kills it.
 #[test]
 fn helper_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {

@@ -40,7 +40,7 @@ fn nginx_caches_in_front_of_the_scripted_origin_and_after_a_restart() {
     }
     assert_eq!(setup.cache_files().len(), 1);
     assert!(server.quit_and_wait().success());
-    let again = setup.start_nginx().expect("it was there before");
+    let again = setup.start_nginx().expect("it is installed");
     assert_eq!(get(&again, "/a").field("x-cache"), Some("HIT"));
     assert_eq!(origin.stats().of("/a"), 1);
 }

@@ -1,7 +1,7 @@
 //! Reads certificates and their private keys from PEM files.
 //!
-//! [`Identity`] is a certificate chain with its private key, as a server or a client presents it. Errors have the
-//! messages of OpenSSL for the same file.
+//! [`Identity`] is a certificate chain with its private key, as a server or a client presents it. Errors begin with
+//! OpenSSL's messages for the same file.
 
 use std::sync::Arc;
 
@@ -24,28 +24,30 @@ pub enum FileError {
     NoCertificate,
     /// A certificate in the file is damaged.
     BadCertificate,
-    /// The file contains no private key or a damaged key; has the library's message.
+    /// The file contains no private key, or a damaged key, with the library's message.
     BadKey(String),
     /// None of the passwords decrypts the key.
     Password,
-    /// The key does not belong to the certificate; has the library's message.
+    /// The key does not belong to the certificate, with the library's message.
     KeyMismatch(String),
     /// The type of the key is not supported.
     UnsupportedKey,
-    /// A CRL is damaged; has the library's message.
+    /// A CRL is missing or damaged, for this reason.
     BadCrl(String),
 }
 
 impl std::fmt::Display for FileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            FileError::NoCertificate => f.write_str("no start line: it holds no certificate in PEM"),
-            FileError::BadCertificate => f.write_str("a certificate in it is damaged"),
-            FileError::BadKey(reason) => write!(f, "{reason}: it holds no readable private key in PEM"),
-            FileError::Password => f.write_str("bad password read: no password opens the key"),
+            FileError::NoCertificate => f.write_str("no start line: the file contains no certificate in PEM"),
+            FileError::BadCertificate => f.write_str("a certificate in the file is damaged"),
+            FileError::BadKey(reason) => {
+                write!(f, "{reason}: the file contains no readable private key in PEM")
+            }
+            FileError::Password => f.write_str("bad password read: no password decrypts the key"),
             FileError::KeyMismatch(reason) => write!(f, "{reason}"),
             FileError::UnsupportedKey => {
-                f.write_str("keys of this kind are not supported: use RSA, ECDSA or Ed25519")
+                f.write_str("this type of key is not supported: use RSA, ECDSA or Ed25519")
             }
             FileError::BadCrl(reason) => write!(f, "{reason}"),
         }
@@ -145,15 +147,13 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileErro
 
 /// Returns all CRLs of a PEM file, in DER.
 pub fn crls(pem: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
-    let damaged = |_| FileError::BadCrl("a list of revoked certificates in it is damaged".to_owned());
+    let damaged = |_| FileError::BadCrl("a CRL in the file is damaged".to_owned());
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem)
         .map(|crl| crl.map(|crl| crl.as_ref().to_vec()))
         .collect();
     let found = found.map_err(damaged)?;
     if found.is_empty() {
-        return Err(FileError::BadCrl(
-            "no start line: it holds no list of revoked certificates in PEM".to_owned(),
-        ));
+        return Err(FileError::BadCrl("no start line: the file contains no CRL in PEM".to_owned()));
     }
     Ok(found)
 }

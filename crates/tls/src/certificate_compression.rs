@@ -16,13 +16,14 @@ use rustls::compress::{
 /// Size of the compressor's output buffer in bytes. Certificate chains have a few KiB.
 const BUFFER_BYTES: usize = 4096;
 
-/// Base 2 logarithm of the compression window in bytes. For smaller input the memory used is that of the input.
+/// Base 2 logarithm of the compression window in bytes. For smaller input, the compressor uses a window of the size of
+/// the input.
 const WINDOW_BITS: u32 = 22;
 
 /// Quality while a client waits for the result.
 const QUALITY_FAST: u32 = 4;
 
-/// Quality for a result that rustls caches for later handshakes.
+/// Quality if rustls caches the result for later handshakes.
 const QUALITY_BEST: u32 = 11;
 
 /// Returns the compressors, in order of preference.

@@ -77,8 +77,8 @@ impl Client {
         Ok(Client { config: Arc::new(config), upstreams })
     }
 
-    /// Returns the client with this certificate. Its sessions are not resumed: a session that began with one
-    /// certificate must not be offered with another.
+    /// Returns a client with this certificate. Its sessions are not resumed, because a session that began with one
+    /// certificate must not be offered with another certificate.
     #[must_use]
     pub fn with_identity(&self, identity: &Identity) -> Client {
         let mut config = rustls::ClientConfig::clone(&self.config);

@@ -8,7 +8,7 @@ use crate::ciphers;
 use crate::groups;
 use crate::server::Versions;
 
-/// Settings of the commands, which replace those of directives. The last command of each kind wins.
+/// Settings of the commands, which replace the settings of directives. Of several equal commands the last is used.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
     /// `CipherString`
@@ -34,7 +34,7 @@ pub struct Commands {
 pub enum Obeyed {
     /// The command has its effect.
     Yes,
-    /// The command only affects speed, which this server optimises by other means; has the reason.
+    /// The command only affects performance, and has no effect here for this reason.
     WithoutEffect(&'static str),
 }
 
@@ -57,13 +57,13 @@ type Flag = (&'static str, Meaning, Meaning);
 
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// This server always behaves like this.
+    /// This server always behaves as the flag requests.
     So,
-    /// This server cannot behave like this; has the reason.
+    /// This server cannot behave as the flag requests, for this reason.
     Never(&'static str),
     /// The flag changes a setting.
     Set(fn(&mut Commands)),
-    /// The flag only affects speed; has the reason why it has no effect.
+    /// The flag only affects performance, and has no effect here for this reason.
     Speed(&'static str),
 }
 
@@ -77,22 +77,22 @@ const FLAGS: &[Flag] = &[
         Set(|it| it.prefers_own_ciphers = Some(false)),
     ),
     ("PrioritizeChaCha", Set(|it| it.prioritizes_chacha = true), Set(|it| it.prioritizes_chacha = false)),
-    ("NoRenegotiation", So, Never("there is no renegotiation")),
+    ("NoRenegotiation", So, Never("renegotiation is not implemented")),
     ("NoResumptionOnRenegotiation", So, So),
-    ("ClientRenegotiation", Never("there is no renegotiation"), So),
-    ("UnsafeLegacyRenegotiation", Never("there is no renegotiation"), So),
-    ("Compression", Never("there is no compression of records"), So),
+    ("ClientRenegotiation", Never("renegotiation is not implemented"), So),
+    ("UnsafeLegacyRenegotiation", Never("renegotiation is not implemented"), So),
+    ("Compression", Never("compression of records is not implemented"), So),
     // This server has no suites with CBC, and no key exchange without ephemeral keys.
     ("EncryptThenMac", So, So),
     ("EmptyFragments", So, So),
     ("Bugs", So, So),
     ("DHSingle", So, So),
     ("ECDHSingle", So, So),
-    ("AllowNoDHEKEX", Never("each resumption makes a new key exchange"), So),
-    ("PreferNoDHEKEX", Never("each resumption makes a new key exchange"), So),
+    ("AllowNoDHEKEX", Never("each resumption performs a new key exchange"), So),
+    ("PreferNoDHEKEX", Never("each resumption performs a new key exchange"), So),
     ("AntiReplay", So, Never("early data is always protected from replay")),
-    ("MiddleboxCompat", So, Never("it cannot be turned off")),
-    ("ExtendedMasterSecret", So, Never("it cannot be turned off")),
+    ("MiddleboxCompat", So, Never("it cannot be disabled")),
+    ("ExtendedMasterSecret", So, Never("it cannot be disabled")),
     ("KTLS", Speed("records are encrypted by this server, not by the kernel"), So),
     ("KTLSTxZerocopySendfile", Speed("records are encrypted by this server, not by the kernel"), So),
     ("StrictCertCheck", So, So),
@@ -117,13 +117,13 @@ impl Commands {
             self.ciphers = Some(value.to_owned());
         } else if is("Ciphersuites") {
             let suites = ciphers::parse_13(value);
-            let suites = suites.map_err(|name| refused(&format!("\"{name}\" is no suite of TLS 1.3")))?;
+            let suites = suites.map_err(|name| refused(&format!("\"{name}\" is not a suite of TLS 1.3")))?;
             self.suites_13 = Some(suites);
         } else if is("Curves") || is("Groups") {
             let groups =
                 groups::parse(value).map_err(|name| refused(&format!("unknown curve name \"{name}\"")))?;
             if groups.supported.is_empty() {
-                return Err(refused("no curve of it is supported"));
+                return Err(refused("none of these curves is supported"));
             }
             self.groups = Some(value.to_owned());
         } else if is("MinProtocol") {
@@ -233,15 +233,15 @@ mod tests {
         let mut commands = Commands::default();
         assert!(matches!(commands.take("Options", "KTLS"), Ok(Obeyed::WithoutEffect(_))));
         for (name, value, reason) in [
-            ("Options", "Compression", "there is no compression"),
+            ("Options", "Compression", "compression of records is not implemented"),
             ("Options", "-AntiReplay", "always protected"),
             ("Options", "Nonsense", "option \"Nonsense\" is not supported"),
             ("RecordPadding", "16", "the supported commands are"),
             ("MaxProtocol", "TLSv1.1", "below 1.2"),
             ("MinProtocol", "TLSv9", "the versions are"),
-            ("Groups", "P-521", "no curve of it is supported"),
+            ("Groups", "P-521", "none of these curves is supported"),
             ("Groups", "P-1", "unknown curve name \"P-1\""),
-            ("Ciphersuites", "TLS_NONE", "\"TLS_NONE\" is no suite"),
+            ("Ciphersuites", "TLS_NONE", "\"TLS_NONE\" is not a suite"),
         ] {
             let refused = Commands::default().take(name, value).unwrap_err().to_string();
             assert!(

@@ -1,5 +1,5 @@
 //! Handshakes over a socket of `rt`: reads the ClientHello that selects a server, runs the steps of the handshake in
-//! turns with other handshakes, and returns the result. [`Handshaken::over`] makes the stream.
+//! turns with other handshakes, and returns a [`Handshaken`], which becomes a stream by [`Handshaken::over`].
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -119,7 +119,7 @@ pub async fn accept(
     Ok(handshaken)
 }
 
-/// A session, early data, and whether the handshake continues.
+/// A session, its received plaintext, and whether the handshake continues.
 type Stepped = (Session, Vec<u8>, Result<bool, TlsError>);
 
 /// Runs [`first_step`], on another thread if it may make an RSA signature and several handshakes are in flight.
@@ -147,7 +147,7 @@ async fn send_output(socket: &mut Socket, output: Vec<u8>) -> Result<(), Handsha
     sent.map(drop).map_err(HandshakeError::Broken)
 }
 
-/// Lets a session read the first bytes.
+/// Passes the first bytes to a session.
 fn first_step(mut session: Session, mut received: Vec<u8>) -> Stepped {
     let mut plain = Vec::new();
     let stepped = session.read(&mut received, &mut |bytes| plain.extend_from_slice(bytes));
@@ -222,8 +222,8 @@ impl Handshaken {
                     return Err(HandshakeError::Tls(error));
                 }
             };
-            // In TLS 1.3 the last output of either side is sent together with the first plaintext: the peer does not
-            // wait for it.
+            // In TLS 1.3 the peer does not wait for the last output of the handshake, so it is sent together with the
+            // first plaintext.
             let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
             let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
             send_output(socket, output).await?;
@@ -256,7 +256,7 @@ pub struct Progress(Rc<RefCell<Session>>);
 impl Progress {
     /// Whether the client's Finished message has not arrived yet.
     pub fn is_handshaking(&self) -> bool {
-        // The session is borrowed only while it is driven, and no call of this function interrupts that.
+        // The session is borrowed only while it processes data, and this function is not called during that time.
         self.0.try_borrow().is_ok_and(|session| session.is_handshaking())
     }
 }

@@ -1,4 +1,5 @@
-//! Values that a reload finds again as long as the old configuration uses them.
+//! Values that a new configuration shares with the old one, for example a session cache: a reload reuses them while the
+//! old configuration holds them.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -2,8 +2,8 @@
 //! ([`request`], [`challenge`]).
 //!
 //! [`LocalAuthority`] uses neither a directory nor a clock: its caller stores the PEM texts and passes the time. It
-//! refuses a root certificate that [`LocalAuthority::create`] did not make, because it can only rebuild the name of its
-//! own roots.
+//! refuses a root certificate that [`LocalAuthority::create`] did not create: it signs with the name that it computes
+//! for such a root.
 
 use std::time::{Duration, SystemTime};
 
@@ -41,13 +41,13 @@ pub enum AuthorityError {
     Certificate(FileError),
     /// The private key cannot be read.
     Key(FileError),
-    /// The key does not belong to the root certificate; has the library's message.
+    /// The key does not belong to the root certificate, with the library's message.
     Mismatch(String),
-    /// The root certificate was made by another program.
+    /// The root certificate was created by another program.
     OtherProgram,
-    /// Certificates of this CA fail verification; has OpenSSL's message.
+    /// Certificates of this CA fail verification, with OpenSSL's message.
     Distrusted(String),
-    /// The library failed to make a certificate; has its message.
+    /// The library failed to create a certificate, with its message.
     Failed(String),
 }
 
@@ -56,9 +56,9 @@ impl std::fmt::Display for AuthorityError {
         match self {
             AuthorityError::Certificate(error) | AuthorityError::Key(error) => error.fmt(f),
             AuthorityError::Mismatch(reason) => write!(f, "certificate and key do not match: {reason}"),
-            AuthorityError::OtherProgram => f.write_str("another program made it"),
+            AuthorityError::OtherProgram => f.write_str("another program created the root certificate"),
             AuthorityError::Distrusted(reason) => f.write_str(reason),
-            AuthorityError::Failed(reason) => write!(f, "a certificate cannot be made: {reason}"),
+            AuthorityError::Failed(reason) => write!(f, "a certificate cannot be created: {reason}"),
         }
     }
 }
@@ -92,7 +92,7 @@ impl LocalAuthority {
         Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
     }
 
-    /// Reads a root certificate that [`LocalAuthority::create`] made.
+    /// Reads a root certificate that [`LocalAuthority::create`] created, and its key.
     pub fn open(certificate: &[u8], key: &[u8]) -> Result<LocalAuthority, AuthorityError> {
         let found = certificates(certificate).map_err(AuthorityError::Certificate)?;
         let [root] = found.as_slice() else { return Err(AuthorityError::OtherProgram) };
@@ -148,7 +148,7 @@ impl LocalAuthority {
         Ok(text)
     }
 
-    /// Returns the time until a certificate of [`LocalAuthority::issue`] must be replaced: at most until half of `time`
+    /// Returns the time until a certificate of [`LocalAuthority::issue`] must be replaced, which is half of `time`
     /// before it expires. Returns `None` if the certificate cannot be used for these names.
     pub fn usable_time(
         &self,

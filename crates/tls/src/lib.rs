@@ -1,11 +1,12 @@
-//! TLS for clients and upstreams. This crate contains no HTTP; it is the only crate that uses rustls or stores private
-//! keys.
+//! TLS for connections of clients and to upstreams. This crate contains no HTTP. No other crate uses rustls or holds
+//! private keys.
 //!
 //! [`server`] and [`client`] prepare handshakes from settings. [`session`] is the state of one connection without its socket,
-//! [`handshake`] and [`stream`] join the two. [`turns`] limits the work of handshakes in an event-loop turn. [`certificate`] reads PEM
-//! files, [`verify`] and [`x509`] verify chains of peers, [`ocsp`] verifies OCSP responses. [`issue`] creates certificates,
-//! [`signing`] signs messages, [`tickets`] and [`sessions`] store the state for resumption. [`ciphers`], [`groups`] and [`commands`]
-//! map OpenSSL's names, `certificate_compression` compresses chains, [`seen`] collects facts that rustls does not report to sessions.
+//! [`handshake`] and [`stream`] connect it to a socket. [`turns`] limits the work of handshakes in an event-loop turn.
+//! [`certificate`] reads PEM files, [`verify`] and [`x509`] verify chains of peers, [`ocsp`] verifies OCSP responses. [`issue`]
+//! creates certificates, [`signing`] signs messages, [`tickets`] and [`sessions`] store the state for resumption. [`ciphers`],
+//! [`groups`] and [`commands`] map OpenSSL's names, `certificate_compression` compresses chains, [`seen`] collects facts that
+//! rustls reports only to callbacks.
 
 pub mod certificate;
 mod certificate_compression;

@@ -11,7 +11,7 @@ use crate::x509::{Certificate, Roots, read_status, status_request};
 /// Maximum size of a response in bytes. A response with a chain of RSA certificates has 5 KiB; nginx's limit is 16 KiB.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum difference in seconds between the authority's clock and the local clock, as in nginx.
+/// Maximum difference in seconds between the responder's clock and the local clock, as in nginx.
 const CLOCK_SKEW_S: i64 = 300;
 
 /// Revocation status of a certificate (CertStatus, RFC 6960 section 4.2.1).
@@ -78,7 +78,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Creates a subject. `others` are certificates besides the issuer that may have signed a response.
+    /// Creates a subject. `others` are further certificates that may have signed a response, in addition to the issuer.
     pub fn new(certificate: Certificate, issuer: Certificate, others: Vec<Certificate>) -> Subject {
         Subject { certificate, issuer, others }
     }

@@ -1,8 +1,8 @@
 //! Facts that rustls reports to the keys, tickets and verifiers of a handshake, but not to its session: the signature
 //! schemes and the session ID.
 //!
-//! rustls calls these objects on the thread that drives the session. [`within`] makes the record of the session
-//! available in a thread-local variable during that time, and [`note`] writes to the record.
+//! rustls calls these objects on the thread that processes data of the session. During that time, [`within`] makes the
+//! record of the session available in a thread-local variable, and [`note`] writes to the record.
 
 use std::cell::Cell;
 
@@ -26,7 +26,7 @@ thread_local! {
     static CURRENT: Cell<Option<Seen>> = const { Cell::new(None) };
 }
 
-/// Runs `drive`, which drives the session of this record.
+/// Runs `drive`, which processes data of the session of this record.
 pub(crate) fn within<T>(seen: &mut Seen, drive: impl FnOnce() -> T) -> T {
     let outer = CURRENT.replace(Some(*seen));
     let driven = drive();
@@ -34,8 +34,8 @@ pub(crate) fn within<T>(seen: &mut Seen, drive: impl FnOnce() -> T) -> T {
     driven
 }
 
-/// Changes the record of the session that is being driven, and returns it. If no session is being driven, the change is
-/// not stored.
+/// Changes the record of the session that processes data now, and returns the record. Outside of [`within`] the change
+/// is not stored.
 pub(crate) fn note(change: impl FnOnce(&mut Seen)) -> Seen {
     let mut seen = CURRENT.get().unwrap_or_default();
     change(&mut seen);
@@ -45,8 +45,8 @@ pub(crate) fn note(change: impl FnOnce(&mut Seen)) -> Seen {
     seen
 }
 
-/// Returns the ID of the session that is being driven, and generates a random ID if it has none. Returns `None` if the
-/// machine has no random numbers.
+/// Returns the ID of the session that processes data now, and generates a random ID if it has none. Returns `None` if
+/// the machine has no random numbers.
 pub(crate) fn session_id() -> Option<[u8; SESSION_ID_BYTES]> {
     let mut random = [0; SESSION_ID_BYTES];
     aws_lc_rs::rand::fill(&mut random).ok()?;

@@ -64,7 +64,7 @@ pub struct ServerSettings {
     pub versions: Versions,
     /// `ssl_ciphers`: the suites of TLS 1.2
     pub suites: Vec<SupportedCipherSuite>,
-    /// The suites of TLS 1.3.
+    /// `Ciphersuites` of `ssl_conf_command`: the suites of TLS 1.3
     pub suites_13: Vec<SupportedCipherSuite>,
     /// `ssl_ecdh_curve`
     pub groups: Vec<&'static dyn SupportedKxGroup>,
@@ -152,7 +152,7 @@ impl Server {
         chosen.is_some_and(|key| key.key.algorithm() == SignatureAlgorithm::RSA)
     }
 
-    /// Returns the server with these certificates, which have precedence over its own.
+    /// Returns a copy of the server with these certificates, which have precedence over its own certificates.
     pub fn with_identities(&self, identities: &[Identity]) -> Server {
         let found = identities.iter().map(Shown::of);
         let own = found.chain(self.identities.own.iter().cloned()).collect();
@@ -160,7 +160,8 @@ impl Server {
         let with = |config: &Arc<rustls::ServerConfig>| {
             let mut config = rustls::ServerConfig::clone(config);
             config.cert_resolver = Arc::clone(&identities) as _;
-            // The cache has room for four chains. With more names each handshake would miss it, and compress with the best quality.
+            // rustls' cache has space for four compressed chains. With more names, each handshake would miss the cache and
+            // compress with the best quality.
             config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
             Arc::new(config)
         };
@@ -288,7 +289,7 @@ impl Slot {
     }
 }
 
-/// Certificate of a server block.
+/// A certificate of a server block.
 #[derive(Clone, Debug)]
 enum Shown {
     /// The certificate does not change.
@@ -324,7 +325,7 @@ impl Identities {
         Identities::sorted(own, settings.slots.clone())
     }
 
-    /// Puts certificates without RSA keys first: their signatures cost less CPU time than those of RSA.
+    /// Sorts certificates with RSA keys last, because RSA signatures cost more CPU time than other signatures.
     fn sorted(mut own: Vec<Shown>, slots: Vec<Arc<Slot>>) -> Identities {
         own.sort_by_key(|shown| shown.key().key.algorithm() == SignatureAlgorithm::RSA);
         Identities { own, slots }
@@ -338,8 +339,8 @@ impl ResolvesServerCert for Identities {
 }
 
 impl Identities {
-    /// Selects a key for a client. The version of TLS is not known here: a client whose suites of TLS 1.2 allow one key
-    /// type alone gets that type.
+    /// Selects a certificate for a client. The version of TLS is not known yet. So if the client's suites of TLS 1.2
+    /// allow only one key type, a certificate of this type is selected.
     fn choose(&self, schemes: &[SignatureScheme], suites: &[CipherSuite]) -> Option<Arc<CertifiedKey>> {
         let offers = |kind: &str| {
             let is_of_kind = |name: &str| name.starts_with(kind);
@@ -445,7 +446,7 @@ pub enum HelloProgress {
     More,
     /// The ClientHello is complete.
     Complete(Hello),
-    /// The bytes are not a valid ClientHello; has the alert to send to the client.
+    /// The bytes are not a valid ClientHello: the error, and the alert for the client.
     Failed(TlsError, Vec<u8>),
 }
 
@@ -458,14 +459,14 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
-        // The acceptor reads a few KiB per call; after a failed read, `accept` returns the more precise error.
+        // The acceptor reads a few KiB per call. If it reads nothing, the ClientHello counts as incomplete.
         if !matches!(acceptor.read_tls(&mut rest), Ok(count) if count > 0) {
             break;
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => return HelloProgress::Complete(Hello::of(&accepted.client_hello(), bytes)),
             Ok(None) => {}
-            // The library misses an extension of TLS 1.2 before it compares versions.
+            // The library reports a missing extension of TLS 1.2 before it compares versions.
             Err(_) if is_before_tls_1_2(bytes) => {
                 let error = rustls::Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
                 return HelloProgress::Failed(TlsError::new(error), fatal_alert(PROTOCOL_VERSION));

@@ -1,7 +1,7 @@
 //! A TLS session without its socket. It receives bytes of the peer, and returns plaintext and bytes for the peer.
 //!
-//! rustls 0.23 gives access to records through a state machine that borrows the received bytes; [`Session::read`]
-//! drives it. Only this file uses that interface; version 0.24 replaces it by two separate objects.
+//! rustls 0.23 gives access to records through a state machine that borrows the received bytes. [`Session::read`] runs
+//! this state machine. Only this file uses that interface; version 0.24 replaces it by two separate objects.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl TlsError {
         TlsError(error)
     }
 
-    /// Whether the peer ended the session by an alert, so that the fault is not on this side.
+    /// Whether the peer ended the session by an alert.
     pub fn is_alert(&self) -> bool {
         matches!(self.0, rustls::Error::AlertReceived(_))
     }
@@ -189,7 +189,7 @@ impl Session {
         }
     }
 
-    /// Runs all steps that these bytes allow. Returns the number of bytes used.
+    /// Runs all steps of rustls' state machine that these bytes allow. Returns the number of bytes used.
     fn walk(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> (usize, Result<(), TlsError>) {
         let mut used = 0;
         loop {
@@ -211,7 +211,7 @@ impl Session {
                 }
             };
             used += count;
-            assert!(used <= incoming.len(), "a session uses no more bytes than it was given");
+            assert!(used <= incoming.len(), "a session uses at most the passed bytes");
             match next {
                 Ok(Next::Step) => {}
                 Ok(Next::Wait) => return (used, Ok(())),
@@ -253,9 +253,9 @@ impl Session {
     /// # Panics
     /// If the plaintext is longer.
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, TlsError> {
-        assert!(plain.len() <= self.plain_bytes(out.len()), "plaintext fits into what it is sealed into");
+        assert!(plain.len() <= self.plain_bytes(out.len()), "the encrypted plaintext fits into the buffer");
         let sealed = self.write(|writer, out| writer.encrypt(plain, out), out)?;
-        assert!(sealed >= plain.len(), "sealing makes nothing shorter");
+        assert!(sealed >= plain.len(), "encrypted data is not shorter than plaintext");
         Ok(sealed)
     }
 
@@ -267,7 +267,7 @@ impl Session {
         Ok(out)
     }
 
-    /// Writes the pending output into `out`, and lets the session write after it.
+    /// Writes the pending output into `out`, followed by the output of `write`.
     fn write(
         &mut self,
         write: impl FnOnce(&mut dyn Writer, &mut [u8]) -> Result<usize, EncryptError>,
@@ -276,8 +276,7 @@ impl Session {
         // The call adds the session's own messages to the output; it reads no new input.
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
-        // A client's first ClientHello may have been made by the call above; `plain_bytes` could not include its
-        // length.
+        // The call above may have created a client's first ClientHello, whose length `plain_bytes` could not include.
         let may_write = !self.is_handshaking() || self.may_respond_early;
         let Some(room) = out.get_mut(..before).filter(|_| may_write) else {
             return Err(TlsError(rustls::Error::HandshakeNotComplete));

@@ -10,7 +10,7 @@ use rustls::server::StoresServerSessions;
 use crate::in_use::InUse;
 use crate::seen::{self, SESSION_ID_BYTES};
 
-/// Number of shards; each has a lock, so that threads seldom compete for the same lock.
+/// Number of shards. Each shard has its own lock, so that threads seldom compete for the same lock.
 const SHARDS: usize = 16;
 
 /// Memory in bytes that an entry needs in addition to key and value: a second copy of the key, and the tables.
@@ -106,7 +106,7 @@ impl Shard {
         self.remove(&name);
         while self.bytes + needed > bytes_max || self.order.len() > 2 * self.sessions.len() + SHARDS {
             let Some((oldest, number)) = self.order.pop_front() else { break };
-            // A key that was removed or inserted again still has an outdated item in the queue.
+            // The item of a key that was removed, or inserted again, remains in the queue and is ignored here.
             if self.sessions.get(&oldest).is_some_and(|cached| cached.number == number) {
                 self.remove(&oldest);
             }

@@ -1,6 +1,6 @@
 //! Private keys that sign messages: keys of ACME accounts, and keys of requested certificates.
 //!
-//! [`generate`] makes a key in PEM, [`SigningKey`] makes the signatures of JSON Web Algorithms (RFC 7518 section 3),
+//! [`generate`] creates a key in PEM, [`SigningKey`] creates signatures of JSON Web Algorithms (RFC 7518 section 3),
 //! [`mac`] computes an HMAC with a shared secret.
 
 use aws_lc_rs::rand::SystemRandom;

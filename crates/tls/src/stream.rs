@@ -15,7 +15,7 @@ use rt::net::{Reader, Writer};
 use crate::session::{Session, TlsError};
 
 /// Maximum number of encrypted bytes per send: three records and most of a fourth. A larger buffer would be in use for
-/// longer; the next send encrypts after this one has completed.
+/// longer, because the next send encrypts only after this one has completed.
 pub const SEND_BYTES: usize = 64 << 10;
 
 /// A TLS connection.
@@ -95,7 +95,7 @@ impl Stream {
         self.split().0.try_recv()
     }
 
-    /// Whether the peer has ended the session, or it has failed.
+    /// Whether the peer has ended the session, or the session has failed.
     pub fn has_ended(&self) -> bool {
         self.receiving.failed.is_some() || self.session.borrow().peer_closed()
     }
@@ -162,7 +162,7 @@ impl Stream {
             return;
         }
         let mut session = self.session.borrow_mut();
-        // A session that failed has another alert for the peer.
+        // The output of a failed session is another alert for the peer.
         let bytes = session.close().unwrap_or_else(|_| session.output());
         send_last(&mut self.socket, bytes);
     }
@@ -310,8 +310,8 @@ impl Receiving {
         Receiving { plain, ..Receiving::default() }
     }
 
-    /// Decrypts the records in a buffer, and fills the buffer with their plaintext as far as it fits. Returns `None` if
-    /// there is no plaintext.
+    /// Decrypts the records in a buffer, and replaces them by as much of their plaintext as fits. Returns `None`
+    /// without plaintext.
     fn open(&mut self, session: &RefCell<Session>, mut buf: Buf) -> Option<Buf> {
         let plain = &mut self.plain;
         let mut take = |bytes: &[u8]| plain.extend_from_slice(bytes);

@@ -103,7 +103,8 @@ impl Chain {
         out
     }
 
-    /// Derives the keys with these numbers, for keys of this lifetime. The chain is computed only once for all keys.
+    /// Derives the keys with these numbers and this lifetime. The steps of the chain are computed only once for all
+    /// keys.
     fn keys(mut self, lifetime_s: u64, numbers: RangeInclusive<u64>) -> Vec<Arc<Key>> {
         let key = |number: u64| {
             self = self.at(number.saturating_mul(lifetime_s) / STEP_S);
@@ -203,7 +204,7 @@ impl TicketKeys {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(random) = &self.random else { return keys };
         let number = now_s / random.lifetime_s;
-        // After the clock was set back, the present key remains in use until its number is reached again.
+        // If the clock was set back, the present key remains in use until the clock reaches its number again.
         if keys.number.is_none_or(|known| known < number) {
             let mut chain = random.chain.lock().unwrap_or_else(PoisonError::into_inner);
             let longest = Duration::from_secs(chain.longest_s);
@@ -303,7 +304,7 @@ impl ProducesTickets for Tickets {
     }
 
     fn lifetime(&self) -> u32 {
-        // TLS 1.3 forbids more.
+        // TLS 1.3 forbids a longer lifetime.
         u32::try_from(self.lifetime.as_secs().min(LIFETIME_S_MAX)).unwrap_or(u32::MAX)
     }
 

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// about half a millisecond.
 pub const STEPS_PER_TURN_MAX: usize = 16;
 
-/// Time per event-loop turn for handshake steps. Requests of other connections wait no longer than this time and the
-/// step that is running. One RSA signature with 2048 bits uses much of it.
+/// Time per event-loop turn after which no further handshake step is started. Requests of other connections wait at
+/// most for this time and one step. An RSA signature with 2048 bits needs most of this time.
 pub const TIME_PER_TURN_MAX: Duration = Duration::from_millis(1);
 
 /// The handshakes of one worker thread.

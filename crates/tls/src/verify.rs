@@ -1,7 +1,8 @@
 //! Verification of the peer's certificate during the handshake: checks only that the peer has the private key.
 //!
-//! The trust in the certificate is verified after the handshake ([`crate::Trust`]), as in nginx. The request is then
-//! rejected by status 400, and variables show the reason; a failed handshake would not inform the client.
+//! Whether the certificate is trusted is verified after the handshake ([`crate::Trust`]), as in nginx. A request is
+//! then rejected with status 400, and variables have the reason. A failed handshake could not report the reason to the
+//! client.
 
 use std::sync::Arc;
 

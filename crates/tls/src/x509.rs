@@ -1,4 +1,4 @@
-//! Certificates, private keys and chains, parsed and verified by aws-lc. The messages of its results are those of
+//! Certificates, private keys and chains, parsed and verified by aws-lc. Errors have the messages of
 //! OpenSSL, which users of nginx know.
 //!
 //! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is one
@@ -367,7 +367,7 @@ pub struct Distrust {
     pub code: i32,
     /// The message for the number.
     pub reason: String,
-    /// The last error of the chain. `code` is the first.
+    /// The last error of the chain; `code` is the first error.
     last: i32,
 }
 
@@ -377,7 +377,7 @@ impl std::fmt::Display for Distrust {
     }
 }
 
-/// Errors if the root is missing or is not trusted. If the last error is one of these, `optional_no_ca` accepts a client, as in nginx.
+/// The errors for a missing or untrusted root. If the last error is one of these, `optional_no_ca` accepts a client, as in nginx.
 const NOT_FROM_A_ROOT: [i32; 5] = [
     ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
     ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
@@ -644,10 +644,10 @@ impl std::fmt::Debug for Roots {
 /// OpenSSL 3's number for a certificate that may not sign others. aws-lc has the number of OpenSSL 1, 24.
 const INVALID_CA_OF_OPENSSL_3: i32 = 79;
 
-/// The depth of an error that no single certificate caused.
+/// The depth of an error that is not about a single certificate.
 const NOT_OF_ONE: i32 = -1;
 
-/// Returns an error with the number and message of OpenSSL 3, where aws-lc still has those of OpenSSL 1.
+/// Returns an error with the number and message of OpenSSL 3. aws-lc has some numbers and messages of OpenSSL 1.
 fn distrust(code: i32) -> Distrust {
     let reason = match code {
         ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT => "self-signed certificate".to_owned(),
@@ -705,7 +705,7 @@ pub(crate) struct RawStatus {
 }
 
 /// Reads and verifies a response (OCSPResponse, RFC 6960 section 4.2.1) for a certificate with its issuer. `known` are possible signers
-/// besides the certificates in the response. `flags` are passed to `OCSP_basic_verify`. The error is nginx's message.
+/// in addition to the certificates in the response. `flags` are passed to `OCSP_basic_verify`. The error is nginx's message.
 pub(crate) fn read_status(
     der: &[u8],
     (certificate, issuer): (&Certificate, &Certificate),
@@ -780,7 +780,7 @@ fn seconds_of(time: *const ffi::ASN1_TIME) -> Option<i64> {
 /// Reason why a private key cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The file has no key, or the key is damaged; has the library's message.
+    /// The file has no key, or the key is damaged, with the library's message.
     Unreadable(String),
     /// None of the passwords decrypts the key.
     Password,

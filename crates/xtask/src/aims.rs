@@ -1,9 +1,10 @@
 //! `cargo xtask aims REPORT.json`: compares the results of a `ringroad bench` run with the project's aims.
 //!
-//! `bench/aims.json` has the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Its
-//! `groups` have names for several servers: the best of them counts, by `best_by` if that is another figure. Ratios are
-//! computed round by round. The median is compared with the bound, or the lowest round for `not_above`. An aim is
-//! omitted if its scenario is not in the report.
+//! `bench/aims.json` lists the aims. An aim is a figure of a server in one case of a scenario, optionally divided by a
+//! second figure, and a bound. An entry of `groups` is a name for several servers, of which the best one counts: by the
+//! aim's figure, or by the figure that `best_by` names. Ratios are computed for each round. The bound is compared with
+//! the median of the rounds, but `not_above` with the lowest round. An aim is omitted if its scenario is not in the
+//! report.
 
 use std::path::Path;
 
@@ -35,7 +36,7 @@ const FIGURES: &[(&str, &str, &str, f64)] = &[
     ("written", "written_bytes_per_stored_byte", "", 1.0),
 ];
 
-/// Prints a line for each aim that the report could have measured, missed aims first.
+/// Prints a line for each aim whose scenario is in the report, missed aims first.
 pub(crate) fn compare(report: &str) -> Result<(), Failure> {
     let aims = parse(FILE, &workspace::read(FILE)?)?;
     let text = std::fs::read_to_string(report)
@@ -73,7 +74,7 @@ fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (AimResult, String)
     let figure = text(&aim["figure"]);
     let best_by = aim["best_by"].as_str().unwrap_or(figure);
     let find = |pick: &Value| {
-        // Members that a pick omits are those of the aim.
+        // For members that `pick` omits, those of the aim apply.
         let part = |name: &str| pick[name].as_str().unwrap_or_else(|| text(&aim[name]));
         let who = pick["who"].as_str().or(aim["who"].as_str()).unwrap_or("server");
         best(report, part("scenario"), who, &servers(groups, part("servers")), part("at"), figure, best_by)
@@ -154,7 +155,8 @@ fn value(run: &Value, figure: &str) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
-/// Returns ratios round by round if both figures are of one run, else relative to the median.
+/// Returns a ratio for each round of `ours`: to the same round of `theirs` if both figures are of one run, else to the
+/// median of `theirs`.
 fn ratios(ours: &[(String, f64)], theirs: &[(String, f64)], is_one_run: bool) -> Vec<f64> {
     let middle = median(theirs.iter().map(|(_, figure)| *figure).collect()).unwrap_or(f64::NAN);
     let ratio = |(round, figure): &(String, f64)| {

@@ -12,7 +12,7 @@ pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
     let line = |circle: Vec<&str>| {
         let (count, files) = (circle.len(), circle.join(", "));
         format!(
-            "crate {name}: {count} files import each other, at most {FILES_MAX} in one folder may: {files}"
+            "crate {name}: import cycle of {count} files; at most {FILES_MAX} files of one directory may form one: {files}"
         )
     };
     imports::circles(imports).into_iter().filter(wrong).map(line).collect()

@@ -1,6 +1,6 @@
-//! Checks commit messages: prints a figure, and fails for new subjects that are too long.
+//! Checks commit messages: prints the share of messages with a body, and fails for new subjects that are too long.
 //!
-//! A clone may be shallow: without [`BASE`] nothing fails.
+//! In a shallow clone without the commit [`BASE`], nothing fails.
 
 use crate::workspace;
 
@@ -41,7 +41,7 @@ pub(crate) fn print_figure() {
         Ok(output) if output.status.success() => {
             println!("commits: {}", figure(&String::from_utf8_lossy(&output.stdout)));
         }
-        _ => println!("commits: no git history here"),
+        _ => println!("commits: not checked, because git log failed"),
     }
 }
 
@@ -56,7 +56,7 @@ fn figure(log: &str) -> String {
         }
     }
     let share = 100 * with_body / count.max(1);
-    format!("{count} looked at, {share} % with a body (wanted: 80 or more){}", long.concat())
+    format!("{count} checked, {share} % with a body (wanted: 80 or more){}", long.concat())
 }
 
 #[cfg(test)]
@@ -76,8 +76,8 @@ mod tests {
         let long = "x".repeat(73);
         let log = format!("a: b\x1fwhy\n\x1e\nc: d\x1f\x1e\n{long}\x1f\nbody\x1e\n");
         let text = figure(&log);
-        assert!(text.starts_with("3 looked at, 66 % with a body"), "{text}");
+        assert!(text.starts_with("3 checked, 66 % with a body"), "{text}");
         assert!(text.ends_with(&long), "{text}");
-        assert!(figure("").starts_with("0 looked at"));
+        assert!(figure("").starts_with("0 checked"));
     }
 }

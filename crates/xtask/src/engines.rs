@@ -1,4 +1,4 @@
-//! Evaluates which I/O engines a test run exercised, from the lines that the test suites append to a file.
+//! Determines which I/O engines a test run exercised, from the lines that the test suites append to a file.
 //!
 //! `testkit::engines` defines the lines and the variable that names the file; a test below keeps both sides consistent.
 //! [`Report`] summarises the lines as a table of pairs.
@@ -98,11 +98,11 @@ impl Report {
             .map(|line| format!("unreadable line in the engine report: {line}"))
             .collect();
         for name in excused.iter().filter(|name| !NETS.contains(name) && !DISKS.contains(name)) {
-            problems.push(format!("{EXCUSED_VARIABLE} names {name:?}, which is no engine"));
+            problems.push(format!("{EXCUSED_VARIABLE} names {name:?}, which is not an engine"));
         }
         let missing = |role: &str, name: &str| {
             format!(
-                "{role} engine {name} was not exercised; where this machine cannot have it, set {EXCUSED_VARIABLE}={name}"
+                "{role} engine {name} was not exercised; on a machine that does not support it, set {EXCUSED_VARIABLE}={name}"
             )
         };
         let ran =

@@ -1,9 +1,9 @@
 //! `cargo xtask ci`: all checks that a change must pass, in one command, with the time used against a budget.
 //!
 //! `.ci/run` installs missing packages and then runs this command; no second list of checks exists. `--tools PROGRAM`
-//! first starts a program that installs the tools of the tests; the tests wait for it. All steps run even after a failure,
-//! and the failed ones are listed at the end. Times are printed, never asserted: a slow machine does not make a change
-//! invalid.
+//! first starts a program that installs the tools of the tests; the tests wait until it has ended. All steps run even
+//! after a failure, and the failed steps are listed at the end. Exceeded times are printed, but do not fail the gate: a
+//! slow machine does not make a change invalid.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::{Failure, book, engines, fuzz, instructions, licences, loom, suite, t
 enum Budget {
     /// Steps that compile the workspace.
     BuildAndClippy,
-    /// The tests, already built, and the further checks beside them.
+    /// The execution of the tests, and of the further checks at the same time.
     Tests,
     /// Other steps: rustdoc, format, tidy, licences.
     DocsAndTidy,
@@ -58,7 +58,7 @@ struct Gate {
 /// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Steps that compute for minutes. They run beside the tests, in two groups at the same time, because parts of each use only one
+/// Steps that compute for minutes. They run in two groups at the same time as the tests, because parts of each step use only one
 /// processor.
 const FURTHER: [&[Step]; 2] = [
     &[("instructions", instructions::check)],
@@ -70,13 +70,13 @@ const FURTHER: [&[Step]; 2] = [
 pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     let mut gate = Gate::default();
     let [feature, name] = workspace::ALL_FEATURES;
-    // It waits for the network while the steps before the tests compile.
+    // The installation mostly waits for the network, so it runs during the steps before the tests, which compile.
     let tools = tools.map(|program| {
         let mut command = Command::new(program);
         command.current_dir(workspace::root()).stdin(Stdio::null());
         in_background(command)
     });
-    // Optimising the whole program takes one processor for minutes, also while a step waits for something.
+    // Link-time optimisation uses one processor for minutes. Started here, it also uses the time in which a step waits.
     let is_counted = tools.is_some() || instructions::tool().is_some();
     let counted = is_counted.then(|| in_background(instructions::build()));
     gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
@@ -122,7 +122,7 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     Failure::unless_empty("the gate", gate.failed)
 }
 
-/// A command that runs beside the steps.
+/// A command that runs at the same time as the steps.
 type Background = JoinHandle<Result<(), Failure>>;
 
 fn in_background(mut command: Command) -> Background {
@@ -140,7 +140,7 @@ fn tests(compiler: &[(&str, &str)], tally: &mut suite::Tally) -> Result<(), Fail
     print!("{}", outcome.report.table());
     outcome.result?;
     let excused = std::env::var(engines::EXCUSED_VARIABLE).unwrap_or_default();
-    Failure::unless_empty("the look at the engines", outcome.report.problems(&excused))
+    Failure::unless_empty("the check of the engines", outcome.report.problems(&excused))
 }
 
 /// Runs only the further checks: all of them, or those of one group.
@@ -159,7 +159,7 @@ pub(crate) fn run_further(group: Option<&str>) -> Result<(), Failure> {
     Failure::unless_empty("the further checks", gate.failed)
 }
 
-/// A group of further checks in a process beside the tests, which have priority for the processor.
+/// A process with a group of further checks. It runs at the same time as the tests, with a lower priority.
 struct Beside {
     child: Child,
     /// The file of its output, so that it is not mixed with the results of the tests.
@@ -173,7 +173,7 @@ impl Beside {
         std::fs::create_dir_all(output.parent().unwrap_or(&output)).map_err(failed)?;
         let file = File::create(&output).map_err(failed)?;
         let stderr = file.try_clone().map_err(failed)?;
-        // The name by which it was started: the build has replaced the executable of this process.
+        // Not `current_exe`: the build has replaced the executable of this process.
         let program = std::env::args_os().next().unwrap_or_else(|| "xtask".into());
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(program).args(["further", &group.to_string()]);

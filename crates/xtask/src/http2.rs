@@ -1,8 +1,8 @@
 //! `cargo xtask http2`: runs the tests of responses, proxying and caching with HTTP/2 between their clients and the
 //! server.
 //!
-//! The suites are the same ones; the clients of `testkit` connect through its bridge. [`EXCLUDED`] excludes tests that
-//! are about HTTP/1 itself, each with its reason.
+//! The suites are those of `cargo xtask test`; the clients of `testkit` connect through a bridge that translates to
+//! HTTP/2. [`EXCLUDED`] lists tests of HTTP/1 itself, each with its reason.
 
 use crate::{Failure, workspace};
 
@@ -12,8 +12,8 @@ const RESPONSE_SUITES: [&str; 4] = ["serve", "proxy", "cache", "status"];
 /// The list of excluded tests: the path of a test in its suite, a tab and a reason per line.
 const EXCLUDED: &str = "crates/ringroad/tests/over-http2.tsv";
 
-/// Excluded modules: those that open connections themselves, that take too long, or that compare log lines with
-/// `HTTP/1.1` in them.
+/// Excluded modules: their tests open connections themselves, take too long, or compare log lines that contain
+/// `HTTP/1.1`.
 const EXCLUDED_MODULES: [&str; 7] =
     ["bytes::", "local_tls::", "restart::", "room::", "logs::", "log_lines::", "log_targets::"];
 
@@ -48,7 +48,7 @@ mod tests {
     fn excluded_tests_exist_and_have_a_reason() {
         let list = workspace::read(EXCLUDED).expect("the list is in the repository");
         let files = workspace::files().expect("the repository is readable");
-        // The text of each file, by the module that it is.
+        // Module path and text of each file.
         let mut modules: Vec<(String, &str)> = Vec::new();
         for file in &files {
             let path = RESPONSE_SUITES
@@ -63,7 +63,7 @@ mod tests {
         }
         for (path, reason) in names(&list) {
             assert!(!reason.is_empty(), "{path}");
-            // libtest skips each test whose path contains this one.
+            // libtest skips each test whose path contains the argument of `--skip`.
             let tests = modules.iter().filter_map(|(module, text)| {
                 let name = path.strip_prefix(module.as_str())?;
                 Some(text.matches(&format!("fn {name}")).count())

@@ -1,11 +1,13 @@
-//! `cargo xtask instructions`: compares the number of instructions of pieces of hot code with the committed figures.
+//! `cargo xtask instructions`: compares the number of instructions that frequently executed functions take with the
+//! committed figures.
 //!
 //! callgrind (of valgrind) counts the instructions of the program of crate `instructions`, without privileges and with
-//! the same result on every machine of one kind. Comparing times would need a quiet machine and a tolerance of a fifth;
-//! here an increase of 2 % is caused by a change of the code, intended or not. `--bless` writes the current counts.
+//! the same result on all machines of one kind. Comparing times would need an idle machine and a tolerance of 20 %; an
+//! increase of the instructions by 2 % is caused by a change of the code, intended or not. `--bless` writes the current
+//! counts.
 //!
-//! Another compiler generates other code. So the committed file names its tools, and with other tools a difference is
-//! only reported: the comparison is for changes of the sources.
+//! The comparison detects changes of the sources, but another compiler generates other code too. So the committed file
+//! names its tools; with other tools, differences are printed and do not fail the check.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,24 +18,24 @@ use crate::{Failure, workspace};
 /// Path of the committed figures.
 const FILE: &str = "crates/instructions/counts.txt";
 
-/// A larger ratio to the committed figure is a problem.
+/// Maximum ratio of a count to the committed figure.
 const MORE_MAX: f64 = 1.02;
 
-/// The same for a complete request. It makes system calls, whose results per turn depend on the machine: a slow, busy
-/// machine collects more events in a turn, and its timers tick more often in a thousand requests.
+/// The same for a complete request, which makes system calls. On a slow or busy machine, one turn of the event loop
+/// handles more events, and timers expire more often in a thousand requests.
 const MORE_MAX_COURSE: f64 = 1.10;
 
-/// A smaller ratio should be committed, so that the improvement is preserved.
+/// A count with a smaller ratio should be committed, so that later changes do not lose the improvement.
 const LESS_MIN: f64 = 0.98;
 
-/// Number of repetitions by which the second call of a piece exceeds the first; see the program.
+/// The program runs each function (*piece*) twice; the second run has this many repetitions more than the first.
 const REPETITIONS: u64 = 1000;
 
 const HEADER: &str = "\
-# Instructions of pieces of hot code, each once: `cargo xtask instructions` counts them with callgrind and fails when
-# one takes over 2 % more, or a whole request over 10 %; `cargo xtask instructions --bless` writes this file. The pieces
-# are the functions of crates/instructions/src/pieces.rs and, for whole requests, whole.rs. The counts belong to what
-# they were made with, other compilers are only reported.
+# Instructions of one call of each function in crates/instructions/src/pieces.rs and, for complete requests, whole.rs.
+# `cargo xtask instructions` counts them with callgrind. It fails if a function takes over 2 % more than here, or a
+# complete request over 10 % more, but only with the tools of the line `made with`; with others it prints the difference.
+# `cargo xtask instructions --bless` writes this file.
 ";
 
 /// Number of instructions by piece.
@@ -45,13 +47,18 @@ pub(crate) fn check() -> Result<(), Failure> {
     let (known_with, known) = parse(&workspace::read(FILE)?);
     print!("{}", table(&known, &counts));
     if made_with != known_with {
-        println!("only reported: the committed figures were made with {known_with}, these with {made_with}");
+        println!("not compared: the committed counts were made with {known_with}, these with {made_with}");
         return Ok(());
     }
     if counts.iter().any(|(name, &count)| ratio(&known, name, count).is_some_and(|ratio| ratio < LESS_MIN)) {
-        println!("some take less than before: `cargo xtask instructions --bless` keeps that");
+        println!(
+            "some counts are smaller than committed: store them with `cargo xtask instructions --bless`"
+        );
     }
-    Failure::unless_empty("the count of instructions (--bless if they are wanted)", problems(&known, &counts))
+    Failure::unless_empty(
+        "the comparison of instructions (after an intended change, use --bless)",
+        problems(&known, &counts),
+    )
 }
 
 /// Counts and writes the file.
@@ -102,7 +109,7 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
         profile.display()
     );
     let variable = format!("CARGO_TARGET_{}_RUNNER", host.to_uppercase().replace('-', "_"));
-    // Not the counts of an earlier run.
+    // A failed run must not leave the counts of an earlier one.
     let _ = std::fs::remove_file(&profile);
     workspace::run(cargo("run").env(variable, runner))?;
     let text =
@@ -111,7 +118,7 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
     if counts.is_empty() {
         return Err(Failure::Format { what: "callgrind's output", detail: "no piece is in it".to_owned() });
     }
-    // memchr selects its code by the processor's features, which valgrind passes on.
+    // memchr selects its code by the features of the processor, which valgrind does not hide.
     let avx2 = if has_avx2() { "with AVX2" } else { "without AVX2" };
     Ok(Some((format!("rustc {release}, {host} {avx2}, {valgrind}"), counts)))
 }
@@ -159,7 +166,7 @@ fn instructions(profile: &str) -> Counts {
     }
     let of = |(name, cost): (&String, &u64)| {
         let less = fewer.get(name)?;
-        // Rounded to the nearest: a growing table accounts for fractions of an instruction.
+        // Rounded to the nearest integer: the growth of a table adds a fraction of an instruction per call.
         Some((name.clone(), (cost.saturating_sub(*less) + REPETITIONS / 2) / REPETITIONS))
     };
     more.iter().filter_map(of).collect()
@@ -212,7 +219,7 @@ fn table(known: &Counts, counts: &Counts) -> String {
 /// Lists pieces with more instructions than committed, and pieces that only one side has.
 fn problems(known: &Counts, counts: &Counts) -> Vec<String> {
     let gone = known.keys().filter(|name| !counts.contains_key(*name));
-    let gone = gone.map(|name| format!("{name} stands in {FILE} and was not counted"));
+    let gone = gone.map(|name| format!("{name} is in {FILE} but was not counted"));
     let more = counts.iter().filter_map(|(name, &count)| match known.get(name) {
         None => Some(format!("{name} is not in {FILE}")),
         Some(before) if ratio(known, name, count)? > most(name) => {
@@ -288,7 +295,7 @@ calls=1 40
         let now = counts(&[("a", 1021), ("b", 1019), ("c", 10), ("new", 1)]);
         let found = problems(&known, &now);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].starts_with("gone stands in"));
+        assert!(found[0].starts_with("gone is in"));
         assert_eq!(found[1], "a takes 1021 instructions, 1000 before");
         assert!(found[2].starts_with("new is not in"));
     }

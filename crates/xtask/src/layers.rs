@@ -1,8 +1,8 @@
 //! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
-//! Dependencies form one line, `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`. `http`
-//! and `conf` are independent; `upstream` and `frontend` are in the same layer; `bench` measures and is not used for
-//! serving; `instructions`, `testkit` and `xtask` are for development.
+//! The main chain is `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
+//! depend on the crates to its left. `http` and `conf` depend on no other crate; `upstream` and `frontend` are in the
+//! same layer; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -23,8 +23,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
     ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange"]),
     ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
-    // The modules: those that do not pass requests on have no access to upstreams and caches. They do not depend on
-    // each other.
+    // The crates of modules, which do not depend on each other. Only those that pass requests on may use upstreams and
+    // caches.
     ("core-modules", &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "exchange"]),
     ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
     (
@@ -111,7 +111,7 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<String> {
     for package in &members {
         let Some((_, below)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
             let name = &package.name;
-            problems.push(format!("crate {name} has no place in LAYERS of crates/xtask/src/layers.rs"));
+            problems.push(format!("crate {name} is not in LAYERS of crates/xtask/src/layers.rs"));
             continue;
         };
         for dependency in &package.dependencies {

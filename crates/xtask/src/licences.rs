@@ -1,11 +1,12 @@
-//! Checks by `cargo metadata`: the licences of everything that is linked or used in a build, and banned packages.
+//! Checks the packages that `cargo metadata` lists (linked, or used in a build): their licences, and that none is
+//! banned.
 //!
-//! cargo-deny would do this too, but takes three minutes of CPU time to build, and fetches its database of advisories
-//! over the network. So the gate has separate checks; `rules` checks the sources of dependencies in Cargo.lock.
-//! `cargo deny check advisories` is for a machine that has it.
+//! cargo-deny could do this, but building it takes three minutes of CPU time, and it fetches its database of advisories
+//! over the network. So the gate has its own checks; `rules` checks the sources of dependencies in Cargo.lock.
+//! Advisories are checked by `cargo deny check advisories` on a machine with cargo-deny.
 //!
-//! A manifest has an SPDX expression; it is acceptable if one choice of its `OR`s needs only licences in [`ALLOWED`].
-//! Licence files are not read. A package without an expression fails and must be checked manually.
+//! The licence of a manifest is an SPDX expression; it is acceptable if one choice of its `OR`s needs only licences in
+//! [`ALLOWED`]. Licence files are not read. A package without an expression fails and must be checked manually.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +34,8 @@ const ALLOWED: &[&str] = &[
 const BANNED: &[(&str, &str)] = &[
     ("async-std", "tasks run on rt"),
     ("bindgen", "it needs libclang in every build"),
-    ("hyper", "messages of HTTP are crate http"),
-    ("mio", "readiness is crate io"),
+    ("hyper", "HTTP messages are parsed by crate http"),
+    ("mio", "readiness is reported by crate io"),
     ("native-tls", "TLS is rustls"),
     ("openssl", "TLS is rustls"),
     ("openssl-sys", "TLS is rustls"),
@@ -76,7 +77,7 @@ fn banned(packages: &[Package]) -> Vec<String> {
         if (versions.len() > 1) != is_tolerated {
             let versions = versions.join(", ");
             problems
-                .push(format!("{name} {versions}: the list of several versions in licences.rs is not right"));
+                .push(format!("{name} {versions}: does not agree with IN_SEVERAL_VERSIONS in licences.rs"));
         }
     }
     problems
@@ -89,7 +90,7 @@ fn judge(package: &Package) -> Option<String> {
         Some(Ok(true)) => None,
         Some(Ok(false)) => {
             let license = package.license.as_deref().unwrap_or_default();
-            Some(format!("{name} {version}: licence {license:?} is not among the permissive ones"))
+            Some(format!("{name} {version}: licence {license:?} is not in ALLOWED in licences.rs"))
         }
         Some(Err(detail)) => Some(format!("{name} {version}: {detail}")),
         None => Some(format!("{name} {version}: the manifest names no licence")),
@@ -103,7 +104,7 @@ fn is_acceptable(expression: &str) -> Result<bool, String> {
     let outcome = words.any_of();
     match (outcome, words.peek()) {
         (Some(acceptable), None) => Ok(acceptable),
-        _ => Err(format!("{expression:?} is no SPDX expression")),
+        _ => Err(format!("{expression:?} is not an SPDX expression")),
     }
 }
 
@@ -127,7 +128,7 @@ impl<'a> Words<'a> {
     fn any_of(&mut self) -> Option<bool> {
         let mut acceptable = self.all_of()?;
         while self.take("OR") {
-            // Not `||`, because the words of the other choice must be parsed in any case.
+            // Not `||`, because the words of the next choice must be parsed in any case.
             acceptable |= self.all_of()?;
         }
         Some(acceptable)

@@ -1,7 +1,7 @@
-//! `cargo xtask loom`: runs the models of thread synchronisation, in every order of their steps.
+//! `cargo xtask loom`: runs the loom models of thread synchronisation, with every interleaving of their steps.
 //!
-//! loom replaces atomics and locks, so the crates are compiled again with `--cfg loom`, optimised: the models execute
-//! millions of steps.
+//! loom replaces atomics and locks, so the crates are compiled again with `--cfg loom`, and optimised, because the
+//! models execute millions of steps.
 
 use crate::{Failure, workspace};
 
@@ -15,7 +15,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     for (name, test) in MODELS {
         command.args(["--package", name, "--test", test]);
     }
-    // Without the settings of the release profile that slow down the build and matter only for the product.
+    // Replaces settings of the release profile that slow down the build and matter only for the product.
     let quick = [
         ("RUSTFLAGS", "--cfg loom"),
         ("CARGO_PROFILE_RELEASE_LTO", "off"),

@@ -1,19 +1,20 @@
-//! `cargo xtask`: the checks that keep the repository as it should be, and the gate that runs them all.
+//! `cargo xtask`: development tasks of the repository: checks, and the gate that runs all checks of a change.
 //!
-//! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
-//! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised; [`http2`]: the same tests over HTTP/2.
+//! * [`gate`]: all checks, with their times; `.ci/run` calls it.
+//! * [`suite`]: the tests; [`engines`]: the I/O engines that they exercised; [`http2`]: tests repeated over HTTP/2.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
 //!   [`circles`] over [`imports`], [`plain`], [`commits`].
-//! * [`instructions`] of pure hot code, against the committed figures.
-//! * [`pgo`]: the release build again, with the profile of a run.
-//! * [`aims`]: what the project wants to reach, against a report of `ringroad bench`.
-//! * [`configurations`] of public projects, which the server has to load.
-//! * [`licences`] of the dependencies and packages that are banned, and the generated
-//!   [`reference`](mod@reference) of directives.
+//! * [`instructions`]: the instruction counts of hot code, compared with the committed counts.
+//! * [`pgo`]: the release build, optimised by the profile of a run.
+//! * [`aims`]: a report of `ringroad bench`, compared with the aims of the project.
+//! * [`configurations`]: nginx configurations of public projects, tested by `ringroad -t`.
+//! * [`licences`]: licences of dependencies, and banned packages; [`reference`](mod@reference): the generated pages of
+//!   directives and counters.
 //! * [`package`]: Debian and RPM packages, and an image for containers.
 //! * [`book`]: the documentation as a site.
-//! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
-//! * [`sample`]: texts at random, for readers.
+//! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of thread synchronisation, the oldest compiler and a
+//!   target without an operating system.
+//! * [`sample`]: random texts of the repository, for a test with readers.
 //!
 //! Nothing here is part of the product: no other crate depends on this one.
 #![forbid(unsafe_code)]
@@ -62,7 +63,7 @@ Usage: cargo xtask COMMAND
   tidy [--tighten]      shape of the sources; --tighten lowers crates/xtask/ratchet.txt to what is reached
   instructions [--bless]
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
-                        figures; --bless writes those anew
+                        figures; --bless writes these figures
   pgo                   the release build with the profile of a run: target/pgo/ringroad
   package [deb|rpm|image|all] [--pgo | --binary FILE] [--revision N] [--out DIR]
                         the packages of a release: target/package; --pgo makes their program with the profile of a run,
@@ -145,9 +146,9 @@ enum Failure {
     Start { command: String, error: std::io::Error },
     /// A command ran and failed.
     Command { command: String, status: std::process::ExitStatus },
-    /// Something that had been printed in another format could not be understood.
+    /// A file or the output of a command has an unexpected format.
     Format { what: &'static str, detail: String },
-    /// The checks found this.
+    /// A check found problems.
     Problems { task: &'static str, found: Vec<String> },
 }
 
@@ -168,7 +169,7 @@ impl std::fmt::Display for Failure {
 }
 
 impl Failure {
-    /// `Ok` when there is nothing to complain about.
+    /// Returns `Ok` if no problem was found.
     fn unless_empty(task: &'static str, found: Vec<String>) -> Result<(), Failure> {
         if found.is_empty() { Ok(()) } else { Err(Failure::Problems { task, found }) }
     }

@@ -1,14 +1,14 @@
-//! `cargo xtask pgo`: the release build again, with the profile of a run (profile-guided optimisation). Packages carry it with
-//! `cargo xtask package --pgo`.
+//! `cargo xtask pgo`: a release build that is optimised by the profile of a run (profile-guided optimisation). Packages of
+//! it are made by `cargo xtask package --pgo`.
 //!
 //! ```text
 //! release that counts --training on io_uring and epoll--> counts --llvm-profdata--> profile --> release
 //! ```
-//! It takes a fifth of the instructions of small responses away (`docs/decisions/0020-builds-after-a-training.md`). The requests
-//! come from `ringroad bench load` and, for TLS and HTTP/2, from h2load. Both are other programs, so that no generator is part of
-//! the profile.
+//! The build needs a fifth fewer instructions for small responses (`docs/decisions/0020-builds-after-a-training.md`). The
+//! requests of the training are sent by `ringroad bench load` and, for TLS and HTTP/2, by h2load. Both are separate programs,
+//! so that the profile does not include the load generator.
 //!
-//! Not part of the gate: it builds everything twice more.
+//! Not part of the gate, because it needs two more release builds.
 
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +21,7 @@ use crate::{Failure, workspace};
 /// Directory of the build, relative to the repository.
 const DIRECTORY: &str = "target/pgo";
 
-/// Number of requests of each kind: enough to make the start of the run insignificant.
+/// Number of requests of each kind: so many that the start of the server hardly affects the profile.
 const REQUESTS: &str = "30000";
 
 /// Maximum time for the start of a server.
@@ -62,7 +62,7 @@ pub(crate) fn build(make: &dyn Fn(&mut Command)) -> Result<PathBuf, Failure> {
     let merge = profile_tool()?;
     for (tool, package) in [("h2load", "nghttp2-client"), ("openssl", "openssl")] {
         if Command::new(tool).arg("--version").output().is_err() {
-            return Err(missing(&format!("{tool} is not there: apt-get install {package}")));
+            return Err(missing(&format!("{tool} is not installed: apt-get install {package}")));
         }
     }
     let (profiles, merged) = (directory.join("profiles"), directory.join("merged.profdata"));
@@ -86,14 +86,14 @@ fn missing(remedy: &str) -> Failure {
     Failure::Problems { task: "the PGO build", found: vec![remedy.to_owned()] }
 }
 
-/// Returns the path of llvm-profdata, an optional component of the toolchain.
+/// Returns the path of llvm-profdata, which an optional component of the toolchain contains.
 fn profile_tool() -> Result<PathBuf, Failure> {
     let libraries = workspace::output(Command::new("rustc").args(["--print", "target-libdir"]))?;
     let tool = Path::new(libraries.trim()).with_file_name("bin").join("llvm-profdata");
     if tool.exists() {
         return Ok(tool);
     }
-    Err(missing("llvm-profdata is not there: rustup component add llvm-tools"))
+    Err(missing("llvm-profdata is not installed: rustup component add llvm-tools"))
 }
 
 /// Makes a release build with these flags of the compiler; returns the program.
@@ -117,8 +117,8 @@ fn generator(folder: &Path) -> Result<PathBuf, Failure> {
     Ok(folder.join("instructions/ringroad"))
 }
 
-/// Serves and requests all targets on one network engine. The server writes its profile when it exits normally, but not when it is
-/// killed.
+/// Starts the server on one network engine and requests all targets. The server writes its profile when it exits normally, but
+/// not when it is killed.
 fn train(program: &Path, generator: &Path, directory: &Path, engine: &str) -> Result<(), Failure> {
     let file = |path: &Path, error| Failure::File { path: path.to_owned(), error };
     let _ = std::fs::remove_dir_all(directory);
@@ -146,7 +146,7 @@ fn certificate(directory: &Path) -> Result<(), Failure> {
     workspace::run(openssl.arg("-out").arg(directory.join("certificate.pem")).stderr(Stdio::null()))
 }
 
-/// Requests each target with few and with many header fields: the share of the parser differs.
+/// Requests each target with few and with many header fields, because the share of the parser differs.
 fn request_everything(generator: &Path, directory: &Path, port: u16) -> Result<(), Failure> {
     let load = |port: u16, target: &str, fields: &[&str], further: &[&str]| {
         let url = format!("http://127.0.0.1:{port}{target}");
@@ -209,10 +209,9 @@ fn free_ports() -> std::io::Result<u16> {
     }
 }
 
-/// Returns the configuration for the training. There is one process, whose exit is awaited. If root starts it, it keeps its user: other
-/// users could not write the profile.
+/// Returns the configuration for the training: one process without a master, so that [`Server::end`] waits for the process that
+/// writes the profile. If root starts the server, it stays root, because another user could not write the profile.
 fn configuration(directory: &Path, engine: &str, port: u16) -> std::io::Result<String> {
-    // The process that is started is the one that serves, so that its end is waited for.
     let user = if std::fs::metadata("/proc/self")?.uid() == 0 { "user root;" } else { "" };
     let (directory, deferred, tls) = (directory.display(), port + 1, port + 2);
     Ok(format!(
@@ -240,14 +239,14 @@ fn configuration(directory: &Path, engine: &str, port: u16) -> std::io::Result<S
     ))
 }
 
-/// A server that ends with this.
+/// A running server, which is killed on drop.
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits for its pid file, which is there when it listens.
+    /// Starts the server and waits for its pid file, which it writes after it has begun to listen.
     #[expect(
         clippy::disallowed_methods,
-        reason = "what it waits for is another program's, and nothing tells"
+        reason = "waits for a file of another program, which sends no notification"
     )]
     fn start(program: &Path, conf: &Path, pid: &Path) -> Result<Server, Failure> {
         let command = format!("{} -c {}", program.display(), conf.display());
@@ -267,7 +266,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks it to end and waits for that.
+    /// Sends SIGQUIT and waits until the server has exited.
     fn end(&mut self) {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-QUIT", &pid]).status();

@@ -1,7 +1,7 @@
-//! Checks the plain server: the product contains no crate that only measurements need.
+//! Checks that a server without the feature `bench` contains no crate that only measurements need.
 //!
-//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). The check
-//! ensures that neither that crate nor its dependencies are part of a build without the feature. [`crate::toolchains`]
+//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). Neither that
+//! crate nor crates that only it depends on may be part of a build without the feature. [`crate::toolchains`]
 //! compiles such a build.
 
 use std::collections::BTreeSet;
@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use crate::metadata::Metadata;
 use crate::{Failure, workspace};
 
-/// The crate, and the feature of `ringroad`, that the plain server omits.
+/// Name of the crate, and of the feature of `ringroad` that adds it.
 const FEATURE: &str = "bench";
 
-/// Returns a line for each crate of the plain server that only measurements need.
+/// Returns a line for each crate of the server without the feature that only measurements need.
 pub(crate) fn check(metadata: &Metadata) -> Result<Vec<String>, Failure> {
     let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", FEATURE])?);
-    println!("the plain server: {} crates; with {FEATURE}: {}", plain.len(), whole.len());
+    println!("the server without the feature {FEATURE}: {} crates; with it: {}", plain.len(), whole.len());
     Ok(problems(metadata, &plain, &whole))
 }
 
@@ -37,9 +37,13 @@ fn problems(metadata: &Metadata, plain: &BTreeSet<String>, whole: &BTreeSet<Stri
     let alone = measuring.difference(&serving).copied().chain([FEATURE]);
     let mut problems: Vec<String> = alone
         .filter(|name| plain.contains(*name))
-        .map(|name| format!("the plain server has {name}, which only crate {FEATURE} asks for"))
+        .map(|name| {
+            format!(
+                "the server without the feature {FEATURE} contains {name}, which only crate {FEATURE} needs"
+            )
+        })
         .collect();
-    // Otherwise the check above would be without effect if the feature added nothing.
+    // If the feature added nothing, the check above would find nothing.
     if !whole.contains(FEATURE) {
         problems.push(format!("the feature {FEATURE} of ringroad does not add crate {FEATURE}"));
     }

@@ -1,8 +1,8 @@
 //! The targets for the shape of a crate, and the remaining exceptions.
 //!
-//! [`Metric::target`] applies to every crate. `crates/xtask/ratchet.txt` lists the current misses with the tolerated
-//! value; the list may only get shorter and its values only better. `cargo xtask tidy --tighten` rewrites it with the
-//! reached values. The same file lists the modules that may contain unsafe code.
+//! [`Metric::target`] applies to every crate. `crates/xtask/ratchet.txt` lists the targets that crates miss, with the
+//! tolerated values; the list may only get shorter and its values only better. `cargo xtask tidy --tighten` writes the
+//! values that the crates have reached. The same file lists the modules that may contain unsafe code.
 //!
 //! ```text
 //! unsafe crates/io/src/uring/ring.rs
@@ -24,10 +24,10 @@ const UNSAFE_WORD: &str = "unsafe";
 
 /// The comment at the start of the file; `--tighten` rewrites it.
 const HEADER: &str = "\
-# What `cargo xtask tidy` tolerates. `unsafe FILE`: a module that may hold unsafe code, ten at most, all in crates
-# bare, io, thread-alloc and tls. `allow CRATE METRIC VALUE`: a crate that misses a target of crates/xtask/src/ratchet.rs. The values may only
-# get better: `cargo xtask tidy --tighten` writes down what has been reached. A line that is added by hand needs
-# its reason in the commit message.
+# Exceptions of `cargo xtask tidy`. `unsafe FILE`: a module that may contain unsafe code, ten at most, all in crates
+# bare, io, thread-alloc and tls. `allow CRATE METRIC VALUE`: a crate that misses a target of crates/xtask/src/ratchet.rs,
+# with the tolerated value. Values may only get better: `cargo xtask tidy --tighten` writes the reached ones. The commit
+# message must have the reason for a line that is added manually.
 ";
 
 /// A metric of a crate.
@@ -43,7 +43,7 @@ pub(crate) enum Metric {
     Unwraps,
     /// Percentage of comment lines; more is better.
     CommentPercent,
-    /// Number of names that mean two types.
+    /// Number of names that several types have.
     NamesTwice,
     /// Number of comment lines with words that CONTRIBUTING.md excludes.
     Dialect,

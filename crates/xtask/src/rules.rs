@@ -10,11 +10,11 @@ use regex_lite::Regex;
 use crate::shape::pattern;
 use crate::workspace::{self, SourceFile};
 
-/// Maximum number of lines of a file that still has one subject, including tests.
+/// Maximum number of lines of a file, including its tests. A longer file usually has more than one subject.
 const FILE_LINES_MAX: usize = 1000;
 
-/// Crates that may contain unsafe code, each in its listed modules: the kernel interface, the allocator, the library
-/// that verifies certificates, and the queues that measurements compare an engine with.
+/// Crates that may contain unsafe code, in the modules that `ratchet.txt` lists: `io` (kernel interface),
+/// `thread-alloc` (allocator), `tls` (functions of aws-lc), `bare` (the kernel's queues alone, for measurements).
 pub(crate) const UNSAFE_CRATES: [&str; 4] = ["bare", "io", "thread-alloc", "tls"];
 
 /// The required source of every dependency, in the notation of Cargo.lock.
@@ -73,19 +73,19 @@ impl Rules {
         for (index, line) in file.text.lines().enumerate() {
             let mut report = |what: &str| problems.push(format!("{}:{}: {what}", file.path, index + 1));
             if is_code && self.unfinished.is_match(line) {
-                report("unfinished work belongs into the tracker, not into the code");
+                report("unfinished work belongs in the issue tracker, not in the code");
             }
             if self.machine_path.is_match(line) {
-                report("a path that exists on one machine only");
+                report("a path that exists only on one machine");
             }
             if self.registry_host.is_match(line) {
-                report("the host of a registry: builds use cargo's default");
+                report("the host of a registry: builds must use cargo's default registry");
             }
         }
         problems
     }
 
-    /// Checks that links of a document within the repository have a target.
+    /// Checks that the targets of a document's links to files of the repository exist.
     fn links(&self, file: &SourceFile) -> Vec<String> {
         let folder = workspace::root().join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
         let mut problems = Vec::new();
@@ -133,7 +133,8 @@ impl Rules {
 /// Checks that a file begins with its documentation.
 fn module_documentation(file: &SourceFile) -> Option<String> {
     let opens = file.text.starts_with("//! ");
-    (!opens).then(|| format!("{}:1: the file has to open with `//! ` and what it holds", file.path))
+    (!opens)
+        .then(|| format!("{}:1: the file must begin with `//! ` and a description of its content", file.path))
 }
 
 fn length(file: &SourceFile) -> Option<String> {
@@ -142,7 +143,7 @@ fn length(file: &SourceFile) -> Option<String> {
     (lines > FILE_LINES_MAX).then(|| format!("{path}: {lines} lines, at most {FILE_LINES_MAX} are allowed"))
 }
 
-/// Checks that the root of every other crate forbids unsafe code.
+/// Checks that the root of each crate that is not in [`UNSAFE_CRATES`] forbids unsafe code.
 fn forbids_unsafe(file: &SourceFile) -> Option<String> {
     let mut parts = file.path.strip_prefix("crates/")?.split('/');
     let (krate, src, name) = (parts.next()?, parts.next()?, parts.next()?);

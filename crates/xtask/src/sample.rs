@@ -1,7 +1,8 @@
 //! `cargo xtask sample [SEED]`: draws random texts of the repository, for readers who know nginx and not this project.
 //!
-//! Twenty comments, ten paragraphs of the documents, ten log messages, ten metric lines and twenty commit subjects. A
-//! text that a reader must read twice is to be rewritten. The same seed yields the same sample from the same tree.
+//! It prints twenty comments, ten paragraphs of the documents, ten log messages, ten rows of counter tables and twenty
+//! commit subjects. A text that a reader must read twice should be rewritten. For the same files, the same seed yields
+//! the same sample.
 
 use crate::Failure;
 use crate::shape::{Patterns, pattern};

@@ -16,7 +16,7 @@ pub(crate) const FUNCTION_LINES_MAX: usize = 70;
 /// Maximum number of lines between a justification and its use of `unsafe`.
 const SAFETY_LINES_BEFORE: usize = 6;
 
-/// Names that each module of a protocol or directive family has, distinguished by the path of the module.
+/// Type names that several modules may have, because the path distinguishes them: `gzip::Conf`.
 const NAMES_BY_PATH: [&str; 4] = ["Conf", "Decoder", "Encoder", "Settings"];
 
 /// The regular expressions of the metrics.
@@ -46,7 +46,8 @@ impl Patterns {
             unsafe_use: pattern(r"\bunsafe\s*(?:\{|impl\b|extern\b)"),
             unwrap: pattern(r"\.(?:unwrap|expect)\("),
             named_type: pattern(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|trait)\s+(\w+)"),
-            // Words that CONTRIBUTING.md, "Words", excludes: a component is the actor, and a noun phrase is a noun.
+            // Words that section "Words" of CONTRIBUTING.md excludes: persons as actors instead of components, and
+            // clauses instead of nouns.
             dialect: pattern(
                 r"(?i)\b(?:no|some|any)body\b|\bwho(?:ever|m)\b|(?://[/!]?|[.:;]) what (?:is|was|it|has|they|are|can|comes?|stands?|follows)\b",
             ),
@@ -151,7 +152,7 @@ impl Shape {
         long
     }
 
-    /// Returns names that mean two types, with their positions.
+    /// Returns the names that several types have, with their positions.
     pub(crate) fn names_twice(&self) -> Vec<String> {
         let twice = self.types.iter().filter(|(_, places)| places.len() > 1);
         let twice = twice.filter(|(name, _)| !NAMES_BY_PATH.contains(&name.as_str()));
@@ -165,15 +166,15 @@ impl Shape {
     }
 }
 
-/// Returns the value that one in `parts` of the values exceeds or reaches, counted from the largest.
+/// Returns the value that at most one in `parts` of the values exceeds.
 fn share_from_top(values: &[usize], parts: usize) -> usize {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
     sorted.get(values.len() / parts).copied().unwrap_or(0)
 }
 
-/// Returns length, name and first line of each function. A function ends at the brace in its column, which is true in a
-/// tree formatted by rustfmt.
+/// Returns length, name and first line of each function. A function ends at the next closing brace in its column, since
+/// rustfmt formats the tree.
 fn functions(patterns: &Patterns, lines: &[&str]) -> Vec<(usize, String, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the tests of the workspace, their prerequisites, and the engines that they exercised.
 //!
-//! It runs `cargo test` and passes its output on. It summarises the results of all test programs in one closing line in
-//! cargo's style, and prints the table of engines. [`run_alone`] reports missing engines; only the gate fails because
-//! of them.
+//! The command runs `cargo test` and copies its output. At the end it prints the table of engines and one line in
+//! cargo's style with the sums over all test programs. [`run_alone`] only prints missing engines; the gate fails
+//! because of them.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ const COMPILER_HINT: &str =
 /// The variable with the number of concurrent tests in a test program, which libtest reads.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
-/// Sums over all test programs. The fields are those of the closing line that each of them prints.
+/// Sums over all test programs. The counts are those of the last line that each test program prints.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     passed: u64,
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome, Failur
         .stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
     // Line by line, so that the output is displayed while the tests run, and the closing lines can be parsed.
-    let output = child.stdout.take().expect("standard output was asked for as a pipe");
+    let output = child.stdout.take().expect("standard output was configured as a pipe");
     let mut tally = Tally::default();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.map_err(|error| workspace::not_started(&command, error))?;

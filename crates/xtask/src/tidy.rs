@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: checks the rules of style and layering in the complete tree, and prints the table of metrics.
 //!
-//! The rules are in `rules`, `shape`, `ratchet`, `layers`, `circles` and `plain`; this module collects their problems.
+//! The rules are in `rules`, `shape`, `ratchet`, `layers`, `circles`, `plain` and `commits`; this module collects the
+//! problems that they find.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +91,7 @@ impl Tree {
         let mut problems: Vec<String> = self.files.iter().flat_map(|file| rules.check(file)).collect();
         for (name, shape) in &self.shapes {
             let missed = self.ratchet.judge(name, shape);
-            // The metric alone does not show the positions.
+            // The line of the metric does not contain the positions.
             let misses = |metric: Metric| missed.iter().any(|line| line.contains(metric.name()));
             if misses(Metric::FunctionsOver70) {
                 let long = shape.long_functions();
@@ -101,7 +102,9 @@ impl Tree {
             }
             if misses(Metric::Dialect) {
                 let places = shape.dialect.iter();
-                problems.extend(places.map(|place| format!("{place}: words that CONTRIBUTING.md replaces")));
+                problems.extend(places.map(|place| {
+                    format!("{place}: a word that CONTRIBUTING.md, section \"Words\", excludes")
+                }));
             }
             problems.extend(missed);
             let bare = shape.unjustified.iter();
@@ -119,9 +122,12 @@ impl Tree {
         for file in self.unsafe_files.iter().filter(|file| !listed.contains(file)) {
             problems.push(format!("{file}: unsafe code in a module that {} does not list", ratchet::FILE));
         }
-        // An obsolete line would allow new unsafe code unnoticed.
+        // An obsolete line would allow new unsafe code in this module.
         for file in listed.iter().filter(|file| !self.unsafe_files.contains(file)) {
-            problems.push(format!("{}: {file} holds no unsafe code (tidy --tighten)", ratchet::FILE));
+            problems.push(format!(
+                "{}: {file} contains no unsafe code (cargo xtask tidy --tighten removes the line)",
+                ratchet::FILE
+            ));
         }
         let may = |file: &&String| {
             rules::UNSAFE_CRATES.iter().any(|krate| file.starts_with(&format!("crates/{krate}/")))

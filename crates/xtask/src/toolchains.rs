@@ -1,8 +1,9 @@
 //! `cargo xtask toolchains`: compiles the product with the oldest compiler that the manifest promises, and the pure
 //! crates for a target without an operating system.
 //!
-//! This is also the check of a build without the feature `bench`. A machine without the oldest compiler reports it and
-//! uses its own; a machine without the target reports it and passes. `.ci/tools` installs both where rustup exists.
+//! The first check also covers a build without the feature `bench`. If the oldest compiler is not installed, the check
+//! reports this and uses the current one; if the target is not installed, the check reports this and passes.
+//! `.ci/tools` installs both with rustup, if available.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +12,7 @@ use crate::{Failure, workspace};
 /// A target without files, sockets, threads or a clock: a crate that compiles for it depends on none of them.
 const BARE_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Crates that promise no I/O and no access to the clock.
+/// Crates that perform no I/O and do not read the clock.
 const PURE: [&str; 2] = ["http", "conf"];
 
 /// Runs both checks.
@@ -32,7 +33,7 @@ fn check_oldest() -> Result<(), Failure> {
         return workspace::run(&mut workspace::cargo(&plain));
     }
     println!("Rust {version}, the minimum version:");
-    // The tests must not wait for the lock of their directory.
+    // A separate target directory: the tests must not wait for cargo's lock of theirs.
     workspace::run(rustup_cargo(&toolchain).args(plain).args(["--target-dir", "target/oldest"]))
 }
 

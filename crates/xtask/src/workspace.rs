@@ -26,7 +26,7 @@ pub(crate) struct SourceFile {
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("this crate lives two levels below the root").to_owned()
+    here.ancestors().nth(2).expect("this crate is two levels below the root").to_owned()
 }
 
 /// Returns all text files of the repository, ordered by path. Files that are not UTF-8 are omitted.
@@ -78,16 +78,16 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args).current_dir(root());
-    // A test of the gate may start this program, which then must not compile with the gate's lints.
+    // A test that the gate runs may start this program, which then must not compile with the gate's lints.
     for (name, _) in CLIPPY {
         command.env_remove(name);
     }
     command
 }
 
-/// Environment in which the compiler is clippy's driver, as `cargo clippy` sets it, with warnings as errors. With `cargo test` it also
-/// generates code, so that each crate is compiled once instead of twice. A package without integration tests is compiled only with
-/// its unit tests then.
+/// Environment that makes clippy's driver the compiler, as `cargo clippy` does, with warnings as errors. With `cargo test`, the
+/// driver also generates code, so that each crate is compiled once instead of twice. A package without integration tests is then
+/// compiled only with its unit tests.
 pub(crate) const CLIPPY: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),

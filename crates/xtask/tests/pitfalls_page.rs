@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the names in the last column of the table with the columns number, pitfall, answer, tests.
+/// Returns the names in the last column of the table with the columns number, pitfall, measure, tests.
 fn named_tests(page: &str) -> Vec<&str> {
     let rows = page.lines().map(|line| line.split('|').collect::<Vec<_>>());
     let cells = rows.filter(|cells| cells.len() == 6 && cells[1].trim().parse::<u32>().is_ok());

@@ -5,9 +5,9 @@
 //!                          `--------- outcomes ----------------'
 //! ```
 //! A seed determines each session: messages, settings, resets, the end of the connection, and the order in which both
-//! ends read, send and consume. Both ends compare what they receive with the plan, and at the end [`outcome::compare`]
-//! compares their outcomes. No runtime or thread is used: h2 is polled manually, so a failed session can be repeated by
-//! its seed.
+//! ends read, send and consume. Both ends compare the received messages with the plan; finally [`outcome::compare`]
+//! compares the outcomes of both ends. h2 is polled manually, without a runtime or threads, so a failed session can be
+//! repeated by its seed.
 #![forbid(unsafe_code)]
 
 pub mod ours;
@@ -54,7 +54,7 @@ pub fn session(seed: u64, totals: &mut Totals) {
         }
         moved |= passed != to_us.borrow().passed + to_them.borrow().passed;
         idle = if moved { 0 } else { idle + 1 };
-        // An end that has ended reads no further bytes.
+        // h2 reads no further bytes after its connection has ended.
         if theirs.has_ended() {
             to_them.borrow_mut().take(usize::MAX);
         }
@@ -63,10 +63,10 @@ pub fn session(seed: u64, totals: &mut Totals) {
             break;
         }
         let is_stuck = idle >= IDLE_TURNS_MAX;
-        assert!(!is_stuck, "both ends wait: {:?}\n{}\n{}", plan.peer, ours.shown(), theirs.shown());
+        assert!(!is_stuck, "both ends are stuck: {:?}\n{}\n{}", plan.peer, ours.shown(), theirs.shown());
         assert!(turn < TURNS_MAX, "the session does not end");
     }
-    // Open streams end with the closed connection.
+    // h2 ends its connection when no more bytes arrive.
     to_them.borrow_mut().is_closed = true;
     for _ in 0..IDLE_TURNS_MAX {
         theirs.act(random);

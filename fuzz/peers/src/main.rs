@@ -18,13 +18,13 @@ fn main() -> ExitCode {
     let mut totals = Totals::default();
     for seed in seed..seed + sessions {
         if catch_unwind(AssertUnwindSafe(|| session(seed, &mut totals))).is_err() {
-            eprintln!("the ends differ: repeat it by --sessions 1 --seed {seed}");
+            eprintln!("the ends disagree: repeat this session with --sessions 1 --seed {seed}");
             return ExitCode::FAILURE;
         }
     }
     let Totals { sessions, exchanges, whole, reset, not_processed, pongs, bytes } = totals;
     println!(
-        "{sessions} sessions with the crate h2: {exchanges} exchanges, {whole} whole, {reset} reset, \
+        "{sessions} sessions with the crate h2: {exchanges} exchanges, {whole} complete, {reset} reset, \
          {not_processed} not processed, {pongs} pings, {bytes} bytes"
     );
     ExitCode::SUCCESS

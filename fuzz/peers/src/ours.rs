@@ -148,7 +148,7 @@ impl Ours {
         let mut at = 0;
         while at < input.len() {
             let step = self.session.receive(&input[at..], &mut self.out);
-            let step = step.unwrap_or_else(|fault| panic!("our end is not content: {fault:?}"));
+            let step = step.unwrap_or_else(|fault| panic!("Ringroad reports an error of h2: {fault:?}"));
             if step.event == Event::More {
                 break;
             }
@@ -166,15 +166,16 @@ impl Ours {
             Event::Head { stream, ends, block } => self.request(stream, ends, block, input),
             Event::Data { stream, start, end, ends } => self.data(stream, &input[start..end], ends),
             Event::Reset { stream, by_peer, code } => {
-                assert!(by_peer, "our end has reset stream {stream} with {code}");
+                assert!(by_peer, "Ringroad has reset stream {stream} with code {code}");
                 self.reset_by_peer(stream, code);
             }
-            // A client that is done sends GOAWAY too; its stream id refers to streams that the server would open.
+            // A client also sends GOAWAY, at its end; the stream id of that frame refers to streams opened by the
+            // server.
             Event::GoAway { code, .. } if !self.is_client => {
-                assert_eq!(code, 0, "the other end is not content");
+                assert_eq!(code, 0, "h2 reports an error of Ringroad");
             }
             Event::GoAway { last, code } => {
-                assert_eq!(code, 0, "the other end is not content");
+                assert_eq!(code, 0, "h2 reports an error of Ringroad");
                 self.last = Some(self.last.map_or(last, |before| before.min(last)));
                 let lost: Vec<u32> = self.streams.keys().copied().filter(|&id| id > last).collect();
                 for id in lost {

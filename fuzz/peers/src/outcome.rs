@@ -8,15 +8,15 @@ use crate::plan::{Ending, Fields, Message, Plan, Way};
 pub enum Outcome {
     /// Both messages are complete.
     Whole,
-    /// The peer has reset it, with this code.
+    /// The peer has reset the stream, with this code.
     Reset(u32),
-    /// This end has reset it.
+    /// This end has reset the stream.
     ResetHere,
-    /// The server has announced that it does not process it.
+    /// The server has announced that it does not process the exchange.
     NotProcessed,
 }
 
-/// The received part of a message. Each method panics if it differs from the plan.
+/// The received part of a message. Each method panics if that part differs from the plan.
 #[derive(Debug)]
 pub struct Received {
     /// Index of its exchange.
@@ -48,16 +48,16 @@ impl Received {
 
     /// Checks a received piece of the body.
     pub fn data(&mut self, message: &Message, way: Way, bytes: &[u8]) {
-        assert!(self.has_head && !self.has_all, "a body has its place");
+        assert!(self.has_head && !self.has_all, "a piece of a body before the head or after the end");
         assert!(is_part(self.exchange, way, self.bytes, bytes), "bytes of exchange {}", self.exchange);
         self.bytes += bytes.len();
-        assert!(self.bytes <= message.body, "more than was sent");
+        assert!(self.bytes <= message.body, "more bytes than the peer sends");
     }
 
     /// Checks the end of the message.
     pub fn end(&mut self, message: &Message, trailers: Option<Fields>) {
         assert!(!self.has_all, "a second end");
-        assert_eq!(self.bytes, message.body, "a body is cut short");
+        assert_eq!(self.bytes, message.body, "the length of a body");
         assert_eq!(trailers.map(by_name), message.trailers.clone().map(by_name), "trailers");
         self.has_all = true;
     }

@@ -53,9 +53,9 @@ impl Message {
 pub enum Ending {
     /// Both messages are sent and received completely.
     Whole,
-    /// The client resets it after it has sent this number of bytes.
+    /// The client resets the stream after it has sent this number of bytes.
     ResetByClient(usize),
-    /// The server resets it after it has sent this number of bytes.
+    /// The server resets the stream after it has sent this number of bytes.
     ResetByServer(usize),
     /// The server responds and does not read the complete request.
     Early,
@@ -85,7 +85,7 @@ pub struct Plan {
     pub chunk_max: usize,
     /// Maximum number of bytes in transit in one direction.
     pub wire_max: usize,
-    /// Whether the server ends the connection before all exchanges have begun.
+    /// Whether the server announces the end of the connection (GOAWAY) before all exchanges have begun.
     pub goes_away: bool,
 }
 
@@ -102,9 +102,9 @@ pub struct PeerPlan {
     pub table_bytes: u32,
     /// SETTINGS_MAX_CONCURRENT_STREAMS
     pub streams_max: u32,
-    /// Number of streams that it opens before it knows the limit.
+    /// Number of streams that h2 as a client may open before it has received the server's limit.
     pub untold_streams: usize,
-    /// Another initial window, which is set during the session.
+    /// Another initial window, set during the session.
     pub later_window: Option<u32>,
 }
 

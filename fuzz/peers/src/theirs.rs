@@ -30,8 +30,9 @@ struct Stream {
     sent_all: bool,
     body: Option<RecvStream>,
     unreleased: usize,
-    /// Whether a few bytes are held back and released one by one. If a reduced initial window has closed a window, h2
-    /// 0.4 (which counts from the acknowledgement) opens it only for bytes that are released later.
+    /// Whether the last few bytes are held back and then released one by one. If a smaller initial window has closed
+    /// the window of a stream, h2 0.4 opens that window only for bytes that are released after the acknowledgement of
+    /// the settings.
     holds_back: bool,
     /// Number of consecutive reads without data.
     idle: usize,
@@ -39,7 +40,7 @@ struct Stream {
     reset: Option<u32>,
 }
 
-/// Number of bytes held back, and of reads without data after which one of them is released.
+/// Number of bytes that are held back; one of them is released after each [`IDLE_READS`] reads without data.
 const HELD_MAX: usize = 10;
 const IDLE_READS: usize = 25;
 
@@ -68,7 +69,7 @@ pub struct Theirs {
     pub outcomes: Vec<Option<Outcome>>,
     has_later_window: bool,
     has_gone_away: bool,
-    /// Whether anything changed in this call.
+    /// Whether this call of [`Theirs::act`] changed anything.
     moved: Cell<bool>,
 }
 
@@ -147,7 +148,7 @@ impl Theirs {
 
     /// Polls the connection.
     fn advance(&mut self, context: &mut Context<'_>, random: &mut Random) {
-        let content = "the other end is content";
+        let content = "h2 finds no error of Ringroad";
         match &mut self.connection {
             Connection::ClientStarts(starting) => {
                 if let Poll::Ready(started) = starting.as_mut().poll(context) {
@@ -164,7 +165,7 @@ impl Theirs {
                 if !self.has_later_window
                     && let Some(window) = self.plan.peer.later_window.filter(|_| random.once_in(10))
                 {
-                    // Not before the first settings are acknowledged.
+                    // Fails until the first settings have been acknowledged.
                     self.has_later_window = connection.set_initial_window_size(window).is_ok();
                 }
                 let polled = Pin::new(&mut **connection).poll(context);
@@ -321,10 +322,10 @@ impl Stream {
     fn fail(&mut self, error: &h2::Error) {
         let is_client = self.respond.is_none();
         self.reset = match error.reason() {
-            // Streams above the last one that a server processes.
+            // The id of the stream is above the last one that the server processes.
             Some(Reason::NO_ERROR) if error.is_go_away() && is_client => Some(u32::MAX),
             Some(reason) if error.is_remote() => Some(reason.into()),
-            _ => panic!("the other end is not content with exchange {}: {error:?}", self.received.exchange),
+            _ => panic!("exchange {} fails: {error:?}", self.received.exchange),
         };
     }
 
@@ -375,7 +376,7 @@ impl Stream {
         let count = if random.once_in(2) { most } else { random.below(most + 1) };
         let Some(body) = self.body.as_mut().filter(|_| count > 0) else { return false };
         self.unreleased -= count;
-        body.flow_control().release_capacity(count).expect("what was received");
+        body.flow_control().release_capacity(count).expect("received bytes");
         true
     }
 

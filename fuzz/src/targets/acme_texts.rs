@@ -43,8 +43,8 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Checks that a parsed URL is unchanged by a round trip, that references resolve to https unless they name another
-/// scheme, and that decoded text encodes to itself.
+/// Checks that a round trip preserves a parsed URL, that references resolve to https unless they name another scheme,
+/// and that encoding decoded base64url yields the original text.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Some(base) = Url::parse(text) {

@@ -41,7 +41,7 @@ struct Decoded {
     end: Option<usize>,
 }
 
-/// Decodes the bytes in one call and in pieces; encodes the result as one body and decodes that.
+/// Decodes the bytes in one call and in pieces. Encodes the result as one body, and decodes that body.
 pub fn run(mut data: &[u8]) {
     let (flags, cut) = (take_byte(&mut data), take_byte(&mut data));
     let decoder = match flags & 3 {
@@ -73,7 +73,7 @@ fn decode(mut decoder: ChunkedDecoder, input: &[u8], piece: usize) -> Result<Dec
                     rest = &rest[step.consumed..];
                 }
                 Event::More => {
-                    assert_eq!(step.consumed, rest.len(), "more is asked for only at the end of the input");
+                    assert_eq!(step.consumed, rest.len(), "the decoder needs more input before its end");
                     break;
                 }
                 Event::End => {

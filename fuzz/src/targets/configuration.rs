@@ -52,13 +52,13 @@ pub fn run(mut data: &[u8]) {
     let (x, y) = rest.split_at(rest.len() * usize::from(second) / 255);
     let loader: MapLoader = [("/d/n.conf", main), ("/d/x", x), ("/d/y1", y)].into_iter().collect();
     let source = Source::new("/d/n.conf");
-    let tree = conf::parse(&source, &loader).expect("the main file is there");
+    let tree = conf::parse(&source, &loader).expect("the main file exists");
     let table = Table::new(&[&SPECS]);
     let report = conf::check(&tree, &table);
-    assert!(report.error.is_some() || tree.fault().is_none(), "a fault always surfaces");
+    assert!(report.error.is_some() || tree.fault().is_none(), "a fault is not reported");
     assert!(!conf::dump(&tree).is_empty());
     let printed = conf::print(&tree.statements);
-    let past = conf::parse_past_faults(&source, &loader).expect("the main file is there");
+    let past = conf::parse_past_faults(&source, &loader).expect("the main file exists");
     conf::visit(&past, &table, &mut |visit| {
         if let Verdict::Fault(error) = visit.verdict {
             assert!(conf::excerpt(&error, &past.files).is_none_or(|text| text.ends_with('\n')), "{error}");
@@ -69,7 +69,7 @@ pub fn run(mut data: &[u8]) {
         let again = read(printed.as_bytes());
         assert_eq!(shape(&again.statements), shape(&tree.statements), "{printed}");
         let from_bundle = conf::parse(&source, &MapLoader::from(&tree.files));
-        assert_eq!(from_bundle.as_ref(), Ok(&tree), "the files read are not enough to read again");
+        assert_eq!(from_bundle.as_ref(), Ok(&tree), "the files that were read do not yield the same tree");
     }
     if let Ok(text) = std::str::from_utf8(main) {
         check_values(text);
@@ -80,18 +80,18 @@ pub fn run(mut data: &[u8]) {
 fn check_format(text: &[u8]) {
     let file = || FileId::file(Path::new("/n.conf"));
     if let Ok(formatted) = conf::format(text, file()) {
-        assert_eq!(conf::format(&formatted, file()).as_ref(), Ok(&formatted), "it changes again");
+        assert_eq!(conf::format(&formatted, file()).as_ref(), Ok(&formatted), "formatting is not idempotent");
         assert_eq!(
             shape(&read(&formatted).statements),
             shape(&read(text).statements),
-            "it means something else"
+            "formatting changes the meaning"
         );
     }
 }
 
 fn read(text: &[u8]) -> Tree {
     let loader: MapLoader = [("/n.conf", text)].into_iter().collect();
-    conf::parse(&Source::new("/n.conf"), &loader).expect("the main file is there")
+    conf::parse(&Source::new("/n.conf"), &loader).expect("the main file exists")
 }
 
 /// Returns the parts that printing preserves: words and blocks.

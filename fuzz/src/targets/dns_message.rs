@@ -46,7 +46,7 @@ pub fn run(mut data: &[u8]) {
     message[6..8].copy_from_slice(&count.to_be_bytes());
     message.extend_from_slice(data);
     let result = Response::parse(&message, &question);
-    assert_ne!(result.as_ref().err(), Some(&Fault::NoMatch), "it is the response to this question");
+    assert_ne!(result.as_ref().err(), Some(&Fault::NoMatch), "the response matches the question");
     check(&message, &question);
     check_name(data);
 }

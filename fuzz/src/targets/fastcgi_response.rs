@@ -36,7 +36,8 @@ struct Decoded {
 pub fn run(mut data: &[u8]) {
     let cut = usize::from(take_byte(&mut data)) + 1;
     let (whole, pieces) = (decode(data, data.len().max(1)), decode(data, cut));
-    // A response without content ends before the bytes after it are parsed.
+    // A response without content (204, 304) ends without parsing the bytes after its head, so pieces may change the
+    // result.
     let is_bare = |found: &Result<Decoded, ()>| {
         found.as_ref().is_ok_and(|found| matches!(found.status, Some(204 | 304)))
     };

@@ -61,7 +61,7 @@ impl Client {
             match step.event {
                 Event::More => return Ok(None),
                 Event::Head { stream, block, .. } => {
-                    assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                    assert!(self.session.get(stream).is_some(), "stream {stream} was not opened");
                     let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
                     self.session.decode(block, input, |name, value| reader.field(name, value))?;
                     if self.answered.insert(stream)
@@ -74,7 +74,7 @@ impl Client {
                     }
                 }
                 Event::Data { stream, start, end, .. } => {
-                    assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                    assert!(self.session.get(stream).is_some(), "stream {stream} was not opened");
                     self.body.extend_from_slice(&input[start..end]);
                 }
                 Event::Reset { stream, .. } => _ = self.session.release(stream, &mut self.out),

@@ -32,7 +32,7 @@ pub fn run(mut data: &[u8]) {
         fields.push((name.to_vec(), value.to_vec()));
     });
     let (Ok(()), Ok((bytes, head))) = (decoded, reader.finish()) else { return };
-    let (_, regular) = fields.split_first().expect("a head that is taken begins with its status");
+    let (_, regular) = fields.split_first().expect("an accepted head begins with its status");
     let size: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
     assert!(size <= head_max as usize && regular.len() <= usize::from(fields_max));
     let mut parsed = ReplyHead::new();
@@ -45,5 +45,5 @@ pub fn run(mut data: &[u8]) {
         head.lines(&bytes).map(|line| (line.name.to_vec(), line.value.to_vec())).collect()
     };
     assert_eq!(lines(&parsed), lines(&head));
-    assert!(lines(&head).iter().all(|line| regular.contains(line)), "a field comes from nowhere");
+    assert!(lines(&head).iter().all(|line| regular.contains(line)), "a field is not in the header block");
 }

@@ -45,7 +45,7 @@ pub fn run(mut data: &[u8]) {
     let mut cut = Server::new(limits, flags);
     assert_eq!(result, cut.receive(&start, piece), "pieces change the result");
     assert_eq!(whole.body, cut.body, "pieces change what was received");
-    // Window updates depend on the bytes received so far.
+    // If bodies are consumed, the window updates depend on the pieces.
     assert!(whole.takes || whole.out == cut.out, "pieces change what was sent");
     whole.check_output();
 }
@@ -68,7 +68,7 @@ pub(super) fn in_pieces(
             }
         }
         held.drain(..at);
-        assert!(held.len() <= 9 + PAYLOAD_MAX, "a frame at most is held");
+        assert!(held.len() <= 9 + PAYLOAD_MAX, "more than one frame is buffered");
     }
     Ok(())
 }
@@ -149,7 +149,7 @@ impl Server {
         let mut rest = &self.out[..];
         while let Some(header) = FrameHeader::read(rest) {
             assert!(header.len <= PAYLOAD_MAX);
-            rest = rest.get(9 + header.len..).expect("a whole frame");
+            rest = rest.get(9 + header.len..).expect("a complete frame");
         }
         assert!(rest.is_empty());
     }

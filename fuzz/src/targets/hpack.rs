@@ -54,5 +54,5 @@ fn check_encoder(encoder: &mut Encoder, reader: &mut Decoder, fields: &[(Vec<u8>
     assert_eq!(read.remove(0), (b":status".to_vec(), b"200".to_vec()));
     let wanted: Vec<_> =
         fields.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
-    assert_eq!(read, wanted, "a client reads other fields than were sent");
+    assert_eq!(read, wanted, "decoded fields differ from the encoded ones");
 }

@@ -40,11 +40,11 @@ pub fn run(mut data: &[u8]) {
         assert!(pieces.is_err(), "pieces change the result");
         return;
     };
-    let (pieces, _) = pieces.expect("the whole is no error");
+    let (pieces, _) = pieces.expect("the complete input is valid");
     assert_eq!(whole, pieces, "pieces change the result");
     if let Some(length) = whole.length {
         assert!(whole.body.len() as u64 <= length);
-        assert!(!whole.is_over || whole.body.len() as u64 == length, "a part of a value is not the value");
+        assert!(!whole.is_over || whole.body.len() as u64 == length, "the value is incomplete");
         assert!(!keeps || whole.status == Some(404) || data.ends_with(b"\r\nEND\r\n"));
     }
 }
@@ -73,7 +73,7 @@ fn decode(data: &[u8], piece: usize) -> Result<(Decoded, bool), ()> {
         let ends = decoder.ends_within(&rest);
         let mut at = 0;
         loop {
-            let step = decoder.body(&rest[at..]).expect("no body is refused");
+            let step = decoder.body(&rest[at..]).expect("no body is rejected");
             assert!(step.consumed <= rest.len() - at);
             match step.event {
                 BodyEvent::Data { start, end } => {
@@ -88,7 +88,7 @@ fn decode(data: &[u8], piece: usize) -> Result<(Decoded, bool), ()> {
             }
             at += step.consumed;
         }
-        assert!(!ends, "it was said to end");
+        assert!(!ends, "`ends_within` reported an end that does not occur");
     }
     Ok((found, decoder.keeps_alive()))
 }

@@ -1,5 +1,5 @@
-//! One file per decoder. `run` accepts any bytes; if a decoder has settings or input in pieces, the first bytes select
-//! them.
+//! One file per decoder. `run` accepts any bytes. If a decoder has settings or parses its input in pieces, the first
+//! bytes of the input select the settings and the size of the pieces.
 
 pub mod acme_texts;
 pub mod chunked;

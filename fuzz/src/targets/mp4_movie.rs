@@ -36,7 +36,7 @@ pub fn run(mut data: &[u8]) {
         length_ms: u64::from(take_byte(&mut data)) * 40,
         at_key_frame: take_byte(&mut data) & 1 == 1,
     };
-    // Longer than the box, so that offsets are within the file.
+    // A file that is longer than the box, so that its offsets are within the file.
     let around = Around { file_len: 1 << 20, data_end: 1 << 20, before: 24 };
     let _ = Movie::duration_ms(data);
     let Ok(movie) = Movie::read(data, &span) else { return };

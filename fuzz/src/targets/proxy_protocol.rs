@@ -52,9 +52,9 @@ pub fn run(data: &[u8]) {
         let result = parse(&data[..end]);
         match (&result, is_settled) {
             (Ok(Progress::Incomplete), false) => {}
-            (Ok(Progress::Incomplete), true) => panic!("a result was taken back at {end}"),
+            (Ok(Progress::Incomplete), true) => panic!("incomplete again with {end} bytes"),
             _ => {
-                assert_eq!(result, whole, "another result with {end} bytes");
+                assert_eq!(result, whole, "the result differs with {end} bytes");
                 is_settled = true;
             }
         }
@@ -62,7 +62,7 @@ pub fn run(data: &[u8]) {
     if let Ok(Progress::Complete { len, header }) = &whole {
         let len_max = if data.starts_with(b"PROXY ") { V1_LEN_MAX } else { V2_LEN_MAX };
         assert!(*len <= data.len() && *len <= len_max);
-        assert_eq!(parse(&data[..*len]), whole, "bytes behind the header matter");
+        assert_eq!(parse(&data[..*len]), whole, "bytes after the header change the result");
         if let Some(header) = header {
             let is_address =
                 |text: &[u8]| text.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));

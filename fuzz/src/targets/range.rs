@@ -1,4 +1,4 @@
-//! `Range` and `Content-Range` (RFC 9110 section 14), and the set of ranges that a cache keeps.
+//! `Range` and `Content-Range` (RFC 9110 section 14), and the set of ranges that a cache has stored.
 
 use http::range::{
     ByteRange, ContentRange, RangeOutcome, RangeSet, parse, push_content_range, push_unsatisfied_range,
@@ -61,7 +61,7 @@ pub fn run(mut data: &[u8]) {
     check_set(data);
 }
 
-/// Compares with the value of a line, which the writers output with or without the field name.
+/// Parses the output of a writer, with or without the field name, and compares the value.
 fn assert_content_range(text: &[u8], expected: ContentRange) {
     let value = text.strip_prefix(b"Content-Range: ").unwrap_or(text);
     let value = value.strip_suffix(b"\r\n").unwrap_or(value);

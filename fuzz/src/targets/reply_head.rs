@@ -117,9 +117,9 @@ fn check_complete(head: &ReplyHead, len: usize, data: &[u8], limits: &Limits) {
     let Ok((bytes, written)) = writer.finish() else { return };
     let roomy = Limits { head_max: u32::MAX, fields_max: u16::MAX };
     let parsed = parse_whole(&bytes, &roomy).map(|(head, _)| digest(&head));
-    assert_eq!(parsed, Ok(digest(&written)), "the writer knows another head than the parser");
+    assert_eq!(parsed, Ok(digest(&written)), "the writer and the parser disagree");
     let quick = parse_written(&bytes).map(|head| digest(&head));
-    assert_eq!(quick, Some(digest(&written)), "the quick parser finds another head");
+    assert_eq!(quick, Some(digest(&written)), "the parser without checks disagrees");
 }
 
 /// Checks trailers and stored fields.

@@ -125,8 +125,8 @@ fn digest(head: &Head, buf: &[u8]) -> String {
 
 fn check_complete(head: &Head, head_len: u32, data: &[u8], policy: &Policy) {
     let len = head_len as usize;
-    assert!(len <= data.len() && head_len <= policy.head_max, "the head ends inside the bytes and the limit");
-    assert!(data[..len].ends_with(b"\n"), "an empty line ends the head");
+    assert!(len <= data.len() && head_len <= policy.head_max, "the head exceeds the input or the limit");
+    assert!(data[..len].ends_with(b"\n"), "the head does not end with a line feed");
     assert!(head.fields().len() + usize::from(head.ignored_count()) <= usize::from(policy.fields_max));
     for field in head.fields() {
         let (name, value) = (field.name.of(&data[..len]), field.value.of(&data[..len]));
@@ -138,11 +138,11 @@ fn check_complete(head: &Head, head_len: u32, data: &[u8], policy: &Policy) {
             "value {value:?} has blanks at its ends"
         );
     }
-    assert!(!head.request_line().of(data).contains(&b'\n'), "the request line is one line");
+    assert!(!head.request_line().of(data).contains(&b'\n'), "a line feed in the request line");
     let again = parse_whole(&data[..len], policy);
     assert_eq!(
         again.map(|(other, _)| digest(&other, data)),
         Ok(digest(head, data)),
-        "bytes behind the head matter"
+        "bytes after the head change the result"
     );
 }

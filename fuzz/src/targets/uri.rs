@@ -47,9 +47,9 @@ fn check_path(path: &[u8], merge_slashes: bool) {
     assert_eq!(path.first(), Some(&b'/'));
     let mut segments = path[1..].split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
-        assert!(segment != b".." && segment != b".", "a dot segment stays in {path:?}");
+        assert!(segment != b".." && segment != b".", "a dot segment remains in {path:?}");
         let is_last = segments.peek().is_none();
-        assert!(!merge_slashes || is_last || !segment.is_empty(), "slashes stay in {path:?}");
+        assert!(!merge_slashes || is_last || !segment.is_empty(), "repeated slashes remain in {path:?}");
     }
     let mut escaped = Vec::new();
     escape_uri(path, &mut escaped);
@@ -79,7 +79,7 @@ fn check_escapes(data: &[u8]) {
         if kind != Escape::Refresh {
             let mut back = Vec::new();
             unescape(&escaped, &mut back);
-            assert_eq!(back, data, "{kind:?} does not come back");
+            assert_eq!(back, data, "unescaping after {kind:?} yields other bytes");
         }
     }
     let mut out = Vec::new();

@@ -1,7 +1,8 @@
 //! Fuzz targets of crate `tls`: records and hellos in the crate's buffers, tickets, certificates, OCSP responses, and
 //! texts in OpenSSL's syntax.
 //!
-//! They are a separate package because their library takes minutes to build; `cargo xtask fuzz --tls` runs them.
+//! They are a separate package because the cryptographic library takes minutes to build; `cargo xtask fuzz --tls` runs
+//! them.
 #![forbid(unsafe_code)]
 
 pub mod tls_certificates;

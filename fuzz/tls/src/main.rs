@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let result = smoke::run(&TARGETS, &options, |summary| {
         println!("{:18} {:3} seeds {:10} runs", summary.name, summary.seeds, summary.runs);
         if let Some(file) = &summary.broken {
-            println!("{:18} a property does not hold: {}", summary.name, file.display());
+            println!("{:18} a property is violated by {}", summary.name, file.display());
             broken += 1;
         }
     });

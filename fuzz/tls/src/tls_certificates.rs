@@ -23,13 +23,14 @@ pub fn run(data: &[u8]) {
     roots.add(ROOT).expect("a certificate");
     let is_known = data == LEAF || data == ROOT;
     let verdict = roots.verify(&[data], Purpose::Client, 1);
-    assert!(verdict.is_err() || is_known, "a certificate that was not signed is trusted");
+    assert!(verdict.is_err() || is_known, "a certificate that the CA has not signed is trusted");
     assert!(data != LEAF || verdict.is_ok(), "{verdict:?}");
     let first = roots.verify(&[data, LEAF], Purpose::Client, 1);
-    assert!(first.is_err() || is_known, "a certificate is trusted for another one");
-    // Besides a valid chain, invalid data may at most end the verification.
+    assert!(first.is_err() || is_known, "a certificate is trusted because of a valid one after it");
+    // The result does not matter: only a panic would be an error. Data after a valid certificate may make its
+    // verification fail.
     let _ = roots.verify(&[LEAF, data], Purpose::Client, 1);
-    // With another root, a certificate that it has not signed must not be trusted.
+    // With the input as the only root, the certificate must not be trusted, because the input has not signed it.
     let mut others = Roots::new().expect("memory");
     if others.add(data).is_ok() && !is_known {
         let by_other = others.verify(&[LEAF], Purpose::Client, 1);

@@ -61,8 +61,8 @@ fn server() -> &'static Server {
 }
 
 /// Checks that a hello is parsed independently of the bytes after it. A session must have the same result for complete
-/// bytes and for pieces, use limited memory, and return no plaintext before its handshake. A ticket from elsewhere must
-/// not decrypt.
+/// bytes and for pieces, use limited memory, and return no plaintext before its handshake. A ticket that the server has
+/// not encrypted must not decrypt.
 pub fn run(data: &[u8]) {
     let mut data = data;
     let piece = usize::from(take_byte(&mut data)) + 1;
@@ -71,7 +71,7 @@ pub fn run(data: &[u8]) {
         match (read_hello(&data[..end]), &hello) {
             (HelloProgress::Complete(found), None) => hello = Some(found),
             (HelloProgress::Complete(found), Some(before)) => assert_eq!(*before, found),
-            (HelloProgress::More, Some(_)) => panic!("a hello that was complete is not any more"),
+            (HelloProgress::More, Some(_)) => panic!("a complete hello became incomplete"),
             _ => {}
         }
     }

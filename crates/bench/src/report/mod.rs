@@ -29,7 +29,7 @@ use model::{FORMAT, Plot, Report};
 /// Name of the file with all data, from which the other files are generated.
 const JSON: &str = "report.json";
 
-/// Fails if a report could not be written to this directory, before forty minutes are spent on a run. Leaves no files:
+/// Fails if a report could not be written to this directory, before a run of about an hour begins. Leaves no files:
 /// a run without results creates no directory.
 pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
     // The parent of a bare name is "".

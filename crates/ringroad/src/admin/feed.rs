@@ -14,7 +14,8 @@ use serde_json::json;
 use super::{PACKET_MAX, is_silent};
 use crate::site::{Filter, Watcher, Worker};
 
-/// Interval at which lines are collected: it delays a line by up to this time, and under load a packet has many lines.
+/// Minimum time between two collections of lines. A line is delayed by up to this time, and under load a packet has
+/// many lines.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// All clients that watch this process.
@@ -42,10 +43,11 @@ struct Client {
 }
 
 impl Feed {
-    /// Adds a client and sends it a first packet: requests that end from now on are shown. If this process cannot parse
-    /// the filter, the client gets nothing from it; the master has already parsed the filter.
+    /// Adds a client and sends it a first packet. The client gets the requests that finish from now on. If this process
+    /// cannot parse the filter, it sends nothing; this does not happen, because the master has already parsed the
+    /// filter.
     pub(crate) fn add(&mut self, worker: &Worker, filter: &str, socket: OwnedFd) {
-        // Clients that have disconnected free their slots, even if their sockets were not polled since.
+        // Removes disconnected clients, so that their slots are free even if their sockets have not been polled since.
         self.send(worker, false);
         let watcher = Filter::parse(filter).ok().and_then(|filter| worker.watch(filter));
         if let Some(watcher) = watcher {

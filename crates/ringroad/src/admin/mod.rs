@@ -6,9 +6,9 @@
 //!               <-- {"watching":PID} ----------------------  worker (feed): begins
 //!               <-- lines of JSON ---------------------------    | sends what its threads show
 //! ```
-//! It is a SOCK_SEQPACKET socket (unix(7)): a packet is received completely or not at all. So several workers can send
-//! through one socket, before and after a reload. Its mode is 0600, and a caller must be root or the master's user,
-//! independent of the mode.
+//! It is a SOCK_SEQPACKET socket (unix(7)), which delivers complete packets. So several workers can send through one
+//! socket, before and after a reload. Its file has mode 0600. In addition, the master checks that the user of a caller
+//! is root or its own user.
 //!
 //! [`socket`] has the listening socket, [`server`] the master's side, [`feed`] the worker's side.
 
@@ -50,7 +50,7 @@ pub(crate) enum Call {
 impl Call {
     /// Parses a packet of a client.
     pub(crate) fn parse(packet: &[u8]) -> Result<Call, String> {
-        let value: Value = serde_json::from_slice(packet).map_err(|_| "the call is no JSON".to_owned())?;
+        let value: Value = serde_json::from_slice(packet).map_err(|_| "the call is not JSON".to_owned())?;
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         match value["command"].as_str() {
             Some("log") => Ok(Call::Log(text("filter"))),
@@ -75,7 +75,7 @@ pub(crate) fn refuse(socket: &OwnedFd, message: &str) {
 pub(crate) fn send_response(socket: &OwnedFd, value: &Value) {
     let mut text = value.to_string();
     if text.len() > RESPONSE_MAX {
-        text = json!({ "error": "the answer is too long" }).to_string();
+        text = json!({ "error": "the response is too long" }).to_string();
     }
     let _ = send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -116,8 +116,8 @@ pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, EntryQuery)> {
     Some((text(&value["text"])?, entry_query))
 }
 
-/// Whether the client is still connected: it sends nothing after its call, so anything readable is the end of the
-/// stream.
+/// Whether the client is still connected. A client sends nothing after its call, so a readable socket means that the
+/// client has disconnected.
 pub(crate) fn is_silent(socket: &OwnedFd) -> bool {
     let mut byte = [0; 1];
     matches!(
@@ -155,6 +155,6 @@ mod tests {
         assert_eq!(unpack(b"{}"), None);
         assert!(read(r#"{"command":"dance"}"#).expect_err("unknown").contains("no command \"dance\""));
         assert_eq!(read("[]").expect_err("no object"), "the call has no command");
-        assert_eq!(read("\u{0}").expect_err("no JSON"), "the call is no JSON");
+        assert_eq!(read("\u{0}").expect_err("no JSON"), "the call is not JSON");
     }
 }

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use super::socket::AdminSocket;
 use super::{CALL_MAX, Call, is_silent, refuse};
 
-/// Timeout of a caller that has sent no call: programs send their call immediately.
+/// Time after which a caller without a call is dropped. Programs send their call immediately.
 const CALL_TIME: Duration = Duration::from_secs(5);
 
 /// Maximum number of callers without a call; further ones are rejected.
@@ -55,7 +55,7 @@ impl AdminServer {
         self.socket = socket;
         if self.socket.is_none() {
             self.callers.clear();
-            // Workers have duplicates of these sockets; the shutdown tells them that the watching ends.
+            // Workers have duplicates of these sockets. The shutdown ends the connections for them, too.
             for watching in self.watchers.drain(..) {
                 let _ = shutdown(&watching.socket, Shutdown::Both);
             }
@@ -86,7 +86,7 @@ impl AdminServer {
         self.watchers.retain(|watching| is_silent(&watching.socket));
         while let Some(caller) = self.socket.as_ref().and_then(AdminSocket::accept) {
             match caller {
-                Err(foreign) => refuse(&foreign, "only root and the server's own user may ask"),
+                Err(foreign) => refuse(&foreign, "only root and the server's user may use the admin socket"),
                 Ok(caller) if self.callers.len() >= CALLERS_MAX => refuse(&caller, "too many callers"),
                 Ok(caller) => self.callers.push((caller, Instant::now() + CALL_TIME)),
             }

@@ -1,8 +1,8 @@
 //! The listening socket of `admin_socket`.
 //!
-//! It is created under a temporary name with mode 0600 and then renamed, so that it is never open to other users, and a
-//! client finds either the old or the new socket. A file left by a killed server is replaced, that of a running server
-//! is not.
+//! The socket is created under a temporary name with mode 0600 and then renamed. So other users can never connect, and
+//! a client finds either the old or the new socket. The file of a killed server is replaced, the file of a running
+//! server is not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,17 +41,17 @@ impl AdminSocket {
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(format!(
-                    "admin_socket: \"{shown}\" is there and is no socket; name another file"
+                    "admin_socket: \"{shown}\" exists and is not a socket; configure another path"
                 ));
             }
             Ok(_) if !takes_over && lives(path) => {
                 return Err(format!(
-                    "admin_socket: another server listens at \"{shown}\"; name another file or stop that server"
+                    "admin_socket: another server listens on \"{shown}\"; configure another path or stop that server"
                 ));
             }
             _ => {}
         }
-        // In the same directory, so that the rename stays within a file system.
+        // In the same directory, because a rename works only within a file system.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -70,7 +70,7 @@ impl AdminSocket {
             Ok(file) => Ok(AdminSocket { socket, path: path.to_owned(), file }),
             Err(error) => {
                 let _ = std::fs::remove_file(&draft);
-                Err(format!("admin_socket: \"{shown}\" could not be made ({})", error_text(&error)))
+                Err(format!("admin_socket: \"{shown}\" could not be created ({})", error_text(&error)))
             }
         }
     }
@@ -85,7 +85,7 @@ impl AdminSocket {
         &self.path
     }
 
-    /// Accepts the next caller; a caller of another user is returned as an error, independent of the mode of the file.
+    /// Accepts the next caller. A caller of another user is returned as an error, whatever the mode of the file is.
     pub(crate) fn accept(&self) -> Option<Result<OwnedFd, OwnedFd>> {
         let caller = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
         let may_ask = sockopt::socket_peercred(&caller)
@@ -114,8 +114,8 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Whether something listens at this path. A full backlog, and a socket of another type, count as listening: only
-/// ECONNREFUSED and ENOENT are conclusive.
+/// Whether a server listens on this path. Only ECONNREFUSED and ENOENT prove that none does. With a full backlog or a
+/// socket of another type, connect(2) fails with another error.
 fn lives(path: &Path) -> bool {
     let connected = || connect(&new_socket()?, &SocketAddrUnix::new(path)?);
     !matches!(connected(), Err(Errno::CONNREFUSED | Errno::NOENT))

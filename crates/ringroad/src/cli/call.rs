@@ -18,7 +18,7 @@ use crate::listen::errno_text;
 use crate::signals::timeout_until;
 use crate::site::{self, Files};
 
-/// Maximum size of a packet in bytes: more than that of a response or of any line.
+/// Size of the receive buffer in bytes: larger than any response and any line.
 const PACKET_MAX: usize = 256 << 10;
 
 /// A connection to a server that has accepted a call.
@@ -65,8 +65,8 @@ pub(super) fn call(path: &Path, call: &Value) -> Result<(AdminConnection, Value)
     // The two most common errors get a hint.
     let failed = |errno: Errno| {
         let remedy = match errno {
-            Errno::NOENT | Errno::CONNREFUSED => "; does the server run, with this configuration?",
-            Errno::ACCESS | Errno::PERM => "; only root and the server's own user may ask",
+            Errno::NOENT | Errno::CONNREFUSED => "; is the server running with this configuration?",
+            Errno::ACCESS | Errno::PERM => "; only root and the server's user may use the admin socket",
             _ => "",
         };
         format!("\"{}\": {}{remedy}", path.display(), errno_text(errno))
@@ -78,10 +78,10 @@ pub(super) fn call(path: &Path, call: &Value) -> Result<(AdminConnection, Value)
     send(&socket, call.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(failed)?;
     let mut connection = AdminConnection { socket, buffer: vec![0; PACKET_MAX] };
     let ReceiveResult::Packet(packet) = connection.receive(None)? else {
-        return Err(format!("\"{}\": the server gave no answer", path.display()));
+        return Err(format!("\"{}\": the server sent no response", path.display()));
     };
     let answer: Value =
-        serde_json::from_slice(packet).map_err(|_| "the server's answer is no JSON".to_owned())?;
+        serde_json::from_slice(packet).map_err(|_| "the server's response is not JSON".to_owned())?;
     match answer["error"].as_str() {
         Some(error) => Err(shown(error)),
         None => Ok((connection, answer)),
@@ -89,7 +89,7 @@ pub(super) fn call(path: &Path, call: &Value) -> Result<(AdminConnection, Value)
 }
 
 impl AdminConnection {
-    /// Receives the next packet; waits until the deadline, or without limit.
+    /// Receives the next packet. Waits until the deadline, or without a limit if there is none.
     pub(super) fn receive(&mut self, until: Option<Instant>) -> Result<ReceiveResult<'_>, String> {
         let failed = |errno: Errno| format!("the admin socket failed ({})", errno_text(errno));
         loop {

@@ -1,8 +1,8 @@
 //! `ringroad check FILE`: which directives of an nginx configuration this server supports.
 //!
-//! Unlike `-t` it continues after errors, missing files and missing features, so that one run shows every obstacle of a
-//! migration from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 if the
-//! configuration loads, 2 if features are missing, and 1 if it is invalid.
+//! Unlike `-t` it continues after errors, missing files and unsupported features, so that one run shows every obstacle
+//! of a migration from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 if
+//! the configuration loads, 2 if it needs unsupported features, and 1 if it is invalid.
 
 mod judge;
 
@@ -20,7 +20,7 @@ use crate::loader::DiskLoader;
 use crate::paths::{Paths, Request};
 use crate::site::{self, Files, Site};
 
-/// Exit status if features are missing.
+/// Exit status if the configuration needs unsupported features.
 const MISSING: u8 = 2;
 
 /// Maximum number of positions shown per problem without `--all`.
@@ -29,7 +29,7 @@ const POSITIONS_MAX: usize = 5;
 /// Reports on a file and its includes.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     let file = PathBuf::from(&given.operands[0]);
-    // Relative to the working directory: this command is used on files that are not installed.
+    // Relative to the working directory and not to the prefix: the checked file is often not installed.
     let main = match std::path::absolute(&file) {
         Ok(main) => main,
         Err(error) => {
@@ -118,7 +118,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
     text
 }
 
-/// Returns one line: whether the configuration loads, and the number of directives in each category.
+/// Returns a line with the verdict and the number of directives in each category.
 fn summary(judged: &Judged) -> String {
     let count = |handling: Handling| judged.rows.iter().filter(|row| row.handling == handling).count();
     let fates = [
@@ -134,8 +134,8 @@ fn summary(judged: &Judged) -> String {
     let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
     let verdict = match judged.verdict() {
         Kind::Fine => "loads",
-        Kind::Missing | Kind::Never => "does not load: it needs features that are missing",
-        Kind::Wrong => "does not load: it is wrong",
+        Kind::Missing | Kind::Never => "does not load: it needs features that are not supported",
+        Kind::Wrong => "does not load: it has errors",
     };
     let hint = if count(Handling::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
     match counts.is_empty() {
@@ -144,7 +144,7 @@ fn summary(judged: &Judged) -> String {
     }
 }
 
-/// Lists the remarks by group, with their positions.
+/// Appends the remarks by group, with their positions.
 fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
     let mut seen = BTreeSet::new();
     for remark in remarks {
@@ -167,7 +167,7 @@ fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
     }
 }
 
-/// Lists the first positions of a problem, and the number of further ones.
+/// Appends the first positions of a problem, and the number of further ones.
 fn list_positions(text: &mut String, places: &[&str], all: bool) {
     let shown = if all { places.len() } else { POSITIONS_MAX };
     for place in places.iter().take(shown) {

@@ -1,7 +1,7 @@
 //! `-t --diff`: shows the changes that a reload would make in the running server.
 //!
-//! The master compares, because it has the running configuration, and reads the files as a reload does: with its rights
-//! and paths.
+//! The master compares the configurations: it has the running one, and reads the files like a reload, with its own
+//! privileges and paths.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use super::call::{call, path_in, shown};
 use super::output::{print, print_error};
 use crate::paths::Request;
 
-/// Queries the server with this configuration, and prints its response. It is an error if the server uses a different
-/// main file, because the differences would be those of that file.
+/// Queries the server with this configuration, and prints its response. A server with a different main file is an
+/// error, because it would compare that file.
 pub(super) fn run(request: &Request) -> ExitCode {
     let response = path_in(request).and_then(|path| call(&path, &json!({ "command": "diff" })));
     let answer = response.and_then(|(_, answer)| {

@@ -1,4 +1,4 @@
-//! `ringroad drain` and `ringroad undrain`: a running server drains its clients, or ends the draining.
+//! `ringroad drain` and `ringroad undrain`: put a running server into the drained state, or end this state.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub(super) fn run(given: &Arguments, is_drained: bool) -> ExitCode {
             print(match (is_drained, answer["was_drained"].as_bool()) {
                 (true, Some(true)) => "the server was drained already\n",
                 (true, _) => {
-                    "readiness checks fail, connections end with their next response; take it back by ringroad undrain\n"
+                    "readiness checks fail, connections are closed after their next response; \"ringroad undrain\" ends this state\n"
                 }
                 (false, Some(false)) => "the server was not drained\n",
                 (false, _) => "readiness checks pass\n",

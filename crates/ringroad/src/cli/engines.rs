@@ -1,8 +1,8 @@
 //! `ringroad engines [--json] [--user USER]`: shows the available I/O engines of this machine, why others are not
 //! available, and which ones a server would select.
 //!
-//! Started as root, the command first changes to the workers' user: the limit on locked memory applies to that user and
-//! not to root.
+//! If started as root, the command first changes to the workers' user, because the limit on locked memory applies to
+//! that user and not to root.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     };
     let probe = Probe::run();
     let (net, why) = match probe.uring_refusal() {
-        None => ("io_uring", "everything that it needs works".to_owned()),
+        None => ("io_uring", "all features that the engine needs are available".to_owned()),
         Some(_) => ("epoll", probe.summary()),
     };
     let disk = site::default_movers();
@@ -36,19 +36,19 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     print(format!(
-        "Probed as user {user}, as a worker.\n\n{}\nA server without \"use\" and \"aio\" chooses here:\n\
+        "Probed as user {user}, as a worker.\n\n{}\nA server without \"use\" and \"aio\" selects on this machine:\n\
          network  {net}: {why}\ndisk     {disk}\n",
         probe.to_table()
     ));
     ExitCode::SUCCESS
 }
 
-/// Changes to the workers' user; returns the name of the process's user.
+/// As root, changes to the workers' user. Returns the name of the user that the process then has.
 fn become_worker(given: &Arguments) -> Result<String, String> {
     let name = given.value("user").map(|name| name.to_string_lossy().into_owned());
     if !Uid::effective().is_root() {
         if name.is_some() {
-            return Err("--user needs root: another user cannot become one".to_owned());
+            return Err("--user needs root privileges, because the command changes to this user".to_owned());
         }
         let user = User::from_uid(Uid::effective()).ok().flatten();
         return Ok(user.map_or_else(|| Uid::effective().to_string(), |user| user.name));

@@ -32,7 +32,7 @@ fn explained(given: &Arguments) -> Result<String, String> {
     if given.has("running") || given.has("socket") {
         let path = call::socket_path(given)?;
         let (_, answer) = call::call(&path, &query.to_json())?;
-        let text = answer["text"].as_str().ok_or("the server gave no text")?;
+        let text = answer["text"].as_str().ok_or("the server sent no explanation")?;
         return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
     let request = request(given)?;
@@ -42,8 +42,8 @@ fn explained(given: &Arguments) -> Result<String, String> {
     explain(&site, &tree, &query).map(|explained| explained.text)
 }
 
-/// Returns the configuration and its prefix: those that a server with these options would use. Another file than the default one is
-/// loaded from its directory, so that a configuration can be tested at any location.
+/// Returns the configuration and the prefix that a server with these options would use. With one exception: without `-p` the
+/// prefix of a file other than the default one is its directory, so that a configuration can be tested anywhere.
 fn request(given: &Arguments) -> Result<Request, String> {
     let prefix = given.value("p").map(Path::new);
     let Some(file) = given.value("c").map(Path::new) else { return Ok(request_for(prefix, None)) };
@@ -64,7 +64,7 @@ fn query(given: &Arguments) -> Result<Query, String> {
     for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
         let (name, value) = field
             .split_once(':')
-            .ok_or_else(|| format!("\"{field}\" is no header field; write \"Name: value\""))?;
+            .ok_or_else(|| format!("\"{field}\" is not a header field; write \"Name: value\""))?;
         fields.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
     }
     let text = |name: &str, default: &str| {

@@ -78,8 +78,8 @@ fn needs_write_in_place(error: &std::io::Error) -> bool {
     matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
-/// Creates an empty file beside a regular file, with the same owner and mode. The name begins with a dot, so that no `include` with a
-/// wildcard finds it.
+/// Creates an empty file in the directory of a regular file, with the same owner and mode. Its name begins with a dot, so that no
+/// wildcard of an `include` matches it.
 fn draft_of(path: &Path) -> std::io::Result<(File, PathBuf)> {
     let facts = std::fs::metadata(path)?;
     let name = path.file_name().filter(|_| facts.is_file()).ok_or(ErrorKind::PermissionDenied)?;
@@ -90,7 +90,7 @@ fn draft_of(path: &Path) -> std::io::Result<(File, PathBuf)> {
     Ok((file, draft))
 }
 
-/// Removes a draft after an error, which is reported instead of a failure here.
+/// Removes a draft after an error. A failure of the removal is ignored, because the first error is reported.
 fn remove(draft: &Path) {
     let _ = std::fs::remove_file(draft);
 }

@@ -9,7 +9,7 @@ use crate::paths::{DEFAULT_PREFIX, default_conf};
 /// Maximum line length.
 const WIDTH: usize = 79;
 
-/// Maximum length of a usage line, which is easier to read unwrapped.
+/// Maximum length of a usage line. It is longer than other lines, because an unwrapped usage line is easier to read.
 const USE_WIDTH: usize = 88;
 
 /// Returns the text of `-h`: nginx's form, and the commands.
@@ -71,7 +71,7 @@ pub(super) fn of(command: &Command) -> String {
         let _infallible = writeln!(text, "  {status}  {meaning}");
     }
     if !command.exits.iter().any(|(status, _)| *status == 2) {
-        text.push_str("  2  wrong use\n");
+        text.push_str("  2  usage error\n");
     }
     text.push_str("\nExamples:\n");
     for example in command.examples {
@@ -110,7 +110,7 @@ fn names(option: &Opt) -> String {
     format!("{}{}", names.join(", "), value(option.value, " "))
 }
 
-/// Returns the value, for display after the name.
+/// Returns the name of the value, for display after the name of its option.
 fn value(value: Value, between: &str) -> String {
     match value {
         Value::No => String::new(),

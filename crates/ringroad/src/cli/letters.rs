@@ -71,10 +71,10 @@ impl fmt::Display for OptionError {
                 write!(f, "invalid option: \"{letter}\"; \"ringroad -h\" lists the options")
             }
             OptionError::Operand(text) => {
-                write!(f, "invalid option: \"{text}\"; write \"-c {text}\" where it is the configuration")
+                write!(f, "invalid option: \"{text}\"; write \"-c {text}\" if it is the configuration file")
             }
             OptionError::Signal(word) => {
-                write!(f, "invalid option: \"-s {word}\"; it takes stop, quit, reopen or reload")
+                write!(f, "invalid option: \"-s {word}\"; the signals are stop, quit, reopen and reload")
             }
             OptionError::Long(text) => {
                 let known = LONG.iter().filter_map(|option| option.long);
@@ -160,7 +160,8 @@ fn missing(letter: u8) -> OptionError {
     OptionError::Missing { letter: char::from(letter), what }
 }
 
-/// Appends a slash: nginx concatenates names to the prefix, so its messages show exactly one slash there.
+/// Appends a slash, unless the value ends with one: nginx's messages show exactly one slash between the prefix and a
+/// name.
 fn with_slash(value: OsString) -> PathBuf {
     let mut bytes = value.into_vec();
     // An empty prefix is the working directory.
@@ -202,11 +203,11 @@ mod tests {
         for (line, text) in [
             ("-x", "invalid option: \"x\"; \"ringroad -h\" lists the options"),
             ("-tx", "invalid option: \"x\"; \"ringroad -h\" lists the options"),
-            ("foo", "invalid option: \"foo\"; write \"-c foo\" where it is the configuration"),
-            ("-t|foo", "invalid option: \"foo\"; write \"-c foo\" where it is the configuration"),
+            ("foo", "invalid option: \"foo\"; write \"-c foo\" if it is the configuration file"),
+            ("-t|foo", "invalid option: \"foo\"; write \"-c foo\" if it is the configuration file"),
             ("-s", "option \"-s\" requires parameter"),
-            ("-s|foo", "invalid option: \"-s foo\"; it takes stop, quit, reopen or reload"),
-            ("-sfoo", "invalid option: \"-s foo\"; it takes stop, quit, reopen or reload"),
+            ("-s|foo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen and reload"),
+            ("-sfoo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen and reload"),
             ("-c", "option \"-c\" requires file name"),
             ("-p", "option \"-p\" requires directory name"),
             ("-e", "option \"-e\" requires file name"),

@@ -10,7 +10,7 @@ use super::call::{self, ReceiveResult, lines, shown};
 use super::options::Arguments;
 use super::output::print_error;
 
-/// Shows requests until it is interrupted, or has shown `-n` of them.
+/// Shows requests until the command is interrupted or has shown the number of `-n`.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,7 +33,7 @@ fn show(given: &Arguments) -> Result<(), String> {
         None => u64::MAX,
         Some(count) => {
             let text = count.to_string_lossy();
-            text.parse().map_err(|_| format!("\"{text}\" is no number of lines"))?
+            text.parse().map_err(|_| format!("\"{text}\" is not a number of requests"))?
         }
     };
     let path = call::socket_path(given)?;
@@ -43,7 +43,7 @@ fn show(given: &Arguments) -> Result<(), String> {
         let packet = match connection.receive(None)? {
             ReceiveResult::Packet(packet) => packet,
             ReceiveResult::Nothing => continue,
-            ReceiveResult::End => return Err("the server has ended".to_owned()),
+            ReceiveResult::End => return Err("the server has exited".to_owned()),
         };
         let mut text = String::new();
         for line in lines(packet) {
@@ -137,7 +137,8 @@ fn describe(line: &Value, out: &mut String) {
     out.push('\n');
 }
 
-/// Returns server and location; a server without a name is `_`, and a server without locations is shown alone.
+/// Returns server and location, or only the server if the request has no location. A server without a name is shown as
+/// `_`.
 pub(super) fn place(server: &str, location: &str) -> String {
     let server = if server.is_empty() { "_" } else { server };
     if location.is_empty() { server.to_owned() } else { format!("{server} {location}") }

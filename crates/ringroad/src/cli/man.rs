@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Opt, Value};
 use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX};
 
-/// Date on the page: that of the last change of its fixed texts.
-const DATE: &str = "November 26, 2026";
+/// Date on the page: the date of the last change to the texts of this file.
+const DATE: &str = "November 27, 2026";
 
 /// Returns the page.
 pub(super) fn page() -> String {
@@ -34,8 +34,8 @@ pub(super) fn page() -> String {
         ".Sh DESCRIPTION
 .Nm
 serves files and passes requests to upstreams, with and without a cache.
-It reads the configuration of nginx and takes its options.
-A first argument without a dash is a command.
+It reads nginx configuration and accepts nginx's options.
+If the first argument has no dash, it is the name of a command.
 .Pp
 Options without a command:
 .Bl -tag -width Ds
@@ -59,13 +59,13 @@ fn ending(page: &mut String) {
         ".Sh SIGNALS
 .Bl -tag -width Ds
 .It Dv TERM , INT
-stop at once.
+stop immediately.
 .It Dv QUIT
-end when all requests are done.
+stop after all requests are finished.
 .It Dv HUP
-read the configuration again.
+reload the configuration.
 .It Dv USR1
-open the log files again.
+reopen the log files.
 .El
 .Sh FILES
 .Bl -tag -width Ds
@@ -80,7 +80,7 @@ the prefix of relative paths.
 .El
 .Sh EXIT STATUS
 0 for success and 1 for failure, as nginx.
-Wrong use of a command is 2.
+2 for a usage error of a command.
 .Sh SEE ALSO
 .Lk https://nginx.org/en/docs/
 "

@@ -1,9 +1,9 @@
-//! The command line: nginx's short options, and the project's own commands.
+//! The command line: nginx's single-letter options, and the commands that nginx does not have.
 //!
 //! A first argument without a dash is a command of the table in `options`; `letters` parses everything else exactly as
-//! nginx does. `bench` is in builds with the feature of that name. A usage error of a command exits with status 2, a
-//! wrong letter with 1 as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` contain the word
-//! `nginx`, because tools parse the version and the modules from them.
+//! nginx does. Only builds with the feature `bench` have the command `bench`. A usage error of a command exits with
+//! status 2, an unknown letter with 1 as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V`
+//! contain the word `nginx`, because tools parse the version and the modules from them.
 
 mod call;
 mod check;
@@ -37,7 +37,7 @@ use output::{print, print_error};
 
 use crate::site;
 
-/// Commands of other programs, and the equivalents of this one.
+/// Usual command names of other programs, with the equivalent command lines of this program.
 const EQUIVALENTS: [(&str, &str); 9] = [
     ("start", "ringroad"),
     ("run", "ringroad"),
@@ -152,7 +152,9 @@ fn unknown_command(name: &str) -> ExitCode {
         Some(instead) => format!("write \"{instead}\""),
         None if path.is_dir() => format!("\"ringroad serve {name}\" serves a directory"),
         None if path.is_file() => {
-            format!("\"ringroad check {name}\" checks a configuration, and -c with its whole path starts it")
+            format!(
+                "\"ringroad check {name}\" checks a configuration, and \"ringroad -c\" with the absolute path of the file starts a server"
+            )
         }
         None => match similar::similar(name, known) {
             Some(meant) => format!("did you mean \"{meant}\"?"),
@@ -182,10 +184,10 @@ fn like_nginx(options: &Options) -> ExitCode {
     run::run(options)
 }
 
-/// Prints how to get a build with `ringroad bench`.
+/// Prints how to build a program with `ringroad bench`.
 fn without_bench() -> ExitCode {
     print_error(
-        "ringroad bench: this program is built without it (cargo build --release -p ringroad --features bench)\n",
+        "ringroad bench: this program was built without the feature bench (cargo build --release -p ringroad --features bench)\n",
     );
     ExitCode::from(MISUSED)
 }

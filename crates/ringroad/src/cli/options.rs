@@ -20,9 +20,9 @@ pub(crate) struct Command {
     pub(crate) about: &'static str,
     /// Arguments without a dash, in order; optional ones are last.
     pub(crate) operands: &'static [Operand],
-    /// Options beside `--help`.
+    /// Options, without `--help`, which every command has.
     pub(crate) options: &'static [Opt],
-    /// Exit statuses beside 2, which is a usage error.
+    /// Exit statuses. Status 2 is a usage error for every command and needs no row.
     pub(crate) exits: &'static [(u8, &'static str)],
     /// Example command lines, without the program name.
     pub(crate) examples: &'static [&'static str],
@@ -104,7 +104,7 @@ const fn optional(name: &'static str, hint: Hint) -> Operand {
 /// `--help` of every command.
 pub(crate) const HELP: Opt = flag("help", "show this help and exit");
 
-/// The options of nginx, as shown in texts.
+/// The options of nginx, as the help texts show them.
 pub(crate) const LETTERS: &[Opt] = &[
     letter('?', Value::No, "show this help and exit"),
     letter('h', Value::No, "show this help and exit"),
@@ -131,14 +131,14 @@ pub(crate) const LETTERS: &[Opt] = &[
 /// Long options without a command.
 pub(crate) const LONG: &[Opt] = &[
     flag("help", "show this help on standard output and exit"),
-    flag("version", "show version, commit and what the kernel offers, and exit"),
+    flag("version", "show version, commit and the kernel features that the server uses, and exit"),
     flag(
         "diff",
-        "test configuration and show what a reload would change in the running server, by its admin_socket",
+        "test configuration and show what a reload would change in the running server (uses its admin_socket)",
     ),
     flag(
         "any-process",
-        "with -s: signal the process of the pid file though it is no ringroad, as in a move from nginx",
+        "with -s: signal the process of the pid file even if it is not ringroad, for example nginx",
     ),
 ];
 
@@ -149,22 +149,25 @@ const SHELLS: &[&str] = &["bash", "zsh", "fish"];
 pub(super) const RANKS: &[&str] = &["rate", "bytes", "misses", "time"];
 
 /// Filter of the requests to show.
-const FILTER: Opt =
-    letter('f', Value::Needed("FILTER", Hint::Nothing), "requests that pass; may be repeated, and all hold");
+const FILTER: Opt = letter(
+    'f',
+    Value::Needed("FILTER", Hint::Nothing),
+    "show only requests that match; may be repeated: all must match",
+);
 
-/// The configuration that names the admin socket.
+/// The configuration that contains the path of the admin socket.
 const CONF: Opt =
-    letter('c', Value::Needed("FILE", Hint::File), "the configuration that names the admin socket");
+    letter('c', Value::Needed("FILE", Hint::File), "configuration file with the admin_socket of the server");
 
 /// The prefix, for use with `-c`.
-const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "the prefix path of the server");
+const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "prefix path of the server");
 
 /// The admin socket, without a configuration.
-const SOCKET: Opt = valued("socket", "PATH", Hint::File, "the admin socket");
+const SOCKET: Opt = valued("socket", "PATH", Hint::File, "path of the admin socket, instead of -c");
 
 /// Exit statuses of `drain` and `undrain`.
 const DRAIN_EXITS: &[(u8, &str)] =
-    &[(0, "the server was told"), (1, "the server cannot be asked, or is about to end")];
+    &[(0, "the state was changed"), (1, "the server cannot be reached, or is shutting down")];
 
 /// All commands, in the order of `-h`.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -172,86 +175,86 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "serve",
         summary: "serve the files of a directory, without a configuration",
         about: "Serves the files of a directory in the foreground, on 127.0.0.1:8080 unless --listen names another address. The \
-                address is printed when the server is ready; requests and errors are logged to standard error. Symbolic links \
-                cannot lead out of the directory. Directories without an index.html are listed.",
+                address is printed when the server is ready. Requests and errors are logged to standard error. Symbolic links \
+                to files outside the directory are not followed. Directories without an index.html are listed.",
         operands: &[needed("DIR", Hint::Directory)],
         options: &[
             valued(
                 "listen",
                 "ADDR",
                 Hint::Nothing,
-                "listen there: PORT, :PORT (all addresses), IP:PORT or [IPV6]:PORT",
+                "address to listen on: PORT (of 127.0.0.1), :PORT (all addresses), IP:PORT or [IPV6]:PORT",
             ),
             Opt {
                 letter: None,
                 long: Some("tls"),
                 value: Value::Optional("NAME,...", Hint::Nothing),
-                help: "serve over https, by a local certificate authority, or with these public names by one that speaks ACME",
+                help: "serve over https, with a certificate of a local CA; with NAME, with a certificate for public names by ACME",
             },
             valued(
                 "acme-directory",
                 "URL",
                 Hint::Nothing,
-                "the authority of --tls NAME instead of Let's Encrypt",
+                "ACME directory of the CA for --tls NAME (default: that of Let's Encrypt)",
             ),
         ],
-        exits: &[(0, "a signal ended the server"), (1, "the server could not start")],
+        exits: &[(0, "the server was stopped by a signal"), (1, "the server could not start")],
         examples: &["serve .", "serve site --listen :8000", "serve site --tls"],
     },
     Command {
         name: "check",
-        summary: "report what of an nginx configuration this server honours",
-        about: "Reads an nginx configuration with everything that it includes and reports all problems at once, grouped by what \
-                is missing, with counts. Included files and certificates that are not there are problems, not the end of the report.",
+        summary: "check whether an nginx configuration is supported",
+        about: "Reads an nginx configuration with all included files and reports all its problems in one run: errors, and features \
+                that are not supported, grouped by nginx module. A missing file, such as a certificate, does not end the report.",
         operands: &[needed("FILE", Hint::File)],
         options: &[
-            flag("all", "list every directive with its state, and the engine of each location"),
-            flag("json", "print the report for programs"),
+            flag(
+                "all",
+                "list every directive with its state, and for each location the engine that sends its files",
+            ),
+            flag("json", "print the report as JSON"),
         ],
         exits: &[
-            (0, "the configuration works"),
-            (2, "features are missing, or wrong use"),
-            (1, "the configuration is wrong"),
+            (0, "the configuration loads"),
+            (2, "the configuration needs features that are not supported, or usage error"),
+            (1, "the configuration has errors"),
         ],
         examples: &["check /etc/nginx/nginx.conf"],
     },
     Command {
         name: "explain",
-        summary: "tell how a request would be handled by a configuration",
-        about: "Reads a configuration and tells, for one request, the listener, the server with the reason for its choice, the \
-                location with those that lost, rewrites, the root, the handler and the cache. Nothing is started and no upstream \
-                is asked.\n\n\
-                With --running, or --socket, the request is explained by a running server, through its admin_socket: with the \
-                configuration that it runs, and with what its cache holds for the request.",
+        summary: "show how a configuration handles a request",
+        about: "Reads a configuration and shows for one request the listener, the selected server and the reason, the selected \
+                location and the other candidates, rewrites, the root, the handler and the cache. The command starts no server \
+                and contacts no upstream.\n\n\
+                With --running or --socket, a running server explains the request through its admin_socket. It uses its loaded \
+                configuration, and shows the cache entry for the request.",
         operands: &[needed("URL", Hint::Nothing)],
         options: &[
             Opt {
                 letter: Some('c'),
                 long: None,
                 value: Value::Needed("FILE", Hint::File),
-                help: "the configuration; without it that of a start",
+                help: "configuration file (default: the default configuration of the server)",
             },
             Opt {
                 letter: Some('H'),
                 long: None,
                 value: Value::Needed("HEADER", Hint::Nothing),
-                help: "a header field of the request, such as \"Host: example.org\"; may be repeated",
+                help: "header field of the request, such as \"Host: example.org\"; may be repeated",
             },
             Opt {
                 letter: Some('X'),
                 long: None,
                 value: Value::Needed("METHOD", Hint::Words(&["GET", "HEAD", "POST", "PUT", "DELETE"])),
-                help: "the method; GET without it",
+                help: "method of the request (default: GET)",
             },
-            valued("from", "ADDR", Hint::Nothing, "the address of the client; 127.0.0.1 without it"),
-            flag("running", "ask the running server, by the admin socket of the configuration"),
+            valued("from", "ADDR", Hint::Nothing, "address of the client (default: 127.0.0.1)"),
+            flag("running", "query the running server, through the admin_socket of the configuration"),
             PREFIX,
             SOCKET,
         ],
-        exits: &[
-            (0, "the request is explained"),
-            (1, "the configuration is wrong, or nothing listens at that address"),
-        ],
+        exits: &[(0, "the request was explained"), (1, "the request could not be explained")],
         examples: &[
             "explain -c nginx.conf http://example.org/a.png",
             "explain -c nginx.conf -X POST http://127.0.0.1:8080/api/",
@@ -261,99 +264,102 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "fmt",
         summary: "format a configuration",
-        about: "Formats the text of a configuration: one statement a line, four spaces for each block, comments and order kept. \
-                Included files are not touched. Without an option the result goes to standard output; FILE may be - for \
-                standard input.",
+        about: "Formats the text of a configuration: one directive per line, four spaces of indentation per block. Comments and \
+                the order are preserved. Included files are not changed. The result is written to standard output, or with -w to \
+                the file. FILE may be - for standard input.",
         operands: &[needed("FILE", Hint::File)],
         options: &[
             Opt {
                 letter: Some('w'),
                 long: Some("write"),
                 value: Value::No,
-                help: "write the result into the file",
+                help: "write the result to the file",
             },
-            flag("check", "print nothing; exit with 1 where the file is not formatted"),
+            flag("check", "do not print the result; exit with 1 if the file is not formatted"),
         ],
         exits: &[
-            (0, "done, or with --check: is formatted"),
-            (1, "the text is no configuration, or with --check: is not formatted"),
+            (0, "success; with --check: the file is formatted"),
+            (1, "the file cannot be read, parsed or written; with --check: the file is not formatted"),
         ],
         examples: &["fmt -w nginx.conf"],
     },
     Command {
         name: "engines",
-        summary: "show the I/O engines of this machine and which would be chosen",
-        about: "Probes io_uring, libaio, epoll and what belongs to them, and prints likely causes and remedies of what is missing, \
-                then the engines that a server would choose. Started as root it probes with the rights and limits of a worker.",
+        summary: "show which I/O engines this machine supports",
+        about: "Probes io_uring, libaio, epoll and related kernel features. For each missing one it prints the likely cause and a \
+                remedy. Then it prints the engines that a server would select. If started as root, the command first changes to \
+                the user of the workers.",
         operands: &[],
         options: &[
-            flag("json", "print the result for programs"),
-            valued("user", "USER", Hint::Nothing, "as root: probe as this user; nobody without it"),
+            flag("json", "print the result as JSON"),
+            valued("user", "USER", Hint::Nothing, "if started as root: probe as this user (default: nobody)"),
         ],
-        exits: &[(0, "the probe ran"), (1, "the probe could not run")],
+        exits: &[(0, "success"), (1, "the probe failed")],
         examples: &["engines"],
     },
     Command {
         name: "stat",
-        summary: "show the numbers of a running server, once a second",
-        about: "Asks a location with the directive dashboard for the numbers of the server and shows them once a second: requests, \
-                errors, times and bytes of each location, and the servers of upstream groups.",
+        summary: "show metrics of a running server, updated every second",
+        about: "Reads metrics of a running server from a location with the directive dashboard, and shows them every second: \
+                requests, errors, times and bytes of each location, and the servers of upstream groups.",
         operands: &[needed("URL", Hint::Nothing)],
-        options: &[letter('1', Value::No, "show the numbers once, since the start of the server")],
-        exits: &[(0, "shown"), (1, "the server gave no numbers")],
+        options: &[letter(
+            '1',
+            Value::No,
+            "show the metrics once, with rates since the start of the server, and exit",
+        )],
+        exits: &[(0, "success"), (1, "the server returned no metrics")],
         examples: &["stat -1 http://127.0.0.1/status"],
     },
     Command {
         name: "log",
-        summary: "show finished requests of a running server, as they end",
-        about: "Asks a running server by its admin_socket for its finished requests, and prints a line for each: status, URL, client, \
-                location, server, bytes, and the milliseconds from the first byte of the request until it was received, its location \
-                was found, its file, stored response or upstream was there, and the first and last byte of the response were sent; \
-                then the engine, the cache with its reason, and each try at an upstream. The server sends 10000 lines a second at \
-                most and counts the others. While no command asks, a request loads one flag for it.\n\n\
-                A filter has terms that all hold: server, location, code (404, 5xx), slower (100ms), cache (MISS), network \
-                (10.0.0.0/8) and method, as in KEY=VALUE,VALUE or KEY!=VALUE.",
+        summary: "show finished requests of a running server",
+        about: "Prints a line for each finished request of a running server, which it reads through the admin_socket: status, URL, \
+                client, server, location, bytes and times, then the engine, the cache status with its reason, and each try at an \
+                upstream. Times are in milliseconds from the first byte of the request until its header section was received, until \
+                access checks were finished, until its file, cache entry or upstream response was available, and until the first \
+                and the last byte of the response were sent. The server sends at most 10000 lines per second and counts the \
+                omitted ones. While no command is connected, the cost of a request is the check of one flag.\n\n\
+                A filter has terms of the form KEY=VALUE,VALUE or KEY!=VALUE. A request must match all terms. The keys are server, \
+                location, code (404, 5xx), slower (100ms), cache (MISS), network (10.0.0.0/8) and method.",
         operands: &[],
         options: &[
             FILTER,
-            letter('n', Value::Needed("COUNT", Hint::Nothing), "end after COUNT requests"),
-            flag("json", "print the lines for programs, with times in microseconds"),
+            letter('n', Value::Needed("COUNT", Hint::Nothing), "exit after COUNT requests"),
+            flag("json", "print the requests as JSON, with times in microseconds"),
             CONF,
             PREFIX,
             SOCKET,
         ],
-        exits: &[
-            (0, "as many requests were shown as asked for"),
-            (1, "the server cannot be asked, or has ended"),
-        ],
+        exits: &[(0, "COUNT requests were shown"), (1, "the server cannot be reached, or has exited")],
         examples: &["log", "log -f 'code=5xx slower=100ms'", "log -f 'cache=MISS location=/api/' --json"],
     },
     Command {
         name: "top",
         summary: "rank URLs, clients and locations of a running server",
-        about: "Asks a running server by its admin_socket for its finished requests, and shows every two seconds which URLs, clients and \
-                locations had the most of them, or the most bytes, misses of a cache, or time. It sees 10000 requests a second at \
-                most, and says how many it did not see.",
+        about: "Reads the finished requests of a running server through its admin_socket. Every two seconds it shows the URLs, clients \
+                and locations with the most requests, bytes, cache misses or time. The server sends at most 10000 requests per \
+                second; the command shows the number of omitted ones.",
         operands: &[],
         options: &[
-            valued("by", "RANK", Hint::Words(RANKS), "the rank: rate (without it), bytes, misses or time"),
-            letter('n', Value::Needed("ROWS", Hint::Nothing), "rows of each table; 8 without it"),
-            valued("every", "SECONDS", Hint::Nothing, "the time that the numbers are those of; 2 without it"),
-            letter('1', Value::No, "show the tables once"),
+            valued("by", "RANK", Hint::Words(RANKS), "rank by rate (default), bytes, misses or time"),
+            letter('n', Value::Needed("ROWS", Hint::Nothing), "number of rows of each table (default: 8)"),
+            valued("every", "SECONDS", Hint::Nothing, "interval in seconds (default: 2)"),
+            letter('1', Value::No, "show the tables once and exit"),
             FILTER,
             CONF,
             PREFIX,
             SOCKET,
         ],
-        exits: &[(0, "shown"), (1, "the server cannot be asked, or has ended")],
+        exits: &[(0, "success"), (1, "the server cannot be reached, or has exited")],
         examples: &["top", "top --by misses -f server=example.org", "top -1 --every 10 --by time"],
     },
     Command {
         name: "drain",
-        summary: "have a running server send its clients elsewhere",
-        about: "Asks a running server by its admin_socket to send clients elsewhere, as before a maintenance: health ready returns 503, and \
-                each connection ends with its next response. Requests are served, and connections accepted. It holds over reloads and \
-                new workers, until undrain or the end of the server.",
+        summary: "drain a running server, for example before maintenance",
+        about: "Puts a running server into the drained state, through its admin_socket. The directive health ready then returns 503, so \
+                that load balancers select other servers, and each connection is closed after its next response. New connections \
+                are still accepted and requests served. The state persists over reloads and new workers, until undrain or a restart.",
         operands: &[],
         options: &[CONF, PREFIX, SOCKET],
         exits: DRAIN_EXITS,
@@ -361,8 +367,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "undrain",
-        summary: "have clients come to a drained server again",
-        about: "Takes back ringroad drain: health ready returns 200 again.",
+        summary: "end the drained state of a running server",
+        about: "Ends the state that ringroad drain has set: health ready returns 200 again.",
         operands: &[],
         options: &[CONF, PREFIX, SOCKET],
         exits: DRAIN_EXITS,
@@ -371,35 +377,35 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         summary: if cfg!(feature = "bench") {
-            "measure this server, its engines and others beside it"
+            "run benchmarks of this server, its engines and other servers"
         } else {
-            "measure (not in this build; needs --features bench)"
+            "run benchmarks (not in this build; needs --features bench)"
         },
-        about: "Measures this server with its engines, and nginx and others where they are installed. The report is one HTML file. A \
-                build has this command with the feature bench: cargo build --release -p ringroad --features bench. Its options \
-                are shown by ringroad bench --help of such a build.",
+        about: "Runs benchmarks of this server, its engines, nginx and other servers, if installed. The report is one HTML file. Only \
+                builds with the feature bench have this command: cargo build --release -p ringroad --features bench. In such a \
+                build, ringroad bench --help shows the options.",
         operands: &[optional("SCENARIO", Hint::Nothing)],
         options: &[],
-        exits: &[(0, "measured"), (1, "a measurement failed")],
+        exits: &[(0, "success"), (1, "a measurement failed")],
         examples: &["bench --quick all"],
     },
     Command {
         name: "reference",
         summary: "print all directives, or all counters, as Markdown",
-        about: "Prints the tables of the server as Markdown: all directives with contexts, arguments and defaults, or with counters \
-                all metrics with their labels.",
+        about: "Prints all directives as Markdown, with contexts, arguments and defaults. With the argument counters, it prints all \
+                metrics with their labels.",
         operands: &[optional("counters", Hint::Words(&["counters"]))],
         options: &[],
-        exits: &[(0, "printed")],
+        exits: &[(0, "success")],
         examples: &["reference counters"],
     },
     Command {
         name: "completions",
-        summary: "print the completions of a shell: bash, zsh or fish",
-        about: "Prints a script that completes the commands and options of ringroad.",
+        summary: "print the completion script for a shell: bash, zsh or fish",
+        about: "Prints a script that completes the commands and options of ringroad in this shell.",
         operands: &[needed("SHELL", Hint::Words(SHELLS))],
         options: &[],
-        exits: &[(0, "printed")],
+        exits: &[(0, "success")],
         examples: &[
             "completions bash > /usr/share/bash-completion/completions/ringroad",
             "completions zsh > /usr/share/zsh/site-functions/_ringroad",
@@ -409,10 +415,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "help",
         summary: "show the help of a command; help man prints the manual page",
-        about: "Shows the same as COMMAND --help. The manual page is in the language mdoc.",
+        about: "Shows the same text as COMMAND --help. The manual page is in mdoc format.",
         operands: &[optional("COMMAND", Hint::Words(&["man"]))],
         options: &[],
-        exits: &[(0, "printed")],
+        exits: &[(0, "success")],
         examples: &["help check", "help man > /usr/share/man/man8/ringroad.8"],
     },
 ];

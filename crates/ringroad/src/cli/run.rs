@@ -25,7 +25,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         && !inherit::is_new_binary()
         && loaded.as_ref().is_ok_and(|site| site.settings.daemon)
     {
-        // The daemon loads everything again, and reports the warnings.
+        // The daemon loads the configuration again, and reports the warnings.
         return master::launch(&log);
     }
     report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
@@ -52,23 +52,23 @@ pub(super) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Explains that a relative `-c` starts from the prefix, if the file exists in the working directory instead.
+/// Prints a hint that a relative `-c` starts from the prefix, if the file exists only in the working directory.
 fn explain_prefix(options: &Options, request: &Request) {
     let Some(conf) = options.conf.as_deref().filter(|conf| conf.is_relative()) else { return };
     let Ok(here) = std::path::absolute(conf) else { return };
     if here.is_file() && !request.main.exists() {
         let (conf, here) = (conf.display(), here.display());
         print_error(format_args!(
-            "ringroad: a relative -c starts from the prefix; for the file of this directory write -c \"{here}\", or -p \"$PWD\" -c \"{conf}\"\n"
+            "ringroad: a relative -c starts from the prefix; for the file in this directory write -c \"{here}\", or -p \"$PWD\" -c \"{conf}\"\n"
         ));
     }
 }
 
-/// Maximum number of configuration errors that one test reports: a page.
+/// Maximum number of configuration errors that one test reports, so that they fit on a page.
 const ERRORS_MAX: usize = 20;
 
-/// Reports the errors of a configuration, except those that `-t` reports later. On standard error the line of the text
-/// follows each error.
+/// Reports the errors of a configuration, except those that `-t` reports later. On standard error each error is
+/// followed by its line of the configuration.
 pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_max: usize, log: &Log) {
     let refused = match loaded {
         Ok(site) => {
@@ -151,7 +151,7 @@ pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request
     Request { main, globals: String::new(), places: Paths::below(&prefix), text: None }
 }
 
-/// Opens a log; if it cannot be opened, this is reported and the start continues, as in nginx.
+/// Opens the log of `-e`. A failure is reported and the start continues, as in nginx.
 fn open_named(path: &Path) -> Log {
     match log::open_file(path) {
         Ok(file) => Log::early(Rc::new(file), Level::Notice),

@@ -51,7 +51,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
         log.write(
             Level::Error,
             format_args!(
-                "process {pid} of \"{shown}\" is no ringroad but \"{}\", it gets no signal; let \"pid\" name a file that no \
+                "process {pid} of \"{shown}\" is not ringroad but \"{}\" and is not signalled; set \"pid\" to a file that no \
                  other server uses, or add --any-process",
                 other.display()
             ),

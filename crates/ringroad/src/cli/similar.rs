@@ -1,4 +1,4 @@
-//! Suggestion of the known word that was probably meant.
+//! Finds the known word that a misspelled word probably stands for.
 
 /// Returns the most similar word, by the same rule as in messages of the configuration.
 pub(super) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,8 +1,8 @@
-//! `ringroad stat [-1] URL`: shows the figures of a running server in a terminal, once a second, from the address of
-//! its `dashboard`.
+//! `ringroad stat [-1] URL`: shows metrics of a running server in a terminal, updated every second. URL is the address
+//! of its `dashboard`.
 //!
-//! Rates and percentiles are those since the previous query; with `-1`, and at first, those since the start of the
-//! server.
+//! Rates and percentiles cover the time since the previous query. The first display, and that of `-1`, covers the time
+//! since the start of the server.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use super::output::{print, print_error, try_print};
 /// Timeout of each step of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum size of a response in bytes: that of a thousand locations is smaller.
+/// Maximum size of a response in bytes: more than the response of a server with a thousand locations.
 const RESPONSE_MAX: u64 = 16 << 20;
 
 /// Interval between two queries.
@@ -28,11 +28,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Moves the cursor to the top left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Shows the figures until it is interrupted.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "nothing happens between two looks, and nobody waits for this program"
-)]
+/// Shows the metrics until the command is interrupted.
+#[expect(clippy::disallowed_methods, reason = "the program has no other task between two queries")]
 pub(super) fn run(given: &Arguments) -> ExitCode {
     let (once, url) = (given.has("1"), given.operands[0].to_string_lossy());
     let url = url.as_ref();
@@ -59,7 +56,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     }
 }
 
-/// Queries the figures.
+/// Queries the metrics.
 fn snapshot(url: &str) -> Result<Value, String> {
     let rest = url.strip_prefix("http://").ok_or("write the address with http://")?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -71,7 +68,7 @@ fn snapshot(url: &str) -> Result<Value, String> {
     };
     let failed = |error: std::io::Error| error.to_string();
     let mut stream = connect(&address).map_err(|error| {
-        format!("{error}; the address is that of a location with \"dashboard;\" in a running server")
+        format!("{error}; URL must be a location with \"dashboard;\" of a running server")
     })?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -81,15 +78,16 @@ fn snapshot(url: &str) -> Result<Value, String> {
     let mut answer = Vec::new();
     stream.take(RESPONSE_MAX).read_to_end(&mut answer).map_err(failed)?;
     let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no response")?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the server sent no HTTP response")?;
     let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
     if status != "200" {
-        return Err(format!("status {status}; the address is that of a location with \"dashboard;\""));
+        return Err(format!("status {status}; URL must be a location with \"dashboard;\""));
     }
     serde_json::from_str(body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
 }
 
-/// Connects to the first of the host's addresses that accepts. Returns the error of the last address otherwise.
+/// Connects to the first address of the host that accepts the connection. If none does, returns the error of the last
+/// address.
 fn connect(host: &str) -> std::io::Result<TcpStream> {
     let mut failure = std::io::ErrorKind::NotFound.into();
     for address in host.to_socket_addrs()? {
@@ -104,9 +102,9 @@ fn connect(host: &str) -> std::io::Result<TcpStream> {
 /// Number of times in each histogram bucket.
 type Times = BTreeMap<u64, u64>;
 
-/// Formats the figures as lines.
+/// Formats the metrics as lines.
 fn table(now: &Value, before: &Value) -> String {
-    // After a restart of the server there are no previous figures.
+    // Values from before a restart of the server cannot be compared.
     let before = if before["started"] == now["started"] { before } else { &Value::Null };
     let float = |value: &Value| value.as_f64().unwrap_or(0.0);
     let from = if before.is_null() { float(&now["started"]) } else { float(&before["now"]) };
@@ -209,7 +207,8 @@ fn since(now: &Value, before: &Value) -> Times {
     times
 }
 
-/// Returns the lower bound of a bucket in ms: the first one is 16 us, and there are four buckets per octave.
+/// Returns the lower bound of a bucket in ms. Bucket 0 begins at 0 and bucket 1 at 16 us; then there are four buckets
+/// per octave.
 fn begin_ms(place: u64) -> f64 {
     match place.checked_sub(1) {
         None => 0.0,
@@ -220,7 +219,7 @@ fn begin_ms(place: u64) -> f64 {
     }
 }
 
-/// Returns a quantile, as the middle of its bucket.
+/// Returns a quantile in ms: the middle of the bucket that contains it.
 fn quantile(times: &Times, share: f64) -> String {
     let rank = share * times.values().sum::<u64>() as f64;
     let mut seen = 0;

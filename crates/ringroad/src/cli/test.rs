@@ -1,8 +1,9 @@
 //! `-t` and `-T`: loads the configuration, tries to open the files and sockets of a start, and reports with nginx's
 //! messages.
 //!
-//! The order of the lines is nginx's too: first whether the text is valid, then the obstacles of a start, then the
-//! verdict. Warnings are printed as they are found. Everything goes to standard error, except the dump of `-T`.
+//! The lines have nginx's order: first whether the syntax is valid, then errors that would prevent a start, then the
+//! result of the test. Warnings are printed as they are found. Everything goes to standard error, except the dump of
+//! `-T`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub(super) fn run(
 /// Timeout for resolving names of upstream servers: that of a resolver for one name server.
 const NAMES_TIME: Duration = Duration::from_secs(5);
 
-/// Tries the steps of a start, without visible effects.
+/// Tries the steps of a start, without starting a server.
 fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
     let settings = &site.settings;
     let user = resolve_user(site, log).map_err(|_| WouldFail)?;
@@ -88,7 +89,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
             log.write(Level::Warn, what);
         }
     }
-    // Only a warning too: the server may run on another machine, and names are also resolved later.
+    // Only warnings: the server may run on another machine, and names are also resolved later.
     for missing in site::missing_names(&site.config, NAMES_TIME) {
         log.write(Level::Warn, missing);
     }

@@ -1,8 +1,8 @@
 //! `ringroad top`: shows the URLs, clients and locations of a running server with the most requests, bytes, misses or
 //! time.
 //!
-//! It aggregates the lines of `ringroad log`, so the server's cost is the same. Above 10 000 requests per second it
-//! gets only some of the lines, and displays how many it missed.
+//! It aggregates the same lines as `ringroad log` shows, so the cost for the server is the same. Above 10 000 requests
+//! per second it does not receive all lines, and displays the number of the missing ones.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -47,14 +47,14 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
 fn number(given: &Arguments, name: &str, default: u64, most: u64) -> Result<u64, String> {
     let Some(text) = given.value(name).map(|text| text.to_string_lossy()) else { return Ok(default) };
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("\"{text}\" is no number from 1 to {most}"))
+    number.ok_or_else(|| format!("\"{text}\" is not a number from 1 to {most}"))
 }
 
 /// Parses the options, connects, and aggregates one interval after the other.
 fn show(given: &Arguments) -> Result<(), String> {
     let rank = given.value("by").map_or("rate".into(), |rank| rank.to_string_lossy());
     if !RANKS.contains(&rank.as_ref()) {
-        return Err(format!("\"{rank}\" is no rank; there are {}", RANKS.join(", ")));
+        return Err(format!("\"{rank}\" is not a rank; the ranks are {}", RANKS.join(", ")));
     }
     let rows = number(given, "n", ROWS as u64, 1000)? as usize;
     let every = Duration::from_secs(number(given, "every", EVERY, 3600)?);
@@ -68,9 +68,9 @@ fn show(given: &Arguments) -> Result<(), String> {
             match connection.receive(Some(start + every))? {
                 ReceiveResult::Packet(packet) => lines(packet).for_each(|line| seen.add(&line)),
                 ReceiveResult::Nothing => break,
-                ReceiveResult::End => return Err("the server has ended".to_owned()),
+                ReceiveResult::End => return Err("the server has exited".to_owned()),
             }
-            // Checked here too, because under load packets arrive without a pause.
+            // The interval is checked after each packet too, because under load packets arrive without a pause.
             if start.elapsed() >= every {
                 break;
             }
@@ -166,7 +166,7 @@ impl Seen {
         let rate = |count: u64| count as f64 / seconds;
         let _infallible = writeln!(
             out,
-            "{:.1} requests/s, {:.1} KiB/s, {:.1} misses/s over {seconds:.1} s, by {rank}; {} requests were not seen",
+            "{:.1} requests/s, {:.1} KiB/s, {:.1} misses/s over {seconds:.1} s, by {rank}; {} requests were not received",
             rate(self.all.requests),
             rate(self.all.bytes) / 1024.0,
             rate(self.all.misses),

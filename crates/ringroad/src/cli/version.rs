@@ -1,4 +1,4 @@
-//! Version and configure texts, which tools parse.
+//! The texts of `-v`, `-V` and `--version`. Tools parse those of `-v` and `-V`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(crate) fn configure_line() -> String {
 /// Returns the text of `--version`: the program, its commit, the reference version, and the kernel's features.
 pub(crate) fn long() -> String {
     let commit = match env!("RINGROAD_COMMIT") {
-        "" => "a build without its commit".to_owned(),
+        "" => "a build without a commit".to_owned(),
         commit => format!("commit {commit}"),
     };
     let probe = Probe::run();
@@ -47,7 +47,8 @@ pub(crate) fn long() -> String {
     );
     for (state, name) in [(State::Limited, "limited"), (State::Missing, "missing")] {
         if !words(state).is_empty() {
-            let _infallible = writeln!(text, "{name}: {} (\"ringroad engines\" tells why)", words(state));
+            let _infallible =
+                writeln!(text, "{name}: {} (\"ringroad engines\" shows the causes)", words(state));
         }
     }
     text

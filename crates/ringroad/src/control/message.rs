@@ -13,7 +13,8 @@
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
 //!   | -- Explain, fd -------------> |   socket of a client to which the worker sends an explanation of a cache
 //!   | -- Reopen, fds -------------> |   no response: a worker reports logs that it cannot write in the error log
-//!   | -- Reloads -----------------> |   no response: sets the numbers that its pages show
+//!   | -- Leave, Drain ------------> |   no response: readiness checks fail, or succeed again
+//!   | -- Reloads -----------------> |   no response: sets the numbers that the status pages show
 //!   | -- Ping --------------------> |   for the watchdog of systemd
 //!   | <---------------------- Pong -|   the event loops of all threads have made a turn since the ping
 //!   | -- Quit, Stop --------------> |   the response is the end of the process
@@ -34,7 +35,8 @@ use crate::paths::{Paths, Request};
 use crate::privilege::Credentials;
 use crate::reloads::Reloads;
 
-/// Maximum length in bytes of a text in a message of a worker; it must be below the master's limit.
+/// Maximum length in bytes of a text in a message of a worker. It must be below the master's limit on the size of a
+/// packet.
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Version of the message format; changes with every change of the messages.
@@ -241,7 +243,8 @@ fn cut(text: &str) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// Checks that the sender has the same version. Both ends usually run the same file, which may however have been replaced.
+/// Checks that the sender has the same version. The versions differ if the program file was replaced between the starts of
+/// the two processes.
 fn check_version(from: &mut Reader<'_>) -> Result<(), Malformed> {
     if from.u64()? == VERSION { Ok(()) } else { Err(Malformed) }
 }
@@ -295,7 +298,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     })
 }
 
-/// Encodes the numbers of reloads by way, in the order of the metric's label.
+/// Encodes the numbers of reloads by outcome, in the order of the label values of the metric.
 fn put_reloads(out: &mut Writer, reloads: &Reloads) {
     reloads.by_outcome.iter().for_each(|number| {
         out.u64(*number);
@@ -326,7 +329,7 @@ fn take_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(Request { main, globals, places, text: from.option(Reader::text)? })
 }
 
-/// Encodes the limits. An absent limit differs from zero.
+/// Encodes the limits. An absent limit is encoded differently from zero.
 fn put_limits(out: &mut Writer, limits: &ProcessLimits) {
     out.option(limits.descriptors, Writer::u64).option(limits.core_bytes, Writer::u64);
     // The conversion to `u32` preserves the sign in two's complement.

@@ -37,8 +37,8 @@ pub(crate) struct Limits {
     fds: usize,
 }
 
-/// Limits for packets from the master: the limit of a configuration's text plus room for its paths, and far more descriptors than
-/// a sensible number of listeners and log files.
+/// Limits for packets from the master: the maximum size of a configuration's text plus space for its paths, and many more
+/// descriptors than any real number of listeners and log files.
 pub(crate) const FROM_MASTER: Limits = Limits { body: (1 << 30) + (1 << 26), fds: 1 << 16 };
 
 /// Limits for packets from a worker, which are small and contain no descriptors. The master may run as root, and an attacker
@@ -84,7 +84,10 @@ impl std::fmt::Display for ChannelError {
         match self {
             ChannelError::System(errno) => write!(f, "control channel: {}", io::Error::from(*errno)),
             ChannelError::Oversized { body, fds } => {
-                write!(f, "control channel: a message of {body} bytes and {fds} descriptors")
+                write!(
+                    f,
+                    "control channel: a message of {body} bytes and {fds} descriptors exceeds the limit"
+                )
             }
         }
     }
@@ -115,7 +118,8 @@ pub(crate) struct Channel {
     outgoing: VecDeque<Outgoing>,
     /// Bytes of an incomplete packet.
     incoming: Vec<u8>,
-    /// Descriptors that arrived with these bytes. Each has the offset after its byte, which shows its packet.
+    /// Descriptors that arrived with these bytes. The number is the offset in `incoming` after the byte that carried
+    /// the descriptor: it shows to which packet the descriptor belongs.
     incoming_fds: VecDeque<(usize, OwnedFd)>,
 }
 
@@ -199,7 +203,8 @@ impl Channel {
         }
     }
 
-    /// Removes the first packet from the received data, if its bytes are complete. Descriptors never arrive after their bytes.
+    /// Removes the first packet from the received data, if its bytes are complete. Its descriptors have then arrived too,
+    /// because descriptors arrive with a byte of their packet.
     fn take_packet(&mut self) -> Result<Option<Packet>, ChannelError> {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
@@ -223,10 +228,11 @@ impl Channel {
         Ok(Some(Packet { body: packet, fds }))
     }
 
-    /// Makes one `recvmsg`. The kernel ends the read after bytes that carry descriptors, so bytes and descriptors stay in step.
+    /// Makes one `recvmsg`. The kernel ends the read after bytes that carry descriptors, so the offset of each descriptor is
+    /// known.
     fn read_some(&mut self) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
-        // If the buffer has no room for descriptors, the kernel closes unexpected ones, unix(7).
+        // If the buffer has no space for descriptors, the kernel closes the received ones, unix(7).
         let mut control = match self.limits.fds {
             0 => RecvAncillaryBuffer::default(),
             _ => RecvAncillaryBuffer::new(&mut space),

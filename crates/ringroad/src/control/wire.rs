@@ -13,7 +13,7 @@ pub(crate) struct Malformed;
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Appends a number. All numbers have 64 bits, because size does not matter on a socket pair.
+    /// Appends a number. All numbers have 64 bits, because messages need not be small.
     pub(crate) fn u64(&mut self, value: u64) -> &mut Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         &mut self,
         mut take: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
-        // The count must not determine the capacity: an invalid count could allocate too much memory.
+        // No memory is reserved for the count, because an invalid count could be very large.
         (0..self.u64()?).map(|_| take(self)).collect()
     }
 

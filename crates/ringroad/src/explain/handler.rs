@@ -16,7 +16,7 @@ const PASSES: [&str; 7] =
 const PAGES: [&str; 7] =
     ["stub_status", "metrics", "api", "dashboard", "health", "empty_gif", "cache_counters"];
 
-/// Reports the lines after that of the location.
+/// Reports the lines that follow the line of the location.
 pub(super) fn lines(
     site: &Site,
     blocks: &Blocks<'_>,
@@ -64,7 +64,8 @@ fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     let rules = blocks.holding(&["allow", "deny"]);
     let first = rules.into_iter().find(|rule| site::covers(rule.arg(0), values.from));
     if let Some(rule) = first {
-        let outcome = if rule.name.text == "deny" { ": 403, unless \"satisfy any\" lets it in" } else { "" };
+        let outcome =
+            if rule.name.text == "deny" { ": 403, unless \"satisfy any\" permits the request" } else { "" };
         report.line("access", format_args!("{} at {}{outcome}", written(rule), rule.span()));
     }
 }
@@ -77,7 +78,7 @@ fn file_of(site: &Site, blocks: &Blocks<'_>, uri: &str, values: &Values) -> Resu
     let folder = found.map_or("html", |statement| statement.arg(0));
     let folder = values.expand(folder, &[]);
     if !folder.is_known {
-        return Err(format!("below \"{}\", which is not known here", folder.text));
+        return Err(format!("below \"{}\", which contains variables that are not known here", folder.text));
     }
     let rest = match found.filter(|statement| statement.name.text == "alias") {
         Some(_) => {
@@ -104,11 +105,11 @@ fn tried(
         let name = values.expand(text, &[]);
         let path = file_of(site, blocks, &name.text, values);
         let (true, Ok(path)) = (name.is_known, path) else {
-            report.line("try_files", format_args!("{text}: not known here"));
+            report.line("try_files", format_args!("{text}: contains variables that are not known here"));
             return None;
         };
         let is_there = if text.ends_with('/') { path.is_dir() } else { path.is_file() };
-        let there = if is_there { "is there" } else { "is not there" };
+        let there = if is_there { "exists" } else { "does not exist" };
         report.line("try_files", format_args!("{text}: {} {there}", path.display()));
         if is_there {
             return Some(path);
@@ -116,8 +117,8 @@ fn tried(
     }
     let outcome = match last.as_bytes().first() {
         Some(b'=') => format!("response {}", &last[1..]),
-        Some(b'@') => format!("goes on in location {last}"),
-        _ => format!("goes on with the URI {}", values.expand(last, &[]).text),
+        Some(b'@') => format!("continues in location {last}"),
+        _ => format!("continues with the URI {}", values.expand(last, &[]).text),
     };
     report.line("try_files", format_args!("{last}: {outcome}"));
     None
@@ -132,7 +133,7 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
     if let Err(error) = &metadata
         && error.kind() == std::io::ErrorKind::PermissionDenied
     {
-        return report.line("file", format_args!("{} may not be read: 403", path.display()));
+        return report.line("file", format_args!("{} cannot be read by this user: 403", path.display()));
     }
     if let Ok(meta) = metadata.as_ref()
         && meta.is_file()
@@ -141,17 +142,17 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
         return report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
     }
     if !path.is_dir() {
-        return report.line("file", format_args!("{} is not there: 404", path.display()));
+        return report.line("file", format_args!("{} does not exist: 404", path.display()));
     }
     let names = blocks.one("index").map_or(vec!["index.html"], |index| index.texts().collect());
     match names.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
-        Some(index) => report.line("index", format_args!("goes on with {}", index.display())),
+        Some(index) => report.line("index", format_args!("continues with {}", index.display())),
         None => {
             let listed = blocks.one("autoindex").is_some_and(|statement| statement.arg(0) == "on");
             let outcome = if listed { "a list of its files" } else { "403, \"autoindex\" is off" };
             report.line(
                 "index",
-                format_args!("{} has none of {}: {outcome}", path.display(), names.join(", ")),
+                format_args!("{} contains none of {}: {outcome}", path.display(), names.join(", ")),
             );
         }
     }
@@ -195,7 +196,7 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
             let zone = values.expand(cache.arg(0), &[]);
             report.line("cache", format_args!("zone {} at {}, key {}", zone.text, cache.span(), key.text));
             if !key.is_known || !zone.is_known {
-                report.line("", "the key depends on more than is known of the request");
+                report.line("", "the zone or the key contains variables that are not known here");
             }
             let methods = blocks.one(&format!("{kind}_cache_methods"));
             let is_cached = matches!(values.method.as_str(), "GET" | "HEAD")
@@ -204,7 +205,7 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
                 report.line(
                     "",
                     format_args!(
-                        "{} is not among {kind}_cache_methods: neither read nor stored",
+                        "{} is not among {kind}_cache_methods: the cache is neither read nor written",
                         values.method
                     ),
                 );
@@ -217,7 +218,7 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
                 });
             }
         }
-        None => report.line("cache", format_args!("none: no {kind}_cache holds here")),
+        None => report.line("cache", format_args!("none: no {kind}_cache is in effect")),
     }
     let target = values.expand(pass.arg(0), &[]).text;
     let authority = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);

@@ -1,10 +1,10 @@
-//! `ringroad explain URL`: explains how a configuration would handle one request, that of a file or of a running
-//! server.
+//! `ringroad explain URL`: explains how a configuration would handle one request. The configuration is that of a file
+//! or of a running server.
 //!
 //! Listener, server and location are selected with the same tables as for requests. The remaining lines follow from the
 //! directives in effect: rewriting, access, the handler, the cache. Variables that depend on more than the request are
-//! unknown here, and lines that depend on them are marked. Nothing is started, and no other server is contacted. For a
-//! running server [`Explained::entry_query`] is the query to its cache.
+//! unknown here, and lines that depend on them are marked. No server is started or contacted. For a running server,
+//! [`Explained::entry_query`] is the query to its cache.
 
 mod handler;
 mod readable;
@@ -21,7 +21,7 @@ use self::script::End;
 use self::values::Values;
 use crate::site::{self, EntryQuery, Site};
 
-/// Maximum number of location searches, as in nginx.
+/// Maximum number of location searches for one request, as in nginx.
 const CYCLES_MAX: usize = 10;
 
 /// The request to explain.
@@ -60,7 +60,7 @@ impl Query {
 pub(crate) struct Explained {
     /// The lines of the explanation.
     pub(crate) text: String,
-    /// The cache entry that would be looked up, if its key is known.
+    /// The query for the cache entry of the request, if its key is known.
     pub(crate) entry_query: Option<EntryQuery>,
 }
 
@@ -99,7 +99,7 @@ impl Url {
         }
     }
 
-    /// Returns the address, if the host is one.
+    /// Returns the host as an address, if it is an IP address.
     fn ip(&self) -> Option<IpAddr> {
         self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
     }
@@ -134,7 +134,7 @@ impl<'t> Blocks<'t> {
         self.holding(&[name]).last().copied()
     }
 
-    /// Returns a directive of the innermost block only.
+    /// Returns the first directive with one of these names in the innermost block.
     pub(super) fn own(&self, names: &[&str]) -> Option<&'t Statement> {
         let children = self.chain.last()?.children();
         children.iter().find(|child| names.contains(&child.name.text.as_str()))
@@ -171,8 +171,8 @@ pub(crate) fn add_cached(text: &mut String, lines: &[String]) {
 pub(crate) fn explain(site: &Site, tree: &conf::Tree, query: &Query) -> Result<Explained, String> {
     let text = &query.url;
     let url = Url::parse(text)
-        .ok_or_else(|| format!("\"{text}\" is no URL; write http://HOST[:PORT]/PATH or https://…"))?;
-    let from: IpAddr = query.from.parse().map_err(|_| format!("\"{}\" is no IP address", query.from))?;
+        .ok_or_else(|| format!("\"{text}\" is not a URL; write http://HOST[:PORT]/PATH or https://…"))?;
+    let from: IpAddr = query.from.parse().map_err(|_| format!("\"{}\" is not an IP address", query.from))?;
     let fields = query.fields.clone();
     let host = fields
         .iter()
@@ -214,7 +214,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
         let outcome = if route.is_tls {
             "responds with 400: plain HTTP was sent to a TLS port"
         } else {
-            "does not speak TLS"
+            "does not use TLS"
         };
         report.line("", format_args!("this address {outcome}"));
         return Ok(report.end());
@@ -293,27 +293,25 @@ fn location_lines(blocks: &Blocks<'_>, found: &site::FoundLocation, report: &mut
     match (found.chain.last(), found.how) {
         (Some(name), how) => {
             let why = match how {
-                Some(Exact) => "the whole path",
-                Some(Prefix { skips_regex: true }) => {
-                    "the longest prefix, and ^~ keeps regular expressions out"
-                }
+                Some(Exact) => "an exact match",
+                Some(Prefix { skips_regex: true }) => "the longest prefix, and ^~ skips regular expressions",
                 Some(Pattern) => "the first regular expression that matches",
                 _ => "the longest prefix",
             };
             let found = blocks.chain.last().map(|block| block.span().to_string()).unwrap_or_default();
             report.line("location", format_args!("{name} at {found}: {why}"));
         }
-        (None, _) => report.line("location", "none: the settings of the server hold"),
+        (None, _) => report.line("location", "none: the settings of the server apply"),
     }
     for (name, candidate) in &found.losers {
         let why = match candidate {
             Exact | Prefix { .. } => match found.how {
-                Some(Pattern) => "a prefix; a regular expression goes before it",
+                Some(Pattern) => "a prefix; a matching regular expression has precedence",
                 _ => "a shorter prefix",
             },
             Pattern => match found.how {
-                Some(Exact | Prefix { skips_regex: true }) => "a regular expression that is not asked",
-                _ => "matches too, and stands further down",
+                Some(Exact | Prefix { skips_regex: true }) => "a regular expression that is not evaluated",
+                _ => "matches too, but is after the selected one",
             },
             NoMatch => "does not match",
             Predicate => "depends on a variable",
@@ -321,6 +319,6 @@ fn location_lines(blocks: &Blocks<'_>, found: &site::FoundLocation, report: &mut
         report.line("", format_args!("not {name}: {why}"));
     }
     if found.has_predicates {
-        report.line("", "locations that depend on a variable were not followed");
+        report.line("", "locations whose selection depends on a variable were not considered");
     }
 }

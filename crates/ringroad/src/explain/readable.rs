@@ -1,4 +1,4 @@
-//! Checks whether the worker's user may read a file: root, who runs the command, may read everything.
+//! Checks whether the worker's user may read a file. Root, as which the command may run, can read every file.
 //!
 //! Only mode bits are evaluated; access control lists (acl(5)) and security modules may grant or deny more.
 
@@ -13,8 +13,8 @@ use crate::site::Site;
 const READ: u32 = 4;
 const SEARCH: u32 = 1;
 
-/// Returns why the worker's user cannot read a path, as a sentence; `None` without an obstacle, or if the user is the
-/// caller's.
+/// Returns a sentence that explains why the worker's user cannot read a path. Returns `None` if the user can, or if the
+/// worker has the same user as this command.
 pub(super) fn obstacle(site: &Site, path: &Path) -> Option<String> {
     let user = privilege::resolve(site.settings.user.as_ref()).ok()?.credentials?;
     let groups = groups_of(&user);
@@ -40,7 +40,8 @@ fn groups_of(user: &Credentials) -> Vec<u32> {
     listed.into_iter().map(Gid::as_raw).chain([user.gid]).collect()
 }
 
-/// Evaluates the first matching class, as in path_resolution(7).
+/// Whether the mode grants a right to a user. Only the first matching class of owner, group and others counts,
+/// path_resolution(7).
 fn allows(meta: &std::fs::Metadata, user: &Credentials, groups: &[u32], right: u32) -> bool {
     let shift = match () {
         () if user.uid == 0 => return true,

@@ -50,7 +50,8 @@ fn steps<'t>(block: &'t Statement, is_server: bool, values: &mut Values, report:
             "if" => match values.holds(statement) {
                 Some(false) => continue,
                 Some(true) => {
-                    report.line("if", format_args!("{} at {} holds", condition(statement), statement.span()));
+                    report
+                        .line("if", format_args!("{} at {} is true", condition(statement), statement.span()));
                     let end = steps(statement, is_server, values, report);
                     if !is_server {
                         inside = Some(statement);
@@ -58,7 +59,7 @@ fn steps<'t>(block: &'t Statement, is_server: bool, values: &mut Values, report:
                     end
                 }
                 None => {
-                    let what = "depends on what is not known here, and is not followed";
+                    let what = "depends on variables that are not known here, and is not followed";
                     report
                         .line("if", format_args!("{} at {} {what}", condition(statement), statement.span()));
                     continue;
@@ -96,7 +97,7 @@ fn rewrite<'t>(statement: &Statement, values: &mut Values, report: &mut Report) 
         );
         return End::Response;
     }
-    let remark = if new.is_known { "" } else { ", as far as it is known here" };
+    let remark = if new.is_known { "" } else { ", with variables that are not known here" };
     report
         .line("rewrite", format_args!("{} becomes {} at {}{remark}", values.uri, new.text, statement.span()));
     let (uri, args) = new.text.split_once('?').unwrap_or((&new.text, ""));

@@ -1,4 +1,4 @@
-//! Variables that the request alone determines, and conditions over them.
+//! Variables whose values follow from the request alone, and conditions that use such variables.
 
 use std::net::IpAddr;
 
@@ -63,7 +63,7 @@ impl Values {
         })
     }
 
-    /// Replaces variables by their values. `groups` are those of a regular expression, the complete match first.
+    /// Replaces variables by their values. `groups` are the captures of a regular expression, the complete match first.
     pub(super) fn expand(&self, text: &str, groups: &[String]) -> Expanded {
         let mut expanded = Expanded { text: String::new(), is_known: true };
         let mut rest = text;

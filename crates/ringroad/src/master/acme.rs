@@ -2,7 +2,7 @@
 //! orders change, and restarted when it crashes.
 //!
 //! ```text
-//! no orders --> Off       orders --> Running --crash--> pause, twice as long each time --> Running
+//! no orders --> Off       orders --> Running --crash--> pause, doubled for each crash --> Running
 //!                                       | orders changed
 //!                                       +--> killed, started again
 //! ```
@@ -26,13 +26,13 @@ use crate::log::{Level, Log};
 use crate::master::Cycle;
 use crate::site;
 
-/// Pause before the first restart of an agent that crashed.
+/// Pause before the restart after a first crash of the agent.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Maximum pause. CAs limit the number of orders, and each start may create some.
 const PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Time after which a crash is not counted as a repetition of the last crash.
+/// Run time of an agent after which its crash does not double the pause.
 const LONG_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// Maximum number of installed challenges, as in workers.
@@ -53,7 +53,7 @@ const MESSAGES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Acme {
     agent: Option<Agent>,
-    /// Whether an agent has ended, and workers have not yet received the changes that result.
+    /// Whether an agent has exited, and workers have not yet received the resulting changes.
     has_ended: bool,
     /// The orders for which the agent was started.
     issuers: Vec<Issuer>,
@@ -141,8 +141,8 @@ impl Acme {
         changes
     }
 
-    /// Returns changes for workers after an agent has ended. They remove the agent's challenges, and contain all available
-    /// certificates. The agent may have stored a certificate without delivering it, and the next agent would not deliver it
+    /// Returns changes for workers after an agent has exited. They remove the agent's challenges, and contain all available
+    /// certificates: the agent may have stored a certificate without delivering it, and the next agent would not deliver it
     /// either.
     fn settle(&mut self) -> Vec<AcmeChange> {
         if !std::mem::take(&mut self.has_ended) {
@@ -159,14 +159,15 @@ impl Acme {
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND).stdin(Stdio::from(theirs));
         command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
-        // The file with the root certificates that programs of the system trust.
+        // The file with the root certificates that the operator has selected.
         command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
         // The agent logs by messages. An inherited log file would stay open after a rotation.
         if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
             command.stderr(Stdio::null());
         }
         let child = command.spawn();
-        // As for a worker: an open copy of the socket would hide the end of the agent.
+        // As for a worker, closes this process's copy of the agent's socket. Otherwise the exit of the agent would not
+        // be detected.
         drop(command);
         let child =
             child.map_err(|error| format!("starting the acme process failed ({})", error_text(&error)))?;
@@ -175,7 +176,8 @@ impl Acme {
             let id = issuer.id_of(order);
             if known.iter().all(|(known, _)| *known != id) {
                 let (shown, name) = (order.shown(), &issuer.name);
-                let what = format!("acme: there is no certificate for {shown} from issuer \"{name}\" yet");
+                let what =
+                    format!("acme: no certificate for {shown} from issuer \"{name}\" is available yet");
                 let line = format!("{what}; clients get a certificate that they do not trust");
                 cycle.log.write(Level::Warn, line);
             }
@@ -212,21 +214,21 @@ impl Acme {
         self.start_at
     }
 
-    /// Handles the messages of the agent. `tell` sends a change with its number to the workers, and returns the workers that will
-    /// confirm it.
+    /// Handles the messages of the agent. `tell` sends a change with its number to the workers, and returns the process IDs of
+    /// the workers that will confirm it.
     pub(super) fn hear(&mut self, log: &Log, mut tell: impl FnMut(u64, &AcmeChange) -> Vec<u32>) {
         for _ in 0..MESSAGES_MAX {
             let Some(agent) = &mut self.agent else { return };
             let packet = match agent.channel.receive() {
                 Ok(Received::Packet(packet)) => packet,
-                // The end of the agent is detected by its exit status.
+                // `reap` detects the exit of the agent.
                 Ok(Received::Nothing | Received::Closed) => break,
                 Err(error) => return self.give_up(log, &error.to_string()),
             };
             match FromAgent::decode(&packet.body) {
                 Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
                 Ok(FromAgent::Change(..)) if agent.channel.queued() > WAITING_MAX => {
-                    return self.give_up(log, "it does not read its messages");
+                    return self.give_up(log, "the process does not read its messages");
                 }
                 Ok(FromAgent::Change(agents_number, change)) => {
                     if let Err(reason) = self.check(&change) {
@@ -247,7 +249,7 @@ impl Acme {
     }
 
     fn give_up(&mut self, log: &Log, reason: &str) {
-        log.alert(format_args!("acme process: control channel: {reason}, killing it"));
+        log.alert(format_args!("acme process: control channel: {reason}, killing the process"));
         self.stop();
         self.wait_to_start();
     }
@@ -308,7 +310,7 @@ impl Acme {
         });
     }
 
-    /// Detects the end of the agent.
+    /// Detects the exit of the agent, and schedules its restart.
     pub(super) fn reap(&mut self, log: &Log) {
         let Some(agent) = &mut self.agent else { return };
         let Some(status) = agent.child.try_wait().ok().flatten() else { return };

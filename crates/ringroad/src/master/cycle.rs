@@ -1,6 +1,6 @@
 //! A configuration with its open resources: sockets, log files, and the user of its workers.
 //!
-//! nginx calls this a cycle. The master has the cycle in force and, during a reload, the next one.
+//! nginx calls this a cycle. The master has the cycle in force and, during a reload, also the next cycle.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Cycle {
     pub(crate) generation: u64,
     pub(crate) site: Site,
     pub(crate) listeners: Listeners,
-    /// `error_log` of the process, as far as the master needs it
+    /// The `error_log` of the main context.
     pub(crate) log: Log,
     /// The source of the configuration, which the worker parses again.
     request: Request,
@@ -183,12 +183,12 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Paths, log: &Log) -> Result<
     Ok(logs)
 }
 
-/// Creates directories below paths where only root may write, and makes the worker's user their owner. Without these directories
-/// only large request bodies fail, so an error does not prevent the start.
+/// Creates directories for workers, such as those of temporary files, and makes the worker's user their owner. Without these
+/// directories only large request bodies fail, so an error does not prevent the start.
 fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
     let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
     for path in paths {
-        // The default prefix does not exist if the server was never installed.
+        // The default prefix does not exist if no package is installed.
         if path.parent() == Some(prefix) {
             let _ = make_passage(prefix);
         }
@@ -206,9 +206,9 @@ fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log:
 fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
     let remedy = match errno {
         rustix::io::Errno::ACCESS => {
-            "; the user that starts the server opens the logs: start as root, or name another file"
+            "; the user that starts the server opens the logs: start as root, or configure another file"
         }
-        rustix::io::Errno::NOENT => "; its directory is not there",
+        rustix::io::Errno::NOENT => "; the directory of the file does not exist",
         _ => "",
     };
     format!("open() \"{}\" failed ({}){remedy}", path.display(), errno_text(errno))

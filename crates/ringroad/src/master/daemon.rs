@@ -1,4 +1,4 @@
-//! Becomes a daemon without fork: the executable starts itself again in a new session.
+//! Starts the daemon without fork(2): the process executes its program file again in a new session.
 //!
 //! ```text
 //! ringroad ---- starts ----> ringroad, no terminal: opens, binds, starts the worker
@@ -31,7 +31,7 @@ pub(crate) fn is_daemon() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Whether an environment variable is the mark, which workers do not need.
+/// Whether an environment variable is the mark, which is not passed to workers.
 pub(super) fn is_mark(name: &str) -> bool {
     name == MARK
 }
@@ -55,7 +55,7 @@ fn try_launch() -> io::Result<ExitCode> {
     let mut command = Command::new(OWN_EXECUTABLE);
     command.arg0(name).args(args).env(MARK, "1").stdin(Stdio::from(theirs));
     let mut child = command.spawn()?;
-    // The command still owns the other end, which would keep the pipe open.
+    // The command still owns the other end of the pipe. With it, the exit of the daemon would not close the pipe.
     drop(command);
     let mut told = [0];
     match std::fs::File::from(ours).read(&mut told)? {
@@ -75,7 +75,7 @@ impl Readiness {
     /// Notifies the caller that the server serves requests, and redirects standard error.
     pub(super) fn notify(self, log: &Log) {
         leave_stderr(log);
-        // A caller that was interrupted does not read the pipe.
+        // Fails if the caller was interrupted, and has closed the pipe.
         let _ = rustix::io::write(&self.0, &[1]);
     }
 }

@@ -66,7 +66,7 @@ use upkeep::Upkeep;
 /// cache for three seconds, and wait for a disk for two.
 const STOP_TIME: Duration = Duration::from_secs(6);
 
-/// Time in addition to `worker_shutdown_timeout` after which a worker is killed.
+/// Time after the end of `worker_shutdown_timeout` until a worker is killed.
 const QUIT_GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum number of messages of a worker that are processed in one event-loop turn. A worker sends only a few for each reload. A
@@ -99,7 +99,7 @@ struct Master {
     reload_again: bool,
     /// Signals that affect workers and arrived before the first worker was ready. They are handled when it is ready.
     postponed: Vec<Signal>,
-    /// The number of the newest configuration, even if it is not in force.
+    /// The number of the newest configuration, which may not be in force.
     generation: u64,
     /// Addresses of host names that a worker sent last. The next worker uses them if the name server fails.
     addresses: String,
@@ -114,7 +114,7 @@ struct Master {
     quit_at: Option<Instant>,
     /// The admin socket.
     admin_server: AdminServer,
-    /// Counts workers that recently ended before they were ready.
+    /// Delays restarts if workers repeatedly exit before they are ready.
     respawn: Respawn,
     /// Number of workers that have ended unexpectedly since the start.
     respawned: u64,
@@ -140,8 +140,8 @@ struct Master {
     failed: bool,
 }
 
-/// Serves a configuration until a signal ends the process. `log` receives errors of the start. It is closed afterwards, so that
-/// no file stays open that the configuration does not name.
+/// Serves a configuration until a signal ends the process. Errors of the start are written to `log`. This log is closed
+/// afterwards, because the configuration may name other files.
 ///
 /// `renew` renews certificates that the calling command has created; it is called while the server runs.
 pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) -> ExitCode {
@@ -233,7 +233,7 @@ impl Master {
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
             }
-            // Messages are handled before exits: the last message of a worker contains the reason of its end.
+            // Messages are handled before exits: the last message of a worker may contain the reason for its exit.
             self.handle_messages();
             self.reap();
             self.reap_new_binary();
@@ -256,7 +256,8 @@ impl Master {
     fn keep_serving(&mut self) {
         let wanted = matches!(self.phase, Phase::Starting | Phase::Running);
         let there = self.workers.iter().any(|worker| !matches!(worker.stage, Stage::Leaving { .. }));
-        // A past time must be cleared, because otherwise it would remain the next deadline while a reload starts a worker.
+        // A time in the past is cleared. Otherwise it would remain the next deadline while a reload starts a worker, and
+        // `poll` would not wait.
         self.start_at.take_if(|at| *at <= Instant::now());
         if !wanted || there || self.start_at.is_some() {
             return;
@@ -279,7 +280,8 @@ impl Master {
         Ok(worker)
     }
 
-    /// Keeps the ACME process running while workers serve, and handles its messages. No start waits for this process.
+    /// Keeps the ACME process running while workers serve, and handles its messages. The start of the server does not
+    /// wait for this process.
     fn keep_acme(&mut self) {
         let Master { acme, workers, cycle, phase, new_binary, .. } = self;
         match phase {
@@ -411,7 +413,7 @@ impl Master {
             return self.quit();
         }
         self.cycle.log.notice(format_args!("readiness checks fail for {} ms", delay.as_millis()));
-        // A worker that is to replace the present one would not be informed.
+        // A reload in flight is cancelled, because its new worker would not get the message below.
         self.abandon_pending();
         self.quit_at = Some(Instant::now() + delay);
         for worker in &mut self.workers {
@@ -431,7 +433,7 @@ impl Master {
         self.cycle.listeners.0.clear();
     }
 
-    /// Tells workers to finish their requests and end.
+    /// Starts the graceful shutdown of the selected workers.
     fn dismiss(&mut self, meant: impl Fn(&WorkerProcess) -> bool, limit: Option<Duration>) {
         let kill_at = limit.map(|limit| Instant::now() + limit + QUIT_GRACE);
         let meant =
@@ -445,7 +447,8 @@ impl Master {
     /// Reopens the log files. The worker receives descriptors, because it may lack permission to open the files.
     fn reopen_logs(&mut self) {
         let mut logs = self.cycle.reopen_logs();
-        // During a reload, workers may use either configuration; they ignore files that theirs does not name.
+        // During a reload, some workers use the old and some the new configuration. A worker ignores files that its
+        // configuration does not name.
         logs.extend(self.reopen_pending_logs());
         let (paths, files): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
         self.cycle.log.notice("reopening logs");
@@ -473,7 +476,9 @@ impl Master {
                     Heard::Nothing | Heard::Silence => break,
                     Heard::Nonsense(reason) => {
                         let pid = self.workers[index].pid();
-                        self.cycle.log.alert(format_args!("worker process {pid}: {reason}, killing it"));
+                        self.cycle
+                            .log
+                            .alert(format_args!("worker process {pid}: {reason}, killing the process"));
                         break;
                     }
                 }
@@ -482,7 +487,7 @@ impl Master {
         }
     }
 
-    /// Handles a message. Messages of a worker that has been told to end have no effect.
+    /// Handles a message of a worker. If the worker is shutting down, most messages have no effect.
     fn handle_message(&mut self, index: usize, message: ToMaster) {
         match message {
             ToMaster::Ready { method, remark } => {
@@ -494,7 +499,7 @@ impl Master {
                     self.handle_ready(generation);
                 }
             }
-            // The end of the worker, which follows, determines the next step.
+            // The exit of the worker, which follows, is handled by `handle_end`.
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
             ToMaster::Pong(number) => {
@@ -507,7 +512,7 @@ impl Master {
                 let pid = self.workers[index].pid();
                 log_retired(&self.cycle.log, generation, pid);
             }
-            // A worker that is ending has older addresses than its successor.
+            // A worker that is shutting down has older addresses than its successor.
             ToMaster::Addresses(addresses) if self.workers[index].stage == Stage::Serving => {
                 self.addresses = addresses;
             }
@@ -542,7 +547,7 @@ impl Master {
                     self.obey(signal);
                 }
             }
-            // The worker replaced a crashed one.
+            // A worker has replaced a crashed worker during `shutdown_delay`.
             Phase::Running if self.quit_at.is_some() => {
                 for worker in &mut self.workers {
                     worker.send(&ToWorker::Leave, Vec::new());
@@ -553,7 +558,8 @@ impl Master {
         }
     }
 
-    /// Checks all workers for their end: one SIGCHLD may stand for several ended processes, signal(7).
+    /// Checks whether workers have exited. All workers are checked, because one SIGCHLD may stand for several
+    /// processes, signal(7).
     fn reap(&mut self) {
         let mut index = 0;
         while index < self.workers.len() {
@@ -599,8 +605,8 @@ impl Master {
         }
     }
 
-    /// Handles a worker that did not become ready. The next one starts immediately, unless this is repeated. A worker that was
-    /// ready is always replaced immediately, because a delay would lock out clients that its successor can serve.
+    /// Handles a worker that did not become ready. The next worker starts immediately, unless this happens repeatedly. A
+    /// worker that was ready is always replaced immediately, because clients cannot be served during a delay.
     fn handle_fault(&mut self, fault: &str) {
         if self.phase == Phase::Starting {
             self.failed = true;
@@ -612,7 +618,7 @@ impl Master {
             let ms = delay.as_millis();
             self.cycle
                 .log
-                .alert(format_args!("workers cannot start (\"{fault}\"), the next one is tried in {ms} ms"));
+                .alert(format_args!("workers cannot start (\"{fault}\"), the next attempt is in {ms} ms"));
             self.start_at = Some(Instant::now() + delay);
         }
     }
@@ -623,16 +629,18 @@ impl Master {
         let stuck = self.take_stuck_pending(now);
         for worker in &mut self.workers {
             let what = match worker.stage {
-                Stage::Leaving { kill_at: Some(at) } if at <= now => "does not end",
-                Stage::Starting { kill_at } if kill_at <= now => "does not start",
-                Stage::Serving if stuck == Some(worker.pid()) => "does not take the new configuration",
+                Stage::Leaving { kill_at: Some(at) } if at <= now => "did not exit in time",
+                Stage::Starting { kill_at } if kill_at <= now => "did not start in time",
+                Stage::Serving if stuck == Some(worker.pid()) => {
+                    "did not apply the new configuration in time"
+                }
                 _ => continue,
             };
-            self.cycle.log.alert(format_args!("worker process {} {what}, killing it", worker.pid()));
+            self.cycle.log.alert(format_args!("worker process {} {what}, killing the process", worker.pid()));
             worker.kill();
             match &mut worker.stage {
                 Stage::Leaving { kill_at } => *kill_at = None,
-                // The end of the worker counts as a fault. The new time only prevents a repetition before that.
+                // The exit of the worker is handled as a fault. Until then, the new time prevents a second SIGKILL.
                 Stage::Starting { kill_at } => *kill_at = now + process::RESPONSE_TIME,
                 Stage::Serving => {}
             }
@@ -690,8 +698,7 @@ fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, S
     PidFile::write(path).map(Some)
 }
 
-/// Replaces the pid file if its path has changed. The server continues without the new file if it cannot be written; the old
-/// one remains.
+/// Replaces the pid file if its path has changed. If the new file cannot be written, the old file remains.
 fn move_pid_file(file: &mut Option<PidFile>, request: &Request, cycle: &Cycle) {
     if file.as_ref().map(PidFile::path) == cycle.site.settings.pid.as_deref() {
         return;

@@ -1,4 +1,4 @@
-//! The master's part in requests of operators through the admin socket.
+//! Handles requests of operators through the admin socket, in the master.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ impl Master {
                 Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
                 Call::Explain(query) => self.explain(&query, socket),
                 Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
-                    refuse(&socket, "the server is about to end");
+                    refuse(&socket, "the server is shutting down");
                 }
                 Call::Drain(is_drained) => {
                     drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
@@ -60,7 +60,7 @@ impl Master {
         }
     }
 
-    /// Restores the name of the admin socket after the end of the new binary that had replaced it.
+    /// Creates the admin socket again after the exit of the new binary, which had replaced the socket.
     pub(super) fn restore_admin_server(&mut self) {
         if let Err(message) = self.admin_server.restore() {
             self.cycle.log.alert(message);
@@ -68,7 +68,7 @@ impl Master {
     }
 }
 
-/// Informs a new worker of the state that operators requested: watched requests, and draining.
+/// Sends a new worker the state that operators have requested: the clients that watch requests, and draining.
 pub(super) fn brief(admin_server: &AdminServer, worker: &mut WorkerProcess) {
     admin_server.watchers().iter().for_each(|watching| send_watcher(worker, watching));
     if admin_server.is_drained {
@@ -81,7 +81,7 @@ pub(super) fn drain(admin_server: &mut AdminServer, is_drained: bool, log: &Log,
     let was_drained = std::mem::replace(&mut admin_server.is_drained, is_drained);
     if was_drained != is_drained {
         log.notice(match is_drained {
-            true => "drained by an operator: readiness checks fail, connections end with their next response",
+            true => "drained by an operator: readiness checks fail, connections are closed after their next response",
             false => "no longer drained: readiness checks pass",
         });
     }
@@ -112,7 +112,7 @@ pub(super) fn admit(admin_server: &mut AdminServer, filter: String, socket: Owne
     }
 }
 
-/// Explains a request by the configuration in force. Sends the explanation if no cache is involved.
+/// Explains a request by the configuration in force. If no cache is involved, sends the explanation and returns `None`.
 pub(super) fn explained(
     cycle: &Cycle,
     request: &Request,
@@ -132,8 +132,8 @@ pub(super) fn explained(
     None
 }
 
-/// Returns the changes that a reload would make now. As for a reload, the master reads the files with its own permissions, which
-/// other users may lack. The master's loop is blocked during this time.
+/// Returns the changes that a reload would make now. The master reads the files with its own permissions, as for a reload. The
+/// master's loop is blocked during this time.
 pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
     let site = match site::load(request, Files::Disk) {
         Ok(site) => site,

@@ -1,4 +1,4 @@
-//! A worker process from the master's view: its start, its messages, and its end.
+//! The master's object for a worker process: start, messages, exit.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ pub(crate) enum Stage {
     Starting { kill_at: Instant },
     /// The worker accepts connections.
     Serving,
-    /// The worker was told to end. It is killed at `kill_at`, if set.
+    /// The worker has received `Quit` or `Stop`. It is killed at `kill_at`, if set.
     Leaving { kill_at: Option<Instant> },
 }
 
@@ -50,9 +50,9 @@ pub(crate) enum Heard {
     Message(ToMaster),
     /// No message is available now.
     Nothing,
-    /// The channel is closed, because the worker ends.
+    /// The worker has closed the channel, because it exits.
     Silence,
-    /// A message was malformed, for this reason, and the worker was killed.
+    /// A message was malformed. The text describes the error, and the worker was killed.
     Nonsense(String),
 }
 
@@ -68,8 +68,8 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration, with the known addresses of names and the certificates. Also sends the number of
-    /// workers that died and the numbers of reloads.
+    /// Starts a process and sends it the configuration, with the known addresses of names and the certificates. `counts` are the
+    /// number of workers that exited unexpectedly, and the numbers of reloads.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
@@ -90,7 +90,8 @@ impl WorkerProcess {
         }
         command.env_clear().envs(environment(&cycle.site.settings.env));
         let child = command.spawn();
-        // The command still owns the other end; an open copy would hide the end of the worker.
+        // The command still owns the other end of the channel. With it, the exit of the worker would not close the
+        // channel.
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
@@ -152,7 +153,7 @@ impl WorkerProcess {
 
     /// Returns the exit status if the process has exited.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        // An error would mean that another thread waited for this child process, and no other thread does.
+        // Waiting fails only if another thread has already waited for this process, and no other thread does.
         self.child.try_wait().ok().flatten()
     }
 

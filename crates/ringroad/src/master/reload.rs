@@ -27,7 +27,7 @@ pub(crate) struct Pending {
     cycle: Cycle,
     /// The process ID of the worker that will serve it.
     worker: u32,
-    /// For a swap in place: time after which the worker is considered stuck.
+    /// For a swap in place: the time at which the worker is killed if it has not responded.
     give_up_at: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Master {
         self.workers.iter_mut().filter(stay).for_each(|worker| worker.send(&message, Vec::new()));
     }
 
-    /// Handles a worker that is ready. If it is the worker of the pending configuration, that configuration is in force now.
+    /// Handles a worker that is ready. If it serves the pending configuration, this configuration is put into force.
     pub(super) fn commit_replacement(&mut self, generation: u64) {
         match self.pending.take_if(|pending| pending.cycle.generation == generation) {
             Some(pending) => {
@@ -114,7 +114,7 @@ impl Master {
                 self.count_reload(ReloadOutcome::Replacement);
                 self.catch_up();
             }
-            // The worker replaced a crashed one.
+            // The worker has replaced a crashed worker.
             None => self.catch_up(),
         }
     }
@@ -144,12 +144,12 @@ impl Master {
         }
     }
 
-    /// Returns the time after which a worker that swaps its configuration is considered stuck.
+    /// Returns the time at which a worker that swaps its configuration is killed.
     pub(super) fn pending_deadline(&self) -> Option<Instant> {
         self.pending.as_ref().and_then(|pending| pending.give_up_at)
     }
 
-    /// Returns the worker that did not respond in time, once per reload.
+    /// Returns the process ID of a worker that did not respond in time. Returns it only once per reload.
     pub(super) fn take_stuck_pending(&mut self, now: Instant) -> Option<u32> {
         let pending = self.pending.as_mut()?;
         pending.give_up_at.take_if(|at| *at <= now).map(|_| pending.worker)
@@ -167,7 +167,8 @@ impl Master {
         }
     }
 
-    /// Handles the unexpected end of a worker. Returns whether this ends a reload while the old worker still serves.
+    /// Handles the unexpected exit of a worker. Returns whether the exit has cancelled a reload, and the old worker
+    /// still serves.
     pub(super) fn drop_pending_of(&mut self, worker: &WorkerProcess) -> bool {
         if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
             return false;
@@ -188,7 +189,7 @@ impl Master {
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
         self.open_admin_server();
-        // A new binary has its own pid file; this process keeps the renamed one.
+        // While a new binary runs, this process keeps the renamed pid file.
         if self.new_binary.is_none() {
             move_pid_file(&mut self.pid_file, &self.request, &self.cycle);
         }
@@ -216,8 +217,9 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
     }
 }
 
-/// Returns why the running process cannot use the new configuration; empty if it can. Process settings must be equal. Each
-/// remaining address must have as many sockets as before, because the threads keep their sockets.
+/// Returns the reasons why the running process cannot use the new configuration; none if it can. The process settings must
+/// be equal. An address that both configurations have must have the same number of sockets, because the threads keep their
+/// sockets.
 pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
     let key = |site: &Site| site::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));

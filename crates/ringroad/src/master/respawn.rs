@@ -1,9 +1,10 @@
-//! Decides when to replace a worker that ended before it was ready: immediately, or after a delay if this is repeated.
+//! Decides when to replace a worker that exited before it was ready: immediately, or after a delay if this happens
+//! repeatedly.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Number of equal faults within [`WINDOW`] from which on restarts are delayed.
+/// Number of equal faults within [`WINDOW`] after which restarts are delayed.
 const FAULTS_MAX: usize = 5;
 
 /// Time during which faults are counted.
@@ -12,10 +13,10 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Delay of the first delayed restart; it doubles with each further fault.
 const DELAY_MIN: Duration = Duration::from_millis(500);
 
-/// Maximum delay. It spares the machine, and is acceptable for an operator who has just fixed the fault.
+/// Maximum delay: long enough to cause little load, and short enough for an operator who has just fixed the fault.
 const DELAY_MAX: Duration = Duration::from_secs(8);
 
-/// Counts workers that ended before they were ready. Other workers are replaced immediately.
+/// Counts workers that exited before they were ready.
 #[derive(Debug, Default)]
 pub(crate) struct Respawn {
     fault: String,
@@ -25,7 +26,7 @@ pub(crate) struct Respawn {
 }
 
 impl Respawn {
-    /// Counts a worker that ended because of `fault` before it was ready. Returns the delay before the next start.
+    /// Counts a worker that exited because of `fault` before it was ready. Returns the delay before the next start.
     pub(crate) fn handle_death(&mut self, fault: &str, now: Instant) -> Duration {
         if self.fault != fault {
             *self = Respawn { fault: fault.to_owned(), ..Respawn::default() };

@@ -1,8 +1,8 @@
 //! `master_process off`: master and worker in one process, for development, as in nginx.
 //!
-//! The order of the start is that of master and worker combined: limits, threads, a line for each address, the pid file, then the
-//! notification of the process that waits for the daemon. As in nginx, privileges are not dropped. A reload works only in place,
-//! because no other process could start a new worker.
+//! The start combines the steps of master and worker: limits, threads, a log line for each address, the pid file, and the
+//! notification of the process that waits for the daemon. As in nginx, privileges are not dropped. Reloads are only in place,
+//! because no master could start a new worker.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -106,11 +106,11 @@ fn forget(listeners: &Listeners, kept: Option<&Listeners>) {
     }
 }
 
-/// Ends the threads and removes the files of the process.
+/// Stops the threads and removes the files of the process.
 fn finish(single: Single) -> ExitCode {
     let Single { cycle, worker, mut acme, pid_file, .. } = single;
     acme.stop();
-    // If a thread has panicked, the other threads still serve.
+    // If a thread has panicked, the other threads still serve and must be stopped.
     worker.stop();
     let ended_well = worker.wait();
     forget(&cycle.listeners, None);
@@ -216,7 +216,7 @@ impl Single {
                         complete(&self.worker, socket, text, entry_query);
                     }
                 }
-                Call::Drain(_) if self.is_leaving() => refuse(&socket, "the server is about to end"),
+                Call::Drain(_) if self.is_leaving() => refuse(&socket, "the server is shutting down"),
                 Call::Drain(is_drained) => {
                     drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
                     self.worker.drain(is_drained);
@@ -242,7 +242,7 @@ impl Single {
         acme.keep(cycle).iter().for_each(apply);
     }
 
-    /// Handles a signal, with the messages of the master as far as they apply.
+    /// Handles a signal.
     fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
         let (number, name, log) = (signal as i32, signal.as_str(), &self.cycle.log);
         log.notice(format_args!("signal {number} ({name}) received from {sender}"));
@@ -287,7 +287,7 @@ impl Single {
         }
     }
 
-    /// Whether the end of the server was requested.
+    /// Whether a shutdown of the server was requested.
     fn is_leaving(&self) -> bool {
         self.quit_at.is_some() || self.is_quitting
     }

@@ -6,7 +6,7 @@
 //!     |                     +--exited--> the pid file gets its old name, workers are started again
 //!     +--WINCH: workers finish   --HUP: workers start again   --QUIT, TERM: only the new master remains
 //! ```
-//! The new binary is the file in `argv[0]`, from which this process was started: a package upgrade replaces this file.
+//! The new binary is the file in `argv[0]`: the program file of this process, which a package upgrade has replaced.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,8 @@ use crate::inherit;
 use crate::listen::error_text;
 use crate::log::Level;
 
-/// The process is not a daemon: a shell or a container waits for its end. nginx also ignores the signal in this case.
+/// Reason why a process that is not a daemon does not upgrade: a shell or a container waits for its exit. nginx also
+/// ignores the signal in this case.
 const NOT_A_DAEMON: &str = "not a daemon";
 
 /// The master that executed this process, until it exits.
@@ -67,11 +68,11 @@ impl Master {
     /// Returns the reason why an upgrade of the binary cannot begin.
     pub(super) fn upgrade_obstacle(&self) -> Option<&'static str> {
         if self.new_binary.is_some() {
-            return Some("a new binary runs already: end one of the two masters first");
+            return Some("a new binary is already running: stop one of the two masters first");
         }
         // The exit of the old master may not have been noticed yet.
         if self.predecessor.as_ref().is_some_and(Predecessor::lives) {
-            return Some("the master that started this one still runs: end it first");
+            return Some("the master that started this one is still running: stop the old master first");
         }
         if !self.is_detached {
             return Some(NOT_A_DAEMON);
@@ -90,7 +91,7 @@ impl Master {
         self.cycle.log.notice("changing binary");
         let Some(pid_file) = &mut self.pid_file else {
             return self.cycle.log.alert(
-                "the binary is not changed: without a pid file, old and new processes cannot be told apart",
+                "the binary is not changed: without a pid file, the old and the new master cannot be distinguished",
             );
         };
         let pid_path = pid_file.path().to_owned();
@@ -115,7 +116,7 @@ impl Master {
         }
     }
 
-    /// Handles the end of the new binary: this process is the only master again.
+    /// Handles the exit of the new binary: this process is the only master again.
     pub(super) fn reap_new_binary(&mut self) {
         let status = match &mut self.new_binary {
             Some(new) => new.child.try_wait().ok().flatten(),
@@ -194,7 +195,7 @@ pub(super) fn is_postponed(signal: Signal) -> bool {
     matches!(signal, Signal::SIGHUP | Signal::SIGWINCH | Signal::SIGUSR2)
 }
 
-/// Returns the command line of this process.
+/// Returns a command with the arguments of this process, and the program name.
 fn command() -> (Command, OsString) {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "ringroad".into());

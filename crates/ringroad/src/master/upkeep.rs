@@ -1,4 +1,5 @@
-//! Checks certificates while the server runs: logs warnings before they expire, and renews those of a local CA.
+//! Checks certificates while the server runs: logs warnings before they expire, and renews certificates of the local
+//! CA.
 //!
 //! Loading a configuration logs warnings, but a server may run for longer than its certificates are valid. Certificates are
 //! checked whenever a warning or renewal is due, and once per hour. The hourly check is needed because timers stop while a
@@ -21,7 +22,7 @@ pub(crate) struct Renew(Box<dyn FnMut() -> Result<Renewal, String>>);
 
 /// The result of a renewal.
 pub(crate) struct Renewal {
-    /// Whether the server must read its certificates again.
+    /// Whether a certificate was replaced, so that the server must read its certificates again.
     pub(crate) is_new: bool,
     /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,

@@ -1,4 +1,4 @@
-//! Adapter between crate `server` and process control.
+//! Adapter between crate `server` and the code that controls processes.
 //!
 //! It converts everything that both crates share: levels, addresses, socket options, limits (per thread in the server,
 //! per process here), and errors of the configuration language.
@@ -91,17 +91,17 @@ pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     found.errors.into_iter().enumerate().map(problem).collect()
 }
 
-/// Maximum number of problems that are shown with their line. Each one reads a file again, and a configuration may have
-/// thousands.
+/// Maximum number of problems that are shown with their line. The file is read again for each of them, and a
+/// configuration may have thousands.
 const EXCERPTS_MAX: usize = 200;
 
-/// Loads a text; an error is converted to the form of process control.
+/// Loads a text, and converts an error to the type of this crate.
 fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader) -> Result<Loaded, Refused> {
     server::load(source, &request.places.prefix, loader).map_err(|error| Refused {
         level: level_of(&error),
         message: error.to_string(),
-        // An error without a position concerns the complete configuration, like a missing block; except for unreadable
-        // files.
+        // Except for unreadable files, an error without a position concerns the complete configuration, like a missing
+        // block.
         syntax_is_ok: error.span().is_none() && matches!(error.kind(), conf::ErrorKind::Message(_)),
     })
 }
@@ -117,7 +117,7 @@ fn default_error_log(path: Option<&Path>) -> String {
     }
 }
 
-/// Converts a level of `conf`, which has three.
+/// Converts a level of crate `conf`, which has three levels.
 fn level_of(error: &conf::Error) -> Level {
     match error.level() {
         conf::Level::Notice => Level::Notice,
@@ -126,7 +126,7 @@ fn level_of(error: &conf::Error) -> Level {
     }
 }
 
-/// Extracts the settings of process control, with limits for the complete process.
+/// Extracts the settings for the master, with limits for the complete process.
 fn settings(loaded: &Loaded, request: &Request) -> Settings {
     let config = &loaded.config;
     let main = config.main();
@@ -151,16 +151,16 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
             priority: (main.worker_priority != 0).then_some(main.worker_priority),
             directory: main.working_directory.clone(),
         },
-        // Zero means no limit, as in nginx.
         admin_socket: main.admin_socket.clone(),
         shutdown_delay: main.shutdown_delay,
+        // Zero means no limit, as in nginx.
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
         tls_listens: config.tls_listens().map(|spec| listen_options(spec).address).collect(),
         log_files: config.log_files(),
-        // `serve` leaves no files behind, and the served directory is the user's.
+        // `serve` creates no directories in the served directory of the user.
         temp_directories: if request.places.pid.is_some() { config.temp_directories() } else { Vec::new() },
         error_log: main.error_log.targets.items().to_vec(),
     }
@@ -189,7 +189,7 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     };
     let (found, count) = conf::changes(&parse(old), &parse(new), CHANGES_MAX);
     let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
-    // Other files, such as certificates and databases: only their names are listed.
+    // Of changed other files, such as certificates and databases, only the names are listed.
     let known = |path: &PathBuf| old.data.iter().find(|(known, _)| known == path);
     let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| known(path).is_some_and(|(_, old)| old != bytes);
     let files: Vec<_> = new.data.iter().filter(is_other).collect();
@@ -253,7 +253,8 @@ pub(crate) fn tickets() -> Vec<u8> {
     server::tickets::chain_for_worker().map(|chain| chain.to_bytes()).unwrap_or_default()
 }
 
-/// Sets that secret: before the configuration is loaded, so that clients can resume sessions of an earlier worker.
+/// Sets this secret in a worker. Must be called before the configuration is loaded, so that clients can resume sessions
+/// of an earlier worker.
 pub(crate) fn set_ticket_secret(bytes: &[u8]) {
     if let Some(chain) = server::tickets::Chain::from_bytes(bytes) {
         server::tickets::set_chain(chain);
@@ -304,8 +305,8 @@ fn caps(config: &Config) -> Caps {
 pub(crate) struct Worker(server::process::Worker);
 
 impl Worker {
-    /// Starts the threads; returns when every thread accepts. Must be called after the privileges are dropped.
-    /// `addresses` are resolved names that [`Worker::take_addresses`] of another process returned.
+    /// Starts the threads, and waits until every thread accepts connections. Must be called after the privileges are
+    /// dropped. `addresses` are the resolved names that [`Worker::take_addresses`] of another process returned.
     pub(crate) fn start(
         config: &Arc<Config>,
         resources: Resources,
@@ -324,15 +325,16 @@ impl Worker {
             let (cause, remedy) = (&refusal.cause, &refusal.remedy);
             let disk = default_movers();
             format!(
-                "io_uring cannot be used, likely cause: {cause}; remedy: {remedy}; instead run epoll for the network, and for \
+                "io_uring cannot be used, likely cause: {cause}; remedy: {remedy}; used instead: epoll for the network, and for \
                  files without \"aio\" {disk}"
             )
         });
         (choice.method().to_owned(), remark)
     }
 
-    /// Replaces the configuration; `resources` has the sockets of new addresses, and all log files. Every thread uses
-    /// the new configuration when this returns; [`Worker::take_retired`] identifies it by the returned number.
+    /// Replaces the configuration in all threads, before the function returns. `resources` has the sockets of new
+    /// addresses, and all log files. Returns the number of the new configuration, as [`Worker::take_retired`] returns
+    /// it later.
     pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, NotReloaded> {
         self.0.reload(config, for_server(resources)).map_err(|error| match error {
             StartError::Descriptor(_) => NotReloaded::Unchanged(error.to_string()),
@@ -340,8 +342,8 @@ impl Worker {
         })
     }
 
-    /// Returns a descriptor that is readable when [`Worker::take_retired`], [`Worker::is_finished`] or
-    /// [`Worker::has_panicked`] may have news.
+    /// Returns a descriptor that is readable when the results of [`Worker::take_retired`], [`Worker::is_finished`] or
+    /// [`Worker::has_panicked`] may have changed.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.0.events()
     }
@@ -372,12 +374,12 @@ impl Worker {
         self.0.reopen(logs).map_err(|error| error.to_string())
     }
 
-    /// Makes readiness checks fail; serving continues.
+    /// Makes readiness checks fail. Requests are still served.
     pub(crate) fn leave(&self) {
         self.0.leave();
     }
 
-    /// The same for an operator, who may revert it.
+    /// Starts or stops draining at an operator's request: readiness checks fail, and requests are still served.
     pub(crate) fn drain(&self, is_drained: bool) {
         self.0.drain(is_drained);
     }
@@ -387,7 +389,7 @@ impl Worker {
         self.0.watch(filter)
     }
 
-    /// Makes a thread look up a cache entry, and passes the resulting lines to `report_lines`.
+    /// Looks up a cache entry in a worker thread, which passes the resulting lines to `report_lines`.
     pub(crate) fn inspect(&self, entry_query: EntryQuery, report_lines: server::process::ReportLines) {
         self.0.inspect(entry_query, report_lines);
     }
@@ -412,7 +414,7 @@ impl Worker {
         self.0.stop();
     }
 
-    /// Whether every thread has ended, for whatever reason.
+    /// Whether every thread has ended, orderly or by a panic.
     pub(crate) fn is_finished(&self) -> bool {
         self.0.is_finished()
     }

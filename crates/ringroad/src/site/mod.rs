@@ -1,4 +1,4 @@
-//! The interface of process control to a configuration and to the server: the only module that uses crate `server`.
+//! The interface of this crate to a configuration and to the server: the only module that uses crate `server`.
 //!
 //! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
 //! server running in this process.
@@ -43,7 +43,7 @@ pub(crate) struct Refused {
     pub(crate) level: Level,
     /// Message with file and line, if there is a position.
     pub(crate) message: String,
-    /// Whether every line was valid by itself, but something is missing.
+    /// Whether every line is valid, and the error concerns the complete configuration, such as a missing block.
     pub(crate) syntax_is_ok: bool,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Settings {
     pub(crate) admin_socket: Option<PathBuf>,
     pub(crate) shutdown_delay: Duration,
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// `env`: variables to keep, or to set.
+    /// `env`: variables to inherit (`None`), or to set.
     pub(crate) env: Vec<(String, Option<String>)>,
     /// `worker_connections`, per thread.
     pub(crate) connections: u32,
     /// The listen addresses, without duplicates.
     pub(crate) listens: Vec<ListenOptions>,
-    /// Those of them that use TLS.
+    /// The listen addresses that use TLS.
     pub(crate) tls_listens: Vec<ListenAddr>,
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
@@ -119,7 +119,7 @@ pub(crate) enum Files<'a> {
 }
 
 impl Settings {
-    /// Returns a warning if the threads' share of descriptors is too small for the configured connections.
+    /// Returns a warning if the limit on descriptors is too low for the configured connections of all threads.
     pub(crate) fn connections_warning(&self) -> Option<String> {
         let limit = self.limits.descriptors_expected()?;
         let wanted = u64::from(self.connections) * u64::from(self.threads);

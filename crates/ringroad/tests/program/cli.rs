@@ -59,7 +59,7 @@ fn wrong_options_exit_with_status_1_and_messages_of_nginx() {
     for (args, text) in [
         (&["-x"][..], "invalid option: \"x\"; \"ringroad -h\" lists the options"),
         (&["-s"], "option \"-s\" requires parameter"),
-        (&["-s", "restart"], "invalid option: \"-s restart\"; it takes stop, quit, reopen or reload"),
+        (&["-s", "restart"], "invalid option: \"-s restart\"; the signals are stop, quit, reopen and reload"),
         (&["-c"], "option \"-c\" requires file name"),
         (&["-p"], "option \"-p\" requires directory name"),
         (&["-t", "-g"], "option \"-g\" requires parameter"),
@@ -295,7 +295,7 @@ fn a_signal_is_sent_only_to_a_ringroad_process() {
         let said = run(&["-s", name, "-p", &prefix]);
         assert_eq!(said.code, 1, "{}", said.err);
         let start = format!(
-            "ringroad: [error] process {} of \"{prefix}logs/nginx.pid\" is no ringroad but \"/",
+            "ringroad: [error] process {} of \"{prefix}logs/nginx.pid\" is not ringroad but \"/",
             other.id()
         );
         assert!(said.err.starts_with(&start) && said.err.contains("--any-process"), "{}", said.err);
@@ -376,7 +376,7 @@ fn typical_mistakes_are_reported_with_a_correction() {
         (&["version"], 2, "write \"ringroad --version\"".to_owned()),
         (&[&file], 2, format!("\"ringroad check {file}\" checks a configuration")),
         (&[&prefix], 2, format!("\"ringroad serve {prefix}\" serves a directory")),
-        (&["-t", "site.conf"], 1, "write \"-c site.conf\" where it is the configuration".to_owned()),
+        (&["-t", "site.conf"], 1, "write \"-c site.conf\" if it is the configuration file".to_owned()),
         (&["completions", "tcsh"], 2, "SHELL is bash, zsh or fish".to_owned()),
         (
             &["stat", "-1", "http://127.0.0.1:1/"],

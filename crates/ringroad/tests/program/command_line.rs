@@ -167,6 +167,6 @@ fn the_long_version_contains_program_commit_and_kernel() {
     let lines: Vec<&str> = text.lines().collect();
     let start = format!("ringroad {} (", env!("CARGO_PKG_VERSION"));
     assert!(lines[0].starts_with(&start) && lines[0].ends_with("configuration of nginx 1.31.5"), "{text}");
-    assert!(lines[0].contains("(commit ") || lines[0].contains("(a build without its commit)"), "{text}");
+    assert!(lines[0].contains("(commit ") || lines[0].contains("(a build without a commit)"), "{text}");
     assert!(lines[1].starts_with("kernel ") && lines[1].contains("epoll"), "{text}");
 }

@@ -112,9 +112,9 @@ fn check_prints_nothing_about_a_valid_configuration() {
     );
     let said = run(BINARY, &["check", "--all", &path]);
     for line in [
-        format!("{path}:1: honoured events\n"),
-        format!("{path}:3: honoured sendfile\n"),
-        format!("{path}:8: honoured directio\n"),
+        format!("{path}:1: supported events\n"),
+        format!("{path}:3: supported sendfile\n"),
+        format!("{path}:8: supported directio\n"),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
@@ -145,17 +145,17 @@ fn check_reports_all_problems_in_one_run() {
         "  invalid value \"2\" in \"etag\" directive".to_owned(),
         format!("gone.conf\" failed (2: No such file or directory) in {path}:7"),
         "gone.pem\"".to_owned(),
-        "  module http_degradation (the heap of this server does not tell its load: use limit_conn"
+        "  module http_degradation (the heap size of this server does not show its load: use limit_conn"
             .to_owned(),
         format!(": 1 directive\n    {path}:3 degradation\n"),
         format!("{path}:18 stream\n"),
         "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),
         format!("{path}:6: wrong autoindex: "),
-        "\nThis configuration does not load: it is wrong. Directives: ".to_owned(),
+        "\nThis configuration does not load: it has errors. Directives: ".to_owned(),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
-    assert!(!said.stdout.contains("honoured ssl_certificate"), "{}", said.stdout);
+    assert!(!said.stdout.contains(": supported ssl_certificate"), "{}", said.stdout);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn check_distinguishes_missing_features_from_errors() {
         (
             "http { geoip_country /a; geoip_city /b; }",
             "never",
-            "Will not be supported (2):\n  module http_geoip (MaxMind no longer makes its files: use geo",
+            "Will not be supported (2):\n  module http_geoip (MaxMind no longer publishes its files: use geo",
         ),
     ] {
         let file = dir.write("nginx.conf", format!("events {{}}\n{text}\n"));

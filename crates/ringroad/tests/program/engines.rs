@@ -42,7 +42,7 @@ fn the_default_falls_back_to_epoll_and_logs_the_cause() {
     assert!(warning.contains("io_uring cannot be used, likely cause: io_uring_setup: "), "{warning}");
     assert!(warning.contains(CAUSE) && warning.contains(REMEDY), "{warning}");
     assert!(
-        warning.contains("; instead run epoll for the network, and for files without \"aio\" threads"),
+        warning.contains("; used instead: epoll for the network, and for files without \"aio\" threads"),
         "{warning}"
     );
     assert!(server.quit_and_wait().success());

@@ -182,10 +182,13 @@ fn explain_prints_listener_server_location_and_handler() {
                 "html/a.txt, 5 bytes, sent by ",
             ][..],
         ),
-        (&["http://x.wild.example:8080/none"], &["wildcard \"*.wild.example\"", "none is not there: 404"]),
+        (&["http://x.wild.example:8080/none"], &["wildcard \"*.wild.example\"", "none does not exist: 404"]),
         (
             &["http://other:8080/"],
-            &["the default server of this listener", "has none of index.html: 403, \"autoindex\" is off"],
+            &[
+                "the default server of this listener",
+                "contains none of index.html: 403, \"autoindex\" is off",
+            ],
         ),
         (
             &["http://regex.example:8080/a?b"],
@@ -196,21 +199,18 @@ fn explain_prints_listener_server_location_and_handler() {
         ),
         (
             &["http://one.example:8080/exact"],
-            &["location   = /exact at CONF:13: the whole path", "response   204 by"],
+            &["location   = /exact at CONF:13: an exact match", "response   204 by"],
         ),
-        (
-            &["http://one.example:8080/static/a.txt"],
-            &["^~ keeps regular expressions out", "html/a.txt, 5 bytes"],
-        ),
+        (&["http://one.example:8080/static/a.txt"], &["^~ skips regular expressions", "html/a.txt, 5 bytes"]),
         (
             &["http://one.example:8080/static/x.php"],
-            &["not ~ \\.php$: a regular expression that is not asked"],
+            &["not ~ \\.php$: a regular expression that is not evaluated"],
         ),
         (
             &["http://one.example:8080/x.php"],
             &[
                 "the first regular expression that matches",
-                "not /: a prefix; a regular expression goes before it",
+                "not /: a prefix; a matching regular expression has precedence",
                 "fastcgi_pass 127.0.0.1:9000",
             ],
         ),
@@ -225,7 +225,10 @@ fn explain_prints_listener_server_location_and_handler() {
                 "upstream   app at CONF:5, least_conn: 127.0.0.1:9, 127.0.0.1:10",
             ],
         ),
-        (&["http://one.example:8080/try/x"], &["$uri: ", "is not there", "/a.txt: ", "html/a.txt, 5 bytes"]),
+        (
+            &["http://one.example:8080/try/x"],
+            &["$uri: ", "does not exist", "/a.txt: ", "html/a.txt, 5 bytes"],
+        ),
         (&["http://one.example:8080/private/x"], &["access     deny all at CONF:19: 403"]),
         (
             &["http://one.example:8080/private/x", "--from", "10.1.2.3"],
@@ -233,7 +236,10 @@ fn explain_prints_listener_server_location_and_handler() {
         ),
         (
             &["http://one.example:8080/odd/", "-X", "POST"],
-            &["($odd) at CONF:20 depends on what is not known here", "response   405 by \"return\""],
+            &[
+                "($odd) at CONF:20 depends on variables that are not known here",
+                "response   405 by \"return\"",
+            ],
         ),
         (&["http://127.0.0.1:8080/", "-H", "Host: one.example"], &["exact name \"one.example\""]),
     ] {
@@ -248,7 +254,7 @@ fn explain_prints_listener_server_location_and_handler() {
     let said = run(BINARY, &["explain", "-p", &folder, "http://one.example:8080/a.txt"]);
     assert!(said.stdout.contains("html/a.txt, 5 bytes"), "{}{}", said.stdout, said.stderr);
     for (url, message) in [
-        ("one.example/", "is no URL"),
+        ("one.example/", "is not a URL"),
         ("http://one.example/", "no server listens on this address, only on 127.0.0.1:8080"),
         ("http://one.example:8080/%2e%2e/", "the path is refused with 400"),
     ] {

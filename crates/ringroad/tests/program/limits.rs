@@ -107,7 +107,7 @@ fn a_worker_without_free_descriptors_continues_with_its_logs_and_configuration()
     // Six descriptors suffice for the message, but not for the log files of eight threads.
     leave(6);
     server.reload();
-    server.wait_for_log("a descriptor could not be copied for a thread", Deadline::default());
+    server.wait_for_log("a descriptor could not be duplicated for a thread", Deadline::default());
     limit_descriptors(worker, previous);
     assert_eq!(ask(server.addr(0)), "old");
     server.reload();

@@ -172,7 +172,7 @@ fn workers_that_fail_to_start_are_retried_with_growing_delays() {
     fs::remove_dir(folder.path()).expect("it is empty");
     signal_process(only_worker(&server), Signal::KILL).expect("it runs");
     let line = server.wait_for_log("workers cannot start", Deadline::default());
-    assert!(line.contains("(\"exited with code 2\"), the next one is tried in 500 ms"), "{line}");
+    assert!(line.contains("(\"exited with code 2\"), the next attempt is in 500 ms"), "{line}");
     // Five attempts without a delay: the crash of the worker that had served requests does not count.
     let log = server.error_log();
     let before = log.split("workers cannot start").next().expect("the log begins somewhere");
@@ -472,7 +472,7 @@ fn a_port_in_use_is_tried_five_times_and_reported() {
     assert_eq!(status.code(), Some(1));
     let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use)\n");
     assert_eq!(stderr.matches(&line).count(), 5, "{stderr}");
-    let last = "ringroad: [emerg] still could not bind(); another program has the address, or this server runs already: \
+    let last = "ringroad: [emerg] still could not bind(); another program uses the address, or this server runs already: \
                 \"ss -ltnp\" names its process\n";
     assert!(stderr.ends_with(last), "{stderr}");
 }

@@ -228,7 +228,7 @@ fn damaged_and_unrelated_files_are_refused_by_name() {
     std::fs::write(&key, foreign.serialize_pem()).expect("it is ours");
     assert!(desk.refused().contains("certificate and key do not match"));
     std::fs::write(directory.join("root.pem"), certificate.pem()).expect("it is ours");
-    assert!(desk.refused().contains("another program made it"));
+    assert!(desk.refused().contains("another program created the root certificate"));
 
     std::fs::write(&key, kept).expect("it is ours");
     std::fs::remove_file(directory.join("root.pem")).expect("it is there");

@@ -157,7 +157,7 @@ fn a_stopping_server_cannot_be_drained() {
     let socket = server.path("admin.sock").display().to_string();
     let done = run(BINARY, &["undrain", "--socket", &socket]);
     assert_eq!(done.status.code(), Some(1));
-    assert_eq!(done.stderr, "ringroad undrain: the server is about to end\n");
+    assert_eq!(done.stderr, "ringroad undrain: the server is shutting down\n");
     assert!(server.quit_and_wait().success());
 }
 

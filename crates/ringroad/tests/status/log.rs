@@ -435,10 +435,10 @@ fn explains(main: &str) {
     let text = found.unwrap_or_else(|_| panic!("{}", explained(&site, &[url])));
     assert!(text.contains("           status 200, 11 bytes, "), "{text}");
     let text = explained(&site, &["-X", "POST", url]);
-    assert!(text.contains("neither read nor stored") && !text.contains("\nstored "), "{text}");
+    assert!(text.contains("neither read nor written") && !text.contains("\nstored "), "{text}");
     let said = site.command(&["explain", "nonsense"]);
     assert_eq!(said.status.code(), Some(1));
-    assert!(said.stderr.contains("\"nonsense\" is no URL"), "{}", said.stderr);
+    assert!(said.stderr.contains("\"nonsense\" is not a URL"), "{}", said.stderr);
 }
 
 #[test]

@@ -27,9 +27,9 @@ impl Choice {
         Choice::with(config, Probe::run().uring_refusal().cloned())
     }
 
-    /// Returns the choice for a thread whose io_uring was refused although the probe's small ring was not, as when the
-    /// limit on locked memory suffices for the latter only. `None` if the configuration requires io_uring, or another
-    /// error occurred.
+    /// Returns the choice without io_uring if a thread could not create its io_uring. This happens although the probe
+    /// succeeded, for example because the limit on locked memory is sufficient only for the probe's small io_uring.
+    /// Returns `None` if the configuration requires io_uring, or another error occurred.
     pub(super) fn without_ring(
         &self,
         config: &Config,
@@ -54,11 +54,11 @@ impl Choice {
                 Some(refusal) => return Err(StartError::NoRing(refusal.clone())),
             },
             Some(Method::Epoll) => NetKind::Epoll,
-            // Without `use`: the best available engine, and a log line if that is not io_uring.
+            // Without `use`: the best available engine. If it is not io_uring, this is logged.
             None if refusal.is_none() => NetKind::Uring,
             None => NetKind::Epoll,
         };
-        // Parsed first: an invalid rule must stop the start instead of being ignored in a test.
+        // Parsed first: an invalid rule must prevent the start, because a test with an ignored rule would pass.
         let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;
         let engine = EngineConfig {
             net,
@@ -116,8 +116,8 @@ impl fmt::Debug for Choice {
     }
 }
 
-/// Returns the default of `buffer_pool` in bytes per thread: as much as is useful, but for all threads at most a
-/// quarter of the memory limit. The OOM killer kills a process above that limit. The remaining memory is for the page
+/// Returns the default of `buffer_pool` in bytes per thread: the largest useful size, but for all threads at most a
+/// quarter of the memory limit, above which the OOM killer kills the process. The remaining memory is for the page
 /// cache, connections and sockets.
 fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
     const USEFUL: u64 = 256 << 20;
@@ -149,7 +149,8 @@ pub(super) struct EngineKey {
 
 impl EngineKey {
     pub(super) fn of(config: &Config) -> EngineKey {
-        // Computed as if io_uring were not available, which covers a superset of the relevant settings.
+        // Computed as if io_uring were not available: the key then includes all settings that matter with io_uring, and
+        // some more.
         let pools = || config.http.pools.names().map(str::to_owned).collect();
         EngineKey {
             libaio: uses_libaio(config, false),
@@ -169,8 +170,8 @@ impl EngineKey {
     }
 }
 
-/// Whether libaio is used. Its contexts count against a system-wide limit, so they are created only if something reads
-/// through it.
+/// Whether libaio is used. Its contexts count against a system-wide limit, so they are created only if a location reads
+/// files by libaio.
 fn uses_libaio(config: &Config, ring: bool) -> bool {
     config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.sending.aio {
         Aio::Libaio => true,
@@ -179,11 +180,11 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
     })
 }
 
-/// Maximum number of queued entries for the threads that create cache entries: far more than caches queue.
+/// Maximum number of queued entries for the threads that create cache entries: many more than caches enqueue.
 const MAKERS_QUEUE: usize = 65536;
 
-/// Maximum number of caches for each of which there are [`PUTS_MAX`] threads, so that a disk that hangs occupies only
-/// its own. Further caches usually share these disks.
+/// Maximum number of caches with [`PUTS_MAX`] threads each, so that a hanging disk occupies only the threads of its
+/// cache. Further caches get no further threads, because they usually share these disks.
 const MAKERS_DISKS_MAX: usize = 4;
 
 /// Whether the thread pool is used; otherwise no threads are created.

@@ -1,8 +1,9 @@
-//! Events from the threads of a worker to its first thread, which waits in poll(2). A thread has ended, a configuration
+//! Events from the threads of a worker to its main thread, which waits in poll(2): a thread has ended, a configuration
 //! is no longer used, the addresses of names have changed, or lines for watchers are available.
 //!
-//! The first two are reported by drops: of [`Running`] when the task of a thread ends or panics, and of [`InForce`]
-//! with the last request that started under a configuration. The bell is an eventfd(2).
+//! The first two events are reported when a value is dropped: [`Running`] when the task of a thread ends or panics, and
+//! [`InForce`] with the last request that started under a configuration. The bell, an eventfd(2), wakes the main
+//! thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use io::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Shared by the threads of a worker and its first thread.
+/// State shared by the threads of a worker and its main thread.
 #[derive(Debug)]
 pub(super) struct Events {
     bell: OwnedFd,
@@ -34,21 +35,21 @@ impl Events {
         Ok(Arc::new(Events { bell, running, panicked, retired, names_changed, turned }))
     }
 
-    /// Returns the bell, which is readable from an event until [`Events::take_retired`].
+    /// Returns the bell. It becomes readable by an event, and stays readable until [`Events::take_retired`] is called.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Silences the bell and returns the unused configurations. Other events must be checked after this, so that none
-    /// is missed.
+    /// Resets the bell and returns the numbers of unused configurations. Other events must be checked after this call,
+    /// so that none is missed.
     #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     pub(super) fn take_retired(&self) -> Vec<u64> {
-        // If the bell is already empty, the read fails without harm.
+        // The read fails if the bell is not readable, which is no error.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.retired.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records that names have other addresses.
+    /// Reports that names have other addresses.
     pub(super) fn note_names(&self) {
         self.names_changed.store(true, Ordering::Release);
         self.ring();
@@ -64,7 +65,7 @@ impl Events {
         self.names_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns the number of the newest turn request that every thread has completed; 0 if there was none since the
+    /// Returns the number of the newest turn request that every thread has completed; 0 if none was completed since the
     /// last call.
     pub(super) fn take_turned(&self) -> u64 {
         self.turned.swap(0, Ordering::AcqRel)
@@ -82,7 +83,7 @@ impl Events {
 
     #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     fn ring(&self) {
-        // The write can only fail if the counter is full; then the bell is already readable.
+        // The write fails only if the counter is at its maximum. Then the bell is already readable.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
@@ -107,8 +108,8 @@ impl Drop for Running {
     }
 }
 
-/// A request that every thread completes an event-loop turn. A thread acknowledges by dropping its reference; the last
-/// drop reports.
+/// A request that every thread completes an event-loop turn. A thread acknowledges the request by dropping its
+/// reference. The drop of the last reference reports the completion.
 #[derive(Debug)]
 pub(super) struct Turn {
     number: u64,

@@ -43,7 +43,7 @@ impl ProcessKey {
 }
 
 impl ProcessKey {
-    /// Returns the differences from another key, each with the old and the new value if these are brief.
+    /// Returns the differences from another key, each with the old and the new value if they are short.
     pub fn differences(&self, new: &ProcessKey) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |name: &str, old: Option<String>, new: Option<String>| {

@@ -1,4 +1,4 @@
-//! A worker process: its threads, their orders, and their end.
+//! The threads of a worker process: their start, orders to them, and their end.
 //!
 //! [`Worker::start`] starts the threads. Each has its engine, its listening sockets and its connections, and an inbox
 //! for orders: another configuration, other log files, a graceful or immediate end.
@@ -38,7 +38,7 @@ use upstream::resolve;
 pub use worker_thread::ReportLines;
 use worker_thread::{Order, Start};
 
-/// Resources of a worker process besides its configuration.
+/// Open descriptors that a worker process needs in addition to its configuration.
 #[derive(Debug, Default)]
 pub struct Resources {
     /// Listening sockets: one for each address, or one for each thread with `reuseport`.
@@ -87,10 +87,10 @@ impl fmt::Display for StartError {
             StartError::Thread(error) => error.fmt(f),
             StartError::Pool(error) => error.fmt(f),
             StartError::Descriptor(error) => {
-                write!(f, "a descriptor could not be copied for a thread: {error}")
+                write!(f, "a descriptor could not be duplicated for a thread: {error}")
             }
             StartError::Faults(error) => write!(f, "\"engine_fault\": {error}"),
-            StartError::NoResponse => f.write_str("a worker thread does not answer"),
+            StartError::NoResponse => f.write_str("a worker thread does not respond"),
         }
     }
 }
@@ -125,23 +125,23 @@ fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVer
     ConfigVersion::new(config, root_facts(config), number, InForce::new(number, events))
 }
 
-/// Maximum number of queued orders per thread; more mean that it hangs.
+/// Maximum number of queued orders per thread. A thread with more unprocessed orders hangs.
 const ORDERS_MAX: usize = 64;
 
-/// Time within which the threads have to activate a configuration. They only ever wait in the engine, so a thread that
-/// takes longer hangs.
+/// Maximum time until all threads have activated a configuration. Threads wait only in the engine, so a thread that
+/// needs longer hangs.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Maximum bytes of resolved addresses passed to another process, enough for some hundred names. Further names are
-/// resolved again.
+/// Maximum size in bytes of the resolved addresses that are passed to another process: enough for some hundred names.
+/// Further names are resolved again.
 const ADDRESSES_MAX: usize = 32 << 10;
 
-/// Time that the engine of an ending thread waits for operations on a slow disk.
+/// Maximum time that the engine of an ending thread waits for operations on a slow disk.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// Starts the threads; all accept when this returns. Must be called after privileges were dropped. `addresses` has
-    /// the resolved names of another process ([`Worker::take_addresses`]).
+    /// Starts the threads. When the function returns, all threads accept connections. Must be called after privileges
+    /// were dropped. `addresses` are the resolved names of another process ([`Worker::take_addresses`]).
     pub fn start(config: &Arc<Config>, resources: Resources, addresses: &str) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
         config.http.of::<Upstreams>().begin_with(addresses);
@@ -156,7 +156,8 @@ impl Worker {
         started.map(|()| worker)
     }
 
-    /// Starts the threads one after the other until one fails; they begin to accept when all are started.
+    /// Starts the threads one after the other until a start fails. The threads begin to accept connections when all are
+    /// started.
     fn start_threads(
         config: &Arc<Config>,
         choice: Choice,
@@ -205,7 +206,7 @@ impl Worker {
             worker.orders.push(sender);
         }
         for orders in &worker.orders {
-            // A thread that does not receive it has panicked, which is reported as usual.
+            // A thread that does not receive the order has panicked, which is reported as usual.
             let _ = send(orders, Order::Begin);
         }
         Ok((worker, Ok(())))
@@ -216,11 +217,11 @@ impl Worker {
         &self.choice
     }
 
-    /// Activates another configuration with the same process key, and returns when no thread starts a request under the
-    /// old one any more. `resources` has the sockets of new addresses and all log files; sockets of removed addresses
+    /// Activates another configuration with the same process key, and waits until no thread starts a request under the
+    /// old configuration. `resources` has the sockets of new addresses and all log files; sockets of removed addresses
     /// are closed. Returns the configuration's number, which [`Worker::take_retired`] reports later. After
     /// [`StartError::Descriptor`] the old configuration is still active. After any other error some threads may use the
-    /// new one and others not: the process should end.
+    /// new configuration and others the old one, so the process should exit.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
         let count = self.orders.len();
         let parts = split(resources, count)?;
@@ -237,7 +238,8 @@ impl Worker {
             send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;
         }
         self.newest.store(number, Ordering::Relaxed);
-        // Only the threads hold these from here on, so that the end of a thread is noticed too.
+        // From here on, only the threads hold `taken`. If a thread ends without a response, the channel is closed,
+        // which ends the wait.
         drop((version, taken));
         let deadline = Instant::now() + TAKE_TIME;
         for _ in 0..count {
@@ -248,13 +250,13 @@ impl Worker {
     }
 
     /// Returns a descriptor that becomes readable when a thread has ended or panicked, or a configuration is no longer
-    /// used; until [`Worker::take_retired`] is called.
+    /// used. It stays readable until [`Worker::take_retired`] is called.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.bell()
     }
 
-    /// Returns the numbers of configurations whose last request has ended since the last call. The worker's first
-    /// configuration has the number 1. The current configuration is never among them.
+    /// Returns the numbers of configurations whose last request has ended since the last call, except the current
+    /// configuration. The worker's first configuration has the number 1.
     pub fn take_retired(&self) -> Vec<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
         self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
@@ -276,8 +278,8 @@ impl Worker {
         }
     }
 
-    /// Returns the number of the newest [`Worker::request_turn`] that every thread has completed, once. Must be called
-    /// after [`Worker::take_retired`].
+    /// Returns the number of the newest [`Worker::request_turn`] that every thread has completed. Each number is
+    /// returned only once. Must be called after [`Worker::take_retired`].
     pub fn take_turned(&self) -> Option<u64> {
         Some(self.events.take_turned()).filter(|&number| number > 0)
     }
@@ -291,8 +293,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends gracefully: stops accepting, closes idle connections, finishes responses in flight, and aborts those after
-    /// `patience`.
+    /// Begins a graceful shutdown: the threads stop accepting, close idle connections, and finish the responses in
+    /// flight. After `patience` the remaining responses are aborted.
     pub fn quit(&self, patience: Option<Duration>) {
         for orders in &self.orders {
             // A thread that does not receive the order has ended.
@@ -305,14 +307,14 @@ impl Worker {
         self.shared.set_leaving();
     }
 
-    /// Does the same on an operator's command, until it is reverted.
+    /// Starts or stops draining, on an operator's command. While the server is drained, connections are closed after
+    /// their next response, and readiness checks fail.
     pub fn drain(&self, is_drained: bool) {
         self.shared.set_drained(is_drained);
     }
 
-    /// Watches finished requests that match the filter; returns nothing if there are too many watchers.
-    /// [`Worker::events`] becomes readable with their lines, and [`Worker::take_has_lines`] returns whether there are
-    /// any.
+    /// Watches finished requests that match the filter. Returns `None` if too many watchers exist. When lines are
+    /// available, [`Worker::events`] becomes readable and [`Worker::take_has_lines`] returns true.
     pub fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
         self.shared.watch.add(admits(filter))
     }
@@ -327,26 +329,28 @@ impl Worker {
         self.shared.watch.take_has_lines()
     }
 
-    /// Lets a thread look up the cache entries of a request. A thread that has ended returns nothing.
+    /// Sends the first thread an order to look up the cache entries of a request. If this thread has ended,
+    /// `report_lines` is not called.
     pub fn inspect(&self, entry_query: EntryQuery, report_lines: ReportLines) {
         if let Some(orders) = self.orders.first() {
             let _ = send(orders, Order::Inspect(Box::new(entry_query), report_lines));
         }
     }
 
-    /// Ends immediately.
+    /// Begins a fast shutdown.
     pub fn stop(&self) {
         for orders in &self.orders {
             let _ = send(orders, Order::Stop);
         }
     }
 
-    /// Whether all threads have ended. Their engines may still wait for a disk: [`Worker::wait`].
+    /// Whether all threads have ended their tasks. Their engines may still wait for a disk; [`Worker::wait`] waits for
+    /// the engines too.
     pub fn is_finished(&self) -> bool {
         self.events.running() == 0
     }
 
-    /// Whether a thread has panicked: its connections are no longer served, and the process should end.
+    /// Whether a thread has panicked. Its connections are no longer served, so the process should exit.
     pub fn has_panicked(&self) -> bool {
         self.events.has_panicked()
     }
@@ -376,7 +380,8 @@ fn send(orders: &mailbox::Sender<Order>, order: Order) -> Result<(), StartError>
     orders.send(order).map_err(|_| StartError::NoResponse)
 }
 
-/// Returns a share for each thread: separate sockets if there are enough, else duplicates.
+/// Splits resources for the threads. Each thread gets a separate socket of an address if one exists for each thread,
+/// otherwise a duplicate.
 fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartError> {
     let mut parts: Vec<Resources> = (0..count).map(|_| Resources::default()).collect();
     for (address, fds) in resources.listeners {
@@ -399,7 +404,7 @@ fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartErro
     Ok(parts)
 }
 
-/// Logs a panic of a task, which costs one connection; the operator should know.
+/// Reports a panic of a task to standard error. A panic ends only one connection, but it is a defect.
 #[expect(clippy::print_stderr, reason = "the thread's log may be what panicked")]
 fn report_panic(message: &str) {
     eprintln!("a task panicked: {message}");

@@ -1,7 +1,7 @@
-//! Logs notes of the engines to the error log.
+//! Writes notes of the engines to the error log.
 //!
-//! An engine notices some limits late, because it registers memory as needed. So notes are collected repeatedly, and
-//! equal notes of several threads are logged once.
+//! An engine detects some limits late, because it registers memory as needed. So notes are collected repeatedly. Equal
+//! notes of several threads are logged once.
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::Level;
 
-/// Time until the first check, when the first requests have been served, and time between all further checks. Log lines
-/// are not urgent, and an idle thread should sleep.
+/// Time until the second check, when the first requests have been served, and time between all further checks. The
+/// notes are not urgent, and an idle thread should sleep.
 const FIRST: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 

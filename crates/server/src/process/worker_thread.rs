@@ -37,16 +37,16 @@ pub(super) struct Start {
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
-    /// Set for the first thread only, which does the process-wide work.
+    /// Set for the first thread only, which performs the tasks of the process, such as resolving names.
     pub(super) events: Option<Arc<Events>>,
-    /// Whether it is the only thread, so that it shares no socket.
+    /// Whether this is the only thread, which then shares no socket with another thread.
     pub(super) alone: bool,
     pub(super) orders: mailbox::Receiver<Order>,
 }
 
 /// Orders to a thread.
 pub(super) enum Order {
-    /// All threads are started, so the thread may accept. Always the first order.
+    /// All threads are started, so this thread may accept connections. Always the first order.
     Begin,
     /// Activate another configuration; acknowledged when this thread uses it.
     Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
@@ -65,15 +65,15 @@ pub(super) enum Order {
 /// Receives the lines of a result.
 pub type ReportLines = Box<dyn FnOnce(Vec<String>) + Send>;
 
-/// Maximum time that a fast stop waits until the index of the caches is saved: 24 bytes per entry and a sync, well
-/// under a second for a million entries. If a disk hangs, the next start reads the directories instead.
+/// Maximum time that a fast stop waits until the indexes of the caches are saved. Saving writes 24 bytes per entry, and
+/// needs less than a second for a million entries. If a disk hangs, the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
-/// Runs the thread: the main task. `refusal` is the reason why its CPU affinity could not be set.
+/// Runs the main task of the thread. `refusal` is the reason why the CPU affinity of the thread could not be set.
 pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
-    // If a thread cannot be started, all are started again with another engine. Until then no connection was accepted,
-    // and no work that outlives the threads, such as caches, was begun or ended.
+    // If a thread cannot be started, all threads are started again with another engine. So before this order no
+    // connection is accepted, and nothing is begun that outlives the threads, such as the work on caches.
     let Some(Order::Begin) = orders.recv().await else { return };
     let calls_directly = version.config.events().calls_directly();
     let logs = LogFiles::new(version.config.main().workers.count(), calls_directly);
@@ -101,11 +101,11 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
             Order::Configure { version, resources, taken } => {
                 let config = Arc::clone(&version.config);
                 thread.replace(version, resources.logs);
-                // The new task starts before the assignment ends the old one.
+                // The task of the new configuration is started before the assignment drops the old task.
                 names = keep_names(&config);
                 listeners.close_unconfigured();
                 listeners.open(resources.listeners);
-                // A master that no longer waits has abandoned this worker.
+                // Fails if `Worker::reload` no longer waits.
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
@@ -129,7 +129,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
             }
         }
     }
-    // Waits for the caches, also after `patience` has passed, and for a stop during a graceful end. Without caches this
+    // Waits for the caches: after a stop, and also if a graceful shutdown has exceeded `patience`. Without caches this
     // returns immediately.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
     drop(names);
@@ -142,7 +142,7 @@ fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
     move |about, level, text| error_log::write_except(&thread, about, level, format_args!("{text}"))
 }
 
-/// Waits for the last connection, at most for `patience`; a stop ends it immediately.
+/// Waits until the last connection is closed, at most for `patience`. A stop ends the wait immediately.
 async fn quit(
     thread: &Rc<Thread>,
     listeners: &ThreadListeners,

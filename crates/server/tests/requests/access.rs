@@ -120,7 +120,7 @@ fn connections_without_a_proxy_header_are_closed() {
     }
 }
 
-/// Tests random bytes, some of them after a valid start.
+/// Sends random bytes, some of them after the start of a valid header.
 #[test]
 fn arbitrary_first_bytes_of_a_connection_are_harmless() {
     let site = Site::start("proxy4", BEHIND_PROXY);
@@ -309,7 +309,7 @@ fn a_slow_hash_delays_no_other_connection() {
     };
     // On a busy machine, the hash may be complete before the quick responses. If the connections' thread computed it,
     // they would be later in every attempt.
-    assert!((0..5).any(|_| is_concurrent()), "the quick answers came while it was made");
+    assert!((0..5).any(|_| is_concurrent()), "the quick responses arrive while the hash is computed");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
             flate2::Status::StreamEnd => break,
             _ => assert!(
                 (inflate.total_in() as usize) < bytes.len() || body.len() == body.capacity(),
-                "it is whole"
+                "it is complete"
             ),
         }
     }
@@ -223,7 +223,7 @@ fn compression_depends_on_versions_proxies_and_browsers() {
     assert!(coded("/a", &[]) && !coded("/a", &[via]) && coded("/any/a", &[via]));
     assert!(coded("/auth/a", &[via, ("Authorization", "Basic eDp5")]));
     assert!(!coded("/date/a", &[via]) && coded("/tag/a", &[via]));
-    assert!(coded("/expired/a", &[via]), "nothing is said about keeping");
+    assert!(coded("/expired/a", &[via]), "the response has no Cache-Control");
     for (agent, old, new) in [
         ("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)", false, false),
         ("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)", true, true),

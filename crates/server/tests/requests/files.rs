@@ -155,7 +155,7 @@ fn random_index_serves_any_file_of_a_directory() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["a", "b"], "no hidden file, no folder, no link");
     assert_eq!((site.status("/off/"), site.status("/none/")), (403, 404));
     site.folder.write("indexed/folder/x", "");
-    assert_eq!(site.status("/indexed/"), 403, "without files the next module is asked");
+    assert_eq!(site.status("/indexed/"), 403, "without files the next module handles the request");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_briefly_open_file_is_served_with_its_current_content() {
     };
     let is_held = testkit::wait::until("an open file", testkit::Deadline::default(), held);
     is_held.expect("further requests do not open it");
-    assert!(!is_open(&site, "off/a"), "this location was told not to");
+    assert!(!is_open(&site, "off/a"), "this location has open_file_cache off");
     replace(&site, "a", "new");
     assert_eq!(site.text("/a"), "new", "another file of that name");
     site.folder.write("a", "longer than before");
@@ -283,7 +283,7 @@ fn a_briefly_open_file_is_served_with_its_current_content() {
     // Soon neither a deleted file nor a mount is held open.
     let none = || (!["a", "b", "dir/a", "moved/a"].iter().any(|name| is_open(&site, name))).then_some(());
     let deadline = testkit::Deadline::default();
-    testkit::wait::until("files to be closed", deadline, none).expect("all of them are let go");
+    testkit::wait::until("files to be closed", deadline, none).expect("all of them are closed");
 }
 
 #[test]
@@ -299,10 +299,10 @@ fn cached_open_files_are_closed_when_descriptors_run_out() {
         site.folder.write(name, name);
     }
     assert_eq!(site.text("/kept/a"), "kept/a");
-    assert_eq!(site.text("/kept/b"), "kept/b", "the file that is kept open is given up");
+    assert_eq!(site.text("/kept/b"), "kept/b", "the cached open file is closed");
     assert_eq!(site.text("/kept/a"), "kept/a");
     assert_eq!(site.text("/plain"), "plain", "files of other locations too");
-    assert_eq!(site.status("/plain"), 500, "nothing is left to be given up");
+    assert_eq!(site.status("/plain"), 500, "no further file can be closed");
     let lines = site.lines("error.log", 1);
     assert!(
         lines[0].contains("failed (24: Too many open files)") && lines[0].contains("[crit]"),
@@ -342,7 +342,7 @@ fn symlinks_are_refused_as_configured() {
         (site.status("/link"), site.status("/broken"), site.status("/folder%20link")),
         (403, 403, 403)
     );
-    assert_eq!(site.status("/folder%20link/a"), 404, "as nginx: it is not the folder that it has to be");
+    assert_eq!(site.status("/folder%20link/a"), 404, "as nginx: the link is not opened as a directory");
     assert_eq!((site.status("/folder%20link/"), site.status("/none")), (404, 404));
     let lines = site.lines("error.log", 1);
     assert!(
@@ -448,7 +448,7 @@ fn a_refused_direct_open_falls_back_to_a_normal_open() {
     );
     let long = "x".repeat(9000);
     site.folder.write("long", &long);
-    assert_eq!(site.status("/none"), 404, "the first open is as it is");
+    assert_eq!(site.status("/none"), 404, "the first open has no fault");
     assert!(site.text("/long") == long);
 }
 

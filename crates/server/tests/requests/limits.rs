@@ -37,7 +37,7 @@ fn logged(site: &Site, what: &str) -> String {
     testkit::wait::until("a line of the error log", deadline, line).expect("it is written")
 }
 
-/// Returns the `[level]` of that line.
+/// Returns the `[level]` of the first line of the error log that contains this text.
 fn level(site: &Site, what: &str) -> String {
     logged(site, what);
     let lines = site.lines("error.log", 1);
@@ -153,8 +153,8 @@ fn hold_request(site: &Site, target: &str) -> Client {
     client
 }
 
-/// Sends requests until the status is this one, because the server notices the end of a request slightly later than the
-/// client.
+/// Sends requests until the response has this status, because the server detects the end of another request slightly
+/// later than its client.
 fn wait_for_status(site: &Site, target: &str, status: u16) {
     let look = || (site.status(target) == status).then_some(());
     testkit::wait::until("the status", Deadline::default(), look).expect("it comes");
@@ -189,7 +189,7 @@ fn requests_above_the_limit_of_connections_are_refused() {
         (level(&site, "limiting connections"), level(&site, "GET /429")),
         ("error".into(), "info".into())
     );
-    // However a request ends, it no longer counts.
+    // A request no longer counts, whether its connection is reset or closed.
     first.reset();
     drop(second);
     wait_for_status(&site, "/?key=a", 200);

@@ -229,7 +229,7 @@ fn ssi_responses_have_correct_header_fields() {
     assert_eq!((old.text().as_str(), old.field("Transfer-Encoding")), ("(1)[2]", None));
     assert_eq!(old.field("Connection"), Some("close"));
     let ranged = site.client().request("GET", "/include.html", &[("Host", "a"), ("Range", "bytes=0-1")]);
-    assert_eq!(ranged.head.status, 200, "no range of what has no length");
+    assert_eq!(ranged.head.status, 200, "a response without a length has no ranges");
     let text = site.get("/plain.txt");
     assert_eq!(
         (text.text().as_str(), text.field("Accept-Ranges")),
@@ -260,7 +260,7 @@ fn ssi_settings_are_applied() {
     assert_eq!(site.text("/shared.html"), "(1)[2]");
     let lines = site.lines("main.log", 9);
     let inner = lines.iter().position(|line| line == "/setter.html 200").expect("it is logged");
-    assert_eq!(lines[inner + 1], "/shared.html 200", "the part is done before the whole");
+    assert_eq!(lines[inner + 1], "/shared.html 200", "the subrequest is logged before the main request");
 }
 
 #[test]

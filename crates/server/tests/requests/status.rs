@@ -11,8 +11,8 @@ fn page(active: u64, accepted: u64, requests: u64, [reading, writing, waiting]: 
     )
 }
 
-/// Sends requests until the last line is this one, which excludes connections whose end the server has not noticed yet.
-/// Returns the number of requests.
+/// Sends requests until the last line of the page is `stages`, because the server detects the end of earlier
+/// connections late. Returns the number of requests.
 fn wait_for(client: &mut Client, stages: &str) -> u64 {
     let mut asked = 0;
     let look = || {
@@ -41,7 +41,11 @@ fn connections_are_counted_by_stage() {
     assert_eq!(response.text(), page(1, 1, 1, [0, 1, 0]));
     assert_eq!(response.field("Content-Type"), Some("text/plain"), "whatever default_type says");
     assert_eq!(client.get("/numbers").text(), "1 0 1 0");
-    assert_eq!(client.get("/old?x=1").text(), page(1, 1, 3, [0, 1, 0]), "an if keeps what makes the content");
+    assert_eq!(
+        client.get("/old?x=1").text(),
+        page(1, 1, 3, [0, 1, 0]),
+        "an if block has the content handler of its location"
+    );
     assert_eq!(client.get("/status/inside").head.status, 404, "it is not inherited");
     assert_eq!(client.request("POST", "/status", &[]).head.status, 405);
     assert_eq!(client.request("POST", "/status/limited", &[]).head.status, 403);

@@ -90,7 +90,7 @@ impl Record {
         Record { name: String::new(), ttl_seconds, data }
     }
 
-    /// Returns the same record with another owner: for records after a CNAME, or beside an SRV record.
+    /// Returns the same record with another owner: for records after a CNAME, or in addition to an SRV record.
     pub fn of(self, name: &str) -> Record {
         Record { name: name.to_owned(), ..self }
     }

@@ -1,8 +1,8 @@
 //! A scripted DNS server, over UDP and TCP on one port of 127.0.0.1.
 //!
 //! [`DnsServer`] has a table of [`Answer`]s by name and type, which a test may change at any time, and counts its
-//! queries. A response can be omitted, delayed (by a gate), truncated, or have a different question. Names that are not
-//! in the table yield NXDOMAIN; for a name that has only records of other types the response is empty.
+//! queries. A response can be omitted, delayed (by a gate), truncated, or have a different question. The response for a
+//! name that is not in the table is NXDOMAIN; for a name with entries of other types only, it is empty.
 
 pub mod message;
 
@@ -249,7 +249,7 @@ impl Serving {
 }
 
 impl Shared {
-    /// Runs a function on a new thread, which the end of the server waits for.
+    /// Runs a function on a new thread. Dropping the server waits for the thread.
     fn spawn(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(self);
         lock(&self.state).threads += 1;
@@ -323,7 +323,8 @@ impl Shared {
                 let question = Question { name: format!("not-{}", question.name), ..question.clone() };
                 self.carry_out(&question, then, back);
             }
-            // The table has already selected one of the two by its count.
+            // `State::answer` counts only at the top level: a `Times` within another response always yields its first
+            // response.
             Answer::Times(_, first, _) => self.carry_out(question, first, back),
             Answer::Both(first, second) => {
                 self.carry_out(question, first, back);

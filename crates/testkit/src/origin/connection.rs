@@ -1,7 +1,7 @@
-//! One accepted connection, as used by a raw script or by the reply loop.
+//! An accepted connection, for a raw script or for the loop that sends replies.
 //!
-//! [`Connection`] parses requests strictly and sends the scripted reply. Every read returns when the peer or the origin
-//! ends the connection, and its return value shows this: a script is a loop that stops then.
+//! [`Connection`] parses requests strictly and sends the scripted reply. Every read also returns when the peer or the
+//! origin ends the connection, and reports this by its return value. So a script is a loop that stops at such a value.
 
 use std::io;
 use std::net::Shutdown;
@@ -254,7 +254,8 @@ impl Connection {
         }
     }
 
-    /// Reads more input; returns 0 at the end or on an error of the connection, which are equivalent for a script.
+    /// Reads more input. Returns 0 at the end of the connection and after an error, which a script does not
+    /// distinguish.
     fn fill(&mut self) -> usize {
         let mut buffer = [0; 16 * 1024];
         let count = loop {

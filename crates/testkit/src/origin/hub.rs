@@ -16,7 +16,8 @@ use crate::wait::Deadline;
 /// Maximum number of recorded requests; further ones, as in load tests, are only counted.
 const RECORDED_MAX: usize = 100_000;
 
-/// Time that the origin waits for its threads at its end: 10 seconds, for a handler that the test has blocked.
+/// Maximum time that the drop of an origin waits for its threads: 10 seconds. A handler that the test has blocked would
+/// wait for ever.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The counters of an origin.

@@ -1,5 +1,5 @@
-//! The origin's listening socket: accepts, starts a thread for each connection, and can stop listening and keep its
-//! port.
+//! The origin's listening socket. It accepts, starts a thread for each connection, and can stop listening without
+//! losing its port.
 //!
 //! The kernel may assign a port without a listener to another process. So a second socket is bound to the port from the
 //! start and never listens: connections are refused, and the port stays reserved.
@@ -170,8 +170,8 @@ impl Accepting {
         }
     }
 
-    /// Closes the listening socket. A process that another test has forked has a copy of it until its exec(2), so closing it is
-    /// not enough to refuse connections: shutdown(2) ends it for every copy.
+    /// Closes the listening socket. A child of another test has a copy of it between its fork(2) and exec(2), which would still
+    /// accept connections; shutdown(2) ends the listening for all copies.
     fn stop_listening(&mut self) {
         if let Some(socket) = self.socket.take() {
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
@@ -228,7 +228,8 @@ impl Accepting {
                 hub.fault(format!("the script of connection {number} panicked: {text}"));
             }
             connection.finish_request();
-            // Dropped before it counts as closed: a test that waits for the count may check the other end immediately.
+            // Dropped before it is counted as closed, because a test that waits for the count may check the other end
+            // immediately.
             drop(connection);
             hub.disconnected();
         };

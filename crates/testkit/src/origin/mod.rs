@@ -5,9 +5,9 @@
 //! test controls the timing: a reply waits at a [`Gate`](crate::Gate), and the test waits for events with
 //! [`Origin::wait_for`]. Each connection has a thread; dropping the origin ends all threads.
 //!
-//! A fault is an event that must never happen: a request that breaks the protocol, a panic in the closure, or an action
-//! of a reply that was never reached. Dropping the origin panics with the fault, unless the test has taken it with
-//! [`Origin::take_faults`].
+//! A fault is an event that must never happen: a request that violates the protocol, a panic in the closure, or an
+//! action of a reply whose position was never reached. Dropping the origin panics with the fault, unless the test has
+//! taken it with [`Origin::take_faults`].
 //!
 //! ```
 //! use testkit::origin::{At, Do, Origin, Reply};
@@ -144,12 +144,12 @@ impl Origin {
         self.hub.stats()
     }
 
-    /// Returns the first 100 000 requests in the order of their heads.
+    /// Returns the first 100 000 requests in the order in which their header sections were received.
     pub fn requests(&self) -> Vec<OriginRequest> {
         self.hub.requests()
     }
 
-    /// Returns the latest request. Panics without a request.
+    /// Returns the latest request. Panics if there is none.
     #[track_caller]
     pub fn last_request(&self) -> OriginRequest {
         self.requests().pop().unwrap_or_else(|| panic!("the origin has had no request"))

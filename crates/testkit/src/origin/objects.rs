@@ -39,7 +39,7 @@ pub enum Etag {
 /// A change that the test makes to a response before it is sent.
 type Tune = Arc<dyn Fn(&OriginRequest, Reply) -> Reply + Send + Sync>;
 
-/// An object that the origin has under a target.
+/// An object of the origin, stored under a target.
 #[derive(Clone)]
 pub struct Object {
     size: u64,
@@ -76,7 +76,7 @@ impl Object {
         }
     }
 
-    /// Sets the version, from which content and validators derive.
+    /// Sets the version, on which content and validators depend.
     pub fn version(mut self, version: u64) -> Object {
         self.version = version;
         self
@@ -280,7 +280,7 @@ impl Objects {
         self.change(target, |object| Object { version: object.version + 1, ..object });
     }
 
-    /// Sets a rule that creates the objects for all other targets: for too many to add individually.
+    /// Sets a rule that creates the objects for all other targets, for tests with too many objects to add individually.
     pub fn rule(&self, rule: impl Fn(&str) -> Option<Object> + Send + Sync + 'static) -> &Objects {
         lock(&self.0).rule = Some(Arc::new(rule));
         self
@@ -364,8 +364,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Checks that a 200 or 206 is a version of the object with this name (a target, or a [`variant`]), only by the
-/// response's fields: the version is taken from the entity tag, which must be [`Etag::Strong`] or [`Etag::Weak`].
+/// Checks that a response with status 200 or 206 is a version of the object with this name (a target, or a
+/// [`variant`]). The version is taken from the response's entity tag, which must be [`Etag::Strong`] or [`Etag::Weak`].
 pub fn check(name: &str, response: &Response) -> Result<Checked, Wrong> {
     let etag = response.field("etag").ok_or_else(|| Wrong::Field("ETag".to_owned()))?;
     let unusable = || Wrong::Field(format!("ETag: {etag}"));

@@ -1,8 +1,8 @@
 //! Conditional requests and ranges as a correct origin handles them: RFC 9110 sections 13 and 14, implemented
 //! independently.
 //!
-//! [`precondition`] evaluates the conditions of a request, [`wanted`] returns the requested ranges of the object. Not
-//! shared with crate `http`, whose bugs must not hide themselves from the tests.
+//! [`precondition`] evaluates the conditions of a request, [`wanted`] returns the requested ranges of the object. The
+//! module does not use crate `http`, whose bugs could otherwise hide from the tests.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! A reply of the origin, correct or deliberately incorrect, and its timing.
 //!
 //! A [`Reply`] is a description; `send` executes it. [`At`] is a position in it, counted in bytes of the wire or of the
-//! body, and [`Do`] the action there. Only the field that frames the body is added automatically, so that the test's
-//! text shows the bytes sent to the proxy.
+//! body, and [`Do`] the action there. Only the field that delimits the body is added automatically, so that a test
+//! shows all other bytes that the proxy receives.
 
 use std::fmt;
 use std::ops::Range;
@@ -224,7 +224,7 @@ impl Reply {
         self
     }
 
-    /// Appends a complete content to the body, of any size: it is generated while it is sent.
+    /// Appends a complete content to the body. It may have any size, because it is generated while it is sent.
     pub fn content(self, content: Content) -> Reply {
         self.content_range(content, 0..content.size())
     }
@@ -313,7 +313,7 @@ impl Reply {
         self
     }
 
-    /// Runs a function on the connection after the reply: the peer of an upgraded connection.
+    /// Runs a function on the connection after the reply, such as the peer of an upgraded connection.
     pub fn then(mut self, then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Reply {
         self.then = Some(Arc::new(then));
         self

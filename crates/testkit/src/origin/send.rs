@@ -1,7 +1,7 @@
 //! Executes a [`Reply`] on a connection: sends the bytes in order, and executes the actions at their positions.
 //!
 //! [`Sender`] counts wire bytes and body bytes, and never lets a write go beyond the next action. Bytes are collected
-//! before they are written, since a chunk's size line would otherwise be a separate segment.
+//! before they are written, so that a chunk's size line is not a separate segment.
 
 use std::time::Instant;
 
@@ -164,8 +164,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Returns how many bytes of this kind may be sent before the next action: at least one, since the due actions have
-    /// been executed.
+    /// Returns how many bytes of this kind may be sent before the next action: at least one, because all due actions
+    /// have been executed.
     fn distance(&self, is_body: bool) -> u64 {
         let mut distance = u64::MAX;
         for ((place, _), fired) in self.reply.events.iter().zip(&self.fired) {

@@ -131,7 +131,8 @@ fn list_of(issuer: &Made, place: usize, flaws: &Flaws) -> String {
         revoked_certs: vec![revoked],
         key_identifier_method: KeyIdMethod::Sha256,
     };
-    // This makes a CRL even of a certificate that may not sign CRLs; verification must then reject the CRL.
+    // Permits the library to sign a CRL even with a certificate that may not sign CRLs. Verification must then reject
+    // the CRL.
     let mut params = issuer.params.clone();
     params.key_usages = vec![KeyUsagePurpose::CrlSign];
     list.signed_by(&rcgen::Issuer::from_params(&params, &issuer.key)).unwrap().pem().unwrap()

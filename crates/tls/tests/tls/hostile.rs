@@ -241,7 +241,7 @@ fn a_hello_received_byte_by_byte_is_not_reparsed_each_time() {
             assert!(matches!(read_hello(&endless[..len]), HelloProgress::More));
         }
     });
-    assert_eq!(counted.count_total, 0, "nothing is parsed, nothing is kept");
+    assert_eq!(counted.count_total, 0, "nothing is parsed or stored");
 }
 
 /// RFC 5246 appendix E.1 requires this alert.

@@ -1,4 +1,4 @@
-//! The crate as a whole: handshakes, records, verdicts on certificates, names in certificates,
+//! Tests of the public interface: handshakes, records, verification of certificates, names in certificates,
 //! hostile bytes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 

@@ -15,7 +15,8 @@ use std::process::Command;
 use crate::{Failure, workspace};
 use pages::Pages;
 
-/// The command that installs the tool. Only the feature `search` is needed: the others serve and watch.
+/// The command that installs mdBook. Only its feature `search` is needed; its other features serve the site and watch
+/// for changes.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features --features search";
 
 /// The mdBook settings of the site.

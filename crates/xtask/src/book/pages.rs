@@ -44,7 +44,7 @@ impl<'f> Pages<'f> {
         let mut entries = Vec::new();
         let mut add = |path: &str, part, depth| match find(path) {
             Some(file) => entries.push(Entry { file, part, depth }),
-            None => missing.push(format!("{path}: it is listed and does not exist")),
+            None => missing.push(format!("{path}: the page is listed but does not exist")),
         };
         add("README.md", None, 0);
         add(LIST, Some("Documentation"), 0);
@@ -162,6 +162,6 @@ mod tests {
         assert!(failure.contains("docs/lost.md: docs/README.md does not list it"), "{failure}");
         files.retain(|file| !file.path.ends_with("b.md") && !file.path.ends_with("lost.md"));
         let failure = Pages::of(&files).err().expect("a problem").to_string();
-        assert!(failure.contains("docs/b.md: it is listed and does not exist"), "{failure}");
+        assert!(failure.contains("docs/b.md: the page is listed but does not exist"), "{failure}");
     }
 }

@@ -7,7 +7,8 @@
 //! * Files that are opened or created (certificates, logs, pid, caches, temporary files) are moved to the directory of
 //!   the test.
 //! * A configuration without any `ssl_certificate` gets one in its block `http`.
-//! * Names of upstream servers that are not groups, and names of resolvers, become 127.0.0.1; `user` becomes root.
+//! * Host names of upstream servers (except names of `upstream` blocks) and of resolvers become 127.0.0.1; `user`
+//!   becomes root.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,7 +24,7 @@ use crate::{Failure, workspace};
 /// Maximum nesting of includes.
 const DEPTH_MAX: usize = 8;
 
-/// Offset that is added to lower ports.
+/// Offset that is added to ports below it.
 const PORT_BASE: u32 = 20000;
 
 /// Short versions of files that nginx or a distribution installs.
@@ -256,12 +257,12 @@ impl Rewrite<'_> {
         let end = rest.find('/').filter(|_| !rest.starts_with("unix:")).unwrap_or(rest.len());
         let (host, path) = rest.split_at(end);
         let host = self.host(host);
-        // FastCGI and similar protocols have no default port.
+        // FastCGI, uwsgi and SCGI have no default port.
         let port = if scheme.is_empty() && host == "127.0.0.1" { ":9000" } else { "" };
         quoted(&format!("{scheme}{host}{port}{path}"))
     }
 
-    /// Rewrites a host with or without a port; names that are not groups become 127.0.0.1.
+    /// Rewrites a host with or without a port: a name becomes 127.0.0.1 unless an `upstream` block has it.
     fn host(&self, host: &str) -> String {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {

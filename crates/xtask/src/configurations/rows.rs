@@ -38,7 +38,7 @@ impl Kind {
 pub(super) struct Row {
     /// `OWNER/NAME` at GitHub.
     pub(super) repository: String,
-    /// Commit id of 40 hexadecimal digits: a branch would change, and the result with it.
+    /// Commit id of 40 hexadecimal digits. A branch name would not identify the content, so the result could change.
     pub(super) commit: String,
     /// Path from the root of the repository.
     pub(super) path: String,

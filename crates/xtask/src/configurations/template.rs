@@ -1,7 +1,7 @@
 //! Renders templates as plain text: tags of Jinja, Go, ERB, Handlebars and Liquid, and variables of `envsubst`.
 //!
-//! Not an interpreter: the first alternative is used, a loop is executed once, and a value is one of the row or a
-//! plausible one for its name.
+//! It does not interpret the templates: it uses the first alternative, executes a loop once, and takes a value from the
+//! row or chooses a plausible one by its name.
 
 /// Opening and closing delimiters of tags; in [`Style::Braces`] a tag is a value unless it begins with a control
 /// keyword.

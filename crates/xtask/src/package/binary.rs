@@ -10,7 +10,7 @@ use std::process::Command;
 use super::tool;
 use crate::{Failure, pgo, workspace};
 
-/// Paths of a package that correspond to options of nginx's configure script; `places.rs` of crate `ringroad` reads them.
+/// Paths of a package that correspond to options of nginx's configure script; `paths.rs` of crate `ringroad` reads them.
 const PATHS: [(&str, &str); 4] = [
     ("RINGROAD_PREFIX", "/var/lib/ringroad/"),
     ("RINGROAD_CONF_PATH", "/etc/ringroad/ringroad.conf"),
@@ -67,18 +67,18 @@ pub(super) fn make(source: &Source, work: &Path) -> Result<Program, Failure> {
     let dynamic = workspace::output(tool("readelf", "binutils")?.args(["-d", "-n"]).arg(&stripped))?;
     let bytes = std::fs::read(&stripped).map_err(|error| Failure::File { path: stripped.clone(), error })?;
     let build_id =
-        build_id(&dynamic).ok_or_else(|| problem("the program has no build id: link it with --build-id"))?;
+        build_id(&dynamic).ok_or_else(|| problem("the program has no build ID: link it with --build-id"))?;
     let libraries = libraries(&dynamic);
     if let Some(unknown) = libraries.iter().find(|name| package_of(name).is_none()) {
         return Err(problem(&format!(
-            "the program needs {unknown}, which no package is known for: build without pkg-config's libraries"
+            "the program needs {unknown}, for which no package is known: build without pkg-config's libraries"
         )));
     }
     Ok(Program { libc: newest_libc(&bytes), stripped, symbols, build_id, libraries })
 }
 
-/// Adds the flags and variables of a package to a build. The build ID connects the program with its symbols; Rust leaves the ID to the
-/// linker's default. The package includes PCRE2, like all other linked libraries.
+/// Adds the flags and variables of a package to a build. The build ID connects the program with its symbols; rustc does not set
+/// it, and linkers have different defaults. PCRE2 is linked statically, like all other libraries of crates.
 fn for_a_package(cargo: &mut Command) {
     cargo.args(["--", "-Clink-arg=-Wl,--build-id=sha1"]).envs(PATHS).env("PCRE2_SYS_STATIC", "1");
 }

@@ -56,7 +56,7 @@ fn server(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
         let _ = writeln!(control, " {line}");
     }
     write(&root.join("DEBIAN/control"), control)?;
-    // dpkg asks the administrator before it replaces a changed file of this list.
+    // dpkg replaces a changed file of this list only after the administrator's confirmation.
     let files = stage::files_below(&root)?;
     let conffiles = files.iter().filter(|path| path.starts_with("etc"));
     let conffiles: String = conffiles.map(|path| format!("/{}\n", path.display())).collect();

@@ -1,6 +1,6 @@
 //! Makes an OCI image with buildah, from an empty base: the program, its libraries, and the files that they read.
 //!
-//! The libraries are those of the machine that makes the image, which are the ones that the program was linked with. The image
+//! The libraries are copied from the machine that makes the image, on which the program was linked. The image
 //! has no shell and no package manager. Its configuration logs to the standard streams and writes only to `/tmp`, so that the
 //! root may be read-only and any user may run it.
 

@@ -9,7 +9,7 @@
 //! | release notes and Debian's changelog, from `CHANGELOG.md` | [`notes`] |
 //!
 //! All steps use tools of the distribution (dpkg-deb, rpmbuild, buildah). If a tool is missing, the error names its package. The
-//! reasons are in `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md`.
+//! reasons for this design are in `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md`.
 
 mod binary;
 mod deb;

@@ -14,11 +14,11 @@ use super::notes::{DESCRIPTION, SUMMARY, maintainer};
 use super::{Release, make_dir, stage, tool, write};
 use crate::{Failure, workspace};
 
-/// Other distributions lack Debian's user of web servers.
+/// The user of the workers: other distributions lack Debian's `www-data`.
 const USER: &str = "ringroad";
 
-/// Directories that the server writes to; root owns them. Root opens the logs: another owner of their directory could create symbolic
-/// links in it. The server makes the worker's user the owner of each cache in its directory.
+/// Directories that the server writes to. Root owns them, because root opens the logs, and another owner of the directory could
+/// create symbolic links in it. The server makes the worker's user the owner of each cache directory below.
 const WRITABLE: [&str; 3] = ["var/log/ringroad", "var/cache/ringroad", "var/lib/ringroad"];
 
 /// Makes the package. Returns its path.
@@ -61,7 +61,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     Ok(package)
 }
 
-/// Replaces the user in the configuration and in the rotation of logs.
+/// Replaces the user in the configuration and in the configuration of logrotate.
 fn rename_user(root: &Path) -> Result<(), Failure> {
     for (path, from, to) in [
         ("etc/ringroad/ringroad.conf", "user www-data;", "user ringroad;"),
@@ -81,7 +81,7 @@ fn rename_user(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Only Debian has a separate directory for zsh completions of packages.
+/// Moves the zsh completions: only Debian has a separate directory for those of packages.
 fn move_completions(root: &Path) -> Result<(), Failure> {
     let share = root.join("usr/share/zsh");
     let (from, to) = (share.join("vendor-completions"), share.join("site-functions"));

@@ -55,7 +55,7 @@ impl Chroot {
         run(Command::new("chroot").arg(self.dir.path()).args(args).env("DEBIAN_FRONTEND", "noninteractive"))
     }
 
-    /// Returns the process ID of the master that runs with the package's configuration.
+    /// Returns the process ID of the master from the pid file of the package's configuration.
     pub(crate) fn pid(&self) -> Option<i32> {
         std::fs::read_to_string(self.path("run/ringroad.pid")).ok()?.trim().parse().ok()
     }
@@ -131,7 +131,7 @@ pub(crate) fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
                 }
             });
         }
-        // The value also stops the clients after a panic; otherwise they would never end.
+        // The destructor of `_end` also stops the clients after a panic; otherwise they would never end.
         let _end = End(&done);
         action();
         let enough = asked.load(Ordering::SeqCst) + 100;
@@ -152,7 +152,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Whether the test runs as root; this avoids a dependency for one call.
+/// Whether the test runs as root. The command `id` avoids a dependency for one system call.
 pub(crate) fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
 }

@@ -257,7 +257,7 @@ fn errors_of_addresses_name_the_remedy() {
         ("client_max_body_size 10 M;", "; it takes 1 argument, not 2; did you mean \"10M\"?"),
         (
             "root /srv/my site;",
-            "; it takes 1 argument, not 2; quotes make one of several words: \"/srv/my site\"",
+            "; it takes 1 argument, not 2; for a single argument, write it in quotes: \"/srv/my site\"",
         ),
     ] {
         let found = error(&format!("http {{ server {{ location / {{\n{text} }} }} }}"));

@@ -8,7 +8,7 @@ use crate::site::{self, Problem, Refused};
 /// How a directive is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Handling {
-    /// It works as in nginx.
+    /// Works as in nginx.
     Honoured,
     /// Behaves differently than in nginx; the remark describes the difference.
     Differs,
@@ -16,7 +16,7 @@ pub(super) enum Handling {
     NoEffect,
     /// Supported by nginx, but not by this server.
     NotSupported,
-    /// Not known to any module.
+    /// No module of nginx or of this server has it.
     Unknown,
     /// In an invalid context, or with invalid arguments.
     Wrong,
@@ -26,7 +26,7 @@ impl Handling {
     /// Returns the word for the report.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Handling::Honoured => "honoured",
+            Handling::Honoured => "supported",
             Handling::Differs => "differs",
             Handling::NoEffect => "no effect",
             Handling::NotSupported => "not supported",
@@ -36,7 +36,7 @@ impl Handling {
     }
 }
 
-/// Kinds of obstacles, the worst last.
+/// Kinds of obstacles, in increasing order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Fine,
@@ -106,7 +106,7 @@ impl Judged {
     }
 }
 
-/// Converts an error without a position, or one that only the load detected, to a problem.
+/// Converts an error that has no position to a problem.
 pub(super) fn unplaced(refused: &Refused) -> Problem {
     let error = conf::Error::without_location(&refused.message);
     Problem { level: Level::Emerg, message: refused.message.clone(), excerpt: None, error }
@@ -154,7 +154,8 @@ fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option
     })
 }
 
-/// Whether a problem is about this statement instead of another one that ends on the same line.
+/// Whether a problem is about this statement and not about another statement on the same line: the message quotes a
+/// word of the statement.
 fn is_about(problem: &Problem, statement: &Statement) -> bool {
     if problem.error.span() != Some(statement.span()) {
         return false;

@@ -23,7 +23,7 @@ use tls::issue::{AuthorityError, LEAF_TIME, LocalAuthority};
 use crate::listen::error_text;
 use crate::master::Renewal;
 
-/// Directory relative to the user's data directory.
+/// Path of the directory, relative to the user's data directory.
 const DIRECTORY: &str = "ringroad/local-authority";
 
 const ROOT: &str = "root.pem";
@@ -53,9 +53,9 @@ pub(super) enum Unusable {
     NoDataDirectory,
     /// A file or directory cannot be read or written.
     Io { path: PathBuf, error: std::io::Error },
-    /// Others could read the key, or the file belongs to another user.
+    /// Other users could read the key, or the file belongs to another user.
     Exposed { path: PathBuf, mode: u32 },
-    /// The file is not a local authority of this program.
+    /// The files were not written by this program, or are damaged.
     Authority { directory: PathBuf, error: AuthorityError },
 }
 
@@ -67,13 +67,13 @@ impl fmt::Display for Unusable {
             ),
             Unusable::Io { path, error } => {
                 let (path, reason) = (path.display(), error_text(error));
-                write!(f, "the local certificate authority cannot use \"{path}\": {reason}")
+                write!(f, "the local certificate authority cannot read or write \"{path}\": {reason}")
             }
             Unusable::Exposed { path, mode } => {
                 let (path, wanted) = (path.display(), mode & !OTHERS);
                 write!(
                     f,
-                    "others can reach the key of the local certificate authority: \"{path}\" must be yours, with \
+                    "other users can access the local certificate authority: \"{path}\" must belong to this user, with \
                      mode {wanted:04o} (it has {mode:04o})"
                 )
             }
@@ -82,7 +82,7 @@ impl fmt::Display for Unusable {
                 write!(
                     f,
                     "the local certificate authority in \"{directory}\" cannot be used: {error}; remove the \
-                     directory, and the next start makes a new one, which clients have to trust anew"
+                     directory; the next start creates a new authority, which clients have to trust again"
                 )
             }
         }
@@ -118,7 +118,7 @@ pub(super) fn renew(directory: &Path, listen: SocketAddr) -> Result<Renewal, Unu
         replace(directory, ROOT, &text)?;
         let (path, days) = (root.display(), left.as_secs() / DAY_S);
         warnings.push(format!(
-            "the root certificate of the local authority was renewed: clients have to trust \"{path}\" anew within {days} days"
+            "the root certificate of the local authority was renewed: clients have to trust \"{path}\" within {days} days"
         ));
     }
     let names = names(listen);
@@ -154,7 +154,7 @@ fn create(directory: &Path, now: SystemTime) -> Result<(), Unusable> {
     let parent = directory.parent().unwrap_or(directory);
     make_directory(parent, true)?;
     let fresh = directory.with_extension(format!("new.{}", std::process::id()));
-    // Files left by an earlier process with the same id.
+    // An interrupted process with the same id may have left this directory.
     let _ = std::fs::remove_dir_all(&fresh);
     make_directory(&fresh, false)?;
     let made = LocalAuthority::create(now);

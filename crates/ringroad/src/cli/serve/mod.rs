@@ -3,8 +3,8 @@
 //!
 //! The configuration is generated as text and used like any other: in the foreground, strict about HTTP, and restricted
 //! to the directory. Errors and requests are logged to standard error, and the address is printed. With `--tls` a local
-//! authority (`authority`) issues the certificate, and the steps to trust it are printed too; with names a public
-//! authority (`public`) issues it.
+//! authority (`authority`) issues the certificate, and instructions to trust this authority are printed. With names a
+//! public authority (`public`) issues it.
 
 mod authority;
 mod public;
@@ -29,10 +29,10 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 /// Default address with `--tls`.
 const DEFAULT_LISTEN_TLS: &str = "127.0.0.1:8443";
 
-/// Default address with `--tls NAME`: the authority validates on this port, and visitors use it.
+/// Default address with `--tls NAME`: the CA validates on this port, and it is the port of https URLs.
 const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 
-/// Port for URLs without a scheme; used only with the default address.
+/// Address of the redirect from http to https, used only with the default address.
 const REDIRECTED: &str = "0.0.0.0:80";
 
 /// Name of the generated text in messages.
@@ -92,7 +92,7 @@ impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unservable::NoNames => f.write_str(
-                "--acme-directory is for public names: write them behind --tls, such as --tls example.org",
+                "--acme-directory needs public names: write them after --tls, such as --tls example.org",
             ),
             Unservable::Address(text) => {
                 write!(
@@ -108,26 +108,26 @@ impl fmt::Display for Unservable {
                 free.set_port(0);
                 write!(
                     f,
-                    "{listen} is in use by another program; stop that one, or choose another port with \
-                     --listen (--listen {free} takes any that is free)"
+                    "{listen} is in use by another program; stop that program, or choose another port with \
+                     --listen (--listen {free} selects a free port)"
                 )
             }
             Unservable::Bind { listen, reason } => write!(f, "cannot listen on {listen}: {reason}"),
             Unservable::Authority(unusable) => unusable.fmt(f),
             Unservable::Names(names) => write!(
                 f,
-                "\"{names}\" with this authority cannot have a certificate: write public names with commas between \
-                 them, such as --tls example.org,www.example.org, and an https URL behind --acme-directory; --tls \
-                 without names is for this machine"
+                "no certificate can be requested for \"{names}\": write public names with commas between \
+                 them, such as --tls example.org,www.example.org, and an https URL after --acme-directory; --tls \
+                 without names uses a local certificate authority"
             ),
             Unservable::State(reason) => {
-                write!(f, "there is no directory for the account and the certificates: {reason}")
+                write!(f, "no directory for the account and the certificates can be used: {reason}")
             }
         }
     }
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal stops the server.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     let log = Log::echo_only();
     let prepared = parse(given).and_then(prepare);
@@ -146,7 +146,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     }
 }
 
-/// Parses `DIR` and the options. The text after `--tls` is a list of names if `DIR` is given elsewhere.
+/// Parses `DIR` and the options. The text after `--tls` is a list of names if another argument is `DIR`.
 fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
     let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
     let (listen, directory) = (text("listen"), text("acme-directory"));
@@ -155,7 +155,7 @@ fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
             let public = Public::parse(&names, directory.as_deref());
             Some(CertificateSource::Public(public.ok_or(Unservable::Names(names))?))
         }
-        // An authority without names is a usage error.
+        // `--acme-directory` without names is a usage error.
         None if directory.is_some() => return Err(Unservable::NoNames),
         None => given.has("tls").then_some(CertificateSource::Local),
     };
@@ -190,12 +190,13 @@ fn every_address() -> IpAddr {
     }
 }
 
-/// Checks early for errors, whose messages would otherwise refer to the generated text.
+/// Checks the arguments and creates the configuration. Errors are detected here, because messages of a later check
+/// would refer to lines of the generated text.
 fn prepare(
     ServeOptions { directory, listen, tls, is_default }: ServeOptions,
 ) -> Result<(Request, Option<Renew>), Unservable> {
     let absolute = std::fs::canonicalize(&directory).and_then(|absolute| {
-        // A worker must be able to list the directory.
+        // The server has to list the directory.
         std::fs::read_dir(&absolute).map(|_| absolute)
     });
     let absolute =
@@ -235,7 +236,8 @@ fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
 /// The parts that `--tls` adds to the configuration.
 #[derive(Debug)]
 struct Secured {
-    /// Log level on standard error: with an authority it includes the message that a certificate was obtained.
+    /// Log level on standard error: with a public CA `notice`, which includes the message that a certificate was
+    /// obtained.
     level: &'static str,
     /// Parameter after the address of `listen`.
     option: &'static str,
@@ -245,7 +247,8 @@ struct Secured {
     server: String,
 }
 
-/// Returns the configuration for a certificate of the local authority, and its renewal; clients must trust its root.
+/// Returns the configuration for a certificate of the local authority, and the function that renews it. Clients must
+/// trust the root.
 fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
     let directory = authority::directory().map_err(Unservable::Authority)?;
     let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;
@@ -335,9 +338,9 @@ mod tests {
         assert_eq!(read("--tls=a.example,b.example --listen 127.0.0.1:4 site"), site("127.0.0.1:4"));
         assert_eq!(read("--acme-directory https://x/ --tls a.example site"), site("0.0.0.0:443"));
         let wrong = read("site --tls other").expect_err("no public name");
-        assert!(wrong.starts_with("\"other\" with this authority cannot have a certificate"), "{wrong}");
+        assert!(wrong.starts_with("no certificate can be requested for \"other\""), "{wrong}");
         let wrong = read("a --acme-directory https://x/").expect_err("no names");
-        assert!(wrong.contains("write them behind --tls"), "{wrong}");
+        assert!(wrong.contains("write them after --tls"), "{wrong}");
         for text in ["localhost", ":x", "65536", "1.2.3.4", ""] {
             let wrong = read(&format!("site --listen={text}")).expect_err(text);
             assert!(wrong.starts_with(&format!("\"{text}\" is not an address")), "{wrong}");

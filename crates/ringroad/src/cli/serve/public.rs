@@ -2,8 +2,8 @@
 //! of the server.
 //!
 //! The challenge type is tls-alpn-01, which needs no other port. The account and the certificates are stored for later
-//! starts, in a directory that the agent can access: it runs as the workers' user, who cannot access root's home
-//! directory.
+//! starts, in a directory that the agent can access. The agent runs as the workers' user, which cannot access root's
+//! home directory.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use acme::url::Url;
 use super::quoted;
 use crate::paths::make_passage;
 
-/// Let's Encrypt.
+/// Directory URL of Let's Encrypt.
 pub(super) const DEFAULT_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// Directory in which root stores persistent state of services (file-hierarchy(7)).
@@ -53,7 +53,7 @@ impl Public {
             named("XDG_DATA_HOME").or_else(|| if is_root { Some(STATE_OF_ROOT.into()) } else { own() });
         let data = data.ok_or(std::io::ErrorKind::NotFound)?.join(STATE);
         make_passage(&data)?;
-        // Accounts belong to one authority each.
+        // An account is valid for one CA only, so each CA has a separate directory.
         let host =
             Url::parse(&self.directory).map_or_else(String::new, |url| format!("{}-{}", url.host, url.port));
         Ok(data.join(host.replace(['/', ':'], "_")))
@@ -90,12 +90,12 @@ impl Public {
         let (names, directory) = (self.names.join(", "), &self.directory);
         let (state, one) = (state.display(), &self.names[0]);
         format!(
-            "The certificate for {names} comes from
+            "The certificate for {names} is issued by
   {directory}
-whose terms of service you accept by this command. The names have to lead to this machine, and their port 443 to this
-server. The account and the certificate are kept in
+whose terms of service you accept by this command. The names must resolve to this machine, and port 443 must reach this
+server. The account and the certificate are stored in
   {state}
-The site is at https://{one} when the certificate is there; the log says when.
+The site is at https://{one} as soon as the log reports that the certificate was obtained.
 "
         )
     }

@@ -33,7 +33,7 @@ impl Site {
     pub(crate) fn start_with_events(label: &str, events: &str, http: &str) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // The master passes non-blocking sockets too: epoll must not block in accept.
+        // Non-blocking, like the sockets that the master passes: with epoll, accept must not block.
         listener.set_nonblocking(true).expect("a socket takes the flag");
         let address = listener.local_addr().expect("it is bound");
         let http = http.replace("PORT", &address.port().to_string());
@@ -59,12 +59,12 @@ impl Site {
         self.client().get(target)
     }
 
-    /// Returns the body of that response.
+    /// Returns the body of the response to a GET request on a new connection.
     pub(crate) fn text(&self, target: &str) -> String {
         self.get(target).text()
     }
 
-    /// Returns the status of that response.
+    /// Returns the status of the response to a GET request on a new connection.
     pub(crate) fn status(&self, target: &str) -> u16 {
         self.get(target).head.status
     }
