@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io::engine::DRAIN_DEFAULT;
 use io::{Drained, Engine, Wait};
@@ -31,6 +31,10 @@ use crate::remote::RemoteHandle;
 /// Maximum number of task polls before the next turn of the engine: a burst of wake-ups must not delay completions.
 /// Twice the number of connections of a busy turn.
 pub const POLLS_PER_TURN: usize = 256;
+
+/// Maximum wait of the engine while tasks wait for buffers. Other threads release buffers with shared content, but do not
+/// wake this thread. The wait is short compared to timeouts of clients, and 50 turns per second cost little CPU time.
+pub(crate) const BUFFER_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The runtime of one thread, over its engine.
 pub struct Runtime {
@@ -162,12 +166,15 @@ fn turn(reactor: &Reactor) {
     reactor.executor.take_woken();
 }
 
-/// Returns the maximum wait of the engine: no wait while a task is ready.
-fn wait_limit(reactor: &Reactor) -> Wait {
+/// Returns the maximum wait of the engine: no wait while a task is ready, at most [`BUFFER_WAIT_MAX`] while tasks wait for
+/// buffers.
+pub(crate) fn wait_limit(reactor: &Reactor) -> Wait {
     if !reactor.executor.is_idle() {
         return Wait::No;
     }
-    match reactor.timers.borrow().next() {
+    let timer = reactor.timers.borrow().next();
+    let retry = (!reactor.buffer_waiters.is_empty()).then(|| reactor.now.get() + BUFFER_WAIT_MAX);
+    match timer.into_iter().chain(retry).min() {
         Some(next) => Wait::Until(next),
         None => Wait::Forever,
     }

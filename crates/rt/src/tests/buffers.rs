@@ -3,8 +3,11 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use io::Wait;
+
 use super::{run, settle, watch};
-use crate::buffer;
+use crate::runtime::{BUFFER_WAIT_MAX, wait_limit};
+use crate::{buffer, reactor};
 
 const LARGE: usize = 1 << 20;
 
@@ -84,6 +87,20 @@ fn the_reserve_for_bodies_is_available_whatever_heads_use() {
         settle().await;
         assert!(bodies.iter().all(|body| body.take().is_some()), "two mebibytes of eight");
         drop(heads);
+    });
+}
+
+/// Another thread that releases a buffer does not wake this one.
+#[test]
+fn the_engine_waits_briefly_while_tasks_wait_for_buffers() {
+    run(|fake| async move {
+        let limit = || wait_limit(&reactor::current());
+        let _held = all(&fake.pool);
+        let mut wanted = Box::pin(buffer(LARGE, 0));
+        assert!(futures_pending(&mut wanted).await);
+        assert_eq!(limit(), Wait::Until(crate::now() + BUFFER_WAIT_MAX));
+        drop(wanted);
+        assert_eq!(limit(), Wait::Forever);
     });
 }
 
