@@ -72,6 +72,7 @@ impl Family for Scgi {
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.cache.convert_head = false;
+        conf.cache.sets_range = params::sets_range(self.params.items());
     }
 }
 

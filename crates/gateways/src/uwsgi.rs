@@ -110,6 +110,7 @@ impl Family for Uwsgi {
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.cache.convert_head = false;
+        conf.cache.sets_range = params::sets_range(self.params.items());
     }
 }
 

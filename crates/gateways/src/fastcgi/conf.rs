@@ -6,7 +6,7 @@ use http::request::HeaderId;
 
 use crate::fastcgi::request;
 use crate::passing::conf::Conf;
-use crate::passing::params::Param;
+use crate::passing::params::{self, Param};
 use crate::passing::pass::Destination;
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol};
@@ -45,6 +45,7 @@ impl Family for FastCgi {
     fn finish(&mut self, conf: &mut Conf) {
         // A script gets the method as a parameter from the configuration, so the cache cannot change it.
         conf.cache.convert_head = false;
+        conf.cache.sets_range = params::sets_range(self.params.items());
     }
 }
 

@@ -6,7 +6,7 @@
 //! | any other | `HTTP_` and its name, in upper case, with underscores for hyphens |
 //! | several lines with one name | one parameter, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
 //! | a field that `fastcgi_param`, `scgi_param` or `uwsgi_param` names | only the configured value; none if it is empty |
-//! | conditions and ranges, if the response is for a cache | those of the cache |
+//! | conditions and ranges, if the response is for a cache | those of the cache, unless a parameter is configured |
 
 use conf::Error;
 use http::request::{Field, HeaderId};
@@ -66,11 +66,19 @@ pub(crate) fn each(
         }
     }
     for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
-        push(&param_name(id.name().as_bytes()), value);
+        let name = param_name(id.name().as_bytes());
+        if !is_set(params, &name) {
+            push(&name, value);
+        }
     }
     if conf.pass_fields {
         of_client(params, request, fill.is_some(), push);
     }
+}
+
+/// Whether a parameter sets the `Range` of requests, as with `slice`.
+pub(crate) fn sets_range(params: &[Param]) -> bool {
+    is_set(params, b"HTTP_RANGE")
 }
 
 /// The parameter with the host of the request.

@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use crate::common::BINARY;
 use crate::gateways::programs::{self, Program};
@@ -251,6 +252,56 @@ fn a_connection_is_reused_if_both_sides_allow_it() {
         assert!(send_request(&mut client, "GET", "/a", &[], b"").contains("keeps false"));
     }
     assert_eq!(app.connections(), 4);
+}
+
+/// A response of 2500 bytes is requested in slices; the application notes each range that it receives.
+#[test]
+fn slices_are_stored_and_requested_with_one_range() {
+    let conf = "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  fastcgi_cache_path @CACHE@ keys_zone=c:1m;
+  server {
+    listen 127.0.0.1:0;
+    slice 1k;
+    fastcgi_cache c; fastcgi_cache_key $uri$slice_range; fastcgi_cache_valid 200 206 1h;
+    fastcgi_param HTTP_RANGE $slice_range;
+    location / { fastcgi_pass @APP@; }
+  }
+}
+";
+    let ranges = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&ranges);
+    let app = FastCgi::start(move |request| {
+        let named = request.params.iter().filter(|(name, _)| name == "HTTP_RANGE");
+        let range = named.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
+        let first: Option<usize> =
+            range.strip_prefix("bytes=").and_then(|range| range.split('-').next()?.parse().ok());
+        noted.lock().unwrap().push(range);
+        let first = first.unwrap_or(0);
+        let end = (first + 1024).min(2500);
+        let text = format!(
+            "Status: 206 Partial Content\r\nContent-Range: bytes {first}-{}/2500\r\nContent-Length: {}\r\n\
+             Content-Type: text/plain\r\n\r\n{}",
+            end - 1,
+            end - first,
+            "x".repeat(end - first)
+        );
+        Reply::script(request, text)
+    });
+    let server = Setup::new(conf).value("APP", &app.address().to_string()).start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    let received = |expected: &[&str]| {
+        assert_eq!(std::mem::take(&mut *ranges.lock().unwrap()), expected);
+    };
+    let part = client.request("GET", "/a", &[("Range", "bytes=1500-1599")]);
+    assert_eq!((part.status, part.body.len()), (206, 100));
+    received(&["bytes=1024-2047"]);
+    let complete = client.get("/a");
+    assert_eq!((complete.status, complete.body.len()), (200, 2500));
+    received(&["bytes=0-1023", "bytes=2048-3071"]);
+    assert_eq!(client.get("/a").body.len(), 2500);
+    received(&[]);
 }
 
 #[test]

@@ -70,7 +70,8 @@ pub struct CacheConf {
     pub heuristic: Option<Heuristic>,
     /// `proxy_cache_s_maxage_stale`
     pub s_maxage_stale: bool,
-    /// Whether `proxy_set_header` sets the `Range` of upstream requests, as with `slice`; determined at the end of a block.
+    /// Whether `proxy_set_header` or a parameter `HTTP_RANGE` sets the `Range` of upstream requests, as with `slice`; determined at
+    /// the end of a block.
     pub sets_range: bool,
     /// `proxy_cache_min_uses`
     pub min_uses: u64,
