@@ -456,7 +456,7 @@ impl Drop for Ending<'_> {
 
 /// How a request gets the addresses of a name.
 enum LookupStart {
-    /// From the cache.
+    /// From the cache; expired addresses if too many lookups are in flight.
     Cached(Addresses),
     /// From the lookup in flight; with the expired addresses, if any.
     Joined(Arc<NameLookup>, Option<Addresses>),
@@ -476,7 +476,8 @@ impl NameTable {
             }
         }
         if self.lookups >= LOOKUPS_MAX {
-            return Err(Unresolved::Busy);
+            let stale = self.names.get(name).and_then(|entry| entry.stale(now));
+            return stale.map(LookupStart::Cached).ok_or(Unresolved::Busy);
         }
         self.make_room(now);
         self.lookups += 1;
@@ -556,6 +557,13 @@ mod tests {
         }
         assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
         assert!(matches!(table.begin(&name(0), now), Ok(LookupStart::Joined(_, None))));
+        let known = Entry { found: Some(found(now)), stale_until: now + STALE_MAX, lookup: None, used: now };
+        table.names.insert(name(LOOKUPS_MAX), known);
+        let expired = now + STALE_AFTER;
+        let Ok(LookupStart::Cached((_, until))) = table.begin(&name(LOOKUPS_MAX), expired) else {
+            panic!("expired addresses are usable")
+        };
+        assert_eq!(until, expired + STALE_TIME);
     }
 
     /// The second lookup of the name server's address does not end.
