@@ -62,6 +62,8 @@ pub enum BodyAborted {
     TooLarge(u64, u64),
     /// Its start is in a temporary file that cannot be read.
     Lost(Errno),
+    /// The pool had no buffer for received bytes.
+    NoBuffer,
 }
 
 impl BodyAborted {
@@ -71,7 +73,7 @@ impl BodyAborted {
             BodyAborted::TimedOut => 408,
             BodyAborted::Closed | BodyAborted::Invalid => 400,
             BodyAborted::TooLarge(..) => 413,
-            BodyAborted::Lost(_) => 500,
+            BodyAborted::Lost(_) | BodyAborted::NoBuffer => 500,
         }
     }
 }

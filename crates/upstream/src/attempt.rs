@@ -218,6 +218,10 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
             let reason = Reason(errno);
             request.log(Level::Crit, format_args!("reading a temporary file failed ({reason}) {SENDING}"));
         }
+        BodyAborted::NoBuffer => {
+            let what = "no buffer for the request body: the pool of this thread is at its limit";
+            request.log(Level::Alert, format_args!("{what} {SENDING}"));
+        }
     }
 }
 

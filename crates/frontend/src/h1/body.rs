@@ -113,20 +113,7 @@ impl Connection {
             };
             match self.receive_body_bytes(rest, body, most).await {
                 Ok(Some(count)) => request.received += count,
-                Err(Errno::CANCELED) => {
-                    let what = "connection was closed to make room for another";
-                    request.log(Level::Info, format_args!("{what} while reading client request body"));
-                    return Err(BodyFailure::Abandoned(408));
-                }
-                Err(Errno::TIMEDOUT) => {
-                    let what = "client timed out (110: Connection timed out)";
-                    request.log(Level::Info, format_args!("{what} while reading client request body"));
-                    return Err(BodyFailure::Abandoned(408));
-                }
-                Ok(None) | Err(_) => {
-                    request.log(Level::Info, format_args!("client prematurely closed connection"));
-                    return Err(BodyFailure::Abandoned(400));
-                }
+                other => return Err(not_received(request, other.err())),
             }
         }
     }
@@ -156,7 +143,8 @@ impl Connection {
 
     /// Receives more bytes of a body. If its length is known and the client sends as fast as the bytes are read, they are received
     /// into their final memory, at most `most`; returns their number. Otherwise they are added to the input, and 0 is returned.
-    /// Returns `None` at the end of the connection, and `ECANCELED` if the connection is closed to free resources.
+    /// Returns `None` at the end of the connection, `ECANCELED` if the connection is closed to free resources, and `ENOBUFS` if the
+    /// pool has no buffer.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut BodyRemainder,
@@ -247,7 +235,7 @@ impl Connection {
             },
         };
         match here {
-            Ok(Some(buf)) => self.input.add(buf, 0).then_some(true).ok_or(BodyAborted::Closed),
+            Ok(Some(buf)) => self.input.add(buf, 0).then_some(true).ok_or(BodyAborted::NoBuffer),
             Ok(None) | Err(_) => Err(BodyAborted::Closed),
         }
     }
@@ -380,6 +368,7 @@ impl Connection {
             match self.receive_body_bytes(rest, incoming, PIECE_BYTES_MAX).await {
                 Ok(Some(count)) => incoming.count(count),
                 Err(Errno::TIMEDOUT) => return Err(BodyAborted::TimedOut),
+                Err(Errno::NOBUFS) => return Err(BodyAborted::NoBuffer),
                 Ok(None) | Err(_) => return Err(BodyAborted::Closed),
             }
         }
@@ -400,6 +389,28 @@ fn check(rest: &BodyRemainder, request: &Request, most: u64) -> Result<(), BodyF
     let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
     request.log(Level::Error, what);
     Err(BodyFailure::Refused(413))
+}
+
+/// Logs why no more bytes of a body are received: the error, or `None` at the end of the connection.
+fn not_received(request: &Request, errno: Option<Errno>) -> BodyFailure {
+    let (level, what, failure) = match errno {
+        Some(Errno::CANCELED) => {
+            (Level::Info, "connection was closed to make room for another", BodyFailure::Abandoned(408))
+        }
+        Some(Errno::TIMEDOUT) => {
+            (Level::Info, "client timed out (110: Connection timed out)", BodyFailure::Abandoned(408))
+        }
+        // This error is not from the kernel.
+        Some(Errno::NOBUFS) => {
+            (Level::Alert, "no buffer: the pool of this thread is at its limit", BodyFailure::Refused(500))
+        }
+        _ => {
+            request.log(Level::Info, format_args!("client prematurely closed connection"));
+            return BodyFailure::Abandoned(400);
+        }
+    };
+    request.log(level, format_args!("{what} while reading client request body"));
+    failure
 }
 
 fn invalid(request: &Request) -> BodyFailure {
