@@ -78,8 +78,9 @@ pub(crate) struct PurgeLog {
     group: Mutex<Group>,
     /// The open log file after the last group, for the thread that writes the next group.
     file: Mutex<Option<OwnedFd>>,
-    /// State of the log file as last read by a process that does not own it.
-    seen: Mutex<Option<Seen>>,
+    /// State of the log file as last read by a process that does not own it. The file stays open, so that no new log gets
+    /// its inode.
+    seen: Mutex<Option<(Seen, Option<OwnedFd>)>>,
 }
 
 /// Purges that are written next, in one group.
@@ -295,8 +296,14 @@ impl PurgeLog {
         file.map(File::new)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+    fn seen(&self) -> MutexGuard<'_, Option<(Seen, Option<OwnedFd>)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the state of the log file as last read, and closes the file of the previous state.
+    fn set_seen(&self, seen: Option<(Seen, Option<OwnedFd>)>) {
+        let before = std::mem::replace(&mut *self.seen(), seen);
+        drop(before.and_then(|(_, file)| file).map(File::new));
     }
 
     /// Appends records to the log and flushes them to the device.
@@ -399,8 +406,9 @@ impl PurgeLog {
         dir.write(file, len, since.into()).await?;
         dir.sync(file).await?;
         dir.rename(path.to_owned(), self.path()).await?;
-        // If the old file stayed open, it would occupy disk space until the next purge.
+        // If the old file stayed open, it would occupy disk space until the next purge, or as long as this process runs.
         drop(self.take_file());
+        self.set_seen(None);
         self.valid_len.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
         // Until the rename is durable, a crash could restore the old log, which lacks later purges.
@@ -419,13 +427,14 @@ impl PurgeLog {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        let seen = *self.seen();
+        let seen = self.seen().as_ref().map(|(seen, _)| *seen);
         if seen == Some(stat.into()) {
             return Ok(());
         }
         let file = dir.open_file(self.path(), OFlags::RDONLY).await?;
         let stat = file.stat_inline()?;
-        // If it is the same file, it has only grown, behind the range that was read.
+        // If it is the same file, it has only grown, behind the range that was read. No other file has its inode, because
+        // it is still open.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.valid_len.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
@@ -441,7 +450,7 @@ impl PurgeLog {
         // If a further change may leave the same file times, the next call reads the log again.
         let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
         let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
-        *self.seen() = Some(seen);
+        self.set_seen(Some((seen, file.into_fd())));
         Ok(())
     }
 
