@@ -27,10 +27,10 @@ impl Packer {
         loop {
             out.reserve(STEP);
             let rest = &bytes[self.compress.total_in() as usize..];
-            match self.compress.compress_vec(rest, out, FlushCompress::Finish) {
-                Ok(Status::StreamEnd) => break,
-                // The output only needs more room: compression cannot fail.
-                Ok(Status::Ok | Status::BufError) | Err(_) => {}
+            let status = self.compress.compress_vec(rest, out, FlushCompress::Finish);
+            // For any other status, the output needs more room.
+            if status.expect("the stream was reset, so compression cannot fail") == Status::StreamEnd {
+                break;
             }
         }
         let mut crc = Crc::new();
