@@ -8,7 +8,12 @@ impl Noise {
     /// Returns a generator; the same seed yields the same numbers.
     pub fn new(seed: u64) -> Noise {
         // Zero is a fixed point of the generator.
-        Noise((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
+        let mut noise = Noise((seed ^ 0x9e37_79b9_7f4a_7c15).max(1));
+        // The first numbers of adjacent seeds are similar.
+        for _ in 0..8 {
+            noise.number();
+        }
+        noise
     }
 
     /// Returns the next number.

@@ -11,10 +11,10 @@ use std::time::Instant;
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use crate::context::{Bench, Progress, Scale};
-use crate::failure::{Failure, usage};
+use crate::failure::Failure;
 use crate::load;
 use crate::method::workspace::Workspace;
-use crate::method::{machine, namespace, signals};
+use crate::method::{SERVER_DESCRIPTORS, machine, namespace, raise_descriptors, signals};
 use crate::peers::tool;
 use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
@@ -39,7 +39,7 @@ struct Common {
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
     repeat: Option<u32>,
     /// Seconds of each measurement [default: by scenario]
-    #[arg(long, global = true, value_name = "S", value_parser = seconds)]
+    #[arg(long, global = true, value_name = "S", value_parser = load::command::between(f64::MIN_POSITIVE, 3600.0, "a number of seconds above 0, at most 3600"))]
     seconds: Option<f64>,
     /// Directory for the files of the run, on the disk to be measured
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
@@ -62,14 +62,6 @@ struct Common {
     host_network: bool,
 }
 
-/// Parses a duration in seconds, above 0 and at most 3600.
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
-        _ => Err("a number of seconds above 0, at most 3600".to_owned()),
-    }
-}
-
 /// Parses `NAME=PATH`: the name of a peer and the path of its program, or [`tool::LEFT_OUT`].
 fn peer(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
@@ -89,12 +81,12 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
             print!("{error}");
             return Ok(());
         }
-        Err(error) => return Err(usage(&error)),
+        Err(error) => return Err(error.into()),
     };
     let Some((name, own)) = matches.subcommand() else {
         return Err(Failure::Usage("no command".to_owned()));
     };
-    let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
+    let common = Common::from_arg_matches(own)?;
     if let Some(done) = report::command::run(name, own, &common.out) {
         return done;
     }
@@ -163,6 +155,8 @@ fn measure(
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
     let bench = common.bench(&prepared)?;
+    // Servers inherit the limit.
+    raise_descriptors(SERVER_DESCRIPTORS);
     signals::watch(bench.workspace.interruption());
     let mut report = Report { format: FORMAT, started, command, ..Report::default() };
     report.scale = format!("{:?}", bench.scale).to_lowercase();

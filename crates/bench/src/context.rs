@@ -24,7 +24,6 @@ pub(crate) enum Scale {
 /// State of one run of the benchmark suite.
 pub(crate) struct Bench {
     pub(crate) scale: Scale,
-    /// Display of progress on standard error.
     pub(crate) progress: Progress,
     /// The directory for all files of the run; removed at the end unless `--keep` is set.
     pub(crate) workspace: Workspace,
@@ -94,9 +93,7 @@ struct Parts {
     /// Expected duration of each scenario in seconds. Only the ratios matter: the completed scenarios calibrate the
     /// estimate for the remaining ones on this machine.
     expected: Vec<f64>,
-    /// Number of completed scenarios.
     done: usize,
-    /// Start of the current scenario.
     begun: Instant,
     /// The step shown last.
     step: String,
@@ -110,7 +107,6 @@ impl Progress {
         Progress { started, is_terminal: std::io::stderr().is_terminal(), parts }
     }
 
-    /// Records that the current scenario has completed.
     pub(crate) fn advance(&self) {
         let mut parts = self.parts.borrow_mut();
         parts.done += 1;
@@ -148,7 +144,6 @@ impl Progress {
     }
 }
 
-/// Returns the remaining time as text.
 fn left(parts: &Parts, started: Instant, now: Instant) -> String {
     let sum = |of: &[f64]| of.iter().sum::<f64>();
     let (done, rest) = parts.expected.split_at(parts.done.min(parts.expected.len()));

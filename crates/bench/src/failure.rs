@@ -58,6 +58,11 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
+    /// Converts an error whose text explains itself.
+    pub(crate) fn other(error: impl fmt::Display) -> Failure {
+        Failure::Other(error.to_string())
+    }
+
     /// Returns a converter from the I/O error of a file operation to a [`Failure`].
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure + Copy {
         move |error| Failure::File { path: path.to_owned(), doing, error }
@@ -80,11 +85,13 @@ impl Failure {
 
 impl std::error::Error for Failure {}
 
-/// Converts clap's message of several lines to a [`Failure`] of one line.
-pub(crate) fn usage(error: &clap::Error) -> Failure {
-    let text = error.to_string();
-    let mut lines = text.lines();
-    let line = lines.next().unwrap_or_default().trim_start_matches("error: ");
-    let values = lines.next().filter(|line| line.contains("possible values")).unwrap_or_default();
-    Failure::Usage(format!("{line} {}", values.trim()).trim_end().to_owned())
+impl From<clap::Error> for Failure {
+    /// Shortens clap's message of several lines to one.
+    fn from(error: clap::Error) -> Failure {
+        let text = error.to_string();
+        let mut lines = text.lines();
+        let line = lines.next().unwrap_or_default().trim_start_matches("error: ");
+        let values = lines.next().filter(|line| line.contains("possible values")).unwrap_or_default();
+        Failure::Usage(format!("{line} {}", values.trim()).trim_end().to_owned())
+    }
 }

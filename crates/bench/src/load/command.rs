@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
 use io::engine::NetKind;
-use serde::Serialize;
 
 use super::outcome::Second;
 use super::plan::{Expect, Length, LoopKind, PIPELINE_MAX, Plan, Reuse};
@@ -38,7 +37,8 @@ pub(crate) struct LoadOptions {
     engine: Option<EngineName>,
     /// Open loop: requests per second, independent of the server's speed; latency counts from the time each request was
     /// due
-    #[arg(long, value_name = "R", value_parser = rate)]
+    // A load below 0.001 per second, one request in a quarter of an hour, would not be visible.
+    #[arg(long, value_name = "R", value_parser = between(0.001, 1e9, "requests a second, from 0.001 to 1e9"))]
     rate: Option<f64>,
     /// Time in microseconds within which due requests of an open loop are sent together; latencies may be too long by
     /// as much [default: 400 from 50000 requests per second and thread, else 0]
@@ -51,13 +51,14 @@ pub(crate) struct LoadOptions {
     #[arg(long, conflicts_with = "pipeline")]
     close: bool,
     /// Seconds of load before counting starts [default: 1]
-    #[arg(long, value_name = "S", value_parser = warm_up)]
+    #[arg(long, value_name = "S", value_parser = between(0.0, 3600.0, "seconds, from 0 to 3600"))]
     warm_up: Option<f64>,
     /// End after this number of requests; no warm-up
     #[arg(long, value_name = "N", conflicts_with_all = ["warm_up", "seconds"], value_parser = value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Timeout in seconds for a connection and for a response
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = timeout)]
+    // With 0, every request would fail.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = between(0.001, 3600.0, "seconds, from 0.001 to 3600"))]
     timeout: f64,
     /// Method of the requests
     #[arg(short = 'X', long, value_name = "NAME", default_value = "GET", value_parser = method)]
@@ -75,7 +76,7 @@ pub(crate) struct LoadOptions {
     #[arg(long, value_name = "BYTES")]
     expect_length: Option<u64>,
     /// CRC-32C that response bodies must have, in hexadecimal
-    #[arg(long, value_name = "HEX", value_parser = checksum)]
+    #[arg(long, value_name = "HEX", value_parser = parse_crc32c)]
     expect_crc32c: Option<u32>,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -124,24 +125,16 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     Ok(Cpus(list))
 }
 
-/// Parses a number within bounds; rejects NaN.
-fn between(text: &str, low: f64, high: f64) -> Option<f64> {
-    text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
-}
-
-/// Parses a rate. Below 0.001 per second, one request in a quarter of an hour, a load would not be visible.
-fn rate(text: &str) -> Result<f64, String> {
-    between(text, 0.001, 1e9).ok_or_else(|| "requests a second, from 0.001 to 1e9".to_owned())
-}
-
-/// Parses the duration of the warm-up. With 0, the server's own warm-up is measured too.
-fn warm_up(text: &str) -> Result<f64, String> {
-    between(text, 0.0, 3600.0).ok_or_else(|| "seconds, from 0 to 3600".to_owned())
-}
-
-/// Parses a timeout. With 0, every request would fail.
-fn timeout(text: &str) -> Result<f64, String> {
-    between(text, 0.001, 3600.0).ok_or_else(|| "seconds, from 0.001 to 3600".to_owned())
+/// Returns a parser of numbers within bounds, which rejects NaN.
+pub(crate) fn between(
+    low: f64,
+    high: f64,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse::<f64>().ok().filter(|number| (low..=high).contains(number));
+        number.ok_or_else(|| expected.to_owned())
+    }
 }
 
 /// Parses a method: only characters that cannot break the request line, so that each request stays one request.
@@ -157,14 +150,9 @@ fn header(text: &str) -> Result<String, String> {
     if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
 }
 
-/// Parses a CRC-32C in the notation that this program prints.
-fn checksum(text: &str) -> Result<u32, String> {
-    parse_crc32c(text).ok_or_else(|| "eight hexadecimal digits".to_owned())
-}
-
 /// Runs the load that the command line describes.
 pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
-    let options = LoadOptions::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
+    let options = LoadOptions::from_arg_matches(matches)?;
     let plan = options.plan(seconds)?;
     let is_watched = !options.json && std::io::stderr().is_terminal();
     let mut watch = |second: &Second| {
@@ -175,20 +163,11 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
     // A signal ends the load early; the counts so far are printed.
     signals::watch(Arc::clone(&plan.stop));
     let outcome = run_watched(&plan, &mut watch)?;
-    let text = if options.json { json(&to_json(&plan, &outcome))? } else { to_text(&plan, &outcome) };
-    print(&text);
-    Ok(())
-}
-
-/// Serialises data as JSON, with the final newline that a terminal needs.
-fn json(data: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(data).map_err(|error| Failure::Other(error.to_string()))?;
-    Ok(text + "\n")
-}
-
-/// Prints to standard output; a closed pipe does not fail the measurement.
-fn print(text: &str) {
+    let text =
+        if options.json { format!("{:#}\n", to_json(&plan, &outcome)) } else { to_text(&plan, &outcome) };
+    // A closed pipe does not fail the measurement.
     let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
 }
 
 impl LoadOptions {

@@ -14,9 +14,7 @@ use tls::{Session, TlsError};
 
 use super::reader::Reader;
 
-/// One connection.
 pub(crate) struct Link {
-    /// State of the connection.
     pub(crate) state: State,
     /// The socket, shared with the operations in flight, which keep it open until they complete.
     pub(crate) socket: Option<Fd>,
@@ -38,7 +36,6 @@ pub(crate) struct Link {
     pub(crate) origin: u16,
     /// Whether the connection is in the queue of idle connections.
     pub(crate) is_queued: bool,
-    /// TLS session, if the connection uses TLS.
     pub(crate) tls: Option<Box<Session>>,
 }
 
@@ -52,7 +49,6 @@ pub(crate) enum State {
     Connecting {
         since: u64,
     },
-    /// Established.
     Open,
     /// The server announced the close (`Connection: close`); bytes that it still sends are discarded.
     Closing {
@@ -100,7 +96,6 @@ impl Link {
         self.tls = None;
     }
 
-    /// Whether the TLS handshake is in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| session.is_handshaking())
     }

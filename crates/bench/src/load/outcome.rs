@@ -30,7 +30,6 @@ pub(crate) struct Outcome {
     pub(crate) series: Vec<Second>,
 }
 
-/// Counts of responses and of failures.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// Complete responses, including those with a wrong status or content.
@@ -39,13 +38,11 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     /// Bytes of bodies, without framing.
     pub(crate) body_bytes: u64,
-    /// Bytes sent.
     pub(crate) sent_bytes: u64,
     /// Connections established after the start of the load; the initial connections are not counted.
     pub(crate) connections: u64,
     /// Requests without a correct response, by kind of failure.
     pub(crate) errors: Errors,
-    /// Number of responses by status.
     pub(crate) statuses: Statuses,
     /// Nanoseconds until the response was complete. In a closed loop they count from the time when the request was
     /// written or its connection begun, in an open loop from the time when the request was due. A timed-out request
@@ -72,15 +69,12 @@ pub(crate) enum Failed {
     Timeout,
     /// The body ended before its length or last chunk.
     ShortBody,
-    /// The bytes are not an HTTP/1 response.
     Parse,
-    /// The response has an unexpected status.
     BadStatus,
     /// The body has an unexpected length or checksum.
     BadCheck,
 }
 
-/// Number of failures of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Errors([u64; Errors::NAMES.len()]);
 
@@ -88,13 +82,16 @@ pub(crate) struct Errors([u64; Errors::NAMES.len()]);
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct ThreadUse {
     /// The processor that the thread was pinned to.
-    pub(crate) cpu: Option<usize>,
+    pub(crate) cpu: usize,
     /// User and system CPU time in seconds.
     pub(crate) cpu_seconds: f64,
     /// Time in seconds that the thread was runnable and waited for a processor (`/proc/thread-self/schedstat`).
     pub(crate) delayed_seconds: f64,
     /// Number of times that its engine entered the kernel.
     pub(crate) kernel_entries: u64,
+    /// Length of the counted period of this thread.
+    #[serde(skip)]
+    pub(crate) seconds: f64,
 }
 
 /// The counts of one second of a load, of all threads together.
@@ -106,15 +103,10 @@ pub(crate) struct Second {
     pub(crate) responses: u64,
     /// Bytes received, including header sections.
     pub(crate) bytes: u64,
-    /// Requests that failed.
     pub(crate) errors: u64,
-    /// Median latency in microseconds.
     pub(crate) p50_us: f64,
-    /// 99th percentile of the latency in microseconds.
     pub(crate) p99_us: f64,
-    /// Maximum latency in microseconds.
     pub(crate) max_us: f64,
-    /// Whether the second belongs to the warm-up.
     pub(crate) is_warm_up: bool,
 }
 
@@ -131,7 +123,6 @@ pub(crate) enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// Returns the name for tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bottleneck::Rate => "rate",
@@ -162,12 +153,10 @@ impl Outcome {
         }
     }
 
-    /// Returns the bytes of bodies per second.
     pub(crate) fn body_bytes_per_second(&self) -> f64 {
         self.tally.body_bytes as f64 / self.seconds
     }
 
-    /// Returns the generator's CPU time per response, in microseconds.
     pub(crate) fn cpu_us_per_response(&self) -> f64 {
         self.cpu_seconds() * 1e6 / self.tally.responses.max(1) as f64
     }
@@ -177,14 +166,10 @@ impl Outcome {
         self.threads.iter().map(|thread| thread.cpu_seconds).sum()
     }
 
-    /// Returns how often the generator entered the kernel.
-    pub(crate) fn kernel_entries(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.kernel_entries).sum()
-    }
-
     /// Returns how often the generator entered the kernel per response.
     pub(crate) fn kernel_entries_per_response(&self) -> f64 {
-        self.kernel_entries() as f64 / self.tally.responses.max(1) as f64
+        let entries: u64 = self.threads.iter().map(|thread| thread.kernel_entries).sum();
+        entries as f64 / self.tally.responses.max(1) as f64
     }
 
     /// Returns a percentile (0 to 100) of the latency in microseconds; 0 without latencies.
@@ -198,7 +183,6 @@ impl Outcome {
         shares.fold(0.0, f64::max) / self.seconds
     }
 
-    /// Returns the limiting factor of the load.
     pub(crate) fn bottleneck(&self) -> Bottleneck {
         match self.loop_kind {
             LoopKind::Open { rate } if self.responses_per_second() >= rate * RATE_SHARE => Bottleneck::Rate,
@@ -209,7 +193,6 @@ impl Outcome {
 }
 
 impl Tally {
-    /// Creates empty counts.
     pub(crate) fn new() -> Tally {
         Tally {
             responses: 0,
@@ -256,7 +239,6 @@ impl Statuses {
         self.0[usize::from(status).min(999)] += 1;
     }
 
-    /// Returns the received statuses with their counts.
     pub(crate) fn seen(&self) -> impl Iterator<Item = (u16, u64)> {
         self.0.iter().enumerate().filter(|(_, count)| **count > 0).map(|(code, count)| (code as u16, *count))
     }
@@ -267,12 +249,10 @@ impl Errors {
     const NAMES: [&str; 7] =
         ["connect", "reset", "timeout", "short_body", "parse", "bad_status", "bad_check"];
 
-    /// Counts a failure.
     pub(crate) fn count(&mut self, kind: Failed) {
         self.0[kind as usize] += 1;
     }
 
-    /// Returns the number of failures of all kinds.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -6,7 +6,6 @@ use io::OpId;
 pub(crate) struct Owners<T>(Vec<Option<(u32, T)>>);
 
 impl<T: Copy> Owners<T> {
-    /// Creates an empty table.
     pub(crate) fn new() -> Owners<T> {
         Owners(Vec::new())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use io::engine::NetKind;
 
 use super::target::Target;
+use crate::failure::Failure;
 
 /// The plan of one load. [`Plan::new`] sets the defaults; callers then change single fields.
 #[derive(Clone, Debug)]
@@ -27,7 +28,6 @@ pub(crate) struct Plan {
     pub(crate) cpus: Vec<usize>,
     /// When requests are sent.
     pub(crate) loop_kind: LoopKind,
-    /// Number of requests per connection.
     pub(crate) reuse: Reuse,
     /// Duration of the load before counting starts. Ignored with [`Length::Requests`].
     pub(crate) warm_up: Duration,
@@ -35,7 +35,6 @@ pub(crate) struct Plan {
     pub(crate) length: Length,
     /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
-    /// Kind of responses.
     pub(crate) response_kind: ResponseKind,
     /// Expectations of every response; targets may have stricter ones.
     pub(crate) expect: Expect,
@@ -68,22 +67,17 @@ pub(crate) enum ResponseKind {
 pub(crate) enum LoopKind {
     /// Closed loop: the next request follows immediately after the previous response, so the server sets the pace.
     Closed,
-    /// Open loop: a fixed rate, evenly spaced, independent of the server. Latency counts from the time when a request
-    /// was due, so a request that was delayed by a slow response before it does not look fast.
-    Open {
-        /// Requests per second of all threads together.
-        rate: f64,
-    },
+    /// Open loop: a fixed rate of all threads together, in requests per second, evenly spaced and independent of the
+    /// server. Latency counts from the time when a request was due, so a request that was delayed by a slow response
+    /// before it does not look fast.
+    Open { rate: f64 },
 }
 
 /// How connections are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Keep-alive connections, each with this number of requests in flight (1: no pipelining).
-    KeepAlive {
-        /// Number of requests in flight, from 1 to [`PIPELINE_MAX`].
-        depth: u16,
-    },
+    /// Keep-alive connections, each with this number of requests in flight, from 1 (no pipelining) to [`PIPELINE_MAX`].
+    KeepAlive { depth: u16 },
     /// One request per connection (`Connection: close`). The latency includes the connect.
     PerRequest,
 }
@@ -117,7 +111,6 @@ pub(crate) struct Expect {
     pub(crate) status: Option<u16>,
     /// Expected length of the body in bytes, after removal of the chunked coding.
     pub(crate) length: Option<u64>,
-    /// Expected CRC-32C of the body.
     pub(crate) crc32c: Option<u32>,
 }
 
@@ -157,5 +150,10 @@ impl Plan {
             grain: None,
             tls: None,
         }
+    }
+
+    /// Returns the same load for one URL.
+    pub(crate) fn for_url(self, url: &str) -> Result<Plan, Failure> {
+        Ok(Plan { targets: vec![Target::parse(url)?], ..self })
     }
 }

@@ -18,7 +18,6 @@ const HEAD_BYTES_MAX: u32 = 64 << 10;
 /// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
-    /// Status code.
     pub(crate) status: u16,
     /// Length of the body in bytes, without framing.
     pub(crate) body_bytes: u64,
@@ -42,7 +41,6 @@ pub(crate) struct Heads {
     last_facts: HeadFacts,
 }
 
-/// The relevant facts of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeadFacts {
     status: u16,
@@ -115,13 +113,11 @@ enum Position {
 }
 
 impl Reader {
-    /// Creates a parser that expects the first head.
     pub(crate) fn new() -> Reader {
         let response = Response { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
         Reader { place: Position::Head, partial: Vec::new(), response }
     }
 
-    /// Resets the state for a new connection.
     pub(crate) fn restart(&mut self) {
         self.place = Position::Head;
         self.partial.clear();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use bare::Noise;
 use io::op::PeerAddr;
 
 use super::plan::{Expect, Plan, ResponseKind, Reuse};
@@ -12,7 +13,7 @@ use super::target::{Order, Piece, Target};
 pub(crate) struct Requests {
     origins: Vec<TargetServer>,
     expects: Vec<Expect>,
-    random: Random,
+    noise: Noise,
 }
 
 /// A server and the requests to send to it in turn.
@@ -65,7 +66,7 @@ impl Requests {
         Requests {
             origins,
             expects: plan.targets.iter().map(|target| target.expect.or(plan.expect)).collect(),
-            random: Random(plan.seed.wrapping_add((thread as u64) << 32)),
+            noise: Noise::new(plan.seed.wrapping_add((thread as u64) << 32)),
         }
     }
 
@@ -75,7 +76,6 @@ impl Requests {
         connection % self.origins.len()
     }
 
-    /// Returns the address of a server.
     pub(crate) fn peer(&self, origin: usize) -> &PeerAddr {
         &self.origins[origin].peer
     }
@@ -97,12 +97,12 @@ impl Requests {
             match part {
                 Part::Bytes(bytes) => out.extend_from_slice(bytes),
                 &Part::Number { first, count, width, order } => {
-                    let value = first
-                        + match order {
-                            Order::Random => self.random.below(count),
-                            Order::Counting => round % count,
-                        };
-                    push_number(value, width, out);
+                    let offset = match order {
+                        // Uniformly distributed up to a bias of `count` / 2^64 (Lemire's multiplication).
+                        Order::Random => ((u128::from(self.noise.number()) * u128::from(count)) >> 64) as u64,
+                        Order::Counting => round % count,
+                    };
+                    push_number(first + offset, width, out);
                 }
             }
         }
@@ -161,21 +161,6 @@ fn push_number(value: u64, width: usize, out: &mut Vec<u8>) {
         debug_assert!(written.is_ok(), "a vector takes everything");
     } else {
         http::push_decimal(out, value);
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and good enough to spread requests.
-struct Random(u64);
-
-impl Random {
-    /// Returns a number below `count`, uniformly distributed up to a bias of `count` / 2^64 (Lemire's multiplication).
-    fn below(&mut self, count: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        ((u128::from(mixed) * u128::from(count)) >> 64) as u64
     }
 }
 

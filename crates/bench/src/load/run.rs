@@ -3,7 +3,6 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use io::Engine;
@@ -44,14 +43,19 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
             let (go, window) = mpsc::channel();
             let crew =
                 WorkerArguments { plan, net, share: (index, threads), cpu, events: events.clone(), aborted };
-            let thread = crew.start(scope, window)?;
-            workers.push(StartedThread { go, thread });
+            let work = move || {
+                // The collector has already returned if another thread has failed.
+                let _ = crew.events.send(Event::Ended(crew.work(&window)));
+            };
+            let thread = std::thread::Builder::new().name(format!("load-{index}"));
+            thread.spawn_scoped(scope, work).map_err(Failure::kernel("start a thread"))?;
+            workers.push(go);
         }
         drop(events);
         let [total, warm_up, counted] = std::array::from_fn(|_| Tally::new());
         let (series, uses) = (Vec::new(), Vec::new());
         let collector = Collector { plan, news, watch, total, warm_up, counted, series, uses };
-        let outcome = collector.lead(workers, net);
+        let outcome = collector.lead(&workers, net);
         // After a failure of one thread the others must not continue.
         aborted.store(true, Ordering::Relaxed);
         outcome
@@ -119,23 +123,9 @@ enum Event {
     /// The counts of the thread since its last message, sent once a second; and whether they are of the warm-up.
     Counted(Box<Tally>, bool),
     /// The thread has ended, or could not start.
-    Ended(Result<Use, Failure>),
+    Ended(Result<ThreadUse, Failure>),
 }
 
-/// Resource usage of a thread during the counted period.
-#[derive(Clone, Copy, Debug, Default)]
-struct Use {
-    thread: ThreadUse,
-    seconds: f64,
-}
-
-/// A thread that waits for the start signal.
-struct StartedThread<'scope> {
-    go: Sender<Window>,
-    thread: ScopedJoinHandle<'scope, ()>,
-}
-
-/// The arguments of a thread.
 struct WorkerArguments<'a> {
     plan: &'a Plan,
     net: NetKind,
@@ -145,27 +135,10 @@ struct WorkerArguments<'a> {
     aborted: &'a AtomicBool,
 }
 
-impl<'a> WorkerArguments<'a> {
-    fn start<'scope>(
-        self,
-        scope: &'scope Scope<'scope, '_>,
-        window: Receiver<Window>,
-    ) -> Result<ScopedJoinHandle<'scope, ()>, Failure>
-    where
-        'a: 'scope,
-    {
-        let name = format!("load-{}", self.share.0);
-        let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
-            let ended = self.work(&window);
-            // The collector has already returned if another thread has failed.
-            let _ = self.events.send(Event::Ended(ended));
-        });
-        thread.map_err(Failure::kernel("start a thread"))
-    }
-
+impl WorkerArguments<'_> {
     /// Runs a thread. It is pinned first, so that its memory is local to its processor; then it connects and runs the
     /// load.
-    fn work(&self, window: &Receiver<Window>) -> Result<Use, Failure> {
+    fn work(&self, window: &Receiver<Window>) -> Result<ThreadUse, Failure> {
         pin::this_thread(self.cpu)?;
         // Requests are scheduled to the microsecond; with the default timer slack the kernel wakes a thread up to 50 us
         // late.
@@ -174,10 +147,10 @@ impl<'a> WorkerArguments<'a> {
         worker.connect()?;
         let _ = self.events.send(Event::Ready);
         // The collector has returned without starting the load.
-        let Ok(window) = window.recv() else { return Ok(Use::default()) };
+        let Ok(window) = window.recv() else { return Ok(ThreadUse::default()) };
         let is_open = matches!(self.plan.loop_kind, LoopKind::Open { .. });
         let due_from = is_open.then_some(window.counted_from);
-        let mut watcher = Watcher { crew: self, due_from, begun: None, used: Use::default() };
+        let mut watcher = Watcher { crew: self, due_from, begun: None, used: ThreadUse::default() };
         worker.run(window, &mut watcher)?;
         Ok(watcher.used)
     }
@@ -189,7 +162,7 @@ struct Watcher<'a> {
     /// Time from which requests are due in an open loop: a thread that begins late sends all of them.
     due_from: Option<Instant>,
     begun: Option<(Instant, ThreadUse)>,
-    used: Use,
+    used: ThreadUse,
 }
 
 impl Observer for Watcher<'_> {
@@ -200,19 +173,17 @@ impl Observer for Watcher<'_> {
 
     fn boundary(&mut self, engine: &dyn Engine) {
         // Measured by the thread itself, between two of its turns, so that time outside the load is excluded.
-        let now = (Instant::now(), thread_use(engine));
+        let now = (Instant::now(), thread_use(engine, self.crew.cpu));
         let Some((since, before)) = self.begun else {
             self.begun = Some(now);
             return;
         };
         let (until, after) = now;
-        self.used = Use {
-            thread: ThreadUse {
-                cpu: Some(self.crew.cpu),
-                cpu_seconds: after.cpu_seconds - before.cpu_seconds,
-                delayed_seconds: after.delayed_seconds - before.delayed_seconds,
-                kernel_entries: after.kernel_entries - before.kernel_entries,
-            },
+        self.used = ThreadUse {
+            cpu: self.crew.cpu,
+            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+            delayed_seconds: after.delayed_seconds - before.delayed_seconds,
+            kernel_entries: after.kernel_entries - before.kernel_entries,
             seconds: (until - self.due_from.unwrap_or(since)).as_secs_f64(),
         };
     }
@@ -223,18 +194,19 @@ impl Observer for Watcher<'_> {
 }
 
 /// Returns the resource usage of this thread since its start.
-fn thread_use(engine: &dyn Engine) -> ThreadUse {
+fn thread_use(engine: &dyn Engine, cpu: usize) -> ThreadUse {
     // The clock exists on every machine, so the call cannot fail.
-    let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    let cpu_seconds = cpu.map_or(0.0, |cpu| cpu.tv_sec() as f64 + cpu.tv_nsec() as f64 / 1e9);
+    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
     // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
     let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
     ThreadUse {
-        cpu: None,
+        cpu,
         cpu_seconds,
         delayed_seconds: delayed.unwrap_or(0) as f64 / 1e9,
         kernel_entries: engine.counters().kernel_entries,
+        seconds: 0.0,
     }
 }
 
@@ -248,13 +220,13 @@ struct Collector<'a> {
     warm_up: Tally,
     counted: Tally,
     series: Vec<Second>,
-    uses: Vec<Use>,
+    uses: Vec<ThreadUse>,
 }
 
 impl Collector<'_> {
     /// Waits until all threads have connected, starts them, and collects their counts until they have ended.
-    fn lead(mut self, workers: Vec<StartedThread<'_>>, net: NetKind) -> Result<Outcome, Failure> {
-        for _ in &workers {
+    fn lead(mut self, workers: &[Sender<Window>], net: NetKind) -> Result<Outcome, Failure> {
+        for _ in workers {
             match self.news.recv() {
                 Ok(Event::Ready) => {}
                 Ok(Event::Ended(Err(failure))) => return Err(failure),
@@ -268,19 +240,17 @@ impl Collector<'_> {
         };
         // All threads start at the same time, independent of the order in which they became ready.
         let window = Window { start, counted_from: start + warm_up, end };
-        let mut threads = Vec::with_capacity(workers.len());
-        for StartedThread { go, thread } in workers {
+        for go in workers {
             go.send(window).map_err(|_| worker_died())?;
-            threads.push(thread);
         }
-        self.follow(window, threads.len())?;
+        self.follow(window, workers.len())?;
         self.collect(window, Instant::now());
-        self.uses.sort_by_key(|used| used.thread.cpu);
+        self.uses.sort_by_key(|used| used.cpu);
         Ok(Outcome {
             engine: if net == NetKind::Uring { "io_uring" } else { "epoll" },
             seconds: self.seconds(window),
             tally: self.total,
-            threads: self.uses.iter().map(|used| used.thread).collect(),
+            threads: self.uses,
             loop_kind: self.plan.loop_kind,
             series: self.series,
         })
@@ -288,7 +258,9 @@ impl Collector<'_> {
 
     /// Collects once a second until all threads have ended.
     fn follow(&mut self, window: Window, threads: usize) -> Result<(), Failure> {
-        let mut second_end = window.start.max(window.counted_from - whole_seconds(window));
+        // A second of the warm-up ends at its end.
+        let warm_up = Duration::from_secs((window.counted_from - window.start).as_secs());
+        let mut second_end = window.start.max(window.counted_from - warm_up);
         if second_end == window.start {
             second_end += Duration::from_secs(1);
         }
@@ -349,11 +321,6 @@ impl Collector<'_> {
             _ => took,
         }
     }
-}
-
-/// Returns the duration of the warm-up in complete seconds.
-fn whole_seconds(window: Window) -> Duration {
-    Duration::from_secs((window.counted_from - window.start).as_secs())
 }
 
 /// Returns the failure for a thread that ended without a message. Its panic, a bug in this program, has been printed

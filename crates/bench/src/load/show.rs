@@ -11,7 +11,6 @@ const MIB: f64 = 1048576.0;
 /// Maximum number of URLs displayed; a list may have thousands.
 const TARGETS_SHOWN: usize = 3;
 
-/// Prints the line of one second.
 pub(super) fn show_second(second: &Second) {
     let what = if second.is_warm_up { "warm-up".to_owned() } else { format!("{:5.0} s", second.at) };
     // Printed only if there are errors, so that they stand out.
@@ -40,7 +39,6 @@ impl std::fmt::Display for Micros {
     }
 }
 
-/// The displayed percentiles.
 const PERCENTILES: [f64; 6] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99];
 
 /// Formats the outcome as text of a few lines.
@@ -83,7 +81,6 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
     lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect()
 }
 
-/// Describes the load in one line.
 fn load(plan: &Plan, outcome: &Outcome) -> String {
     let reuse = match plan.reuse {
         Reuse::PerRequest => "a connection per request".to_owned(),
@@ -94,8 +91,7 @@ fn load(plan: &Plan, outcome: &Outcome) -> String {
         LoopKind::Closed => "closed loop".to_owned(),
         LoopKind::Open { rate } => format!("open loop of {rate} requests/s"),
     };
-    let cpus: Vec<String> =
-        outcome.threads.iter().filter_map(|thread| thread.cpu).map(|cpu| cpu.to_string()).collect();
+    let cpus: Vec<String> = outcome.threads.iter().map(|thread| thread.cpu.to_string()).collect();
     format!(
         "{} connections, {reuse}, {loop_kind}, {}, processors {}, {:.2} s",
         plan.connections,

@@ -19,7 +19,6 @@ pub(crate) struct Target {
     /// The URL or pattern in its original notation.
     pub(crate) text: String,
     pub(crate) peer: PeerAddr,
-    /// Value of the `Host` header field.
     pub(crate) host: String,
     /// The path and query, split into pieces.
     pub(crate) pieces: Vec<Piece>,
@@ -37,9 +36,7 @@ pub(crate) enum Piece {
 /// Order of the numbers of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Uniformly random.
     Random,
-    /// Ascending.
     Counting,
 }
 
@@ -103,17 +100,17 @@ fn expectation(word: &str, expect: &mut Expect) -> Option<()> {
     match name {
         "status" => expect.status = Some(value.parse().ok()?),
         "length" => expect.length = Some(value.parse().ok()?),
-        "crc32c" => expect.crc32c = Some(parse_crc32c(value)?),
+        "crc32c" => expect.crc32c = Some(parse_crc32c(value).ok()?),
         _ => return None,
     }
     Some(())
 }
 
 /// Parses a checksum in hexadecimal, with or without `0x`.
-pub(crate) fn parse_crc32c(text: &str) -> Option<u32> {
+pub(crate) fn parse_crc32c(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    let is_plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_plain { u32::from_str_radix(digits, 16).ok() } else { None }
+    let parsed = u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
+    parsed.ok_or_else(|| "eight hexadecimal digits".to_owned())
 }
 
 /// Resolves `host`, `host:port` or `[v6]:port`; returns the first address if the name has several.

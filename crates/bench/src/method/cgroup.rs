@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
+use crate::method::workspace::abandoned;
 
 /// Time until an empty group must be removable: its last process may still be exiting.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Resource limits of a group's processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
     /// Limit in bytes of anonymous memory and page cache together.
@@ -32,7 +32,6 @@ pub(crate) struct Limits {
 pub(crate) struct Group {
     /// Its directory in each hierarchy.
     directories: Vec<PathBuf>,
-    /// Directory of the memory controller.
     memory: Option<(Version, PathBuf)>,
     /// Directory of the controller that limits reads.
     reads: Option<(Version, PathBuf)>,
@@ -105,7 +104,10 @@ impl Group {
         let (version, base) = hierarchy(&mounts, controller).ok_or_else(|| {
             Failure::Other(format!("no control group hierarchy with the {controller} controller is mounted"))
         })?;
-        remove_abandoned(&base);
+        for entry in abandoned(&base, |name| name.strip_prefix(NAME_PREFIX)?.split('-').next()) {
+            // Fails for a group that contains processes: it is still in use.
+            let _ = fs::remove_dir(entry.path());
+        }
         if version == Version::Two {
             enable(&base, if controller == "blkio" { "io" } else { controller })?;
         }
@@ -140,25 +142,9 @@ impl Drop for Group {
 /// one.
 const NAME_PREFIX: &str = "ringroad-bench-";
 
-/// Returns a unique group name.
 fn group_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Removes empty groups of runs that were killed.
-fn remove_abandoned(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(NAME_PREFIX)?.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
-            // Fails for a group that contains processes: it is still in use.
-            let _ = fs::remove_dir(entry.path());
-        }
-    }
 }
 
 /// Returns the mount point of a controller: that of its own hierarchy (version 1), or of the unified hierarchy if it

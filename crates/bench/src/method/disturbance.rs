@@ -33,7 +33,6 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Records the counters.
     pub(crate) fn start() -> Watch {
         Watch {
             started: Instant::now(),
@@ -45,11 +44,9 @@ impl Watch {
 
     /// Returns the disturbances since the start, if any.
     pub(crate) fn end(&self) -> Option<String> {
-        let now = Watch::start();
-        self.until(&now)
+        self.until(&Watch::start())
     }
 
-    /// Returns the disturbances between two moments, if any.
     fn until(&self, now: &Watch) -> Option<String> {
         let seconds = (now.started - self.started).as_secs_f64();
         let mut found = Vec::new();

@@ -13,11 +13,10 @@ use std::process::Command;
 use clap::{Args, FromArgMatches};
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::failure::Failure;
+use crate::method::pin;
 
-/// The name of the hidden command.
 pub(crate) const COMMAND: &str = "enter";
 
 /// The settings to apply before the program is executed.
@@ -40,19 +39,10 @@ struct EnterOptions {
 /// Executes the hidden command; returns only on failure.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let command = EnterOptions::augment_args(clap::Command::new(COMMAND));
-    let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
-    enter(&EnterOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?)
-}
-
-fn enter(options: &EnterOptions) -> Result<(), Failure> {
-    let kernel = |doing: &str, error: rustix::io::Errno| Failure::Kernel {
-        doing: doing.to_owned(),
-        error: error.into(),
-    };
+    let options = EnterOptions::from_arg_matches(&command.try_get_matches_from(args)?)?;
     // Fails only for a process group leader, which is already separate.
     let _ = setsid();
-    set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|error| kernel("prctl(PR_SET_PDEATHSIG)", error))?;
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(Failure::kernel("PR_SET_PDEATHSIG"))?;
     // The kernel sends the signal when the parent exits, not if it had exited before.
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(options.parent) {
         return Err(Failure::Interrupted);
@@ -63,11 +53,7 @@ fn enter(options: &EnterOptions) -> Result<(), Failure> {
             .map_err(Failure::file("join the control group", &path))?;
     }
     if !options.cpu.is_empty() {
-        let mut cpus = CpuSet::new();
-        for &cpu in &options.cpu {
-            cpus.set(cpu);
-        }
-        sched_setaffinity(None, &cpus).map_err(|error| kernel("sched_setaffinity", error))?;
+        pin::this_thread_to(&options.cpu)?;
     }
     // Unblocks the signals that the suite blocks for itself; the program would inherit the mask.
     SigSet::empty().thread_set_mask().map_err(Failure::kernel("sigprocmask"))?;

@@ -34,6 +34,9 @@ pub(crate) fn pause(length: Duration) {
     }
 }
 
+/// Number of file descriptors for a server: ten thousand connections, and a file for each of a thousand of them.
+pub(crate) const SERVER_DESCRIPTORS: u64 = 16_384;
+
 /// Raises the soft limit of file descriptors to `wanted`, or to the hard limit if that is lower; returns the new limit.
 /// The default is low so that programs that use select(2) do not break.
 pub(crate) fn raise_descriptors(wanted: u64) -> u64 {

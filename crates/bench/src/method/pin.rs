@@ -53,14 +53,20 @@ pub(crate) fn available() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Pins the calling thread to one processor.
 pub(crate) fn this_thread(cpu: usize) -> Result<(), Failure> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(Failure::Usage(format!("there is no processor {cpu}")));
-    }
+    this_thread_to(&[cpu])
+}
+
+/// Restricts the calling thread, and the threads and processes that it starts, to these processors.
+pub(crate) fn this_thread_to(cpus: &[usize]) -> Result<(), Failure> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(Failure::kernel(format!("pin a thread to processor {cpu}")))
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Failure::Usage(format!("there is no processor {cpu}")));
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set).map_err(Failure::kernel(format!("sched_setaffinity to {cpus:?}")))
 }
 
 /// Returns the numbers of workers to measure: 1, 2, 4 and so on, and the number of processors.

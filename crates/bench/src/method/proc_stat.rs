@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The fields of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
-    /// Process id.
     pub(crate) id: u32,
     /// Parent process id; 1 after the parent has exited.
     pub(crate) parent: u32,
@@ -25,7 +23,6 @@ pub(crate) fn read(id: u32) -> Option<ProcessStat> {
     parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// Returns all processes visible to this process.
 pub(crate) fn all() -> Vec<ProcessStat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

@@ -32,7 +32,6 @@ const SAID_BYTES_MAX: usize = 400;
 /// A program to be started, with its settings. [`Launch::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// Name for messages.
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
@@ -74,6 +73,16 @@ impl Launch {
         let process = command.spawn().map_err(Failure::file("start", &self.program))?;
         Ok(Child { name: self.name, process, output: output.to_owned(), ended: None })
     }
+
+    /// Runs the program until it exits by itself. Fails unless it succeeds within `limit`.
+    pub(crate) fn run(self, output: &Path, limit: Duration) -> Result<(), Failure> {
+        let mut child = self.start(output)?;
+        match child.wait(limit) {
+            Some(status) if status.success() => Ok(()),
+            Some(_) => Err(child.problem("failed")),
+            None => Err(child.problem("did not finish")),
+        }
+    }
 }
 
 /// A running program. Dropping it ends the program and its descendants.
@@ -104,7 +113,6 @@ impl Child {
         CpuTime::of(self.tree())
     }
 
-    /// Returns the exit status, if the program has exited.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.process.try_wait().ok().flatten();
@@ -192,9 +200,7 @@ impl Child {
         }
         self.wait(Duration::from_secs(1));
     }
-}
 
-impl Child {
     /// Returns the process tree as ids with start times, which together identify processes uniquely.
     fn identified(&self) -> BTreeSet<(u32, u64)> {
         let stat = |id| proc_stat::read(id).map(|stat| (id, stat.started));
@@ -250,7 +256,6 @@ pub(crate) fn last_output(path: &Path) -> String {
     line.chars().take(SAID_BYTES_MAX).collect()
 }
 
-/// Describes an exit status for messages.
 fn describe_status(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("status {code}"),
@@ -264,7 +269,6 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Sends a signal to a process by its id.
 fn send(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
         // Fails if the process has already exited, which is the intended result.

@@ -39,7 +39,6 @@ pub(crate) fn watch(interrupted: Arc<AtomicBool>) {
     }
 }
 
-/// Returns the signals as a set.
 fn set() -> SigSet {
     let mut set = SigSet::empty();
     for signal in SIGNALS {

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Summary {
     /// Median; with an even number of repetitions, the mean of the middle two.
     pub(crate) median: f64,
-    /// Minimum of the repetitions.
     pub(crate) low: f64,
-    /// Maximum of the repetitions.
     pub(crate) high: f64,
 }
 

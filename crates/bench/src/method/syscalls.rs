@@ -39,7 +39,6 @@ impl Calls {
         Ok(Calls { counters })
     }
 
-    /// Returns the number of system calls since the start.
     pub(crate) fn count(&mut self) -> Result<u64, String> {
         let counts: io::Result<Vec<u64>> = self.counters.iter_mut().map(Counter::read).collect();
         counts.map(|counts| counts.iter().sum()).map_err(|error| format!("reading a perf event: {error}"))
@@ -55,7 +54,6 @@ fn threads(process: u32) -> Vec<i32> {
 /// Returns the id of the tracepoint from tracefs. As root, mounts tracefs if necessary (the mount is private to the
 /// run).
 fn tracepoint() -> Result<u64, String> {
-    /// Mount point of tracefs.
     const TRACEFS: &str = "/sys/kernel/tracing";
     let path = Path::new(TRACEFS).join("events/raw_syscalls/sys_enter/id");
     if !path.exists() && rustix::process::geteuid().is_root() {

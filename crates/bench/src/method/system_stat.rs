@@ -15,7 +15,6 @@ pub(crate) struct SystemStat {
     pub(crate) wait: u64,
     /// Time that the hypervisor gave to other virtual machines.
     pub(crate) steal: u64,
-    /// Number of interrupts since boot.
     pub(crate) interrupts: u64,
     /// Number of context switches of all processors since boot.
     pub(crate) context_switches: u64,
@@ -31,7 +30,6 @@ pub(crate) struct Traffic {
 }
 
 impl SystemStat {
-    /// Reads the current counters.
     pub(crate) fn read() -> SystemStat {
         SystemStat::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -59,12 +57,10 @@ impl SystemStat {
         stat
     }
 
-    /// Returns the ticks in which processors were busy.
     pub(crate) fn busy(&self) -> u64 {
         self.user + self.system
     }
 
-    /// Returns the ticks of all kinds.
     pub(crate) fn total(&self) -> u64 {
         self.busy() + self.idle + self.wait + self.steal
     }

@@ -86,7 +86,6 @@ struct Sample {
 }
 
 impl Sample {
-    /// Reads the current counters.
     fn take(device: (u32, u32)) -> Sample {
         Sample {
             at: Instant::now(),

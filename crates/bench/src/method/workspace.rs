@@ -31,7 +31,6 @@ impl Workspace {
         Ok(Workspace { path, keep, interrupted: Arc::default() })
     }
 
-    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -74,16 +73,25 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     fs::rename(&partial, path).map_err(failure)
 }
 
-/// Removes directories that killed runs left behind (SIGKILL, crash of the machine): directories of this user whose
-/// process no longer exists. Directories that were to be kept have a different name.
+/// Returns what killed runs left behind in a directory (SIGKILL, crash of the machine): entries that are named after a
+/// process that does not exist any more. `owner` returns the part of a name that is the process id.
+pub(crate) fn abandoned(
+    parent: &Path,
+    owner: fn(&str) -> Option<&str>,
+) -> impl Iterator<Item = fs::DirEntry> {
+    let is_abandoned = move |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(owner).and_then(|id| id.parse::<u32>().ok());
+        id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists())
+    };
+    fs::read_dir(parent).into_iter().flatten().flatten().filter(is_abandoned)
+}
+
+/// Removes such directories of this user. Directories that were to be kept have a different name.
 fn remove_abandoned(parent: &Path) {
     let own = rustix::process::geteuid().as_raw();
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
-        let is_gone = owner.is_some_and(|owner| !Path::new("/proc").join(owner.to_string()).exists());
-        let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
-        if is_gone && is_ours {
+    for entry in abandoned(parent, |name| name.strip_prefix(NAME)) {
+        if entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own) {
             let done = fs::remove_dir_all(entry.path()).map_or("cannot be removed", |()| "removed");
             eprintln!("ringroad bench: from a killed run, {done}: {}", entry.path().display());
         }

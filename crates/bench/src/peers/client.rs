@@ -9,7 +9,6 @@ use tls::{Session, TlsError};
 
 use crate::failure::Failure;
 
-/// Timeout of each operation.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection with a completed handshake.

@@ -2,7 +2,6 @@
 //! its language, on a free port, and with a separate directory. At the end all its processes are ended.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +13,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, CpuTime, Launch};
 use crate::peers::client::Client;
-use crate::peers::tool::{Missing, Peer};
+use crate::peers::tool::Peer;
 
 /// Timeout of a server's first response. Loading a cache at the start may need much of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,7 +27,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of a graceful shutdown, including the state that the server saves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A server program and its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     kind: ProgramKind,
@@ -50,8 +48,8 @@ impl Program {
         Program { kind: ProgramKind::Ours, path: bench.ringroad.clone() }
     }
 
-    /// Returns a peer, if it is installed.
-    pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, Missing> {
+    /// Returns a peer, or why it is not available.
+    pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, String> {
         Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(bench)?.path })
     }
 
@@ -124,8 +122,6 @@ pub(crate) struct Conditions {
     pub(crate) groups: Vec<PathBuf>,
     /// The port to listen on; if `None`, any free port.
     pub(crate) port: Option<u16>,
-    /// The path requested until the server responds; "" means `/ready`.
-    pub(crate) ready_path: String,
     /// TLS client settings, if the server speaks TLS: a completed handshake then counts as its first response.
     pub(crate) tls: Option<tls::Client>,
 }
@@ -133,15 +129,14 @@ pub(crate) struct Conditions {
 /// A running server. Dropping it ends the server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Name in tables and messages.
-    label: String,
     instance: Instance,
     configuration: String,
     child: Child,
 }
 
 impl Server {
-    /// Starts the server and waits for its first response, of any status. `configuration` writes the text after the
+    /// Starts the server under a name for messages, and waits for its first response, of any status. Fails with the
+    /// server's last output line if it exits or does not respond. `configuration` writes the text after the
     /// head of [`Program`] (process id, error log, foreground; for lighttpd and H2O the address too).
     pub(crate) fn start(
         bench: &Bench,
@@ -168,13 +163,18 @@ impl Server {
             ..Launch::new(label, &program.path)
         };
         let child = launch.start(&logs.join("output"))?;
-        let mut server = Server { label: label.to_owned(), instance, configuration, child };
+        let mut server = Server { instance, configuration, child };
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
-        server.wait_until_ready(limit, program, conditions)?;
+        let address = server.address();
+        let waited = server.child.wait_until(limit, || match &conditions.tls {
+            None if program.kind == ProgramKind::Echo => TcpStream::connect(address).is_ok(),
+            None => answers(address, "/ready"),
+            Some(client) => Client::connect(address, Some(client)).is_ok(),
+        });
+        waited.map_err(|failure| server.failed(failure))?;
         Ok(server)
     }
 
-    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.instance.port))
     }
@@ -217,29 +217,6 @@ impl Server {
     pub(crate) fn quit(mut self) {
         self.child.signal(rustix::process::Signal::QUIT);
         self.child.wait(QUIT_TIMEOUT);
-        self.child.end();
-    }
-
-    /// Ends the server with all its processes.
-    pub(crate) fn end(mut self) {
-        self.child.end();
-    }
-
-    /// Waits for the first response. Fails with the server's last output line if it exits or does not respond.
-    fn wait_until_ready(
-        &mut self,
-        limit: Duration,
-        program: &Program,
-        conditions: &Conditions,
-    ) -> Result<(), Failure> {
-        let path = if conditions.ready_path.is_empty() { "/ready" } else { &conditions.ready_path };
-        let address = self.address();
-        let waited = self.child.wait_until(limit, || match &conditions.tls {
-            None if program.kind == ProgramKind::Echo => TcpStream::connect(address).is_ok(),
-            None => answers(address, path),
-            Some(client) => Client::connect(address, Some(client)).is_ok(),
-        });
-        waited.map_err(|failure| self.failed(failure))
     }
 
     /// Replaces the standard error in a failure by the error log, if there is one: it is more detailed.
@@ -247,24 +224,14 @@ impl Server {
         let log = crate::method::process::last_output(&self.instance.directory.join("logs/error.log"));
         match failure {
             Failure::Program { name, problem, said } if !log.is_empty() && !said.contains(&log) => {
-                Failure::Program {
-                    name,
-                    problem,
-                    said: if said.is_empty() { log } else { format!("{said}; {log}") },
-                }
+                let said = if said.is_empty() { log } else { format!("{said}; {log}") };
+                Failure::Program { name, problem, said }
             }
             other => other,
         }
     }
 }
 
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on port {}", self.label, self.instance.port)
-    }
-}
-
-/// Returns a free port.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     port_for(None)
 }

@@ -11,7 +11,6 @@ use crate::report::model::Fact;
 /// Value of `--peer` that skips a peer, as if it were not installed.
 pub(crate) const LEFT_OUT: &str = "none";
 
-/// The peers that the suite can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
     /// A web server configured in nginx's language.
@@ -30,7 +29,6 @@ impl Peer {
     /// All peers, in the order of the report.
     pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::H2load];
 
-    /// Returns the program's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
@@ -41,9 +39,11 @@ impl Peer {
         }
     }
 
-    /// Returns the name of its Debian package.
-    fn package(self) -> &'static str {
-        if self == Peer::H2load { "nghttp2-client" } else { self.name() }
+    /// Returns why it is not available, and how to get it.
+    fn missing(self) -> String {
+        let name = self.name();
+        let package = if self == Peer::H2load { "nghttp2-client" } else { name };
+        format!("{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
     }
 
     /// Returns the option that prints version and build options.
@@ -55,49 +55,28 @@ impl Peer {
     }
 
     /// Finds the program: at the path that the user named, in `PATH`, or in Debian's directories for programs of root.
-    pub(crate) fn find(self, bench: &Bench) -> Result<Tool, Missing> {
-        let named =
-            bench.peer_paths.iter().find(|(name, _)| name == self.name()).map(|(_, path)| path.clone());
+    /// The error is the reason why it is not available.
+    pub(crate) fn find(self, bench: &Bench) -> Result<Tool, String> {
+        let name = self.name();
+        let named = bench.peer_paths.iter().find(|(peer, _)| peer == name).map(|(_, path)| path.clone());
         if named.as_deref() == Some(Path::new(LEFT_OUT)) {
-            return Err(Missing { peer: self, is_left_out: true });
+            return Err(format!("{name} is excluded by --peer"));
         }
-        let found = named.or_else(|| in_path(self.name()));
-        let path = found.ok_or(Missing { peer: self, is_left_out: false })?;
+        let path = named.or_else(|| in_path(name)).ok_or_else(|| self.missing())?;
         let about = about(&path, self.version_option());
         let version = about.lines().next().unwrap_or("version unknown").trim().to_owned();
-        Ok(Tool { peer: self, path, version, about })
+        Ok(Tool { path, version, about })
     }
 }
 
-/// An installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
-    /// Which peer it is.
-    pub(crate) peer: Peer,
     /// Path of the program; not part of a report.
     pub(crate) path: PathBuf,
     /// First line of its version output.
     pub(crate) version: String,
     /// Complete version output: build options and backends.
     pub(crate) about: String,
-}
-
-/// A program that is not available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
-    peer: Peer,
-    /// Whether the user excluded it.
-    is_left_out: bool,
-}
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (name, package) = (self.peer.name(), self.peer.package());
-        if self.is_left_out {
-            return write!(f, "{name} is excluded by --peer");
-        }
-        write!(f, "{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
-    }
 }
 
 /// Validates the peers that the user named: the name must be known and the program executable.
@@ -117,13 +96,11 @@ pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
 /// Returns the peers for the head of a report: the version of each, or why it is missing.
 pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
     let fact = |peer: Peer| {
-        let value = peer.find(bench).map_or_else(|missing| missing.to_string(), |tool| tool.version);
-        Fact::new(peer.name(), value)
+        Fact::new(peer.name(), peer.find(bench).map_or_else(|missing| missing, |tool| tool.version))
     };
     Peer::ALL.map(fact).to_vec()
 }
 
-/// Searches a program by its name.
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -174,7 +151,9 @@ mod tests {
 
     #[test]
     fn a_missing_peer_is_reported_with_the_remedy() {
-        let text = Missing { peer: Peer::Lighttpd, is_left_out: false }.to_string();
-        assert_eq!(text, "lighttpd is not installed (apt-get install lighttpd, or --peer lighttpd=PATH)");
+        assert_eq!(
+            Peer::Lighttpd.missing(),
+            "lighttpd is not installed (apt-get install lighttpd, or --peer lighttpd=PATH)"
+        );
     }
 }

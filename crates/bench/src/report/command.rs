@@ -44,19 +44,14 @@ pub(crate) fn commands() -> [Command; 2] {
 /// Runs one of the commands; returns `None` if the name is not one of them.
 pub(crate) fn run(name: &str, own: &ArgMatches, out: &Path) -> Option<Result<(), Failure>> {
     match name {
-        REPORT => Some(no_measurement(name, own).and_then(|()| render(&options(own)?, out))),
+        REPORT => Some(no_measurement(name, own).and_then(|()| render(own, out))),
         COMPARE => {
             let is_written = own.value_source("out") == Some(ValueSource::CommandLine);
             let out = is_written.then_some(out);
-            Some(no_measurement(name, own).and_then(|()| compare(&options(own)?, out)))
+            Some(no_measurement(name, own).and_then(|()| compare(own, out)))
         }
         _ => None,
     }
-}
-
-/// Returns the parsed options of a command.
-fn options<O: FromArgMatches>(own: &ArgMatches) -> Result<O, Failure> {
-    O::from_arg_matches(own).map_err(|error| crate::failure::usage(&error))
 }
 
 /// Rejects options of measurements: they are accepted everywhere on the command line, but have no meaning here.
@@ -76,8 +71,9 @@ fn no_measurement(name: &str, own: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Renders reports. All files are read before anything is written: an invalid file leaves the directory unchanged.
-fn render(options: &Render, out: &Path) -> Result<(), Failure> {
-    let reports = options.files.iter().map(|path| report::read(path)).collect::<Result<Vec<_>, _>>()?;
+fn render(own: &ArgMatches, out: &Path) -> Result<(), Failure> {
+    let Render { files } = Render::from_arg_matches(own)?;
+    let reports = files.iter().map(|path| report::read(path)).collect::<Result<Vec<_>, _>>()?;
     report::check_directory(out)?;
     match report::merge::merge(reports) {
         Some(merged) => report::write(&merged, out),
@@ -86,9 +82,9 @@ fn render(options: &Render, out: &Path) -> Result<(), Failure> {
 }
 
 /// Prints the comparison on the terminal; the page is written only with `--out`.
-fn compare(options: &Compare, out: Option<&Path>) -> Result<(), Failure> {
-    let (a, b) = (report::read(&options.a)?, report::read(&options.b)?);
-    let comparison = report::compare::compare(&a, &b);
+fn compare(own: &ArgMatches, out: Option<&Path>) -> Result<(), Failure> {
+    let Compare { a, b } = Compare::from_arg_matches(own)?;
+    let comparison = report::compare::compare(&report::read(&a)?, &report::read(&b)?);
     print!("{}", report::compare::as_text(&comparison));
     let Some(out) = out else { return Ok(()) };
     report::check_directory(out)?;

@@ -126,7 +126,6 @@ fn relation(a: &Cell, b: &Cell) -> [String; 2] {
     [ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")), spreads.to_owned()]
 }
 
-/// Formats the comparison for a terminal.
 pub(crate) fn as_text(comparison: &Comparison) -> String {
     let mut out = "Differences between the machines and runs:\n".to_owned();
     if comparison.facts.rows.is_empty() {

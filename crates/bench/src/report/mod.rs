@@ -52,7 +52,7 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
 /// Writes the JSON file, so that the results of an interrupted run are available.
 pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure> {
     fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
-    let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
+    let text = serde_json::to_string_pretty(report).map_err(Failure::other)?;
     let path = directory.join(JSON);
     write_whole(&path, &(text + "\n"))?;
     Ok(path)

@@ -13,16 +13,13 @@ use crate::method::stats::Summary;
 /// Version of the JSON format. A reader rejects other versions.
 pub(crate) const FORMAT: u32 = 2;
 
-/// The results of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// [`FORMAT`] at the time of writing.
     pub(crate) format: u32,
     /// Start of the run, in RFC 3339 format, UTC.
     pub(crate) started: String,
-    /// Duration of the run in seconds.
     pub(crate) seconds: f64,
-    /// The command line.
     pub(crate) command: Vec<String>,
     /// Scale of the measurement: normal, quick or full.
     pub(crate) scale: String,
@@ -38,10 +35,8 @@ pub(crate) struct Report {
     pub(crate) incomplete: Option<String>,
 }
 
-/// A name with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fact {
-    /// Its name.
     pub(crate) name: String,
     /// Its value; several lines for the content of a file.
     pub(crate) value: String,
@@ -53,12 +48,10 @@ impl Fact {
     }
 }
 
-/// The results of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Section {
     /// The scenario's name on the command line.
     pub(crate) scenario: String,
-    /// Its heading in the report.
     pub(crate) title: String,
     /// The write-up that the scenario repeats, by its leading number ("000" to "004").
     pub(crate) seed: Option<String>,
@@ -80,7 +73,6 @@ pub(crate) struct Section {
     pub(crate) rankings: Vec<Ranking>,
     /// The exact configuration of each server and tool, by its name in tables.
     pub(crate) configurations: Vec<Fact>,
-    /// Every single measurement.
     pub(crate) runs: Vec<Run>,
 }
 
@@ -115,9 +107,12 @@ impl Section {
         self.rankings.extend(results.rankings);
     }
 
-    /// Records an omission and its reason.
+    /// Records an omission and its reason, once.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
-        self.skipped.push(Fact::new(what, why));
+        let fact = Fact::new(what, why);
+        if !self.skipped.contains(&fact) {
+            self.skipped.push(fact);
+        }
     }
 
     /// Stores the configuration of a server or tool, once per name.
@@ -131,18 +126,14 @@ impl Section {
 /// A table; each row has as many cells as there are columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
-    /// Its heading.
     pub(crate) title: String,
     /// The columns, without the first one, which contains the names of the rows.
     pub(crate) columns: Vec<Column>,
-    /// The rows from top to bottom.
     pub(crate) rows: Vec<Row>,
 }
 
-/// Name and unit of a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Column {
-    /// Column heading.
     pub(crate) name: String,
     /// Unit; "" for a plain count.
     pub(crate) unit: String,
@@ -154,7 +145,6 @@ impl Column {
     }
 }
 
-/// The figures of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// Name of the case; unique in its table, since `compare` matches rows by name.
@@ -163,7 +153,6 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// The content of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cell {
@@ -189,7 +178,6 @@ pub(crate) struct Ranking {
     pub(crate) results: Vec<RankedResult>,
 }
 
-/// One result of a ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RankedResult {
     /// Name as in the tables.
@@ -206,7 +194,6 @@ pub(crate) struct RankedResult {
 pub(crate) struct Plot {
     /// Unique id in the report, valid as an HTML id.
     pub(crate) id: String,
-    /// Its heading.
     pub(crate) title: String,
     /// Axis of the varied quantity.
     pub(crate) x: Axis,
@@ -216,10 +203,8 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
 }
 
-/// An axis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
-    /// The quantity along it.
     pub(crate) name: String,
     /// Unit; "" for a plain count.
     pub(crate) unit: String,
@@ -238,7 +223,6 @@ pub(crate) enum AxisScale {
     Percentile,
 }
 
-/// One line of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Series {
     /// Name in the legend; the same name has the same colour in all plots of a section.
@@ -258,7 +242,6 @@ pub(crate) struct Finding {
     pub(crate) sentence: String,
 }
 
-/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -269,7 +252,6 @@ pub(crate) enum Verdict {
     Open,
 }
 
-/// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// The case: engine, size, connections, round and so on.
@@ -286,13 +268,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Creates a measurement with these figures.
     pub(crate) fn of<const N: usize>(figures: [(&str, f64); N]) -> Run {
         let figures = figures.map(|(name, figure)| (name.to_owned(), figure)).into();
         Run { figures, ..Run::default() }
     }
 
-    /// Adds a figure.
     pub(crate) fn set(&mut self, name: &str, figure: f64) {
         self.figures.insert(name.to_owned(), figure);
     }
@@ -301,7 +281,6 @@ impl Run {
 /// A recording of the machine's state, once a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timeline {
-    /// The columns of each row.
     pub(crate) columns: Vec<Column>,
     /// One row per second, with one value per column.
     pub(crate) rows: Vec<Vec<f64>>,

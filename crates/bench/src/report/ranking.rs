@@ -15,7 +15,6 @@ const NOTEWORTHY: f64 = 0.05;
 /// default.
 const DEFAULT: &str = "use io_uring;";
 
-/// A ranked result with a figure.
 #[derive(Clone, Copy)]
 pub(crate) struct Ranked<'a> {
     pub(crate) ranked_result: &'a RankedResult,
@@ -79,7 +78,6 @@ pub(crate) fn name(ranked_result: &RankedResult) -> String {
     }
 }
 
-/// Formats a figure with its unit.
 fn figure(one: &Ranked<'_>, unit: &str) -> String {
     let number = text::number(one.summary.median, one.decimals);
     if unit.is_empty() { number } else { format!("{number} {unit}") }
@@ -119,7 +117,6 @@ pub(crate) fn sentence(ranking: &Ranking) -> String {
 pub(crate) struct Advice<'a> {
     pub(crate) about: &'a str,
     pub(crate) setting: &'a str,
-    /// The gain, as text.
     pub(crate) because: String,
 }
 

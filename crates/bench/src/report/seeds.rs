@@ -11,7 +11,6 @@ use serde::Deserialize;
 use crate::method::stats::Summary;
 use crate::report::model::{Cell, Column, Row, Table};
 
-/// One write-up.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seed {
@@ -19,29 +18,22 @@ pub(crate) struct Seed {
     pub(crate) number: String,
     /// The scenarios that repeat it.
     pub(crate) scenarios: Vec<String>,
-    /// Its original title.
     pub(crate) title: String,
-    /// Who wrote it.
     pub(crate) author: String,
     /// Date in ISO 8601, as far as it is known.
     pub(crate) date: String,
-    /// Name of the publication.
     pub(crate) source: String,
-    /// URL of the write-up.
     pub(crate) url: String,
     /// The author's machine and tools: name and value.
     pub(crate) setting: Vec<(String, String)>,
-    /// Its conclusions.
     pub(crate) claims: Vec<String>,
     /// Its tables, as printed.
     pub(crate) tables: Vec<Published>,
 }
 
-/// One of its tables.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
-    /// Original heading.
     pub(crate) title: String,
     /// Explanation for the reader; "" for none.
     pub(crate) remark: String,
@@ -65,7 +57,6 @@ static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
     FILES.iter().map(read).collect()
 });
 
-/// Returns the write-up with this number.
 pub(crate) fn find(number: &str) -> Option<&'static Seed> {
     SEEDS.iter().find(|seed| seed.number == number)
 }

@@ -20,14 +20,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::comparison::{self, Compared, Measured, NGINX, READY, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, Measured, NGINX, READY, RING, SERVERS, Text, Variant, WHEN, of};
 use super::described::Scenario;
 use super::fill::entries;
-use super::measurements::{
-    Figure, Labels, Measurements, Of, Rows, at, disturbance_columns, figure, finding_of_cases, under,
-};
+use super::measurements::{Figure, Labels, Measurements, Of, Rows, at, figure, finding_of_cases, under};
 use super::origin::{Origin, read_request};
-use super::served::{self, P50, P99, P999, ServerCpus};
+use super::served::{self, P99, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, LoopKind, Plan};
@@ -35,7 +33,6 @@ use crate::method::{page_cache, pause};
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{Results, Run, Section, Table};
 
-/// Options of `bench cache`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CacheOptions {
     /// Clients that concurrently request one object
@@ -57,6 +54,7 @@ const KNOWN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of connections that fill a cache, and of those measured during removals.
 const CONNECTIONS: u32 = 64;
 const CONNECTIONS_BESIDE: u32 = 16;
+const LENGTH_BESIDE: Duration = Duration::from_secs(5);
 /// Maximum disk space of an entry of 1 000 bytes.
 const ENTRY_BYTES: u64 = 8 << 10;
 
@@ -66,7 +64,6 @@ const KNOWN: Figure = figure("entries known", "s", 2, Of::Value("known_seconds",
 const MEASURED: Figure = figure("sizes known", "s", 2, Of::Value("measured_seconds", 1.0));
 const REMOVED: Figure = figure("removed", "1/s", 0, Of::Quotient("removed_entries", "seconds", 1.0));
 
-/// One run of the scenario.
 struct CacheRun<'a> {
     bench: &'a Bench,
     options: &'a CacheOptions,
@@ -83,8 +80,7 @@ impl Scenario for CacheOptions {
         "Work of a cache: coalesced requests, loading the index, and removing many entries";
     const QUESTION: &'static str = "How many requests reach the origin, how long does loading the index take after a start, and do removals delay requests?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let entries = self.entries.unwrap_or(match bench.scale {
             Scale::Instant => 300,
             Scale::Quick => 20_000,
@@ -107,16 +103,11 @@ impl Scenario for CacheOptions {
             subjects.push((variant, program, filled));
         }
         let labels = |how: &&'static str| started_labels(how);
-        comparison::measure(
-            bench,
-            section,
-            &mut STARTS.to_vec(),
-            labels,
-            |how, _, section| match &subjects[0] {
-                (variant, program, Ok(())) => life.start(variant, program, how, section).map(Ok),
-                (.., Err(reason)) => Ok(Err(reason.clone())),
-            },
-        )?;
+        let starts = &mut STARTS.to_vec();
+        comparison::measure(bench, section, starts, labels, |how, _, section| match &subjects[0] {
+            (variant, program, Ok(())) => life.start(variant, program, how, section),
+            (.., Err(reason)) => Err(Failure::Other(reason.clone())),
+        })?;
         // Measured only once, because the entries are removed.
         for (variant, program, filled) in &subjects {
             let ended = match filled {
@@ -124,20 +115,17 @@ impl Scenario for CacheOptions {
                 Err(reason) => Err(reason.clone()),
             };
             let runs = ended.unwrap_or_else(|reason| [Err(reason.clone()), Err(reason)]);
-            for (when, run) in ["alone", "beside"].into_iter().zip(runs) {
+            for (when, run) in WHEN.into_iter().zip(runs) {
                 comparison::file(section, run, &of(variant, &ended_labels(when)), 0);
             }
         }
-        let results = life.results(Measurements::of(section));
-        section.add_results(results);
-        Ok(())
+        Ok(life.results(Measurements::of(section)))
     }
 }
 
 /// The servers whose removals are compared.
 const REMOVING: [Variant; 2] = [RING, NGINX];
 
-/// The two kinds of start.
 const STARTS: [&str; 2] = ["from its snapshot", "by reading its directories"];
 
 fn started_labels(how: &str) -> Labels {
@@ -204,12 +192,11 @@ impl CacheRun<'_> {
         })?;
         let variants = (&SERVERS[..], ", one fetch");
         let mut servers =
-            comparison::start(self.bench, section, (&self.place, None), variants, |variant, instance| {
-                let directory = instance.directory.display();
+            comparison::start(self.bench, section, &self.place, variants, |variant, instance| {
+                let (directory, port) = (instance.directory.display(), origin.port());
                 let http =
                     format!("proxy_cache_path {directory}/cache keys_zone=entries:1m use_temp_path=off;");
                 let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
-                let port = origin.port();
                 let server = format!(
                     "{READY}\nlocation / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache entries; \
                  proxy_cache_key $uri; {lock} }}"
@@ -227,27 +214,23 @@ impl CacheRun<'_> {
                     expect: served::complete_file(OBJECT_BYTES as u64),
                     ..served::load(self.bench, &self.place.split, number, length)
                 };
-                let plan = served::with_path(&plan, server, &format!("/{number}-{round}"))?;
-                let served = served::measure(self.bench, server, &plan)?;
-                let last = served.outcome.latency_us(100.0) / 1e6;
-                Ok(served.without_errors().map(|served| {
-                    let mut run = served.run();
-                    run.set("last_byte_seconds", last);
-                    run.set("origin_requests", count.load(Ordering::Relaxed) as f64);
-                    run
-                }))
+                let plan = plan.for_url(&server.url(&format!("/{number}-{round}")))?;
+                let served = served::measure(self.bench, server, &plan)?.without_errors()?;
+                let mut run = served.run();
+                run.set("last_byte_seconds", served.outcome.latency_us(100.0) / 1e6);
+                run.set("origin_requests", count.load(Ordering::Relaxed) as f64);
+                Ok(run)
             })?;
         }
-        comparison::end(servers);
         Ok(())
     }
 
     /// Fills a server's cache and shuts the server down gracefully, so that it saves its index.
     fn fill(&self, variant: &Variant, program: &Program) -> Result<(), Failure> {
         let mut server = self.server(variant, program, Duration::from_secs(86_400))?;
-        let mut plan = served::load(self.bench, &self.place.split, CONNECTIONS, Duration::ZERO);
-        plan.length = Length::Requests(self.entries);
-        let plan = served::with_path(&plan, &server, &format!("/kept/{{0..{}}}", self.entries - 1))?;
+        let url = server.url(&format!("/kept/{{0..{}}}", self.entries - 1));
+        let plan = served::load(self.bench, &self.place.split, CONNECTIONS, Duration::ZERO).for_url(&url)?;
+        let plan = Plan { length: Length::Requests(self.entries), ..plan };
         served::measure(self.bench, &mut server, &plan)?;
         server.quit();
         Ok(())
@@ -299,26 +282,21 @@ impl CacheRun<'_> {
         // The snapshot has the times of last use, which may be too long ago: the entries would be removed before the
         // first measurement.
         remove_snapshot(&directory)?;
-        let length = self.bench.length(Duration::from_secs(5));
-        let inactive = length * 2 + Duration::from_secs(3);
+        let inactive = self.bench.length(LENGTH_BESIDE) * 2 + Duration::from_secs(3);
         let mut server = self.server(variant, program, inactive)?;
         section.configure(&format!("{}, removals", variant.name), server.configuration());
-        let mut plan =
-            served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, Duration::from_secs(5));
-        plan.loop_kind = LoopKind::Open { rate: f64::from(self.options.rate) };
-        let plan = served::with_path(&plan, &server, "/plain")?;
+        let plan = served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, LENGTH_BESIDE);
+        let loop_kind = LoopKind::Open { rate: f64::from(self.options.rate) };
+        let plan = Plan { loop_kind, ..plan }.for_url(&server.url("/plain"))?;
         served::warm_up(self.bench, &plan)?;
-        let measure = |server: &mut Server| -> Result<Measured, Failure> {
-            let served = served::measure(self.bench, server, &plan)?.without_errors();
-            Ok(served.map(|served| served.run()))
-        };
+        let measure =
+            |server: &mut Server| comparison::or_reason(served::measure_run(self.bench, server, &plan));
         let alone = measure(&mut server)?;
         let (before, begun) = (entries(&directory).count, Instant::now());
         self.bench.progress(format_args!("cache: waiting until entries of {} become inactive", variant.name));
         while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
-                server.end();
                 return Ok([alone, Err("nothing was removed".to_owned())]);
             }
             pause(Duration::from_millis(100));
@@ -328,18 +306,13 @@ impl CacheRun<'_> {
         if let Ok(run) = &mut beside {
             run.set("removed_entries", at_first.saturating_sub(entries(&directory).count) as f64);
         }
-        server.end();
         Ok([alone, beside])
     }
 
     /// Returns three tables, among them the latencies during removals, and the findings.
     fn results(&self, measurements: Measurements<'_>) -> Results {
         let clients = self.clients();
-        let line = |variant: &Variant, when: &str| {
-            (format!("{}, {when}", variant.name), of(variant, &ended_labels(when)))
-        };
-        let lines: Rows =
-            REMOVING.iter().flat_map(|variant| [line(variant, "alone"), line(variant, "beside")]).collect();
+        let lines = comparison::disturbance_lines(&REMOVING, ended_labels);
         let title = "Latency of requests that need no cache, without and during removals";
         let fetches = SERVERS.iter().filter(|variant| variant.peer.is_none()).filter_map(|variant| {
             let fetches = measurements.middle(FETCHES, &of(variant, &shared_labels(clients)))?;
@@ -354,17 +327,15 @@ impl CacheRun<'_> {
             "Not measured.",
         );
         let beside = |variant: Variant| {
-            (
-                variant.name.to_owned(),
-                of(&variant, &ended_labels("beside")),
-                of(&variant, &ended_labels("alone")),
-            )
+            let [alone, beside] = WHEN.map(|when| of(&variant, &ended_labels(when)));
+            (variant.name.to_owned(), beside, alone)
         };
-        let noticed = finding_of_cases(
+        let noticed = measurements.finding_of_ratios(
             "Removals do not delay other requests (99th percentile at most doubled).",
-            "p99 during removals, as a ratio to p99 without them: ",
-            &measurements.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
-            "Not measured.",
+            ("p99 during removals, as a ratio to p99 without them: ", "Not measured."),
+            P99,
+            REMOVING.map(beside),
+            |ratio| ratio.median <= 2.0,
         );
         let servers = Compared { measurements, variants: &SERVERS };
         let shared = format!(
@@ -393,9 +364,8 @@ impl CacheRun<'_> {
     }
 
     fn end_table(&self, measurements: Measurements<'_>) -> Table {
-        let when = |when: &str| at([("when", &when)]);
-        let mut columns = disturbance_columns(&[P50, P99, P999]);
-        columns.push(REMOVED.at(REMOVED.name, when("beside")));
+        let mut columns = comparison::disturbance_columns();
+        columns.push(REMOVED.at(REMOVED.name, at([("when", &"beside")])));
         let (entries, rate) = (self.entries, self.options.rate);
         let title =
             format!("{entries} entries become inactive: {rate} requests per second that need no cache");

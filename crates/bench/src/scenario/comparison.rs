@@ -9,7 +9,7 @@ use crate::report::model::{Ranking, Run, Section, Table};
 use crate::scenario::measurements::{
     Competitor, Figure, Labels, Measurements, NOTHING, Rows, ShownColumn, at, named, under, without,
 };
-use crate::scenario::served::ServerCpus;
+use crate::scenario::served::{P50, P99, P999, ServerCpus};
 
 /// A server with the directives that select the mode in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,11 @@ impl Variant {
         Variant { events, ..self }
     }
 
+    /// Returns the label of its measurements.
+    pub(crate) fn labels(&self) -> Labels {
+        at([("server", &self.name)])
+    }
+
     /// Returns the name of the server, for charts.
     pub(crate) fn maker(&self) -> &'static str {
         match self.peer {
@@ -79,7 +84,7 @@ impl Variant {
     pub(crate) fn program(&self, bench: &Bench) -> Result<Program, String> {
         match self.peer {
             None => Ok(Program::ours(bench)),
-            Some(peer) => Program::of(bench, peer).map_err(|missing| missing.to_string()),
+            Some(peer) => Program::of(bench, peer),
         }
     }
 
@@ -138,21 +143,32 @@ pub(crate) fn programs(
     found
 }
 
-/// Starts the installed servers, on consecutive ports if a port is named. `suffix` distinguishes them from the same
-/// servers in another part of the report. A server that does not start is recorded in the section with its reason; the
-/// function fails only if none starts.
+/// Starts the installed servers. `suffix` distinguishes them from the same servers in another part of the report. A
+/// server that does not start is recorded in the section with its reason; the function fails only if none starts.
 pub(crate) fn start(
     bench: &Bench,
     section: &mut Section,
-    (place, port): (&ServerCpus, Option<u16>),
+    place: &ServerCpus,
     (variants, suffix): (&[Variant], &str),
     configuration: impl Fn(&Variant, &Instance) -> String,
 ) -> Result<Vec<(Variant, Server)>, Failure> {
+    let programs = programs(bench, section, variants.iter().copied(), suffix);
+    start_programs(bench, section, place, (programs, suffix), configuration)
+}
+
+/// Does the same with these programs.
+pub(crate) fn start_programs(
+    bench: &Bench,
+    section: &mut Section,
+    place: &ServerCpus,
+    (programs, suffix): (Vec<(Variant, Program)>, &str),
+    configuration: impl Fn(&Variant, &Instance) -> String,
+) -> Result<Vec<(Variant, Server)>, Failure> {
     let (mut servers, mut failed) = (Vec::new(), None);
-    for (variant, program) in programs(bench, section, variants.iter().copied(), suffix) {
+    for (variant, program) in programs {
         let name = format!("{}{suffix}", variant.name);
         let mut conditions = place.conditions();
-        conditions.port = port.map(|port| port.saturating_add(servers.len() as u16));
+        conditions.port = place.first_port.map(|port| port.saturating_add(servers.len() as u16));
         match Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))
         {
             Ok(server) => {
@@ -173,14 +189,32 @@ pub(crate) fn start(
     }
 }
 
-/// Ends the servers, before their cgroup is removed.
-pub(crate) fn end(servers: Vec<(Variant, Server)>) {
-    servers.into_iter().for_each(|(_, server)| server.end());
-}
-
 /// Returns a table row for each server, named after it.
 pub(crate) fn rows(variants: &[Variant]) -> Rows {
     named("server", variants.iter().map(|variant| variant.name))
+}
+
+/// Values of the label `when`: without a disturbance, and with it.
+pub(crate) const WHEN: [&str; 2] = ["alone", "beside"];
+
+/// Returns columns of percentiles without and with a disturbance, and the ratio of both.
+pub(crate) fn disturbance_columns() -> Vec<ShownColumn> {
+    let [alone, beside] = WHEN.map(|when| at([("when", &when)]));
+    let columns = |figure: Figure| {
+        let name = |words: &str| format!("{} {words}", figure.name);
+        [
+            figure.at(&name("alone"), alone.clone()),
+            figure.at(&name("beside"), beside.clone()),
+            figure.over(&name("beside / alone"), alone.clone()).where_(beside.clone()),
+        ]
+    };
+    [P50, P99, P999].into_iter().flat_map(columns).collect()
+}
+
+/// Returns a line for each server without and with a disturbance.
+pub(crate) fn disturbance_lines(variants: &[Variant], case: impl Fn(&str) -> Labels) -> Rows {
+    let line = |variant: &Variant, when| (format!("{}, {when}", variant.name), of(variant, &case(when)));
+    variants.iter().flat_map(|variant| WHEN.map(|when| line(variant, when))).collect()
 }
 
 /// The servers of one comparison, and the measurements of a section.
@@ -214,7 +248,7 @@ impl Compared<'_> {
 
 /// Returns the labels of a server in one case.
 pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
-    [case.as_slice(), &at([("server", &variant.name)])].concat()
+    [case.as_slice(), &variant.labels()].concat()
 }
 
 /// The result of one measurement, or the reason of a failure.
@@ -257,14 +291,14 @@ pub(crate) fn measure<V>(
     section: &mut Section,
     things: &mut [V],
     labels: impl Fn(&V) -> Labels,
-    mut one: impl FnMut(&mut V, u32, &mut Section) -> Result<Measured, Failure>,
+    mut one: impl FnMut(&mut V, u32, &mut Section) -> Result<Run, Failure>,
 ) -> Result<(), Failure> {
     measure_all(
         bench,
         section,
         things,
         |thing| vec![labels(thing)],
-        |thing, round, section| Ok(vec![one(thing, round, section)?]),
+        |thing, round, section| Ok(vec![Ok(one(thing, round, section)?)]),
     )
 }
 

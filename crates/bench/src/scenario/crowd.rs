@@ -24,13 +24,12 @@ use super::served::{self, CPU, P50, P99, P999, RATE, Served, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{LoopKind, Plan};
-use crate::method::memory;
 use crate::method::pin::Split;
+use crate::method::{SERVER_DESCRIPTORS, memory, raise_descriptors};
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{Finding, Results, Run, Section, Table, Verdict};
 
-/// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CrowdOptions {
     /// Maximum number of open connections
@@ -76,30 +75,22 @@ impl Scenario for CrowdOptions {
     const TITLE: &'static str = "Many connections, most of them idle; latency at half load";
     const QUESTION: &'static str = "What does a request cost with many idle connections, how much memory does each idle connection need, and what is the latency at half load?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        let descriptors = served::raise_descriptors();
-        let crowd = ConnectionCounts::choose(bench, self, descriptors, section);
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
+        let crowd = ConnectionCounts::choose(bench, self, section);
         let place = ServerCpus::of_one_worker(bench, section);
         let mut variants = comparison::programs(bench, section, SERVERS, "");
         let labels = |(variant, _): &(Variant, Program)| crowd.labels(variant);
-        comparison::measure_all(
-            bench,
-            section,
-            &mut variants,
-            labels,
-            |(variant, program), round, section| {
-                bench.progress(format_args!("crowd: {}, round {}", variant.name, round + 1));
-                let server = Server::start(bench, variant.name, program, &place.conditions(), |instance| {
-                    configuration(variant, instance, crowd.connections)
-                })?;
-                section.configure(variant.name, server.configuration());
-                crowd.measure(bench, server, &place.split)
-            },
-        )?;
+        let measure = |(variant, program): &mut (Variant, Program), round: u32, section: &mut Section| {
+            bench.progress(format_args!("crowd: {}, round {}", variant.name, round + 1));
+            let server = Server::start(bench, variant.name, program, &place.conditions(), |instance| {
+                configuration(variant, instance, crowd.connections)
+            })?;
+            section.configure(variant.name, server.configuration());
+            crowd.measure(bench, server, &place.split)
+        };
+        comparison::measure_all(bench, section, &mut variants, labels, measure)?;
         let half = half_load(bench, section, &crowd, &place)?;
-        let results = crowd.results(Measurements::of(section), half);
-        section.add_results(results);
-        Ok(())
+        Ok(crowd.results(Measurements::of(section), half))
     }
 }
 
@@ -111,7 +102,6 @@ fn half() -> Labels {
     at([("load", &"half")])
 }
 
-/// The numbers of connections.
 struct ConnectionCounts {
     /// Maximum number of concurrently open connections.
     connections: u32,
@@ -120,26 +110,20 @@ struct ConnectionCounts {
 }
 
 impl ConnectionCounts {
-    fn choose(
-        bench: &Bench,
-        options: &CrowdOptions,
-        descriptors: u64,
-        section: &mut Section,
-    ) -> ConnectionCounts {
+    fn choose(bench: &Bench, options: &CrowdOptions, section: &mut Section) -> ConnectionCounts {
         // A test needs few connections.
         if bench.scale == Scale::Instant {
             return ConnectionCounts { connections: 60, active: 20, few: 10 };
         }
         // The server may have the same limit of descriptors as this process, and must not run short of them.
+        let descriptors = raise_descriptors(SERVER_DESCRIPTORS);
         let room = u32::try_from(descriptors).unwrap_or(u32::MAX).saturating_sub(DESCRIPTORS_BESIDE) / 5 * 4;
         let connections = options.connections.min(room).max(FEW);
         if connections < options.connections {
-            section.skip(
-                &format!("{} connections", options.connections),
-                &format!(
-                    "the limit is {descriptors} descriptors per process: {connections} connections were open"
-                ),
+            let why = format!(
+                "the limit is {descriptors} descriptors per process: {connections} connections were open"
             );
+            section.skip(&format!("{} connections", options.connections), &why);
         }
         ConnectionCounts::of(connections)
     }
@@ -166,10 +150,9 @@ impl ConnectionCounts {
         let idle = idle(&server, idle_count)?;
         let more = memory::user_space_bytes(server.tree()).saturating_sub(memory_bytes);
         let mut load = |connections: u32| -> Result<Run, Failure> {
-            let plan = served::with_path(&served::load(bench, split, connections, LENGTH), &server, "/")?;
+            let plan = served::load(bench, split, connections, LENGTH).for_url(&server.url("/"))?;
             served::warm_up(bench, &plan)?;
-            let served = served::measure(bench, &mut server, &plan)?.without_errors();
-            Ok(served.map_err(Failure::Other)?.run())
+            served::measure_run(bench, &mut server, &plan)
         };
         let mut crowd = load(self.active)?;
         // All of them must still be open, or the load had fewer connections than stated.
@@ -179,7 +162,6 @@ impl ConnectionCounts {
         crowd.set("bytes_per_idle_connection", each);
         crowd.set("memory_bytes", memory_bytes as f64);
         let (active, few) = (load(self.active)?, load(self.few)?);
-        server.end();
         Ok(vec![Ok(few), Ok(active), Ok(crowd)])
     }
 
@@ -262,20 +244,19 @@ fn half_load(
     place: &ServerCpus,
 ) -> Result<(&'static str, f64), Failure> {
     let variants = (&SERVERS[..], ", half load");
-    let mut servers = comparison::start(bench, section, (place, None), variants, |variant, instance| {
+    let mut servers = comparison::start(bench, section, place, variants, |variant, instance| {
         configuration(variant, instance, crowd.connections)
     })?;
-    let plan = |server: &Server| {
-        served::with_path(&served::load(bench, &place.split, crowd.few, LENGTH_HALF), server, "/")
-    };
+    let plan =
+        |server: &Server| served::load(bench, &place.split, crowd.few, LENGTH_HALF).for_url(&server.url("/"));
     for (_, server) in &servers {
         served::warm_up(bench, &plan(server)?)?;
     }
     let mut full = Err("no server to measure".to_owned());
     for (variant, server) in servers.iter_mut().rev() {
         let plan = plan(server)?;
-        let served = comparison::or_reason(served::measure(bench, server, &plan))?;
-        full = served.and_then(Served::without_errors).map(|served| (variant.name, served));
+        let served = served::measure(bench, server, &plan).and_then(Served::without_errors);
+        full = comparison::or_reason(served)?.map(|served| (variant.name, served));
         if full.is_ok() {
             break;
         }
@@ -286,14 +267,10 @@ fn half_load(
     let labels = |(variant, _): &(Variant, Server)| of(variant, &half());
     comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { loop_kind: LoopKind::Open { rate }, ..plan(server)? };
-        let served = served::measure(bench, server, &plan)?.without_errors();
-        Ok(served.map(|served| {
-            let mut run = served.run();
-            run.set("wanted_requests_per_second", rate);
-            run
-        }))
+        let mut run = served::measure_run(bench, server, &plan)?;
+        run.set("wanted_requests_per_second", rate);
+        Ok(run)
     })?;
-    comparison::end(servers);
     Ok((halved, rate))
 }
 
@@ -302,7 +279,7 @@ fn half_load(
 fn halves(measurements: Measurements<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> Table {
     let mut columns = vec![RATE.shown()];
     for percentile in [P50, P99, P999] {
-        let over = percentile.over(&format!("{} of nginx's", percentile.name), at([("server", &NGINX.name)]));
+        let over = percentile.over(&format!("{} of nginx's", percentile.name), NGINX.labels());
         columns.extend([percentile.shown(), over]);
     }
     columns.push(CPU.shown());

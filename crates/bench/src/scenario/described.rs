@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::report::model::Section;
+use crate::report::model::{Results, Section};
 
 /// The options of a command of the suite, the texts of its section, and its measurement.
 pub(crate) trait Scenario: Args + 'static {
@@ -24,8 +24,13 @@ pub(crate) trait Scenario: Args + 'static {
         Ok(())
     }
 
-    /// Measures, and fills its section.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure>;
+    /// Measures, and records the measurements in its section; returns their presentation.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure>;
+}
+
+/// Returns the values that the user named, or else the defaults.
+pub(crate) fn or_default<T: Clone>(named: &[T], default: &[T]) -> Vec<T> {
+    if named.is_empty() { default.to_vec() } else { named.to_vec() }
 }
 
 /// Returns the name of a value on the command line, which tables use too.

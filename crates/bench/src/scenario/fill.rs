@@ -21,7 +21,6 @@
 //! the share of stored responses. It could also leave entries in memory, so each row includes the bytes written to the
 //! disk.
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,11 +30,10 @@ use clap::Args;
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
-use super::served::{self, CPU, P50, P99, RATE};
+use super::served::{self, CPU, P50, P99, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
-use crate::method::cgroup::Limits;
 use crate::method::pause;
 use crate::method::pin::{self, Split};
 use crate::method::system_stat::disk_traffic;
@@ -44,7 +42,6 @@ use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Results, Run, Section, Table};
 
-/// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FillOptions {
     /// Number of client connections
@@ -62,7 +59,6 @@ const HEAD_AND_BLOCK_BYTES: u64 = 8 << 10;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A response size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FillSize {
     name: &'static str,
@@ -106,10 +102,10 @@ const WRITTEN: Figure =
 
 /// Returns the configuration: identical for all except the engine. Few directories, since they would otherwise account
 /// for half of the written data. The key includes the query, which makes each request unique.
-fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String {
-    let (directory, more) = (instance.directory.display(), variant.location);
+fn configuration(variant: &Variant, instance: &Instance, directory: &Path, origin: u16) -> String {
+    let (directory, more) = (directory.display(), variant.location);
     let http = format!(
-        "proxy_cache_path {directory}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
+        "proxy_cache_path {directory} levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
          upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}"
     );
     let server = format!(
@@ -135,8 +131,7 @@ impl Scenario for FillOptions {
     const TITLE: &'static str = "Filling a cache";
     const QUESTION: &'static str = "At which rate does a proxy fetch, send and store responses, and how many bytes does it write to the disk for them?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let one = |size: &FillSize| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench);
         let each: u64 = SIZES.iter().map(one).sum();
         bench.workspace.need_space(each * VARIANTS.len() as u64 * u64::from(bench.repetitions()))?;
@@ -146,27 +141,21 @@ impl Scenario for FillOptions {
         let mut variants = comparison::programs(bench, section, VARIANTS, "");
         let split = Split::of(&pin::available(), 1);
         let origin = origin(bench, &split)?;
-        let caches = RefCell::default();
+        let caches = bench.workspace.directory("fill-caches")?;
         for size in SIZES {
             bench.progress(format_args!("fill: {} responses of {}", size.requests(bench), size.name));
             let labels = |(variant, _): &(Variant, Program)| of(variant, &size.labels());
             comparison::measure(bench, section, &mut variants, labels, |(variant, program), _, section| {
                 let connections = self.connections;
-                let fill =
-                    Fill { bench, variant: *variant, size, split: &split, connections, caches: &caches };
-                fill.measure(program, origin.address().port(), section).map(Ok)
+                let fill = Fill { bench, variant: *variant, size, connections, caches: &caches };
+                fill.measure(program, origin.address().port(), section)
             })?;
         }
-        origin.end();
         // Removed for all servers together: ext4 skips recently freed inodes one by one, and the next measured server
         // would create its entries among them. But not only at the end of the run, because together the caches occupy
         // gigabytes.
-        for directory in caches.into_inner() {
-            fs::remove_dir_all(&directory).map_err(Failure::file("remove", &directory))?;
-        }
-        let results = results(Measurements::of(section), self.connections, bench.is_root());
-        section.add_results(results);
-        Ok(())
+        fs::remove_dir_all(&caches).map_err(Failure::file("remove", &caches))?;
+        Ok(results(Measurements::of(section), self.connections, bench.is_root()))
     }
 }
 
@@ -246,43 +235,34 @@ struct Fill<'a> {
     bench: &'a Bench,
     variant: Variant,
     size: FillSize,
-    split: &'a Split,
     connections: u32,
-    /// Cache directories, to be removed afterwards.
-    caches: &'a RefCell<Vec<PathBuf>>,
+    /// Parent of the cache directories, to be removed afterwards.
+    caches: &'a Path,
 }
 
 impl Fill<'_> {
     fn measure(&self, program: &Program, origin: u16, section: &mut Section) -> Result<Run, Failure> {
         let (bench, variant) = (self.bench, self.variant);
-        let limits = Limits {
-            memory_bytes: Some(MEMORY_BYTES),
-            cpus: Some(self.split.server.clone()),
-            ..Limits::default()
-        };
-        let (_group, conditions) = served::limited(bench, &self.split.server, &limits)?;
-        let mut directory = Path::new("").to_owned();
-        let mut server = Server::start(bench, variant.name, program, &conditions, |instance| {
-            directory = instance.directory.join("cache");
-            configuration(&variant, instance, origin)
+        let place = ServerCpus::limited(bench, 1, Some(MEMORY_BYTES))?;
+        let mut directory = PathBuf::new();
+        let mut server = Server::start(bench, variant.name, program, &place.conditions(), |instance| {
+            directory = self.caches.join(instance.directory.file_name().unwrap_or_default());
+            configuration(&variant, instance, &directory, origin)
         })?;
         section.configure(variant.name, server.configuration());
-        let filled = self.load(&mut server, &directory);
-        server.end();
-        self.caches.borrow_mut().push(directory);
-        filled
+        self.load(&mut server, &place.split, &directory)
     }
 
-    fn load(&self, server: &mut Server, directory: &Path) -> Result<Run, Failure> {
+    fn load(&self, server: &mut Server, split: &Split, directory: &Path) -> Result<Run, Failure> {
         let connections = u64::from(self.connections);
         // A preceding load opens the connections to the origin and creates the cache directories.
-        crate::load::run(&self.plan(server, "w", connections)?)?;
+        crate::load::run(&self.plan(server, split, "w", connections)?)?;
         let requests = self.size.requests(self.bench);
         let before = settled(directory, connections);
         let device = device_of(self.bench.workspace.path());
         rustix::fs::sync();
         let disk = disk_traffic(device);
-        let served = served::measure(self.bench, server, &self.plan(server, "", requests)?)?;
+        let served = served::measure(self.bench, server, &self.plan(server, split, "", requests)?)?;
         let after = settled(directory, before.count + requests);
         rustix::fs::sync();
         let written_bytes = disk_traffic(device).outward.saturating_sub(disk.outward);
@@ -301,12 +281,13 @@ impl Fill<'_> {
     }
 
     /// Returns a load of this number of requests, each with a unique name.
-    fn plan(&self, server: &Server, name: &str, requests: u64) -> Result<Plan, Failure> {
+    fn plan(&self, server: &Server, split: &Split, name: &str, requests: u64) -> Result<Plan, Failure> {
         let requests = requests.max(1);
         let connections = self.connections.min(requests as u32);
-        let mut plan = served::load(self.bench, self.split, connections, Duration::ZERO);
-        (plan.length, plan.expect) = (Length::Requests(requests), served::complete_file(self.size.bytes));
-        served::with_path(&plan, server, &format!("/{}?{name}{{0..{}}}", self.size.name, requests - 1))
+        let path = format!("/{}?{name}{{0..{}}}", self.size.name, requests - 1);
+        let plan = served::load(self.bench, split, connections, Duration::ZERO);
+        let (length, expect) = (Length::Requests(requests), served::complete_file(self.size.bytes));
+        Plan { length, expect, ..plan }.for_url(&server.url(&path))
     }
 }
 

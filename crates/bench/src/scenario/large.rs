@@ -23,7 +23,9 @@ use clap::Args;
 
 use super::comparison::{self, Compared, READY, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, ShownColumn, at, figure, finding_of_cases};
+use super::measurements::{
+    Figure, Labels, Measurements, Of, ShownColumn, at, figure, finding_of_cases, plural,
+};
 use super::served::{self, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -34,7 +36,6 @@ use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Results, Run, Section};
 
-/// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LargeOptions {
     /// File size in MB [default: 700; 100 with --quick]
@@ -45,14 +46,11 @@ pub(crate) struct LargeOptions {
     clients: Vec<u32>,
 }
 
-/// Size of the write-up's file in MB.
 const MEGABYTES_OF_WRITE_UP: u64 = 700;
 /// Size with `--quick` in MB: still more than a readahead window.
 const MEGABYTES_QUICK: u64 = 100;
-/// Size in tests in MB.
 const MEGABYTES_INSTANT: u64 = 2;
 
-/// Bytes of a decimal megabyte.
 const MEGABYTE: u64 = 1_000_000;
 
 /// Timeout of one client. At 10 MB/s the write-up's file needs 70 s.
@@ -89,7 +87,6 @@ const SPEED: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes",
 const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds", "body_bytes", 1e9));
 const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
-/// Returns the complete configuration of a server.
 fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String {
     let (files, directives) = (files.display(), variant.location);
     if variant.peer == Some(Peer::Lighttpd) {
@@ -111,9 +108,7 @@ impl Scenario for LargeOptions {
     const TITLE: &'static str = "One large file, cold, to a few clients";
     const QUESTION: &'static str = "At which rate is a large file sent that is not in the page cache, and how much of the machine stays idle?";
 
-    /// Measures each variant at each number of clients, with a dropped page cache before each measurement.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let megabytes = self.megabytes.unwrap_or(match bench.scale {
             Scale::Instant => MEGABYTES_INSTANT,
             Scale::Quick => MEGABYTES_QUICK,
@@ -136,10 +131,9 @@ impl Scenario for LargeOptions {
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::of_one_worker(bench, section);
         let (begun, wanted) = (Instant::now(), bench.repetitions());
-        let mut servers =
-            comparison::start(bench, section, (&place, None), (&VARIANTS, ""), |variant, instance| {
-                configuration(variant, instance, &files)
-            })?;
+        let mut servers = comparison::start(bench, section, &place, (&VARIANTS, ""), |variant, instance| {
+            configuration(variant, instance, &files)
+        })?;
         for round in 0..wanted {
             // On a slow disk a round takes minutes: fewer repetitions are preferable to a run that is aborted.
             let each = begun.elapsed() / round.max(1);
@@ -154,17 +148,13 @@ impl Scenario for LargeOptions {
             bench.progress(format_args!("large: round {} of {wanted}", round + 1));
             for &clients in &self.clients {
                 for (variant, server) in &mut servers {
-                    let measured = measure(bench, server, &file, clients, megabytes, &place.split);
-                    let (measured, labels) =
-                        (comparison::or_reason(measured)?, of(variant, &fetching(clients)));
-                    comparison::file(section, measured, &labels, round as usize);
+                    let run = measure(bench, server, &file, clients, megabytes, &place.split);
+                    let measured = comparison::or_reason(run)?;
+                    comparison::file(section, measured, &of(variant, &fetching(clients)), round as usize);
                 }
             }
         }
-        comparison::end(servers);
-        let results = results(Measurements::of(section), &self.clients, megabytes);
-        section.add_results(results);
-        Ok(())
+        Ok(results(Measurements::of(section), &self.clients, megabytes))
     }
 }
 
@@ -188,15 +178,11 @@ fn measure(
         timeout: RESPONSE_TIMEOUT,
         expect: served::complete_file(megabytes * MEGABYTE),
         receive_bytes: 256 << 10,
-        ..served::with_path(&served::load(bench, split, clients, Duration::ZERO), server, "/file")?
+        ..served::load(bench, split, clients, Duration::ZERO).for_url(&server.url("/file"))?
     };
     let served = served::measure(bench, server, &plan)?;
-    match served.outcome.tally.errors {
-        errors if errors.total() > 0 => {
-            Err(Failure::Other(format!("clients did not receive a complete file: {errors}")))
-        }
-        _ => Ok(served.run()),
-    }
+    served.outcome.check()?;
+    Ok(served.run())
 }
 
 /// Returns the write-up's table first, with the idle share beside each throughput; then the same for every variant.
@@ -220,9 +206,7 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
     let write_up_table = measurements.table(title, &by_clients, &columns);
     let variants = comparison::rows(&VARIANTS);
     let of_every_way = |title: &str, figure: Figure| {
-        let plural = |clients: u32| if clients == 1 { "" } else { "s" };
-        let column =
-            |&clients: &u32| figure.at(&format!("{clients} client{}", plural(clients)), fetching(clients));
+        let column = |&clients: &u32| figure.at(&plural(clients, "client"), fetching(clients));
         measurements.table(title, &variants, &clients.iter().map(column).collect::<Vec<_>>())
     };
     let tables = vec![
@@ -235,8 +219,7 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
         ),
     ];
     let ranking = |&clients: &u32| {
-        let plural = if clients == 1 { "" } else { "s" };
-        let title = format!("One cold file of {megabytes} MB to {clients} client{plural}");
+        let title = format!("One cold file of {megabytes} MB to {}", plural(clients, "client"));
         Compared { measurements, variants: &VARIANTS }.ranking(&title, SPEED, &fetching(clients))
     };
     let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
@@ -252,9 +235,9 @@ fn throughput_finding(measurements: Measurements<'_>, clients: &[u32]) -> Findin
     let cases = clients.iter().map(|&clients| {
         (clients.to_string(), of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)))
     });
-    let said = measurements.ratios(SPEED, cases, |ratio| ratio.median >= 1.5);
     let before = "Throughput of shm-sendfile as a ratio to sendfile alone, by number of clients: ";
-    finding_of_cases(claim, before, &said, "Not measured.")
+    let words = (before, "Not measured.");
+    measurements.finding_of_ratios(claim, words, SPEED, cases, |ratio| ratio.median >= 1.5)
 }
 
 /// Returns the finding about the idle share. The write-up's figures imply a fraction of the CPU time; any smaller CPU

@@ -20,7 +20,6 @@ pub(crate) type Labels = Vec<(&'static str, String)>;
 /// Names of rows or lines, each with the labels of its measurements.
 pub(crate) type Rows = Vec<(String, Labels)>;
 
-/// Creates labels.
 pub(crate) fn at<const N: usize>(labels: [(&'static str, &dyn Display); N]) -> Labels {
     labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
 }
@@ -100,20 +99,6 @@ impl ShownColumn {
     }
 }
 
-/// Returns columns of percentiles without and with a disturbance, and the ratio of both, by the label `when`.
-pub(crate) fn disturbance_columns(percentiles: &[Figure]) -> Vec<ShownColumn> {
-    let when = |when: &str| at([("when", &when)]);
-    let columns = |figure: &Figure| {
-        let name = |words: &str| format!("{} {words}", figure.name);
-        [
-            figure.at(&name("alone"), when("alone")),
-            figure.at(&name("beside"), when("beside")),
-            figure.over(&name("beside / alone"), when("alone")).where_(when("beside")),
-        ]
-    };
-    percentiles.iter().flat_map(columns).collect()
-}
-
 /// The measurements of a scenario, and its omissions.
 #[derive(Clone, Copy)]
 pub(crate) struct Measurements<'a> {
@@ -140,7 +125,6 @@ impl<'a> Measurements<'a> {
         Err(reason.map_or_else(|| "not part of this run".to_owned(), |fact| fact.value.clone()))
     }
 
-    /// Whether any measurement has these labels.
     pub(crate) fn has(&self, labels: &Labels) -> bool {
         self.find(labels).is_ok()
     }
@@ -228,6 +212,18 @@ impl<'a> Measurements<'a> {
             Some((format!("{name}: {}", spread(&ratio)), is_met(&ratio)))
         };
         cases.into_iter().filter_map(case).collect()
+    }
+
+    /// Returns the finding of a claim about such ratios. `before` precedes the cases; `none` is said without cases.
+    pub(crate) fn finding_of_ratios(
+        &self,
+        claim: impl Into<String>,
+        (before, none): (&str, &str),
+        figure: Figure,
+        cases: impl IntoIterator<Item = (String, Labels, Labels)>,
+        is_met: impl Fn(&Summary) -> bool,
+    ) -> Finding {
+        finding_of_cases(claim, before, &self.ratios(figure, cases, is_met), none)
     }
 
     /// Returns a table with a row for each name and its labels, and a column for each figure.
@@ -342,7 +338,11 @@ fn label_cell(runs: &[&Run], name: &str) -> Cell {
     }
 }
 
-/// Creates an axis of a plot.
+/// Formats a count: `1 client`, `2 clients`.
+pub(crate) fn plural(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 pub(crate) fn axis(name: &str, unit: &str, scale: AxisScale) -> Axis {
     Axis { name: name.to_owned(), unit: unit.to_owned(), scale }
 }
@@ -358,9 +358,13 @@ pub(crate) fn under(rows: &[(String, Labels)], labels: &Labels) -> Rows {
     rows.iter().map(|(name, own)| (name.clone(), [own.as_slice(), labels].concat())).collect()
 }
 
-/// Creates a finding about a claim.
 pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl Into<String>) -> Finding {
     Finding { claim: claim.into(), verdict, sentence: sentence.into() }
+}
+
+/// Returns the finding of a claim without figures.
+pub(crate) fn open(claim: &str) -> Finding {
+    finding(claim, Verdict::Open, "Not measured; the tables have the reason.")
 }
 
 /// Returns the finding of a claim about several cases: it holds if all cases meet it, and partly if some do. `said` has
@@ -371,14 +375,22 @@ pub(crate) fn finding_of_cases(
     said: &[(String, bool)],
     none: &str,
 ) -> Finding {
+    if said.is_empty() {
+        return finding(claim, Verdict::Open, none);
+    }
     let words: Vec<&str> = said.iter().map(|(words, _)| words.as_str()).collect();
-    let verdict = match said.iter().filter(|(_, is_met)| *is_met).count() {
-        _ if said.is_empty() => return finding(claim, Verdict::Open, none),
+    let met = said.iter().filter(|(_, is_met)| *is_met).count();
+    finding(claim, verdict(met, said.len()), format!("{before}{}.", words.join("; ")))
+}
+
+/// Returns the verdict on a claim that is met in some of several cases.
+pub(crate) fn verdict(met: usize, cases: usize) -> Verdict {
+    match met {
+        _ if cases == 0 => Verdict::Open,
         0 => Verdict::Fails,
-        met if met == said.len() => Verdict::Holds,
+        met if met == cases => Verdict::Holds,
         _ => Verdict::Partly,
-    };
-    finding(claim, verdict, format!("{before}{}.", words.join("; ")))
+    }
 }
 
 /// Returns the verdict on a figure by two thresholds.

@@ -74,7 +74,7 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
 
 /// Parses and checks the options of a scenario.
 fn prepare<S: Scenario>(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let scenario = S::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
+    let scenario = S::from_arg_matches(matches)?;
     scenario.check()?;
     Ok(Box::new(move |bench| {
         let mut section = Section {
@@ -84,7 +84,8 @@ fn prepare<S: Scenario>(matches: &ArgMatches) -> Result<Prepared, Failure> {
             seed: seeds::of_scenario(S::NAME).map(|seed| seed.number.clone()),
             ..Section::default()
         };
-        scenario.run(bench, &mut section)?;
+        let results = scenario.run(bench, &mut section)?;
+        section.add_results(results);
         Ok(section)
     }))
 }

@@ -15,7 +15,7 @@ use tls::signing::KeyKind;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally, Target};
+use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::{self, Split};
@@ -24,7 +24,9 @@ use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Finding, Run, Section, Verdict};
 use crate::scenario::comparison::{self, Text, Variant};
-use crate::scenario::measurements::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
+use crate::scenario::measurements::{
+    CURVE, Figure, Labels, Measurements, Of, at, at_least, figure, finding, without,
+};
 
 /// The results of one round.
 #[derive(Clone, Debug)]
@@ -72,19 +74,12 @@ impl Served {
     }
 
     /// Rejects results with errors in more than a thousandth of the responses, because failed requests may be cheap.
-    pub(crate) fn without_errors(self) -> Result<Served, String> {
-        self.within(1)
-    }
-
-    /// Rejects results with more errors per thousand responses than tolerated.
-    fn within(self, tolerated_per_mille: u64) -> Result<Served, String> {
+    pub(crate) fn without_errors(self) -> Result<Served, Failure> {
         let Tally { errors, responses, .. } = &self.outcome.tally;
-        match self.outcome.check() {
-            Err(failure) if errors.total() * 1000 > responses * tolerated_per_mille => {
-                Err(failure.to_string())
-            }
-            _ => Ok(self),
+        if errors.total() * 1000 > *responses {
+            self.outcome.check()?;
         }
+        Ok(self)
     }
 }
 
@@ -104,7 +99,7 @@ pub(crate) const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limite
 pub(crate) const CALLS_NAME: &str = "system_calls_per_request";
 
 /// Returns a load from the generator's processors, which a signal ends; `length` is its duration for published results.
-/// [`aimed`] sets its server.
+/// [`Plan::for_url`] sets its server.
 pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Duration) -> Plan {
     Plan {
         connections,
@@ -115,11 +110,6 @@ pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Durat
         stop: bench.workspace.interruption(),
         ..Plan::new(Vec::new())
     }
-}
-
-/// Returns the same load for a path of a server.
-pub(crate) fn with_path(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Failure> {
-    Ok(Plan { targets: vec![Target::parse(&server.url(path))?], ..plan.clone() })
 }
 
 /// Returns the expectation of a file of this number of bytes.
@@ -148,6 +138,11 @@ pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result
         idle_percent: idle as f64 * 100.0 / total as f64,
         disturbed,
     })
+}
+
+/// Does the same, and returns the results as a measurement of the report, unless too many responses were errors.
+pub(crate) fn measure_run(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure> {
+    Ok(measure(bench, server, plan)?.without_errors()?.run())
 }
 
 /// Runs a brief load without counting, so that memory, connections and caches of a server grow to their final size.
@@ -190,7 +185,7 @@ pub(crate) fn compare(
     let mut chosen: Vec<(Labels, &mut Server, Plan)> = Vec::new();
     for (variant, server) in servers {
         if let Some(labels) = labels(variant) {
-            let plan = with_path(plan, server, path)?;
+            let plan = plan.clone().for_url(&server.url(path))?;
             chosen.push((labels, server, plan));
         }
     }
@@ -199,10 +194,13 @@ pub(crate) fn compare(
         warm_up(bench, plan)?;
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
-    // If a connection to an echo server ends early, its remaining messages are not measured, so no error is tolerated.
-    let tolerated = u64::from(plan.response_kind == ResponseKind::Http);
     comparison::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
-        Ok(measure(bench, server, plan)?.within(tolerated).map(|served| served.run()))
+        let served = measure(bench, server, plan)?;
+        if plan.response_kind != ResponseKind::Http {
+            // If a connection to an echo server ends early, its remaining messages are not measured.
+            served.outcome.check()?;
+        }
+        Ok(served.without_errors()?.run())
     })?;
     for (labels, server, plan) in &chosen {
         bench.check_interrupted()?;
@@ -211,20 +209,45 @@ pub(crate) fn compare(
     Ok(())
 }
 
+/// Whether the generator was the limit in one of the rounds.
+pub(crate) fn is_generator_bound(measurements: Measurements<'_>, labels: &Labels) -> bool {
+    measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
+}
+
+/// Returns the finding of write-up 004 about the gain of io_uring over epoll. `said` makes the sentence, from the ratios
+/// of rates and of CPU times, and a note if the generator was the limit.
+pub(crate) fn gain_finding(
+    measurements: Measurements<'_>,
+    claim: &str,
+    [ring, epoll]: [&Labels; 2],
+    said: impl FnOnce(f64, f64, &str) -> String,
+) -> Finding {
+    let ratio = |figure| Some(measurements.ratio(figure, ring, epoll)?.median);
+    let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
+        return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
+    };
+    // If the server is the limit, its rate is inversely proportional to its CPU time per request. If the generator is
+    // the limit, only the CPU time is significant.
+    let is_bound = [ring, epoll].into_iter().any(|labels| is_generator_bound(measurements, labels));
+    let (gain, bound) = match is_bound {
+        true => (1.0 / cost, ", limited by the generator, so compare the CPU time"),
+        false => (speed, ""),
+    };
+    finding(claim, at_least(gain, 1.15, 1.03), said(speed, cost, bound))
+}
+
 /// Returns the finding about saved system calls: io_uring needs at most a tenth of epoll's.
 pub(crate) fn calls_finding(
+    measurements: Measurements<'_>,
     claim: &str,
+    [ring, epoll]: [&Labels; 2],
     subject: &str,
-    ring: Result<Vec<f64>, String>,
-    epoll: Result<Vec<f64>, String>,
 ) -> Finding {
-    match (ring, epoll) {
+    match (measurements.series(CALLS, ring), measurements.series(CALLS, epoll)) {
         (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
-            let said = format!(
-                "{subject} takes {:.3} system calls on io_uring and {:.3} on epoll.",
-                ring[0], epoll[0]
-            );
-            finding(claim, at_least(epoll[0] / ring[0].max(1e-9), 10.0, 3.0), said)
+            let (ring, epoll) = (ring[0], epoll[0]);
+            let said = format!("{subject} takes {ring:.3} system calls on io_uring and {epoll:.3} on epoll.");
+            finding(claim, at_least(epoll / ring.max(1e-9), 10.0, 3.0), said)
         }
         (Err(reason), _) | (_, Err(reason)) => {
             finding(claim, Verdict::Open, format!("Not counted: {reason}."))
@@ -233,64 +256,64 @@ pub(crate) fn calls_finding(
     }
 }
 
-/// The processors of servers, and a cgroup that also binds their kernel threads, if one is available.
+/// The processors of servers, and a cgroup that also binds their kernel threads, if one is available. Dropping it
+/// removes the cgroup, so it must outlive the servers.
 pub(crate) struct ServerCpus {
     pub(crate) split: Split,
-    /// Required because an affinity alone does not bind io-wq workers, which the kernel starts.
-    group: Option<Group>,
-    /// Reason why there is no cgroup.
-    without_group: Option<String>,
+    /// Required because an affinity alone does not bind io-wq workers, which the kernel starts. The error is the reason
+    /// why there is no cgroup.
+    group: Result<Group, String>,
+    /// Port of the first server; the others get the following ones. If `None`, free ports.
+    pub(crate) first_port: Option<u16>,
     /// TLS client settings, if the servers speak TLS.
     pub(crate) tls: Option<tls::Client>,
 }
 
 impl ServerCpus {
-    pub(crate) fn new(bench: &Bench, split: Split) -> ServerCpus {
-        let limits = Limits { cpus: Some(split.server.clone()), ..Limits::default() };
-        let made = if bench.is_root() {
-            Group::new(&limits).map_err(|failure| failure.to_string())
-        } else {
-            Err("cgroups need root".to_owned())
+    /// Returns processors for servers with this number of workers.
+    fn new(bench: &Bench, workers: usize, memory_bytes: Option<u64>) -> ServerCpus {
+        let split = Split::of(&pin::available(), workers);
+        let cpus = split.is_apart.then(|| split.server.clone());
+        let limits = Limits { memory_bytes, cpus, ..Limits::default() };
+        let group = match bench.is_root() {
+            true => Group::new(&limits).map_err(|failure| failure.to_string()),
+            false => Err("cgroups need root".to_owned()),
         };
-        match made {
-            Ok(group) => ServerCpus { split, group: Some(group), without_group: None, tls: None },
-            Err(reason) => ServerCpus { split, group: None, without_group: Some(reason), tls: None },
-        }
+        ServerCpus { split, group, first_port: None, tls: None }
     }
 
-    /// Returns processors for servers with one worker; records in the section whether kernel workers are bound.
-    pub(crate) fn of_one_worker(bench: &Bench, section: &mut Section) -> ServerCpus {
-        let cpus = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-        cpus.note(section);
+    /// Records in the section if kernel workers are not bound.
+    pub(crate) fn of_workers(bench: &Bench, section: &mut Section, workers: usize) -> ServerCpus {
+        let cpus = ServerCpus::new(bench, workers, None);
+        if let Err(reason) = &cpus.group {
+            // A fact whose name begins with that of a server would be the reason for the server's missing rows.
+            section.skip("pinning io_uring worker threads to the server's processors", reason);
+        }
         cpus
     }
 
-    /// Records in a section that kernel workers are not bound to the processors, if so.
-    pub(crate) fn note(&self, section: &mut Section) {
-        if let Some(reason) = &self.without_group {
-            // A fact whose name begins with that of a server would be the reason for the server's missing rows.
-            section.skip("pinning io_uring worker threads to the server's processors", reason);
+    pub(crate) fn of_one_worker(bench: &Bench, section: &mut Section) -> ServerCpus {
+        ServerCpus::of_workers(bench, section, 1)
+    }
+
+    /// Also limits the memory, page cache included. Without root there are no limits.
+    pub(crate) fn limited(
+        bench: &Bench,
+        workers: usize,
+        memory_bytes: Option<u64>,
+    ) -> Result<ServerCpus, Failure> {
+        let cpus = ServerCpus::new(bench, workers, memory_bytes);
+        match &cpus.group {
+            Err(reason) if bench.is_root() => Err(Failure::Other(reason.clone())),
+            _ => Ok(cpus),
         }
     }
 
     /// Returns the conditions for a server on these processors.
     pub(crate) fn conditions(&self) -> Conditions {
-        let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.directories().to_vec());
-        let tls = self.tls.clone();
-        Conditions { cpus: self.split.server.clone(), groups, tls, ..Conditions::default() }
+        let groups = self.group.as_ref().map_or_else(|_| Vec::new(), |group| group.directories().to_vec());
+        Conditions { cpus: self.split.server.clone(), groups, tls: self.tls.clone(), ..Conditions::default() }
     }
-}
-
-/// Returns the conditions of a server on these processors, in a cgroup with these limits if this process may create
-/// one. Dropping the group removes it, so it must outlive the server.
-pub(crate) fn limited(
-    bench: &Bench,
-    cpus: &[usize],
-    limits: &Limits,
-) -> Result<(Option<Group>, Conditions), Failure> {
-    let group = if bench.is_root() { Some(Group::new(limits)?) } else { None };
-    let groups = group.as_ref().map_or_else(Vec::new, |group| group.directories().to_vec());
-    Ok((group, Conditions { cpus: cpus.to_vec(), groups, ..Conditions::default() }))
 }
 
 /// Resident files that scenarios request: names and sizes in bytes.
@@ -321,11 +344,3 @@ pub(crate) fn write_certificate(path: &Path, kind: KeyKind) -> Result<(), Failur
     let made = made.map_err(|error| Failure::Other(format!("a certificate: {error}")))?;
     fs::write(path, made).map_err(Failure::file("write", path))
 }
-
-/// Raises this process's limit of file descriptors, which servers inherit, as far as permitted; returns the new limit.
-pub(crate) fn raise_descriptors() -> u64 {
-    crate::method::raise_descriptors(DESCRIPTORS)
-}
-
-/// Number of file descriptors for a server: ten thousand connections, and a file for each of a thousand of them.
-const DESCRIPTORS: u64 = 16_384;

@@ -22,12 +22,10 @@ use tls::server::Versions;
 use tls::signing::KeyKind;
 use tls::{Client, ciphers, groups};
 
-use super::comparison::{self, Compared, NGINX, RING, Text, Variant, of};
+use super::comparison::{self, Compared, NGINX, RING, Text, Variant, WHEN, of};
 use super::described::Scenario;
-use super::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, disturbance_columns, figure, finding_of_cases,
-};
-use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
+use super::measurements::{Figure, Labels, Measurements, Of, ShownColumn, at, figure};
+use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{self, Length, LoopKind, Plan, Reuse};
@@ -37,7 +35,6 @@ use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Results, Run, Section};
 
-/// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TlsOptions {
     /// Number of idle connections whose memory is measured
@@ -63,10 +60,8 @@ const VARIANTS: [Variant; 3] =
 const IDLE_BYTES: Figure =
     figure("an idle connection", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
 
-/// Kinds of certificates.
 const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
 
-/// Returns the TLS client settings.
 fn client(resumes: bool) -> Result<Client, Failure> {
     let settings = ClientSettings {
         identity: None,
@@ -101,22 +96,12 @@ fn configuration(variant: &Variant, instance: &Instance, files: &Path, certifica
     }
 }
 
-/// The requested files, and the certificates.
-struct Data {
+/// The state of a run: the requested files, the certificates, and the processors of the servers.
+struct TlsRun<'a> {
+    bench: &'a Bench,
     files: PathBuf,
     certificates: PathBuf,
-}
-
-impl Data {
-    fn make(bench: &Bench) -> Result<Data, Failure> {
-        let (files, certificates) =
-            (bench.workspace.directory("tls")?, bench.workspace.directory("tls-keys")?);
-        served::write_files(&files)?;
-        for (name, kind) in KEYS {
-            served::write_certificate(&certificates.join(name), kind)?;
-        }
-        Ok(Data { files, certificates })
-    }
+    place: ServerCpus,
 }
 
 impl Scenario for TlsOptions {
@@ -129,9 +114,13 @@ impl Scenario for TlsOptions {
     const QUESTION: &'static str =
         "What does TLS cost per connection and per request, and do handshakes delay requests?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
-        let data = Data::make(bench)?;
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
+        let files = bench.workspace.directory("tls")?;
+        served::write_files(&files)?;
+        let certificates = bench.workspace.directory("tls-keys")?;
+        for (name, kind) in KEYS {
+            served::write_certificate(&certificates.join(name), kind)?;
+        }
         let mut place = ServerCpus::of_one_worker(bench, section);
         place.tls = Some(client(false)?);
         if place.split.load.len() < 2 {
@@ -140,52 +129,14 @@ impl Scenario for TlsOptions {
                 "the generator has only one: latencies during handshakes include the time of the clients' handshakes",
             );
         }
+        let run = TlsRun { bench, files, certificates, place };
         for (key, _) in KEYS {
-            measure_key(bench, section, &data, &place, key)?;
+            run.measure_key(section, key)?;
         }
-        idle(bench, section, &data, &place, self)?;
-        let results = results(Measurements::of(section));
-        section.add_results(results);
-        Ok(())
+        let count = if bench.scale == Scale::Instant { self.idle.min(20) } else { self.idle };
+        run.idle(section, count)?;
+        Ok(results(Measurements::of(section)))
     }
-}
-
-/// Measures handshakes with a certificate of this kind; with the first kind also keep-alive connections.
-fn measure_key(
-    bench: &Bench,
-    section: &mut Section,
-    data: &Data,
-    place: &ServerCpus,
-    key: &str,
-) -> Result<(), Failure> {
-    let certificate = data.certificates.join(key);
-    let suffix = format!(", {key}");
-    let mut servers =
-        comparison::start(bench, section, (place, None), (&VARIANTS, &suffix), |variant, at| {
-            configuration(variant, at, &data.files, &certificate)
-        })?;
-    for handshake in HANDSHAKES {
-        let mut plan = served::load(bench, &place.split, CLIENTS, LENGTH);
-        (plan.reuse, plan.tls) = (Reuse::PerRequest, Some(client(handshake == "resumed")?));
-        let (words, labels) = (format!("{key}, {handshake} handshakes"), handshakes(key, handshake));
-        served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, |variant| {
-            Some(of(variant, &labels))
-        })?;
-    }
-    let files = FILES.iter().filter(|_| key == KEYS[0].0);
-    for &(file, bytes) in files {
-        let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
-        (plan.tls, plan.expect) = (Some(client(false)?), served::complete_file(bytes as u64));
-        let (words, path) =
-            (format!("a file of {file}, {CONNECTIONS} keep-alive connections"), format!("/{file}"));
-        let labels = kept(file, bytes);
-        served::compare(bench, section, &mut servers, (&words, &path), &plan, |variant| {
-            Some(of(variant, &labels))
-        })?;
-    }
-    beside(bench, section, &mut servers, place, key)?;
-    comparison::end(servers);
-    Ok(())
 }
 
 const HANDSHAKES: [&str; 2] = ["full", "resumed"];
@@ -206,82 +157,103 @@ fn idle_labels() -> Labels {
     at([("idle", &"tls")])
 }
 
-/// Measures the latency of requests over keep-alive connections, alone and beside a flood of full handshakes.
-fn beside(
-    bench: &Bench,
-    section: &mut Section,
-    servers: &mut [(Variant, Server)],
-    place: &ServerCpus,
-    key: &str,
-) -> Result<(), Failure> {
-    bench.progress(format_args!("tls: keep-alive requests during handshakes, {key}"));
-    let (with, length) = (client(false)?, bench.length(LENGTH));
-    let (kept_cpus, flood_cpus) = place.split.load_halves();
-    let labels = |(variant, _): &(Variant, Server)| {
-        Vec::from(["alone", "beside"].map(|words| of(variant, &when(key, words))))
-    };
-    comparison::measure_all(bench, section, servers, labels, |(_, server), _, _| {
-        let kept = Plan {
-            cpus: kept_cpus.to_vec(),
-            tls: Some(with.clone()),
-            loop_kind: LoopKind::Open { rate: RATE_OF_KEPT },
-            ..served::with_path(&served::load(bench, &place.split, 10, LENGTH), server, "/1k")?
-        };
-        let alone = served::measure(bench, server, &kept)?.without_errors();
-        let flood = Plan {
-            cpus: flood_cpus.to_vec(),
-            connections: 2 * CLIENTS,
-            loop_kind: LoopKind::Closed,
-            reuse: Reuse::PerRequest,
-            // The flood starts before the measured load and ends after it.
-            length: Length::Time(length + length / 2),
-            ..kept.clone()
-        };
-        let (measured, flooded) = std::thread::scope(|scope| {
-            let flooding = scope.spawn(|| load::run(&flood));
-            (served::measure(bench, server, &kept), flooding.join())
-        });
-        let measured = measured?.without_errors();
-        // Without handshakes the latencies would be those of the requests alone.
-        let beside = match flooded {
-            Ok(Ok(_)) => measured,
-            Ok(Err(failure)) => Err(format!("no handshakes: {failure}")),
-            Err(_) => Err("no handshakes: their thread panicked".to_owned()),
-        };
-        Ok(Vec::from([alone, beside].map(|served| served.map(|served| served.run()))))
-    })
-}
-
-/// Measures the memory of idle connections that have received one response each.
-fn idle(
-    bench: &Bench,
-    section: &mut Section,
-    data: &Data,
-    place: &ServerCpus,
-    options: &TlsOptions,
-) -> Result<(), Failure> {
-    let count = if bench.scale == Scale::Instant { options.idle.min(20) } else { options.idle };
-    let with = client(false)?;
-    let certificate = data.certificates.join(KEYS[0].0);
-    let measure = |variant: &Variant, program: &Program| -> Result<Run, Failure> {
-        let server = Server::start(bench, variant.name, program, &place.conditions(), |at| {
-            configuration(variant, at, &data.files, &certificate)
-        })?;
-        let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
-        let first = open(1)?;
-        let before = memory::user_space_bytes(server.tree());
-        let all = open(count)?;
-        let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
-        drop((first, all));
-        server.end();
-        Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
-    };
-    for (variant, program) in comparison::programs(bench, section, VARIANTS, ", idle") {
-        bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
-        let measured = comparison::or_reason(measure(&variant, &program))?;
-        comparison::file(section, measured, &of(&variant, &idle_labels()), 0);
+impl TlsRun<'_> {
+    /// Measures handshakes with a certificate of this kind; with the first kind also keep-alive connections.
+    fn measure_key(&self, section: &mut Section, key: &str) -> Result<(), Failure> {
+        let (bench, split, suffix) = (self.bench, &self.place.split, format!(", {key}"));
+        let mut servers =
+            comparison::start(bench, section, &self.place, (&VARIANTS, &suffix), |variant, instance| {
+                self.configuration(variant, instance, key)
+            })?;
+        for handshake in HANDSHAKES {
+            let mut plan = served::load(bench, split, CLIENTS, LENGTH);
+            (plan.reuse, plan.tls) = (Reuse::PerRequest, Some(client(handshake == "resumed")?));
+            let words = format!("{key}, {handshake} handshakes");
+            let labels = |variant: &Variant| Some(of(variant, &handshakes(key, handshake)));
+            served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, labels)?;
+        }
+        let files = FILES.iter().filter(|_| key == KEYS[0].0);
+        for &(file, bytes) in files {
+            let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
+            (plan.tls, plan.expect) = (Some(client(false)?), served::complete_file(bytes as u64));
+            let words = format!("a file of {file}, {CONNECTIONS} keep-alive connections");
+            let labels = |variant: &Variant| Some(of(variant, &kept(file, bytes)));
+            served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, labels)?;
+        }
+        self.beside(section, &mut servers, key)
     }
-    Ok(())
+
+    fn configuration(&self, variant: &Variant, instance: &Instance, key: &str) -> String {
+        configuration(variant, instance, &self.files, &self.certificates.join(key))
+    }
+
+    /// Measures the latency of requests over keep-alive connections, alone and beside a flood of full handshakes.
+    fn beside(
+        &self,
+        section: &mut Section,
+        servers: &mut [(Variant, Server)],
+        key: &str,
+    ) -> Result<(), Failure> {
+        let (bench, split) = (self.bench, &self.place.split);
+        bench.progress(format_args!("tls: keep-alive requests during handshakes, {key}"));
+        let (with, length) = (client(false)?, bench.length(LENGTH));
+        let (kept_cpus, flood_cpus) = split.load_halves();
+        let labels =
+            |(variant, _): &(Variant, Server)| Vec::from(WHEN.map(|words| of(variant, &when(key, words))));
+        comparison::measure_all(bench, section, servers, labels, |(_, server), _, _| {
+            let kept = Plan {
+                cpus: kept_cpus.to_vec(),
+                tls: Some(with.clone()),
+                loop_kind: LoopKind::Open { rate: RATE_OF_KEPT },
+                ..served::load(bench, split, 10, LENGTH).for_url(&server.url("/1k"))?
+            };
+            let alone = comparison::or_reason(served::measure_run(bench, server, &kept))?;
+            let flood = Plan {
+                cpus: flood_cpus.to_vec(),
+                connections: 2 * CLIENTS,
+                loop_kind: LoopKind::Closed,
+                reuse: Reuse::PerRequest,
+                // The flood starts before the measured load and ends after it.
+                length: Length::Time(length + length / 2),
+                ..kept.clone()
+            };
+            let (measured, flooded) = std::thread::scope(|scope| {
+                let flooding = scope.spawn(|| load::run(&flood));
+                (served::measure_run(bench, server, &kept), flooding.join())
+            });
+            let measured = comparison::or_reason(measured)?;
+            // Without handshakes the latencies would be those of the requests alone.
+            let beside = match flooded {
+                Ok(Ok(_)) => measured,
+                Ok(Err(failure)) => Err(format!("no handshakes: {failure}")),
+                Err(_) => Err("no handshakes: their thread panicked".to_owned()),
+            };
+            Ok(vec![alone, beside])
+        })
+    }
+
+    /// Measures the memory of idle connections that have received one response each.
+    fn idle(&self, section: &mut Section, count: u32) -> Result<(), Failure> {
+        let with = client(false)?;
+        let measure = |variant: &Variant, program: &Program| -> Result<Run, Failure> {
+            let conditions = self.place.conditions();
+            let server = Server::start(self.bench, variant.name, program, &conditions, |instance| {
+                self.configuration(variant, instance, KEYS[0].0)
+            })?;
+            let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
+            let _first = open(1)?;
+            let before = memory::user_space_bytes(server.tree());
+            let _all = open(count)?;
+            let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
+            Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
+        };
+        for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {
+            self.bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
+            let measured = comparison::or_reason(measure(&variant, &program))?;
+            comparison::file(section, measured, &of(&variant, &idle_labels()), 0);
+        }
+        Ok(())
+    }
 }
 
 /// Returns every kind of connection with its labels, and a description.
@@ -299,7 +271,7 @@ fn results(measurements: Measurements<'_>) -> Results {
         results.tables.push(servers.table(title, case, columns));
         results.rankings.extend(ranking.map(|(title, figure)| servers.ranking(title, figure, case)));
     };
-    let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
+    let over_nginx = || CPU.over("CPU / nginx's", NGINX.labels());
     for (words, case) in connections() {
         let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
         columns.push(over_nginx());
@@ -321,16 +293,12 @@ fn results(measurements: Measurements<'_>) -> Results {
     };
     for (key, _) in KEYS {
         let case = at([("beside certificate", &key)]);
-        add(&beside(key), None, &case, &disturbance_columns(&[P50, P99, P999]));
+        add(&beside(key), None, &case, &comparison::disturbance_columns());
     }
     let title = "Memory of an idle TLS connection";
     add(title, Some((title, IDLE_BYTES)), &idle_labels(), &[IDLE_BYTES.shown()]);
     let ecdsa = KEYS[0].0;
-    let line = |variant: &Variant, words: &str| {
-        (format!("{}, {words}", variant.name), of(variant, &when(ecdsa, words)))
-    };
-    let lines: Rows =
-        VARIANTS.iter().flat_map(|variant| ["alone", "beside"].map(|words| line(variant, words))).collect();
+    let lines = comparison::disturbance_lines(&VARIANTS, |words| when(ecdsa, words));
     results.plots = vec![measurements.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines)];
     results
 }
@@ -339,21 +307,23 @@ fn results(measurements: Measurements<'_>) -> Results {
 fn findings(measurements: Measurements<'_>) -> Vec<Finding> {
     let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
         let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));
-        let said = measurements.ratios(figure, cases, |ratio| ratio.median <= 1.0);
-        finding_of_cases(claim, "As a ratio to nginx: ", &said, "nginx was not measured.")
+        let words = ("As a ratio to nginx: ", "nginx was not measured.");
+        measurements.finding_of_ratios(claim, words, figure, cases, |ratio| ratio.median <= 1.0)
     };
     let files = FILES.map(|(file, bytes)| (file.to_owned(), kept(file, bytes))).into();
-    let felt = KEYS
-        .map(|(key, _)| (key.to_owned(), of(&RING, &when(key, "beside")), of(&RING, &when(key, "alone"))));
-    let felt = measurements.ratios(P99, felt, |ratio| ratio.median <= 2.0);
+    let felt = KEYS.map(|(key, _)| {
+        let [alone, beside] = WHEN.map(|words| of(&RING, &when(key, words)));
+        (key.to_owned(), beside, alone)
+    });
     vec![
         beside_nginx("A connection takes at most nginx's CPU time.", CPU, connections()),
         beside_nginx("A request over a keep-alive connection takes at most nginx's CPU time.", CPU, files),
-        finding_of_cases(
+        measurements.finding_of_ratios(
             "Handshakes do not delay requests over keep-alive connections (99th percentile at most doubled).",
-            "p99 during handshakes, as a ratio to p99 without them: ",
-            &felt,
-            "Not measured.",
+            ("p99 during handshakes, as a ratio to p99 without them: ", "Not measured."),
+            P99,
+            felt,
+            |ratio| ratio.median <= 2.0,
         ),
         beside_nginx(
             "An idle connection takes at most nginx's memory.",

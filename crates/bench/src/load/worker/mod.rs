@@ -45,7 +45,6 @@ pub(crate) struct Worker<'a> {
     /// The connection and role of the operation in each slot of the engine's table.
     owners: Owners<(u32, Role)>,
     links: Vec<Link>,
-    /// Generator of the requests.
     requests: Requests,
     heads: Heads,
     /// Due times of the requests.
@@ -78,7 +77,6 @@ pub(crate) struct Worker<'a> {
     plain: Vec<u8>,
 }
 
-/// Kind of an operation of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Connect,
@@ -107,7 +105,6 @@ pub(crate) trait Observer {
     fn counted(&mut self, tally: &Tally, is_warm_up: bool);
     /// Called at the end of the warm-up and at the end of the load.
     fn boundary(&mut self, engine: &dyn Engine);
-    /// Whether the load must end now.
     fn is_stopped(&self) -> bool;
 }
 
@@ -122,7 +119,7 @@ impl<'a> Worker<'a> {
             recv_buffer_bytes: plan.receive_bytes,
             ..EngineConfig::default()
         };
-        let engine = io::build(config).map_err(|error| Failure::Other(error.to_string()))?;
+        let engine = io::build(config).map_err(Failure::other)?;
         let requests = Requests::new(plan, share.0, share.1);
         let depth = match plan.reuse {
             Reuse::KeepAlive { depth } => usize::from(depth),
@@ -313,7 +310,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Handles the completions of the last turn.
     fn complete_batch(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for completion in batch.drain(..) {
@@ -326,7 +322,6 @@ impl<'a> Worker<'a> {
         self.now = nanos(self.clock.elapsed());
     }
 
-    /// Submits an operation of a connection.
     fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
         let Ok(id) = self.engine.submit(op) else {
             // Cannot happen: the table has slots for all operations of all connections.
@@ -416,7 +411,6 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.

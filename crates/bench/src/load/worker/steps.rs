@@ -286,7 +286,6 @@ impl Worker<'_> {
         self.revive(index);
     }
 
-    /// Reopens a closed connection.
     pub(super) fn revive(&mut self, index: usize) {
         match self.plan.reuse {
             Reuse::PerRequest => self.offer(index),

@@ -72,7 +72,6 @@ fn render(name: &str, model: Value) -> String {
     rendered.expect("a template needs nothing but its model, which always has the same names")
 }
 
-/// Renders the page.
 pub(crate) fn page(report: &Report) -> String {
     render("page.html", view::report(report))
 }

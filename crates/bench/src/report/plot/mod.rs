@@ -23,7 +23,6 @@ use crate::report::model::{AxisScale, Cell, Column, Plot, Row, Series, Table};
 use crate::report::text::{self, escape_html as escape};
 use scale::PlotScale;
 
-/// The style sheet of all plots.
 pub(crate) const STYLE: &str = include_str!("plot.css");
 
 /// Width of the drawing, in units that are pixels on a wide page and somewhat less on a phone.

@@ -12,7 +12,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Length;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, Server};
+use crate::peers::server::{Conditions, free_port};
 use crate::peers::tool::Peer;
 use crate::scenario::described::name_of;
 use crate::scenario::served;
@@ -32,7 +32,6 @@ pub(super) enum Size {
 }
 
 impl Size {
-    /// Returns the size of a file in bytes.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Size::K4 => 4 << 10,
@@ -88,7 +87,6 @@ impl Files {
         (self.set_bytes / size.bytes()).clamp(1, self.names_max)
     }
 
-    /// Returns the paths of all files of a size.
     pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
         let directory = self.root.join(size.to_string());
         (0..self.count(size)).map(|number| directory.join(number.to_string())).collect()
@@ -118,10 +116,12 @@ impl Files {
 
 /// Caches of both servers, filled with all files of some sizes through a proxy. The origin is stopped afterwards, so a
 /// miss is an error.
-pub(super) struct Caches {
+pub(super) struct Caches<'a> {
+    bench: &'a Bench,
+    files: &'a Files,
     /// The parent directory, with one subdirectory per program and size.
     root: PathBuf,
-    /// Port of the origin, on which nothing listens during measurements.
+    /// Port of the origin, which the configurations contain; nothing listens on it during measurements.
     origin_port: u16,
 }
 
@@ -131,37 +131,40 @@ const FILL_CONNECTIONS: u32 = 64;
 /// Maximum number of attempts to fill a cache until it has no misses.
 const FILLS_MAX: u32 = 3;
 
-impl Caches {
+impl<'a> Caches<'a> {
     /// Fills one cache for each program and size, and repeats this until a pass without the origin has no misses.
     pub(super) fn fill(
-        bench: &Bench,
-        files: &Files,
+        bench: &'a Bench,
+        files: &'a Files,
         sizes: &[Size],
         fillers: &[&ColdServer],
-    ) -> Result<Caches, Failure> {
-        let mut caches = Caches { root: bench.workspace.directory("caches")?, origin_port: 0 };
+    ) -> Result<Caches<'a>, Failure> {
+        let root = bench.workspace.directory("caches")?;
+        let caches = Caches { bench, files, root, origin_port: free_port()? };
         let mut wanted: Vec<(&ColdServer, Size)> =
             fillers.iter().flat_map(|&filler| sizes.iter().map(move |&size| (filler, size))).collect();
         let mut missing = String::new();
         for _ in 0..FILLS_MAX {
-            let origin = caches.origin(bench, files)?;
+            // It is Ringroad instead of a peer: the suite works without installed peers, and filling a cache is not
+            // measured.
+            let conditions = Conditions { port: Some(caches.origin_port), ..Conditions::default() };
+            let origin = served::origin(bench, &files.root, conditions)?;
             for &(filler, size) in &wanted {
-                bench.progress(format_args!(
-                    "cold: filling the cache of {} with {size}",
-                    filler.variant.of.name
-                ));
-                caches.request_all(bench, files, size, filler, 2)?;
+                let name = filler.variant.of.name;
+                bench.progress(format_args!("cold: filling the cache of {name} with {size}"));
+                // Twice: a cache that gets more than it can write skips some responses, and stores them at the next
+                // request.
+                caches.request_all(size, filler, 2)?;
             }
             // From here on a miss finds no origin and causes an error, which the measurements would detect.
-            origin.end();
+            drop(origin);
             let mut still = Vec::new();
-            for &(filler, size) in &wanted {
-                let misses = caches.request_all(bench, files, size, filler, 1)?;
+            for (filler, size) in wanted {
+                let misses = caches.request_all(size, filler, 1)?;
                 if misses > 0 {
+                    let (name, count) = (filler.variant.of.name, files.count(size));
                     missing = format!(
-                        "after filling, the cache of {} lacks {misses} of {} files of {size}",
-                        filler.variant.of.name,
-                        files.count(size)
+                        "after filling, the cache of {name} lacks {misses} of {count} files of {size}"
                     );
                     still.push((filler, size));
                 }
@@ -174,16 +177,6 @@ impl Caches {
         Err(Failure::Other(missing))
     }
 
-    /// Starts the origin. It is Ringroad instead of a peer: the suite works without installed peers, and filling a
-    /// cache is not measured. It always uses the same port, which the configurations contain.
-    fn origin(&mut self, bench: &Bench, files: &Files) -> Result<Server, Failure> {
-        let port = (self.origin_port != 0).then_some(self.origin_port);
-        let conditions = Conditions { port, ..Conditions::default() };
-        let origin = served::origin(bench, &files.root, conditions)?;
-        self.origin_port = origin.address().port();
-        Ok(origin)
-    }
-
     /// Returns the cache directory of a program and size, and the origin's port.
     pub(super) fn of(&self, peer: Option<Peer>, size: Size) -> (PathBuf, u16) {
         let name = peer.map_or("ours", Peer::name);
@@ -191,35 +184,26 @@ impl Caches {
     }
 
     /// Starts a server with a cache and requests each file `times` times; returns the number of failed responses in the
-    /// last pass. A fill requests each file twice: a cache that gets more than it can write skips some responses, and
-    /// stores them at the next request.
-    fn request_all(
-        &self,
-        bench: &Bench,
-        files: &Files,
-        size: Size,
-        filler: &ColdServer,
-        times: u32,
-    ) -> Result<u64, Failure> {
-        let (directory, port) = self.of(filler.variant.of.peer, size);
-        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((directory, port)) };
-        let server = filler.start(bench, &setting, &Conditions::default())?;
-        let count = files.count(size);
+    /// last pass.
+    fn request_all(&self, size: Size, filler: &ColdServer, times: u32) -> Result<u64, Failure> {
+        let cache = Some(self.of(filler.variant.of.peer, size));
+        let setting = Setting { size, workers: 1, files: &self.files.root, cache };
+        let server = filler.start(self.bench, &setting, &Conditions::default())?;
+        let count = self.files.count(size);
         // More connections than files would request some of them twice concurrently.
         let connections = FILL_CONNECTIONS.min(count as u32).max(1);
         // All processors, since this is not measured.
         let split = Split::of(&pin::available(), usize::MAX);
-        let mut plan = served::load(bench, &split, connections, Duration::ZERO);
-        (plan.length, plan.expect) = (Length::Requests(count), served::complete_file(size.bytes()));
         // `..` counts: every number is requested once, instead of random ones.
-        let plan = served::with_path(&plan, &server, &format!("/{size}/{{0..{}}}", count - 1))?;
+        let url = server.url(&format!("/{size}/{{0..{}}}", count - 1));
+        let mut plan = served::load(self.bench, &split, connections, Duration::ZERO).for_url(&url)?;
+        (plan.length, plan.expect) = (Length::Requests(count), served::complete_file(size.bytes()));
         let mut errors = 0;
         for _ in 0..times {
             let outcome = crate::load::run(&plan);
-            bench.check_interrupted()?;
+            self.bench.check_interrupted()?;
             errors = outcome?.tally.errors.total();
         }
-        server.end();
         Ok(errors)
     }
 }

@@ -5,19 +5,16 @@
 //! page cache), but with all processors, because nothing sends the bytes that are read.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::data::{Files, Size};
-use super::measure::Case;
+use super::data::Size;
+use super::measure::{Case, CaseRun, observed};
 use super::variants::{LIMIT, Source};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::cgroup::{Group, Limits};
-use crate::method::disturbance::Watch;
-use crate::method::system_stat::disk_traffic;
-use crate::method::timeline::{Recorder, device_of};
 use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
+use crate::scenario::comparison;
 use crate::scenario::disk::files::{FilesPlan, FilesVia, read_files};
 
 /// Whether the limit is measured with a case, in the same rounds: without a memory limit, cached files would be faster
@@ -37,13 +34,8 @@ fn depth(size: Size) -> u32 {
 }
 
 /// Reads random files of a case for its duration, by io_uring, or by threads where io_uring is not available.
-pub(super) fn measure(
-    bench: &Bench,
-    section: &mut Section,
-    files: &Files,
-    case: Case,
-    length: Duration,
-) -> Result<Run, Failure> {
+pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, Failure> {
+    let CaseRun { bench, files, case, .. } = *run;
     let group = Group::new(&Limits { memory_bytes: case.memory_bytes, ..Limits::default() })?;
     let mut refused = String::new();
     for via in [FilesVia::Uring, FilesVia::Threads] {
@@ -55,11 +47,17 @@ pub(super) fn measure(
             threads: pin::available().len() as u32,
             file_bytes: case.size.bytes(),
             chunk_bytes: case.size.bytes() as u32,
-            seconds: length.as_secs_f64(),
+            seconds: bench.length(case.seconds()).as_secs_f64(),
         };
-        match read(bench, &plan, group.directories())? {
+        match comparison::or_reason(read(bench, &plan, group.directories()))? {
             Ok(run) => {
-                section.configure(LIMIT, &words(&plan));
+                let words = format!(
+                    "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",
+                    plan.via.name(),
+                    plan.depth,
+                    plan.threads
+                );
+                section.configure(LIMIT, &words);
                 return Ok(run);
             }
             Err(reason) => refused = reason,
@@ -68,40 +66,25 @@ pub(super) fn measure(
     Err(Failure::Other(refused))
 }
 
-fn words(plan: &FilesPlan) -> String {
-    format!(
-        "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",
-        plan.via.name(),
-        plan.depth,
-        plan.threads
-    )
-}
-
 /// Measures one pass, with the disk traffic and the machine's state.
-fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Result<Run, String>, Failure> {
+fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Run, Failure> {
     page_cache::drop_all()?;
-    let device = device_of(bench.workspace.path());
-    let (watch, recorder) = (Watch::start(), Recorder::start(bench.workspace.path()));
-    let before = disk_traffic(device);
-    let outcome = read_files(bench, plan, groups)?;
-    let after = disk_traffic(device);
-    let (disturbed, timeline) = (watch.end(), recorder.end());
+    let (outcome, Run { disturbed, timeline, .. }, read_bytes) =
+        observed(bench, || read_files(bench, plan, groups))?;
     bench.check_interrupted()?;
-    Ok(outcome.map(|outcome| {
-        let files = &outcome.read;
-        let us = |percent| files.total.percentile_us(percent);
-        let run = Run::of([
-            ("requests", files.operations as f64),
-            ("seconds", outcome.seconds),
-            ("requests_per_second", files.operations as f64 / outcome.seconds),
-            ("body_bytes", files.bytes as f64),
-            ("p50_us", us(50.0)),
-            ("p99_us", us(99.0)),
-            ("p99_9_us", us(99.9)),
-            ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
-            ("disk_bytes_per_body_byte", (after.inward - before.inward) as f64 / files.bytes.max(1) as f64),
-            ("errors", 0.0),
-        ]);
-        Run { disturbed, timeline: Some(timeline), ..run }
-    }))
+    let files = &outcome.read;
+    let us = |percent| files.total.percentile_us(percent);
+    let run = Run::of([
+        ("requests", files.operations as f64),
+        ("seconds", outcome.seconds),
+        ("requests_per_second", files.operations as f64 / outcome.seconds),
+        ("body_bytes", files.bytes as f64),
+        ("p50_us", us(50.0)),
+        ("p99_us", us(99.0)),
+        ("p99_9_us", us(99.9)),
+        ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
+        ("disk_bytes_per_body_byte", read_bytes as f64 / files.bytes.max(1) as f64),
+        ("errors", 0.0),
+    ]);
+    Ok(Run { disturbed, timeline, ..run })
 }

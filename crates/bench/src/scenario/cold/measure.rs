@@ -8,16 +8,15 @@ use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::Plan;
-use crate::method::cgroup::Limits;
 use crate::method::disturbance::Watch;
+use crate::method::page_cache;
 use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::{Recorder, device_of};
-use crate::method::{page_cache, pin};
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Run, Section};
 use crate::scenario::comparison;
 use crate::scenario::measurements::{Labels, at};
-use crate::scenario::served;
+use crate::scenario::served::{self, ServerCpus};
 
 /// Length of one measurement: two complete seconds for the machine's timeline, and some reserve.
 const LENGTH: Duration = Duration::from_millis(2100);
@@ -29,11 +28,8 @@ const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 pub(super) struct Case {
     /// Whether the bytes come from files or from a cache.
     pub(super) source: Source,
-    /// Size of the files.
     pub(super) size: Size,
-    /// Number of worker processes or threads of the server.
     pub(super) workers: usize,
-    /// Number of keep-alive connections of the generator.
     pub(super) connections: u32,
     /// Memory limit in bytes of the server including its page cache; `None` without a limit.
     pub(super) memory_bytes: Option<u64>,
@@ -42,7 +38,6 @@ pub(super) struct Case {
 /// A variant with its program.
 #[derive(Clone, Debug)]
 pub(super) struct ColdServer {
-    /// The variant that is compared.
     pub(super) variant: &'static ColdVariant,
     /// The program that runs it: for nginx, the binary that was found.
     pub(super) program: Program,
@@ -61,103 +56,93 @@ impl ColdServer {
     }
 }
 
-/// The next subject of a measurement. The limit is measured in each round too, so that a drift of the disk affects it like the
-/// servers.
-enum Candidate<'a> {
-    Limit,
-    Server(&'a ColdServer),
+/// A case under measurement.
+pub(super) struct CaseRun<'a> {
+    pub(super) bench: &'a Bench,
+    pub(super) files: &'a Files,
+    pub(super) caches: Option<&'a Caches<'a>>,
+    pub(super) case: Case,
 }
 
-/// Measures the subjects in turn. A failed server is recorded with its reason.
-pub(super) fn measure(
-    bench: &Bench,
-    section: &mut Section,
-    (files, caches): (&Files, Option<&Caches>),
-    subjects: &[&ColdServer],
-    case: Case,
-) -> Result<(), Failure> {
-    bench.progress(format_args!(
-        "cold: {} of {} from {}, {} workers, {} connections{}",
-        subjects.len(),
-        case.size,
-        case.source.words(),
-        case.workers,
-        case.connections,
-        if case.memory_bytes.is_some() { "" } else { ", no memory limit" }
-    ));
-    let servers = subjects.iter().map(|&subject| Candidate::Server(subject));
-    let mut candidates: Vec<Candidate<'_>> =
-        limit::is_measured_in(case).then_some(Candidate::Limit).into_iter().chain(servers).collect();
-    let labels = |candidate: &Candidate<'_>| match candidate {
-        Candidate::Limit => case.labels_of(LIMIT),
-        Candidate::Server(subject) => case.labels_of(subject.variant.of.name),
-    };
-    comparison::measure(bench, section, &mut candidates, labels, |candidate, round, section| {
-        let measured = match candidate {
-            Candidate::Limit => limit::measure(bench, section, files, case, case.length(bench)),
-            Candidate::Server(subject) => one(bench, section, (files, caches), subject, case, round),
+impl CaseRun<'_> {
+    /// Measures the subjects in turn. A failed server is recorded with its reason.
+    pub(super) fn measure(&self, section: &mut Section, subjects: &[&ColdServer]) -> Result<(), Failure> {
+        let Case { source, size, workers, connections, memory_bytes } = self.case;
+        let memory = if memory_bytes.is_some() { "" } else { ", no memory limit" };
+        self.bench.progress(format_args!(
+            "cold: {} of {size} from {}, {workers} workers, {connections} connections{memory}",
+            subjects.len(),
+            source.words(),
+        ));
+        // `None` is the machine's limit, measured in each round too, so that a drift of the disk affects it like the
+        // servers.
+        let first = limit::is_measured_in(self.case).then_some(None);
+        let mut candidates: Vec<Option<&ColdServer>> =
+            first.into_iter().chain(subjects.iter().copied().map(Some)).collect();
+        let labels = |candidate: &Option<&ColdServer>| {
+            self.case.labels_of(candidate.map_or(LIMIT, |subject| subject.variant.of.name))
         };
-        measured.map(Ok)
-    })
+        let measure = |candidate: &mut Option<&ColdServer>, round: u32, section: &mut Section| match candidate
+        {
+            None => limit::measure(self, section),
+            Some(subject) => self.one(section, subject, round),
+        };
+        comparison::measure(self.bench, section, &mut candidates, labels, measure)
+    }
+
+    /// Makes one measurement: a new server in a new cgroup, with the page cache dropped.
+    fn one(&self, section: &mut Section, subject: &ColdServer, round: u32) -> Result<Run, Failure> {
+        let CaseRun { bench, files, caches, case } = *self;
+        // If the workers need all processors, nothing is pinned: the generator and the server share all.
+        let place = ServerCpus::limited(bench, case.workers, case.memory_bytes)?;
+        let cache = caches.filter(|_| case.source == Source::Cache && !subject.variant.is_plain);
+        let cache = cache.map(|caches| caches.of(subject.variant.of.peer, case.size));
+        let setting = Setting { size: case.size, workers: case.workers, files: &files.root, cache };
+        let mut server = subject.start(bench, &setting, &place.conditions())?;
+        // After the start, so that files that the server itself reads at its start (its program, an index) are cold for
+        // all servers alike.
+        if bench.is_root() {
+            page_cache::drop_all()?;
+        }
+        let url = server.url(&format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1));
+        let plan = served::load(bench, &place.split, case.connections, case.seconds());
+        let mut plan = plan.for_url(&url)?;
+        plan.expect = served::complete_file(case.size.bytes());
+        // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the
+        // cold one.
+        plan.seed = u64::from(round) + 1;
+        section.configure(subject.variant.of.name, server.configuration());
+        load(bench, &mut server, &plan)
+    }
 }
 
-/// Makes one measurement: a new server in a new cgroup, with the page cache dropped.
-fn one(
+/// Does the work, and records the state of the machine meanwhile; also returns the bytes read from the disk.
+pub(super) fn observed<T>(
     bench: &Bench,
-    section: &mut Section,
-    (files, caches): (&Files, Option<&Caches>),
-    subject: &ColdServer,
-    case: Case,
-    round: u32,
-) -> Result<Run, Failure> {
-    // If the workers need all processors, nothing is pinned: the generator and the server share all.
-    let split = pin::Split::of(&pin::available(), case.workers);
-    let cpus = split.is_apart.then(|| split.server.clone());
-    let limits = Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() };
-    let (_group, conditions) = served::limited(bench, &split.server, &limits)?;
-    let cache = caches.filter(|_| case.source == Source::Cache && !subject.variant.is_plain);
-    let cache = cache.map(|caches| caches.of(subject.variant.of.peer, case.size));
-    let setting = Setting { size: case.size, workers: case.workers, files: &files.root, cache };
-    let mut server = subject.start(bench, &setting, &conditions)?;
-    // After the start, so that files that the server itself reads at its start (its program, an index) are cold for all
-    // servers alike.
-    if bench.is_root() {
-        page_cache::drop_all()?;
-    }
-    let mut plan = served::load(bench, &split, case.connections, case.seconds());
-    plan.expect = served::complete_file(case.size.bytes());
-    // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the cold
-    // one.
-    plan.seed = u64::from(round) + 1;
-    let plan =
-        served::with_path(&plan, &server, &format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1))?;
-    let measured = load(bench, &mut server, &plan);
-    section.configure(subject.variant.of.name, server.configuration());
-    server.end();
-    measured
+    work: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(T, Run, u64), Failure> {
+    let directory = bench.workspace.path();
+    let (watch, recorder, device) = (Watch::start(), Recorder::start(directory), device_of(directory));
+    let before = disk_traffic(device).inward;
+    let done = work()?;
+    let read_bytes = disk_traffic(device).inward - before;
+    let run = Run { disturbed: watch.end(), timeline: Some(recorder.end()), ..Run::default() };
+    Ok((done, run, read_bytes))
 }
 
 /// Loads a server, and counts its responses, CPU time, disk traffic and the machine's state.
 fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure> {
-    let device = device_of(bench.workspace.path());
-    let (watch, recorder) = (Watch::start(), Recorder::start(bench.workspace.path()));
-    let disk = disk_traffic(device);
-    let served = served::measure(bench, server, plan)?;
-    let read_bytes = disk_traffic(device).inward - disk.inward;
-    let (disturbed, timeline) = (watch.end(), recorder.end());
+    let (served, Run { disturbed, timeline, .. }, read_bytes) =
+        observed(bench, || served::measure(bench, server, plan))?;
     // If the OOM killer kills a process, its CPU time is lost; the remaining responses are not representative of the
     // engine.
     if served.server_cpu_seconds.is_none() {
         return Err(Failure::Other("a process of the server ended under its memory limit".to_owned()));
     }
     // A rate of responses beside many errors would make a refusing server look fast.
-    let served = if bench.scale == Scale::Instant {
-        served
-    } else {
-        served.without_errors().map_err(Failure::Other)?
-    };
+    let served = if bench.scale == Scale::Instant { served } else { served.without_errors()? };
     let share = read_bytes as f64 / served.outcome.tally.body_bytes.max(1) as f64;
-    let mut run = Run { disturbed, timeline: Some(timeline), ..served.run() };
+    let mut run = Run { disturbed, timeline, ..served.run() };
     run.set("disk_bytes_per_body_byte", share);
     Ok(run)
 }
@@ -169,12 +154,8 @@ impl Case {
     }
 
     /// The base case is measured longer than its variations.
-    fn seconds(&self) -> Duration {
+    pub(super) fn seconds(&self) -> Duration {
         if self.is_base() { LENGTH } else { LENGTH_VARIED }
-    }
-
-    fn length(&self, bench: &Bench) -> Duration {
-        bench.length(self.seconds())
     }
 
     /// Returns the requested objects, for titles.

@@ -26,11 +26,11 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::page_cache;
 use crate::peers::tool::Peer;
-use crate::report::model::Section;
+use crate::report::model::{Results, Section};
 use crate::scenario::described::Scenario;
 use crate::scenario::measurements::Measurements;
 use data::{Caches, Files, Size};
-use measure::{Case, ColdServer, measure};
+use measure::{Case, CaseRun, ColdServer};
 use variants::{ColdVariant, FILE_AIO, Source, VARIANTS};
 
 /// Numbers of workers in the write-up's two tables.
@@ -80,14 +80,11 @@ impl Scenario for ColdOptions {
     const QUESTION: &'static str =
         "At which rate does each engine deliver files that are not in the page cache?";
 
-    /// Measures what the options select.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let plan = ColdPlan::make(bench, self, section)?;
         let cases = if self.seed_000 { plan.write_up_cases() } else { plan.all() };
         let cases = plan.measure(section, &cases)?;
-        let results = results::results(Measurements::of(section), &section.runs, &cases);
-        section.add_results(results);
-        Ok(())
+        Ok(results::results(Measurements::of(section), &section.runs, &cases))
     }
 }
 
@@ -95,7 +92,7 @@ impl Scenario for ColdOptions {
 fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
     let nginx = Peer::Nginx.find(bench);
     if let Err(missing) = &nginx {
-        section.skip("nginx", &missing.to_string());
+        section.skip("nginx", missing);
     }
     let has_file_aio = nginx.as_ref().is_ok_and(|tool| tool.about.contains(FILE_AIO));
     let mut subjects = Vec::new();
@@ -176,34 +173,23 @@ impl<'a> ColdPlan<'a> {
     fn all(&self) -> Vec<(Case, Wanted)> {
         let is_brief = self.bench.scale <= Scale::Quick;
         let main: Wanted = |variant| variant.is_main;
-        // With the variants that the write-up compares at 1 000 connections, where they differ most.
-        let crowded: Wanted = |variant| variant.is_main || variant.published.is_some();
         let every: Wanted = if is_brief { main } else { |_| true };
-        let mut cases: Vec<(Case, Wanted)> = Vec::new();
-        for &size in &self.sizes {
-            cases.push((self.case(Source::Files, size), every));
-        }
+        let files = self.sizes.iter().map(|&size| (self.case(Source::Files, size), every));
+        let mut cases: Vec<(Case, Wanted)> = files.collect();
         if self.bench.scale == Scale::Full {
-            for &size in &self.sizes {
-                for source in [Source::Files, Source::Cache] {
-                    for workers in WORKERS {
-                        for connections in CONNECTIONS {
-                            cases.push((Case { workers, connections, ..self.case(source, size) }, every));
-                        }
-                    }
-                }
-            }
+            cases.extend(self.product(Source::Files, every));
+            cases.extend(self.product(Source::Cache, every));
         } else {
             for &size in &self.sizes {
-                cases.push((self.case(Source::Cache, size), HITS));
+                let (files, hits) = (self.case(Source::Files, size), self.case(Source::Cache, size));
+                cases.push((hits, HITS));
                 if !is_brief {
+                    // With the variants that the write-up compares at 1 000 connections, where they differ most.
+                    let crowded: Wanted = |variant| variant.is_main || variant.published.is_some();
                     let wanted = if size == Size::K4 { crowded } else { main };
-                    cases.push((Case { workers: WORKERS[1], ..self.case(Source::Cache, size) }, PUBLISHED));
-                    cases.push((Case { workers: WORKERS[1], ..self.case(Source::Files, size) }, main));
-                    cases.push((
-                        Case { connections: CONNECTIONS[1], ..self.case(Source::Files, size) },
-                        wanted,
-                    ));
+                    cases.push((Case { workers: WORKERS[1], ..hits }, PUBLISHED));
+                    cases.push((Case { workers: WORKERS[1], ..files }, main));
+                    cases.push((Case { connections: CONNECTIONS[1], ..files }, wanted));
                 }
             }
         }
@@ -214,29 +200,31 @@ impl<'a> ColdPlan<'a> {
         cases
     }
 
-    /// Returns the write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control
-    /// run without a memory limit, and files served directly without any limit, as the other reporter measured.
-    fn write_up_cases(&self) -> Vec<(Case, Wanted)> {
-        let mut cases: Vec<(Case, Wanted)> = Vec::new();
-        // No server: only the machine's limit, the 100 % above the write-up's rows.
-        for &size in &self.sizes {
-            cases.push((self.case(Source::Files, size), |_| false));
-        }
+    /// Returns every combination of the parameters.
+    fn product(&self, source: Source, wanted: Wanted) -> Vec<(Case, Wanted)> {
+        let mut cases = Vec::new();
         for workers in WORKERS {
             for connections in CONNECTIONS {
                 for &size in &self.sizes {
-                    cases.push((Case { workers, connections, ..self.case(Source::Cache, size) }, PUBLISHED));
+                    cases.push((Case { workers, connections, ..self.case(source, size) }, wanted));
                 }
             }
         }
+        cases
+    }
+
+    /// Returns the write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control
+    /// run without a memory limit, and files served directly without any limit, as the other reporter measured.
+    fn write_up_cases(&self) -> Vec<(Case, Wanted)> {
+        // No server: only the machine's limit, the 100 % above the write-up's rows.
+        let none: Wanted = |_| false;
+        let limits = self.sizes.iter().map(|&size| (self.case(Source::Files, size), none));
+        let mut cases: Vec<(Case, Wanted)> = limits.collect();
+        cases.extend(self.product(Source::Cache, PUBLISHED));
         if let Some(size) = self.middle_size() {
             cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
-            for workers in WORKERS {
-                cases.push((
-                    Case { workers, memory_bytes: None, ..self.case(Source::Files, size) },
-                    PUBLISHED,
-                ));
-            }
+            let files = Case { memory_bytes: None, ..self.case(Source::Files, size) };
+            cases.extend(WORKERS.map(|workers| (Case { workers, ..files }, PUBLISHED)));
         }
         cases
     }
@@ -249,26 +237,25 @@ impl<'a> ColdPlan<'a> {
     /// Measures the cases in order, each with all of its servers in turn; caches are filled before the first case.
     /// Returns the measured cases without duplicates.
     fn measure(&self, section: &mut Section, cases: &[(Case, Wanted)]) -> Result<Vec<Case>, Failure> {
-        let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
-            Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)
-        } else {
-            None
-        };
+        let has_hits = cases.iter().any(|(case, _)| case.source == Source::Cache);
+        let fill = || Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers());
+        let caches = has_hits.then(fill).transpose()?;
         if self.bench.is_root() {
             page_cache::drop_all()?;
         }
         let mut measured: Vec<Case> = Vec::new();
-        for (case, wanted) in cases {
+        for &(case, wanted) in cases {
             // The product of `--full` includes cases that are also listed separately.
-            if measured.contains(case) {
+            if measured.contains(&case) {
                 continue;
             }
             // Over plain files the variant would be measured twice.
             let is_apart = |variant: &ColdVariant| variant.is_plain && case.source == Source::Files;
             let chosen = |subject: &&ColdServer| wanted(subject.variant) && !is_apart(subject.variant);
             let subjects: Vec<&ColdServer> = self.subjects.iter().filter(chosen).collect();
-            measure(self.bench, section, (&self.files, caches.as_ref()), &subjects, *case)?;
-            measured.push(*case);
+            let run = CaseRun { bench: self.bench, files: &self.files, caches: caches.as_ref(), case };
+            run.measure(section, &subjects)?;
+            measured.push(case);
         }
         Ok(measured)
     }

@@ -7,11 +7,10 @@ use super::data::Size;
 use super::measure::Case;
 use super::variants::{ColdVariant, LIMIT, Source, VARIANTS};
 use super::{CONNECTIONS, WORKERS};
+use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Run, Series, Table};
 use crate::scenario::comparison;
-use crate::scenario::measurements::{
-    Figure, Labels, Measurements, Of, Rows, at, axis, figure, finding_of_cases,
-};
+use crate::scenario::measurements::{Figure, Labels, Measurements, Of, Rows, at, axis, figure, plural};
 use crate::scenario::served::{CPU, P50, P99, P999, RATE};
 
 const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
@@ -26,7 +25,6 @@ const EQUAL_WITHIN: f64 = 0.1;
 /// to 4.0.
 const MUCH_FASTER: f64 = 2.0;
 
-/// Returns tables, plots and findings.
 pub(super) fn results(measurements: Measurements<'_>, runs: &[Run], cases: &[Case]) -> Results {
     let report = ColdReport { measurements, cases };
     let mut tables = Vec::new();
@@ -124,14 +122,8 @@ impl ColdReport<'_> {
             // Relative to the labels of the case itself, also in the row of the limit.
             RATE.over(&name, [case.labels(), over].concat()),
         ];
-        let title = format!(
-            "{} of {}, {} worker{}, {} connections, {memory}",
-            case.what(),
-            case.size,
-            case.workers,
-            if case.workers == 1 { "" } else { "s" },
-            case.connections
-        );
+        let (what, workers) = (case.what(), plural(case.workers as u32, "worker"));
+        let title = format!("{what} of {}, {workers}, {} connections, {memory}", case.size, case.connections);
         Some(self.measurements.table(&title, &rows, &columns))
     }
 
@@ -250,10 +242,10 @@ impl ColdReport<'_> {
     ) -> Finding {
         let cases =
             cases.iter().map(|case| (case.size.to_string(), case.labels_of(one), case.labels_of(other)));
-        let said = self.measurements.ratios(RATE, cases, |ratio| as_claimed(ratio.median));
         let before = format!("Rate of \"{one}\" as a ratio to that of \"{other}\": ");
         let none = format!("\"{one}\" and \"{other}\" could not both be measured.");
-        finding_of_cases(claim, &before, &said, &none)
+        let is_met = |ratio: &Summary| as_claimed(ratio.median);
+        self.measurements.finding_of_ratios(claim, (&before, &none), RATE, cases, is_met)
     }
 }
 

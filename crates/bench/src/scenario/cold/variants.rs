@@ -127,7 +127,6 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Returns the name in tables.
     pub(super) fn words(self) -> &'static str {
         match self {
             Source::Files => "files",
@@ -140,7 +139,6 @@ impl Source {
 pub(super) struct Setting<'a> {
     /// Size of the files, on which some settings depend.
     pub(super) size: Size,
-    /// Number of worker processes or threads.
     pub(super) workers: usize,
     /// Directory of the files, also served by the origin of a cache.
     pub(super) files: &'a Path,

@@ -16,7 +16,6 @@ struct Offsets {
     block_bytes: u32,
     /// The next block of a sequential pattern.
     next: u64,
-    /// Whether blocks are chosen at random.
     random: bool,
     /// Percentage of reads.
     read_percent: u8,
@@ -28,23 +27,17 @@ impl Offsets {
     /// Creates the sequence of one worker: the same for every engine with the same seed, different for each worker.
     fn new(job: &Job, worker: u32) -> Offsets {
         let blocks = (job.file_bytes / u64::from(job.block_bytes)).max(1);
-        let mut places = Offsets {
+        Offsets {
             blocks,
             block_bytes: job.block_bytes,
             // Workers that read a file sequentially start at different offsets.
             next: blocks / u64::from(job.workers().max(1)) * u64::from(worker),
-            random: job.pattern.random,
-            read_percent: job.pattern.read_percent,
+            random: job.pattern.is_random(),
+            read_percent: job.pattern.read_percent(),
             noise: Noise::new(job.seed ^ u64::from(worker) << 32),
-        };
-        // The first numbers of adjacent seeds are similar.
-        for _ in 0..8 {
-            places.noise.number();
         }
-        places
     }
 
-    /// Returns the next operation.
     fn next(&mut self) -> Transfer {
         let block = if self.random { self.noise.number() >> 11 } else { self.next } % self.blocks;
         self.next = block + 1;
@@ -57,10 +50,8 @@ impl Offsets {
     }
 }
 
-/// An operation in flight.
 #[derive(Clone, Copy)]
 struct InFlight {
-    /// Whether it is a write.
     write: bool,
     /// Time before its preparation.
     begun: Instant,
@@ -73,7 +64,7 @@ struct InFlight {
 /// # Errors
 /// Returns a message if the kernel or the device rejects an operation.
 pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<JobOutcome, String> {
-    let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
+    let depth = job.queue_depth();
     let mut places = Offsets::new(job, worker);
     let start = Instant::now();
     let never = InFlight { write: false, begun: start, submitted: start };
@@ -151,13 +142,15 @@ fn note(
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::super::job::Pattern;
     use super::*;
 
-    fn job(pattern: &str) -> Job {
+    fn job(pattern: Pattern) -> Job {
         Job {
             engine: EngineKind::Sync,
-            pattern: Pattern::parse(pattern).unwrap(),
+            pattern,
             file: "/dev/null".into(),
             file_bytes: 64 * 4096 + 100,
             block_bytes: 4096,
@@ -172,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_block_is_inside_the_file() {
-        for pattern in Pattern::NAMES {
+        for &pattern in Pattern::value_variants() {
             let mut places = Offsets::new(&job(pattern), 3);
             for _ in 0..1000 {
                 let transfer = places.next();
@@ -186,7 +179,7 @@ mod tests {
 
     #[test]
     fn sequential_workers_start_apart_and_wrap_around() {
-        let mut places = Offsets::new(&job("read"), 1);
+        let mut places = Offsets::new(&job(Pattern::Read), 1);
         let offsets: Vec<u64> = (0..50).map(|_| places.next().offset / 4096).collect();
         assert_eq!(offsets[..2], [16, 17]);
         assert_eq!(offsets[48], 0);
@@ -194,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_mixed_job_uses_reads_for_about_half() {
-        let mut places = Offsets::new(&job("randrw"), 0);
+        let mut places = Offsets::new(&job(Pattern::Randrw), 0);
         let writes = (0..10_000).filter(|_| places.next().write).count();
         assert!((4_500..5_500).contains(&writes), "{writes}");
     }

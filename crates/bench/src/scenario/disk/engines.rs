@@ -10,18 +10,14 @@ use io::engine::{EngineConfig, NetKind};
 use io::op::DeviceId;
 use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
-use super::job::EngineKind;
+use super::job::{EngineKind, Job};
 
 /// Creates the queue of an engine, in the thread that will use it.
 ///
 /// # Errors
 /// Returns the reason if the machine does not support it.
-pub(super) fn queue(
-    kind: EngineKind,
-    file: OwnedFd,
-    depth: u32,
-    block_bytes: u32,
-) -> Result<Box<dyn Queue>, String> {
+pub(super) fn queue(job: &Job, file: OwnedFd) -> Result<Box<dyn Queue>, String> {
+    let (depth, block_bytes) = (job.queue_depth(), job.block_bytes);
     // Each thread has a separate descriptor, so that kernel locks of the open file are not shared.
     let load = |file| Load { files: vec![file], depth, block_bytes };
     let fixed = RingSetup { registered_buffers: true, registered_files: true, ..RingSetup::as_engine(depth) };
@@ -31,7 +27,7 @@ pub(super) fn queue(
         Ok(queue) => Ok(Box::new(queue) as Box<dyn Queue>),
         Err(error) => Err(error.to_string()),
     };
-    match kind {
+    match job.engine {
         EngineKind::Sync => Ok(Box::new(SyncQueue::new(file, block_bytes)?)),
         EngineKind::Threads => Ok(Box::new(PoolQueue::new(file, depth, block_bytes)?)),
         EngineKind::Libaio => {

@@ -52,7 +52,6 @@ pub(crate) struct FilesPlan {
     pub(crate) files: Vec<PathBuf>,
     /// A file with one path per line.
     pub(crate) list: PathBuf,
-    /// The engine.
     pub(crate) via: FilesVia,
     /// Number of concurrently open files per thread.
     pub(crate) depth: u32,
@@ -62,17 +61,12 @@ pub(crate) struct FilesPlan {
     pub(crate) file_bytes: u64,
     /// Bytes per read, at most 1 MiB.
     pub(crate) chunk_bytes: u32,
-    /// Duration in seconds.
     pub(crate) seconds: f64,
 }
 
 /// Executes a plan in a separate process, in these cgroups. An operation of the outcome is a file that was opened, read
-/// completely and closed. The inner error is the reason if the machine does not support the engine.
-pub(crate) fn read_files(
-    bench: &Bench,
-    plan: &FilesPlan,
-    groups: &[PathBuf],
-) -> Result<Result<JobOutcome, String>, Failure> {
+/// completely and closed.
+pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<JobOutcome, Failure> {
     let list = bench.workspace.directory("disk-files")?.join("list");
     let mut text = Vec::new();
     for path in &plan.files {
@@ -153,7 +147,6 @@ fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
     io::build(config).map_err(|error| error.to_string())
 }
 
-/// A file in progress.
 struct Reading {
     /// Time when its open was submitted.
     begun: Instant,
@@ -191,7 +184,6 @@ struct FileReader<'a> {
 const DEVICE: DeviceId = DeviceId(0);
 
 impl<'a> FileReader<'a> {
-    /// Creates an idle reader.
     fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> FileReader<'a> {
         let via = match job.via {
             FilesVia::Uring => DiskVia::Ring,
@@ -240,7 +232,6 @@ impl<'a> FileReader<'a> {
         Ok(())
     }
 
-    /// Advances a file by one step.
     fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
         // A slot has at most one operation at a time, so the slot number alone identifies the file.
         let Some(mut reading) = self.readings.remove(&completion.id.slot) else { return Ok(()) };
@@ -278,7 +269,6 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// Submits the next read of a file.
     fn read(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
         let len = u64::from(self.job.chunk_bytes).min(self.job.file_bytes - reading.bytes);
         // Direct reads are of complete blocks; the last read of a file ends at the end of the file.

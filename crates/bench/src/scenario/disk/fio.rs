@@ -11,6 +11,7 @@ use super::job::{EngineKind, Job, JobOutcome, Side};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
+use crate::peers::tool::Tool;
 
 /// Time that fio may need in addition to the duration of its job.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
@@ -38,27 +39,23 @@ pub(super) fn job_file(job: &Job) -> Option<String> {
         job.pattern.name(),
         job.block_bytes,
         u8::from(job.direct),
-        if job.engine == EngineKind::Sync { 1 } else { job.depth },
+        job.queue_depth(),
         job.workers(),
         u8::from(job.processes == 1),
         (job.seconds * 1e3).ceil(),
         job.seed,
     );
     // Workers with a sequential pattern start at different offsets, as in this suite.
-    if !job.pattern.random && job.workers() > 1 {
+    if !job.pattern.is_random() && job.workers() > 1 {
         let apart = job.file_bytes / u64::from(job.workers());
         text += &format!("offset_increment={}\n", apart - apart % u64::from(job.block_bytes));
     }
     Some(text)
 }
 
-/// Runs the job by fio. The inner error is the reason of a failure.
-pub(super) fn measure(
-    bench: &Bench,
-    tool: &crate::peers::tool::Tool,
-    job: &Job,
-) -> Result<Result<JobOutcome, String>, Failure> {
-    let Some(text) = job_file(job) else { return Ok(Err("fio has no such engine".to_owned())) };
+/// Runs the job by fio.
+pub(super) fn measure(bench: &Bench, tool: &Tool, job: &Job) -> Result<JobOutcome, Failure> {
+    let text = job_file(job).ok_or_else(|| Failure::Other("fio has no such engine".to_owned()))?;
     let directory = bench.workspace.directory("disk-fio")?;
     let (file, output, result) =
         (directory.join("job"), directory.join("said"), directory.join("result.json"));
@@ -70,12 +67,8 @@ pub(super) fn measure(
         directory: Some(directory),
         ..Launch::new("fio", &tool.path)
     };
-    let mut program = launch.start(&output)?;
-    match program.wait(Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT) {
-        Some(status) if status.success() => Ok(read(&result)),
-        Some(_) => Ok(Err(program.problem("failed").to_string())),
-        None => Err(program.problem("did not finish")),
-    }
+    launch.run(&output, Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT)?;
+    read(&result).map_err(Failure::Other)
 }
 
 /// Parses fio's result, as far as tables need it.
@@ -111,7 +104,7 @@ mod tests {
     fn a_job_is_translated_to_fio_options() {
         let job = Job {
             engine: EngineKind::Libaio,
-            pattern: Pattern { random: true, read_percent: 50 },
+            pattern: Pattern::Randrw,
             file: "/tmp/a:b".into(),
             file_bytes: 2 << 30,
             block_bytes: 128 << 10,

@@ -36,73 +36,59 @@ impl EngineKind {
 }
 
 /// Access pattern and direction, in fio's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pattern {
-    /// Whether offsets are random.
-    pub(crate) random: bool,
-    /// Percentage of reads.
-    pub(crate) read_percent: u8,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub(crate) enum Pattern {
+    Read,
+    Write,
+    Rw,
+    Randread,
+    Randwrite,
+    Randrw,
 }
 
 impl Pattern {
-    /// fio's names: the sequential patterns, then the random ones.
-    pub(crate) const NAMES: [&'static str; 6] = ["read", "write", "rw", "randread", "randwrite", "randrw"];
-
-    /// Parses fio's name.
-    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
-        let (random, variant) = match text.strip_prefix("rand") {
-            Some(variant) => (true, variant),
-            None => (false, text),
-        };
-        let read_percent = match variant {
-            "read" => 100,
-            "write" => 0,
-            "rw" => 50,
-            _ => return Err(format!("one of {}", Pattern::NAMES.join(", "))),
-        };
-        Ok(Pattern { random, read_percent })
+    pub(crate) fn name(self) -> String {
+        name_of(&self)
     }
 
-    /// Returns fio's name.
-    pub(crate) fn name(self) -> &'static str {
-        let variant = match self.read_percent {
-            100 => 0,
-            0 => 1,
-            _ => 2,
-        };
-        Pattern::NAMES[variant + if self.random { 3 } else { 0 }]
+    pub(crate) fn is_random(self) -> bool {
+        matches!(self, Pattern::Randread | Pattern::Randwrite | Pattern::Randrw)
+    }
+
+    /// Returns the percentage of reads.
+    pub(crate) fn read_percent(self) -> u8 {
+        match self {
+            Pattern::Read | Pattern::Randread => 100,
+            Pattern::Write | Pattern::Randwrite => 0,
+            Pattern::Rw | Pattern::Randrw => 50,
+        }
     }
 
     /// Whether it modifies the file.
     pub(crate) fn writes(self) -> bool {
-        self.read_percent < 100
+        self.read_percent() < 100
     }
 }
 
 /// A job, as one process gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// I/O engine.
     pub(crate) engine: EngineKind,
-    /// Access pattern and direction.
     pub(crate) pattern: Pattern,
     /// The file, created for the run or named by the user.
     pub(crate) file: PathBuf,
     /// Bytes of the file that are used, from its start.
     pub(crate) file_bytes: u64,
-    /// Bytes per operation.
     pub(crate) block_bytes: u32,
     /// Whether the page cache is bypassed (`O_DIRECT`).
     pub(crate) direct: bool,
-    /// Number of operations in flight; 1 for [`EngineKind::Sync`].
+    /// Number of operations in flight, except for [`EngineKind::Sync`].
     pub(crate) depth: u32,
     /// Number of threads per process, each with a separate queue.
     pub(crate) threads: u32,
-    /// Number of concurrent processes.
     pub(crate) processes: u32,
     /// Time in seconds during which operations are started.
     pub(crate) seconds: f64,
-    /// Seed of the random offsets.
     pub(crate) seed: u64,
 }
 
@@ -111,14 +97,24 @@ impl Job {
     pub(crate) fn workers(&self) -> u32 {
         self.threads * self.processes
     }
+
+    /// Returns the number of operations in flight of each worker.
+    pub(crate) fn queue_depth(&self) -> u32 {
+        if self.engine == EngineKind::Sync { 1 } else { self.depth }
+    }
+
+    /// Returns the same job with another engine. Blocking calls have no depth: they get as many threads as the other
+    /// engines have operations in flight.
+    pub(crate) fn on(&self, engine: EngineKind, depth: u32) -> Job {
+        let threads = if engine == EngineKind::Sync { depth } else { 1 };
+        Job { engine, depth, threads, ..self.clone() }
+    }
 }
 
 /// Result of one process's share of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobOutcome {
-    /// The reads of all workers.
     pub(crate) read: Side,
-    /// The writes of all workers.
     pub(crate) write: Side,
     /// Time in seconds from the first operation to the last completion of the slowest worker.
     pub(crate) seconds: f64,
@@ -126,7 +122,6 @@ pub(crate) struct JobOutcome {
     pub(crate) user_seconds: f64,
     /// Kernel CPU time in seconds; the time of interrupts that hit other processes is not included.
     pub(crate) system_seconds: f64,
-    /// Context switches.
     pub(crate) switches: u64,
     /// Number of system calls that submitted or awaited operations; `None` if other threads make them.
     pub(crate) system_calls: Option<u64>,
@@ -138,11 +133,9 @@ pub(crate) struct JobOutcome {
 /// One direction of an outcome. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
-    /// Number of completed operations.
     pub(crate) operations: u64,
     /// Bytes transferred, as reported by the kernel.
     pub(crate) bytes: u64,
-    /// Times of the submission.
     pub(crate) submission: Times,
     /// Times from the submission to the receipt of the completion.
     pub(crate) completion: Times,
@@ -181,7 +174,6 @@ impl From<Times> for Vec<(u64, u64)> {
 }
 
 impl Times {
-    /// Records one time.
     pub(crate) fn record(&mut self, nanoseconds: u64) {
         self.0.record(nanoseconds).expect("the histogram grows with its values");
     }
@@ -307,14 +299,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_parsed_as_they_are_printed() {
-        for name in Pattern::NAMES {
-            assert_eq!(Pattern::parse(name).unwrap().name(), name);
-        }
+    fn names_are_those_of_fio() {
+        let patterns: Vec<String> = Pattern::value_variants().iter().map(|one| one.name()).collect();
+        assert_eq!(patterns, ["read", "write", "rw", "randread", "randwrite", "randrw"]);
         let engines: Vec<String> = EngineKind::value_variants().iter().map(|kind| kind.name()).collect();
         assert_eq!(engines[..2], ["sync", "threads"]);
         assert_eq!(engines[6], "uring-iopoll");
-        assert!(Pattern::parse("trim").is_err());
     }
 
     #[test]

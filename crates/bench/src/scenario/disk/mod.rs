@@ -29,8 +29,8 @@ use super::described::Scenario;
 use super::measurements::Measurements;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::peers::tool::Peer;
-use crate::report::model::Section;
+use crate::peers::tool::{Peer, Tool};
+use crate::report::model::{Results, Section};
 
 /// The options of `bench disk`. Options that describe a job (`--engine` to `--processes`) replace the default
 /// measurements.
@@ -39,8 +39,8 @@ pub(crate) struct DiskOptions {
     /// I/O engines, separated by commas
     #[arg(long, value_name = "ENGINE,…", value_delimiter = ',', value_enum)]
     engine: Vec<EngineKind>,
-    /// read, write, rw, randread, randwrite, randrw; separated by commas
-    #[arg(long, value_name = "PATTERN,…", value_delimiter = ',', value_parser = Pattern::parse)]
+    /// Access patterns and directions, separated by commas
+    #[arg(long, value_name = "PATTERN,…", value_delimiter = ',', value_enum)]
     rw: Vec<Pattern>,
     /// Bytes per operation, 512 to 1m; separated by commas
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = block)]
@@ -152,8 +152,7 @@ impl Scenario for DiskOptions {
         Ok(())
     }
 
-    /// Runs all jobs in turn, and fills the section.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         if let Some(directory) = &self.files {
             return set::run(bench, section, directory.as_deref(), self.file_size);
         }
@@ -161,13 +160,13 @@ impl Scenario for DiskOptions {
         let fio = Peer::Fio.find(bench);
         match &fio {
             Ok(tool) => section.configure("fio", &tool.version),
-            Err(missing) => section.skip("fio, for comparison", &missing.to_string()),
+            Err(missing) => section.skip("fio, for comparison", missing),
         }
         let mut items = plan::items(bench, self, &target, fio.is_ok());
         bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));
         comparison::measure(bench, section, &mut items, Item::labels, |item, round, _| {
             let outcome = measure(bench, item, round, fio.as_ref().ok())?;
-            Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
+            Ok(outcome.run(item.job.engine == EngineKind::Sync))
         })?;
         // Removed before the tables are generated, since the file is no longer needed.
         if self.file.is_none() {
@@ -177,27 +176,18 @@ impl Scenario for DiskOptions {
             let text = fio::job_file(&item.job).unwrap_or_default();
             section.configure(&format!("fio: {}", item.name), &text);
         }
-        let results = results::results(Measurements::of(section), &items);
-        section.add_results(results);
-        Ok(())
+        Ok(results::results(Measurements::of(section), &items))
     }
 }
 
-/// The data file of a run.
 pub(crate) struct DataFile {
-    /// Path of the file.
     pub(crate) path: PathBuf,
     /// Number of bytes that may be used.
     pub(crate) bytes: u64,
 }
 
 /// Runs one job once, by this program or by fio.
-fn measure(
-    bench: &Bench,
-    item: &Item,
-    round: u32,
-    fio: Option<&crate::peers::tool::Tool>,
-) -> Result<Result<JobOutcome, String>, Failure> {
+fn measure(bench: &Bench, item: &Item, round: u32, fio: Option<&Tool>) -> Result<JobOutcome, Failure> {
     let mut job = item.job.clone();
     // A different sequence of offsets in each round, the same one for all engines within a round.
     job.seed = u64::from(round) + 1;
@@ -207,7 +197,7 @@ fn measure(
             worker::run(bench, &Task::Blocks(job), processes, &[])
         }
         (Runner::Fio, Some(tool)) => fio::measure(bench, tool, &job),
-        (Runner::Fio, None) => Ok(Err("fio is not installed".to_owned())),
+        (Runner::Fio, None) => Err(Failure::Other("fio is not installed".to_owned())),
     }
 }
 

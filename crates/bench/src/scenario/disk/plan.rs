@@ -7,44 +7,34 @@ use clap::ValueEnum;
 use super::job::{EngineKind, Job, Pattern};
 use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
+use crate::scenario::described::or_default;
 use crate::scenario::measurements::{Labels, at};
 
-/// The program that runs a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Runner {
-    /// This program.
     Ours,
     /// fio, for verification.
     Fio,
 }
 
-/// The table that a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobTable {
-    /// The write-up's job.
     WriteUp,
     /// All engines, with all figures.
     Engines,
-    /// Engines by depth.
     Depths,
-    /// Patterns by block size.
     Blocks,
     /// Bypassing the page cache (O_DIRECT) and through it.
     Caching,
-    /// The job that the user described.
     Own,
 }
 
 /// A job with its table and row.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// The table that it belongs to.
     pub(super) group: JobTable,
-    /// The program that runs it.
     pub(super) tool: Runner,
-    /// Name of its row.
     pub(super) name: String,
-    /// The job.
     pub(super) job: Job,
 }
 
@@ -66,7 +56,6 @@ impl Item {
         ])
     }
 
-    /// Returns its row in a table.
     pub(super) fn row(&self) -> (String, Labels) {
         (self.name.clone(), self.labels())
     }
@@ -74,7 +63,6 @@ impl Item {
 
 /// The write-up's depth, and its number of processes.
 const WRITE_UP_DEPTH: u32 = 16;
-/// The write-up's block size.
 const WRITE_UP_BLOCK: u32 = 128 << 10;
 /// The write-up's duration of each variant.
 const WRITE_UP_LENGTH: Duration = Duration::from_secs(60);
@@ -82,6 +70,9 @@ const WRITE_UP_LENGTH: Duration = Duration::from_secs(60);
 const DEPTH: u32 = 16;
 /// Block size of small requests, and the minimum of O_DIRECT on most devices.
 const BLOCK: u32 = 4 << 10;
+/// The generally used engines: the others are variants of them.
+const COMMON: [EngineKind; 4] =
+    [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring];
 /// From one operation at a time to more than the queue size of most devices.
 const DEPTHS: [u32; 5] = [1, 4, 16, 64, 128];
 /// From the smallest block of files to the largest that the kernel reads in one request.
@@ -91,7 +82,7 @@ const BLOCKS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub(super) fn items(bench: &Bench, options: &DiskOptions, target: &DataFile, fio: bool) -> Vec<Item> {
     let base = Job {
         engine: EngineKind::Uring,
-        pattern: Pattern { random: true, read_percent: 100 },
+        pattern: Pattern::Randread,
         file: target.path.clone(),
         file_bytes: target.bytes,
         block_bytes: BLOCK,
@@ -128,7 +119,6 @@ fn length(bench: &Bench, options: &DiskOptions) -> Duration {
     }
 }
 
-/// The list under construction.
 struct JobList {
     items: Vec<Item>,
     /// Whether fio is available for verification.
@@ -136,7 +126,6 @@ struct JobList {
 }
 
 impl JobList {
-    /// Adds a job of this program.
     fn add(&mut self, group: JobTable, name: impl Into<String>, job: Job) {
         self.items.push(Item { group, tool: Runner::Ours, name: name.into(), job });
     }
@@ -152,34 +141,22 @@ impl JobList {
 
     /// Adds the write-up's two variants, and further ones that are available today.
     fn write_up(&mut self, base: &Job) {
-        let pattern = Pattern { random: true, read_percent: 50 };
-        let job = |engine, depth, processes| Job {
-            engine,
-            pattern,
-            depth,
-            processes,
-            block_bytes: WRITE_UP_BLOCK,
-            ..base.clone()
-        };
+        let (pattern, block_bytes, group) = (Pattern::Randrw, WRITE_UP_BLOCK, JobTable::WriteUp);
+        let job =
+            |engine, depth, processes| Job { engine, pattern, depth, processes, block_bytes, ..base.clone() };
         let depth = WRITE_UP_DEPTH;
-        self.add_with_fio(
-            JobTable::WriteUp,
-            "libaio, one process, depth 16",
-            job(EngineKind::Libaio, depth, 1),
-        );
-        self.add_with_fio(JobTable::WriteUp, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
-        self.add(JobTable::WriteUp, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
-        self.add(JobTable::WriteUp, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
+        self.add_with_fio(group, "libaio, one process, depth 16", job(EngineKind::Libaio, depth, 1));
+        self.add_with_fio(group, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
+        self.add(group, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
+        self.add(group, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
         // According to a reader of the write-up, one blocking process achieves as much as sixteen.
-        self.add(JobTable::WriteUp, "sync, one process", job(EngineKind::Sync, 1, 1));
+        self.add(group, "sync, one process", job(EngineKind::Sync, 1, 1));
     }
 
     /// Adds the same job for every engine.
     fn engines(&mut self, base: &Job) {
         for &engine in EngineKind::value_variants() {
-            // Blocking calls have no depth: they get as many threads as the other engines have operations in flight.
-            let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
-            let job = Job { engine, threads, ..base.clone() };
+            let job = base.on(engine, DEPTH);
             match engine {
                 EngineKind::Sync | EngineKind::Libaio | EngineKind::Uring => {
                     self.add_with_fio(JobTable::Engines, engine.name(), job);
@@ -189,12 +166,11 @@ impl JobList {
         }
     }
 
-    /// Adds the generally used engines by depth: the others are variants of them.
+    /// Adds the generally used engines by depth.
     fn depths(&mut self, base: &Job) {
         for depth in DEPTHS {
-            for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
-                let threads = if engine == EngineKind::Sync { depth } else { 1 };
-                self.add(JobTable::Depths, depth.to_string(), Job { engine, depth, threads, ..base.clone() });
+            for engine in COMMON {
+                self.add(JobTable::Depths, depth.to_string(), base.on(engine, depth));
             }
         }
     }
@@ -202,8 +178,7 @@ impl JobList {
     /// Adds every pattern with every block size, on io_uring.
     fn blocks(&mut self, base: &Job) {
         for block_bytes in BLOCKS {
-            for name in Pattern::NAMES {
-                let Ok(pattern) = Pattern::parse(name) else { continue };
+            for &pattern in Pattern::value_variants() {
                 let job = Job { pattern, block_bytes, ..base.clone() };
                 self.add(JobTable::Blocks, size_name(block_bytes), job);
             }
@@ -213,13 +188,11 @@ impl JobList {
     /// Adds buffered and direct jobs for each engine. With the page cache, a submission to io_uring or libaio may
     /// block.
     fn caching(&mut self, base: &Job) {
-        for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
+        for engine in COMMON {
             for direct in [true, false] {
-                for random in [false, true] {
-                    let pattern = Pattern { random, read_percent: 100 };
+                for pattern in [Pattern::Read, Pattern::Randread] {
                     let block_bytes = WRITE_UP_BLOCK;
-                    let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
-                    let job = Job { engine, pattern, direct, block_bytes, threads, ..base.clone() };
+                    let job = Job { pattern, direct, block_bytes, ..base.on(engine, DEPTH) };
                     self.add(JobTable::Caching, engine.name(), job);
                 }
             }
@@ -228,33 +201,17 @@ impl JobList {
 
     /// Adds every combination of the parameters that the user named.
     fn own(&mut self, options: &DiskOptions, base: &Job) {
-        // A parameter that the user omitted has one default value instead of all values.
-        let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
-        let engines = if options.engine.is_empty() { vec![base.engine] } else { options.engine.clone() };
-        let patterns = if options.rw.is_empty() { vec![base.pattern] } else { options.rw.clone() };
         let jobs = options.jobs.unwrap_or(1);
         let (threads, processes) = if options.processes { (1, jobs) } else { (jobs, 1) };
-        for pattern in patterns {
-            for block_bytes in or(&options.bs, BLOCK) {
-                for depth in or(&options.depth, DEPTH) {
-                    for &engine in &engines {
-                        let direct = !options.buffered;
-                        let job = Job {
-                            engine,
-                            pattern,
-                            block_bytes,
-                            depth,
-                            direct,
-                            threads,
-                            processes,
-                            ..base.clone()
-                        };
-                        let name = format!(
-                            "{} {} {}, depth {depth}",
-                            engine.name(),
-                            pattern.name(),
-                            size_name(block_bytes)
-                        );
+        let base = Job { direct: !options.buffered, threads, processes, ..base.clone() };
+        // A parameter that the user omitted has one default value instead of all values.
+        for pattern in or_default(&options.rw, &[base.pattern]) {
+            for block_bytes in or_default(&options.bs, &[base.block_bytes]) {
+                for depth in or_default(&options.depth, &[base.depth]) {
+                    for engine in or_default(&options.engine, &[base.engine]) {
+                        let job = Job { engine, pattern, block_bytes, depth, ..base.clone() };
+                        let (engine, pattern) = (engine.name(), pattern.name());
+                        let name = format!("{engine} {pattern} {}, depth {depth}", size_name(block_bytes));
                         self.add_with_fio(JobTable::Own, name, job);
                     }
                 }

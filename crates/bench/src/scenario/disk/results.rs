@@ -5,10 +5,10 @@ use clap::ValueEnum;
 use super::job::EngineKind;
 use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table};
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding, named, spread,
-    under,
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding, named, open,
+    spread, under, verdict,
 };
 
 /// Maximum relative deviation of a figure from fio's.
@@ -70,7 +70,7 @@ pub(super) fn results(measurements: Measurements<'_>, items: &[Item]) -> Results
         format!("{} {variant}", item.job.pattern.name())
     };
     let engine = |item: &Item| item.job.engine.name();
-    let pattern = |item: &Item| item.job.pattern.name().to_owned();
+    let pattern = |item: &Item| item.job.pattern.name();
     let whole = [READS, WRITES].concat();
     let tables = [
         results.complete_table(
@@ -128,12 +128,10 @@ impl DiskReport<'_> {
         self.items.iter().filter(move |item| item.group == group && item.tool == Runner::Ours)
     }
 
-    /// Returns a ranking of the jobs of a group.
     fn ranking(&self, group: JobTable, title: &str) -> Ranking {
         self.measurements.ranking(title, IOPS, self.of(group).map(Item::row))
     }
 
-    /// Returns a table with a row for each job.
     fn complete_table(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
         let rows: Rows = self.of(group).map(Item::row).collect();
         let columns: Vec<ShownColumn> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
@@ -166,7 +164,6 @@ impl DiskReport<'_> {
         self.measurements.table(title, &rows, &columns)
     }
 
-    /// Returns the jobs that fio repeated.
     fn pairs(&self) -> impl Iterator<Item = &Item> {
         self.items.windows(2).filter(|pair| pair[1].tool == Runner::Fio).map(|pair| &pair[0])
     }
@@ -217,10 +214,25 @@ impl DiskReport<'_> {
         let uring = "uring, one process, depth 16";
         let calls =
             self.measurements.middle(CALLS, &of(uring)).zip(self.measurements.middle(CALLS, &of(aio)));
+        let about = |ratio: Option<Summary>, claim: &str, judge: fn(&Summary, &str) -> Finding| {
+            ratio.map_or_else(|| open(claim), |ratio| judge(&ratio, claim))
+        };
         vec![
-            libaio_finding(ratio(aio, sync)),
-            conclusion_finding(ratio(aio, sync)),
-            one_blocking(ratio("sync, one process", sync)),
+            about(
+                ratio(aio, sync),
+                "One process with 16 operations in flight by libaio and 16 blocking processes have the same throughput: the device is the limit.",
+                libaio_finding,
+            ),
+            about(
+                ratio(aio, sync),
+                "One asynchronous process does the work of 16 blocking ones.",
+                conclusion_finding,
+            ),
+            about(
+                ratio("sync, one process", sync),
+                "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).",
+                one_blocking,
+            ),
             ring(ratio(uring, aio), calls),
         ]
     }
@@ -248,89 +260,56 @@ impl DiskReport<'_> {
             }
             words.push(word);
         }
-        let verdict = match within {
-            _ if steady == 0 => Verdict::Open,
-            0 => Verdict::Fails,
-            within if within == steady => Verdict::Holds,
-            _ => Verdict::Partly,
-        };
+        let claim = "The figures of fio are the same within 5 %.";
         let sentence = format!("Ours by fio's: {}.", words.join("; "));
-        (!words.is_empty()).then(|| finding("The figures of fio are the same within 5 %.", verdict, sentence))
+        (!words.is_empty()).then(|| finding(claim, verdict(within, steady), sentence))
     }
 }
 
-/// Returns the finding of a claim without figures.
-fn open(claim: &str) -> Finding {
-    finding(claim, Verdict::Open, "Not measured; the table has the reason.")
-}
-
-/// Returns the finding of a claim about a ratio.
-fn ratio_finding(
-    claim: &str,
-    ratio: Option<Summary>,
-    judge: impl Fn(Summary) -> (Verdict, String),
-) -> Finding {
-    let Some(ratio) = ratio else { return open(claim) };
-    let (verdict, sentence) = judge(ratio);
-    finding(claim, verdict, sentence)
-}
-
 /// Returns the finding about the write-up's main result.
-fn libaio_finding(ratio: Option<Summary>) -> Finding {
-    let claim = "One process with 16 operations in flight by libaio and 16 blocking processes have the same throughput: the device is the limit.";
-    ratio_finding(claim, ratio, |ratio| {
-        let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
-        (verdict, format!("libaio reaches {} of the throughput of the sixteen processes.", spread(&ratio)))
-    })
+fn libaio_finding(ratio: &Summary, claim: &str) -> Finding {
+    let met = usize::from((ratio.median - 1.0).abs() <= SAME);
+    let sentence = format!("libaio reaches {} of the throughput of the sixteen processes.", spread(ratio));
+    finding(claim, verdict(met, 1), sentence)
 }
 
 /// Returns the finding about the write-up's conclusion, which follows from the main result.
-fn conclusion_finding(ratio: Option<Summary>) -> Finding {
-    ratio_finding("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
-        let worth = ratio.median * 16.0;
-        let verdict = at_least(worth, 16.0 * (1.0 - SAME), 8.0);
-        (verdict, format!("It has the throughput of {worth:.1} of the sixteen."))
-    })
+fn conclusion_finding(ratio: &Summary, claim: &str) -> Finding {
+    let worth = ratio.median * 16.0;
+    let sentence = format!("It has the throughput of {worth:.1} of the sixteen.");
+    finding(claim, at_least(worth, 16.0 * (1.0 - SAME), 8.0), sentence)
 }
 
 /// Returns the finding about a comment below the write-up, whose author got the reply that his device was the cause.
-fn one_blocking(ratio: Option<Summary>) -> Finding {
-    let claim =
-        "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).";
-    ratio_finding(claim, ratio, |ratio| {
-        let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
-        (verdict, format!("One reaches {:.2} of the throughput of sixteen.", ratio.median))
-    })
+fn one_blocking(ratio: &Summary, claim: &str) -> Finding {
+    let met = usize::from(ratio.median >= 1.0 - SAME);
+    finding(claim, verdict(met, 1), format!("One reaches {:.2} of the throughput of sixteen.", ratio.median))
 }
 
 /// Returns the finding about io_uring compared with libaio, which the write-up predates.
 fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
     let claim = "io_uring has the throughput of libaio with fewer system calls (not in the write-up, which is older).";
     let (Some(ratio), Some((ours, theirs))) = (ratio, calls) else { return open(claim) };
-    let verdict = match (ratio.median >= 1.0 - SAME, ours < theirs) {
-        (true, true) => Verdict::Holds,
-        (false, false) => Verdict::Fails,
-        _ => Verdict::Partly,
-    };
+    let met = usize::from(ratio.median >= 1.0 - SAME) + usize::from(ours < theirs);
     let sentence = format!(
         "io_uring reaches {:.2} of libaio's operations per second, with {ours:.2} system calls per operation instead of {theirs:.2}.",
         ratio.median
     );
-    finding(claim, verdict, sentence)
+    finding(claim, verdict(met, 2), sentence)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::job::{EngineKind, Job, JobOutcome, Pattern, Side};
     use super::*;
-    use crate::report::model::Section;
+    use crate::report::model::{Section, Verdict};
     use crate::scenario::comparison;
 
     /// Adds a job with these numbers of operations, one per round of one second.
     fn add(section: &mut Section, tool: Runner, operations: &[u64]) -> Item {
         let job = Job {
             engine: EngineKind::Uring,
-            pattern: Pattern { random: true, read_percent: 100 },
+            pattern: Pattern::Randread,
             file: "/nowhere".into(),
             file_bytes: 1 << 20,
             block_bytes: 4096,

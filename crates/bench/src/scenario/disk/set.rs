@@ -19,7 +19,6 @@ const DEPTHS: [u32; 4] = [1, 16, 64, 200];
 
 /// A set of files with a common size.
 struct Set {
-    /// The paths, ordered by name.
     files: Vec<PathBuf>,
     /// Size in bytes of the smallest file: as much is read of each.
     file_bytes: u64,
@@ -41,7 +40,7 @@ pub(super) fn run(
     section: &mut Section,
     directory: Option<&Path>,
     file_bytes: u64,
-) -> Result<(), Failure> {
+) -> Result<Results, Failure> {
     let set = directory.map_or_else(|| make(bench, file_bytes), find)?;
     let count = set.files.len();
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
@@ -53,7 +52,7 @@ pub(super) fn run(
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
     let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
     comparison::measure(bench, section, &mut plans, labels, |plan, _, _| {
-        Ok(read_files(bench, plan, &[])?.map(|outcome| outcome.run(true)))
+        Ok(read_files(bench, plan, &[])?.run(true))
     })?;
     let measurements = Measurements::of(section);
     let rows: Rows = plans
@@ -75,8 +74,7 @@ pub(super) fn run(
         finding(claim, Verdict::Holds, format!("{rate:.0} files per second, by {name}."))
     });
     let findings = best.into_iter().collect();
-    section.add_results(Results { tables: vec![table], plots: vec![plot], findings, ..Results::default() });
-    Ok(())
+    Ok(Results { tables: vec![table], plots: vec![plot], findings, ..Results::default() })
 }
 
 /// Creates a set on the disk of the run, with a size that depends on the scale.
@@ -103,7 +101,6 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
     Ok(Set { files, file_bytes })
 }
 
-/// Returns the set of the existing files.
 fn find(directory: &Path) -> Result<Set, Failure> {
     let files = below(directory, FILES_MAX)?;
     // If a file vanishes afterwards, the worker reports it.

@@ -26,20 +26,16 @@ use clap::Args;
 use io::probe::Probe;
 
 use super::comparison::{self, Variant};
-use super::described::Scenario;
-use super::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding,
-    finding_of_cases, under,
-};
-use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
+use super::described::{Scenario, or_default};
+use super::measurements::{Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, plural, under};
+use super::served::{self, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Expect, Plan, ResponseKind, Reuse};
 use crate::method::pin::Split;
-use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Section, Table, Verdict};
+use crate::peers::server::{Instance, Program};
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Section, Table};
 
-/// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EchoOptions {
     /// Message sizes in bytes [default: 64, 1024, 16384]
@@ -72,11 +68,9 @@ const RING_MULTI: Variant = Variant::ours("io_uring, multishot", "uring").with("
 /// Maximum deviation from 1 of a ratio of CPU times that is considered noise.
 const EQUAL_WITHIN: f64 = 0.03;
 
-const CPU: Figure = figure("server CPU", "us each", 2, Of::Quotient("server_cpu_seconds", "requests", 1e6));
-const CLIENT_CPU: Figure =
-    figure("client CPU", "us each", 2, Of::Quotient("generator_cpu_seconds", "requests", 1e6));
-const CALLS: Figure = figure("system calls", "each", 3, Of::Value(CALLS_NAME, 1.0));
-const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limited by"));
+const CPU: Figure = Figure { unit: "us each", ..served::CPU };
+const CLIENT_CPU: Figure = Figure { name: "client CPU", unit: "us each", ..served::GENERATOR_CPU };
+const CALLS: Figure = Figure { unit: "each", ..served::CALLS };
 
 /// Returns the variant of a latency figure in microseconds.
 const fn us(milliseconds: Figure, of: &'static str) -> Figure {
@@ -96,7 +90,6 @@ enum Exchange {
 }
 
 impl Exchange {
-    /// Returns the load.
     fn plan(self, bench: &Bench, split: &Split, connections: u32) -> Plan {
         let plan = served::load(bench, split, connections, LENGTH);
         match self {
@@ -118,17 +111,19 @@ impl Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EchoPoint {
     task: Exchange,
-    /// Number of concurrently open connections.
     connections: u32,
 }
 
 impl EchoPoint {
     /// Describes the point: "64 bytes, 100 connections".
     fn words(self) -> String {
-        let plural = if self.connections == 1 { "" } else { "s" };
         match self.task {
-            Exchange::Messages { bytes } => format!("{bytes} bytes, {} connection{plural}", self.connections),
-            Exchange::Connections => format!("accepts, {} concurrent connection{plural}", self.connections),
+            Exchange::Messages { bytes } => {
+                format!("{bytes} bytes, {}", plural(self.connections, "connection"))
+            }
+            Exchange::Connections => {
+                format!("accepts, {}", plural(self.connections, "concurrent connection"))
+            }
         }
     }
 
@@ -141,7 +136,7 @@ impl EchoPoint {
     }
 
     fn of(self, variant: Variant) -> Labels {
-        [self.labels(), server(variant)].concat()
+        comparison::of(&variant, &self.labels())
     }
 
     fn row(self) -> (String, Labels) {
@@ -149,7 +144,6 @@ impl EchoPoint {
     }
 }
 
-/// The combinations to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EchoPoints {
     sizes: Vec<u32>,
@@ -158,10 +152,6 @@ struct EchoPoints {
     accepts: Vec<u32>,
     /// Whether every size is combined with every number of connections.
     product: bool,
-}
-
-fn server(variant: Variant) -> Labels {
-    at([("server", &variant.name)])
 }
 
 impl Scenario for EchoOptions {
@@ -173,45 +163,36 @@ impl Scenario for EchoOptions {
     const QUESTION: &'static str = "How many messages are echoed and how many connections accepted per second, on epoll and on io_uring, with how much CPU time and how many system calls?";
 
     /// Measures all points with all servers in turn.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let points = EchoPoints::choose(bench, self);
         let probe = Probe::run();
         let refusal = probe.uring_refusal();
         if let Some(refusal) = &refusal {
             section.skip("io_uring", &format!("io_uring is not available: {}", refusal.cause));
         }
-        let place = ServerCpus::of_one_worker(bench, section);
-        let variants: Vec<Variant> =
-            VARIANTS.into_iter().filter(|variant| *variant == EPOLL || refusal.is_none()).collect();
+        let mut place = ServerCpus::of_one_worker(bench, section);
+        place.first_port = self.port;
         for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
-            let mut servers = Vec::new();
-            for &variant in &variants {
-                let mut conditions = place.conditions();
-                conditions.port = self.port.map(|port| port.saturating_add(servers.len() as u16));
-                let name = format!("{}, {purpose}", variant.name);
-                let server = Server::start(bench, &name, &Program::echo(), &conditions, |instance| {
-                    command(&variant, purpose, points.longest(), instance)
-                })?;
-                section.configure(&name, server.configuration());
-                servers.push((variant, server));
-            }
+            let variants = VARIANTS.into_iter().filter(|variant| *variant == EPOLL || refusal.is_none());
+            let programs = variants.map(|variant| (variant, Program::echo())).collect();
+            let (suffix, buffer) = (format!(", {purpose}"), points.longest());
+            let configuration =
+                |variant: &Variant, instance: &Instance| command(variant, purpose, buffer, instance);
+            let mut servers =
+                comparison::start_programs(bench, section, &place, (programs, &suffix), configuration)?;
             for point in of_purpose {
                 let plan = point.task.plan(bench, &place.split, point.connections);
                 let labels = |variant: &Variant| Some(point.of(*variant));
                 served::compare(bench, section, &mut servers, (&point.words(), "/"), &plan, labels)?;
             }
-            comparison::end(servers);
         }
         let report = EchoReport { measurements: Measurements::of(section), points: &points };
-        let results = Results {
+        Ok(Results {
             tables: report.tables(place.split.description()),
             plots: report.plots(),
             findings: vec![report.gain(), report.calls(), report.accepts()],
             rankings: report.rankings(),
-        };
-        section.add_results(results);
-        Ok(())
+        })
     }
 }
 
@@ -224,14 +205,10 @@ impl EchoPoints {
             Scale::Normal => (&[64, 1024, 16384], &[1, 10, 100, 1000], &[1, 100]),
             Scale::Full => (&[64, 256, 1024, 4096, 16384], &[1, 10, 100, 500, 1000], &[1, 10, 100, 1000]),
         };
-        let or = |named: &[u32], fallback: &[u32]| {
-            if named.is_empty() { fallback.to_vec() } else { named.to_vec() }
-        };
-        let accepts = or(&options.connections, accepts);
         EchoPoints {
-            sizes: or(&options.sizes, sizes),
-            connections: or(&options.connections, connections),
-            accepts,
+            sizes: or_default(&options.sizes, sizes),
+            connections: or_default(&options.connections, connections),
+            accepts: or_default(&options.connections, accepts),
             product: bench.scale == Scale::Full,
         }
     }
@@ -247,7 +224,6 @@ impl EchoPoints {
         self.connections.iter().min_by_key(distance).copied().unwrap_or(CONNECTIONS_OF_SIZES)
     }
 
-    /// Returns the point of a message size and a number of connections.
     fn at(bytes: u32, connections: u32) -> EchoPoint {
         EchoPoint { task: Exchange::Messages { bytes: bytes as usize }, connections }
     }
@@ -277,7 +253,6 @@ impl EchoPoints {
         points
     }
 
-    /// Returns the points of connections that are accepted and closed.
     fn accepts(&self) -> Vec<EchoPoint> {
         let point = |&connections: &u32| EchoPoint { task: Exchange::Connections, connections };
         self.accepts.iter().map(point).collect()
@@ -289,7 +264,6 @@ impl EchoPoints {
     }
 }
 
-/// Returns the command line of a server.
 fn command(variant: &Variant, purpose: &str, buffer: u32, instance: &Instance) -> String {
     let Variant { engine, location: shots, .. } = variant;
     format!(
@@ -299,7 +273,6 @@ fn command(variant: &Variant, purpose: &str, buffer: u32, instance: &Instance) -
     )
 }
 
-/// Generator of tables, plots and findings.
 struct EchoReport<'a> {
     measurements: Measurements<'a>,
     points: &'a EchoPoints,
@@ -318,8 +291,8 @@ impl EchoReport<'_> {
         let rows = |points: Vec<EchoPoint>| points.into_iter().map(EchoPoint::row).collect::<Vec<_>>();
         let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
         let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
-            let mut columns: Vec<ShownColumn> = VARIANTS.map(|one| figure.at(one.name, server(one))).into();
-            columns.push(figure.over("multishot / epoll", server(EPOLL)).where_(server(RING_MULTI)));
+            let mut columns: Vec<ShownColumn> = VARIANTS.map(|one| figure.at(one.name, one.labels())).into();
+            columns.push(figure.over("multishot / epoll", EPOLL.labels()).where_(RING_MULTI.labels()));
             self.measurements.table(title, rows, &columns)
         };
         let of = |words: &str| format!("Messages of {bytes} bytes{words}");
@@ -356,9 +329,9 @@ impl EchoReport<'_> {
         let columns = [
             RATE.at("accepts", Labels::new()),
             CPU.shown(),
-            CPU.over("CPU / epoll's", server(EPOLL)),
+            CPU.over("CPU / epoll's", EPOLL.labels()),
             CALLS.shown(),
-            LIMITED.shown(),
+            served::LIMITED.shown(),
         ];
         self.measurements.table("Connections accepted and closed immediately", &rows, &columns)
     }
@@ -374,7 +347,7 @@ impl EchoReport<'_> {
             .filter(|(_, labels)| self.measurements.has(labels))
             .collect();
         let rate = RATE.at("messages or connections", Labels::new());
-        let others = [P50_US, P99_US, P999_US, CPU, CALLS, CLIENT_CPU, LIMITED].map(Figure::shown);
+        let others = [P50_US, P99_US, P999_US, CPU, CALLS, CLIENT_CPU, served::LIMITED].map(Figure::shown);
         self.measurements.table(
             "Every combination",
             &rows,
@@ -411,37 +384,26 @@ impl EchoReport<'_> {
         vec![rates, self.measurements.curves(("echo-percentiles", &title), "us", &curves)]
     }
 
-    /// Returns the finding about the gain. If the server is the limit, its rate is inversely proportional to its CPU
-    /// time per message; if the client is the limit, only the CPU time is significant.
     fn gain(&self) -> Finding {
         let claim = "With long connections io_uring serves about a fifth more than epoll (the write-up measured nginx; this is an echo server).";
         let point = self.most();
-        let ratio = |figure, variant| {
-            Some(self.measurements.ratio(figure, &point.of(variant), &point.of(EPOLL))?.median)
-        };
-        let found = (ratio(RATE, RING_MULTI), ratio(CPU, RING_MULTI), ratio(CPU, RING_SINGLE));
-        let (Some(rate), Some(multi), Some(single)) = found else {
-            return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
-        };
-        let is_bound = [EPOLL, RING_MULTI].iter().any(|variant| {
-            self.measurements.has(&[point.of(*variant), at([("limited by", &"generator")])].concat())
-        });
-        let bound = if is_bound { ", limited by the client, so compare the CPU time" } else { "" };
-        let gain = if is_bound { 1.0 / multi } else { rate };
-        let sentence = format!(
-            "With {} io_uring echoes {rate:.2} times as many messages as epoll{bound}; a message takes {multi:.2} of epoll's CPU time with a multishot receive, {single:.2} with single-shot receives.",
-            point.words()
-        );
-        finding(claim, at_least(gain, 1.15, 1.03), sentence)
+        let [single, multi, epoll] = [RING_SINGLE, RING_MULTI, EPOLL].map(|variant| point.of(variant));
+        let single = self.measurements.ratio(CPU, &single, &epoll);
+        let single = single.map_or_else(|| "–".to_owned(), |ratio| format!("{:.2}", ratio.median));
+        served::gain_finding(self.measurements, claim, [&multi, &epoll], |rate, multi, bound| {
+            format!(
+                "With {} io_uring echoes {rate:.2} times as many messages as epoll{bound}; a message takes {multi:.2} of epoll's CPU time with a multishot receive, {single} with single-shot receives.",
+                point.words()
+            )
+        })
     }
 
-    /// Returns the finding about saved system calls.
     fn calls(&self) -> Finding {
         let point = self.most();
-        let of = |variant| self.measurements.series(CALLS, &point.of(variant));
         let subject = format!("With {} a message", point.words());
         let claim = "io_uring makes at most a tenth of epoll's system calls.";
-        served::calls_finding(claim, &subject, of(RING_MULTI), of(EPOLL))
+        let labels = [&point.of(RING_MULTI), &point.of(EPOLL)];
+        served::calls_finding(self.measurements, claim, labels, &subject)
     }
 
     /// Returns the finding about accepts. Wasted work would appear as CPU time: an accept without a connection
@@ -452,11 +414,15 @@ impl EchoReport<'_> {
             [(RING_SINGLE, "single-shot"), (RING_MULTI, "multishot")]
                 .map(|(variant, name)| (words(name), point.of(variant), point.of(EPOLL)))
         });
-        finding_of_cases(
+        self.measurements.finding_of_ratios(
             "Accepting by io_uring costs more than a listener in epoll, because an accept without a connection is wasted work.",
-            "CPU time per accepted connection, as a ratio to a listener in epoll: ",
-            &self.measurements.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),
-            "io_uring and epoll were not both measured.",
+            (
+                "CPU time per accepted connection, as a ratio to a listener in epoll: ",
+                "io_uring and epoll were not both measured.",
+            ),
+            CPU,
+            cases,
+            |ratio| ratio.median > 1.0 + EQUAL_WITHIN,
         )
     }
 }

@@ -22,7 +22,6 @@ use crate::failure::Failure;
 use crate::load::command::EngineName;
 use crate::load::owners::Owners;
 
-/// Name of its hidden command.
 pub(crate) const COMMAND: &str = "echo-server";
 
 /// Maximum number of operations in flight: a receive and a send for each connection, and a reserve.
@@ -48,7 +47,6 @@ pub(super) enum Purpose {
     Connections,
 }
 
-/// Options of the command.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EchoServerOptions {
     #[arg(long)]
@@ -69,13 +67,10 @@ pub(super) struct EchoServerOptions {
 /// Serves until a signal ends the process.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let command = EchoServerOptions::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
-    let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
-    let options =
-        EchoServerOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
+    let options = EchoServerOptions::from_arg_matches(&command.try_get_matches_from(args)?)?;
     Echo::new(&options, listen(options.port)?)?.serve()
 }
 
-/// Creates a listener on loopback.
 fn listen(port: u16) -> Result<OwnedFd, Failure> {
     let failure = |error| Failure::Kernel { doing: format!("listening on 127.0.0.1:{port}"), error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failure)?;
@@ -129,7 +124,7 @@ impl Echo {
             recv_buffer_bytes: options.buffer,
             ..EngineConfig::default()
         };
-        let engine = io::build(config).map_err(|error| Failure::Other(error.to_string()))?;
+        let engine = io::build(config).map_err(Failure::other)?;
         Ok(Echo {
             engine,
             listener: Fd::from(listener),
@@ -171,7 +166,6 @@ impl Echo {
         self.submit(op, EchoRole::Accept).map(drop)
     }
 
-    /// Passes a completion to its handler.
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match self.owners.of(completion.id) {
             Some(EchoRole::Accept) => self.accepted(completion),
@@ -201,7 +195,6 @@ impl Echo {
         self.receive(index)
     }
 
-    /// Arms the receive of a connection.
     fn receive(&mut self, index: u32) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let into = match self.receive {
@@ -245,7 +238,6 @@ impl Echo {
         self.send(index, data)
     }
 
-    /// Sends received bytes.
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let op = Op::Send { socket, data, more: false, zero_copy: false };

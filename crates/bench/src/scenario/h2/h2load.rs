@@ -42,33 +42,19 @@ impl Load {
     /// Runs one measurement of a case; returns h2load's counts and the server's CPU time. The number of requests is
     /// increased until they take at least half of the duration: in its timed mode h2load ends a load before its
     /// connections are established.
-    pub(super) fn run(
-        &self,
-        server: &mut Server,
-        port: u16,
-        case: &H2Case,
-    ) -> Result<Result<Run, String>, Failure> {
+    pub(super) fn run(&self, server: &mut Server, port: u16, case: &H2Case) -> Result<Run, Failure> {
         let mut count = u64::from(case.connections * case.streams) * 2;
         loop {
-            let run = match self.requests(server, port, case, count)? {
-                Ok(run) => run,
-                Err(reason) => return Ok(Err(reason)),
-            };
+            let run = self.requests(server, port, case, count)?;
             let part = self.length.as_secs_f64() * run.figures["requests_per_second"] / count as f64;
             if part <= 2.0 {
-                return Ok(Ok(run));
+                return Ok(run);
             }
             count = (count as f64 * part.min(10.0)) as u64;
         }
     }
 
-    fn requests(
-        &self,
-        server: &mut Server,
-        port: u16,
-        case: &H2Case,
-        count: u64,
-    ) -> Result<Result<Run, String>, Failure> {
+    fn requests(&self, server: &mut Server, port: u16, case: &H2Case, count: u64) -> Result<Run, Failure> {
         server.check_running()?;
         let scheme = if case.is_grpc { "http" } else { "https" };
         let mut arguments = vec![
@@ -88,19 +74,15 @@ impl Load {
         let cpu = server.cpu_time();
         let (arguments, cpus) = (arguments.into_iter().map(Into::into).collect(), self.cpus.clone());
         let launch = Launch { arguments, cpus, ..Launch::new("h2load", &self.tool.path) };
-        let mut program = launch.start(&output)?;
-        let status = program.wait(self.length + EXTRA_LIMIT);
+        let ran = launch.run(&output, self.length + EXTRA_LIMIT);
         let seconds = cpu.until(&server.cpu_time());
         let disturbed = watch.end();
         server.check_running()?;
-        let text = match status {
-            Some(status) if status.success() => fs::read_to_string(&output).unwrap_or_default(),
-            Some(_) => return Ok(Err(program.problem("failed").to_string())),
-            None => return Err(program.problem("did not finish")),
-        };
-        let seconds = seconds.ok_or_else(|| "a process of the server ended".to_owned());
-        let run = seconds.and_then(|seconds| parse_output(&text, seconds));
-        Ok(run.map(|run| Run { disturbed, ..run }))
+        ran?;
+        let text = fs::read_to_string(&output).unwrap_or_default();
+        let seconds = seconds.ok_or_else(|| Failure::Other("a process of the server ended".to_owned()))?;
+        let run = parse_output(&text, seconds).map_err(Failure::Other)?;
+        Ok(Run { disturbed, ..run })
     }
 }
 

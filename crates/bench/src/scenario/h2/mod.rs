@@ -23,7 +23,7 @@ use tls::signing::KeyKind;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Labels, Measurements, at, axis, finding_of_cases};
+use super::measurements::{Labels, Measurements, at, axis, plural};
 use super::served::{self, CPU, RATE, ServerCpus};
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -66,7 +66,6 @@ impl H2Case {
     fn name(self) -> String {
         let H2Case { path, connections, streams, is_grpc, .. } = self;
         let what = if is_grpc { "unary call" } else { path.trim_start_matches('/') };
-        let plural = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         format!("{what}, {} of {}", plural(connections, "connection"), plural(streams, "stream"))
     }
 
@@ -103,7 +102,7 @@ impl Scenario for FilesOptions {
     const QUESTION: &'static str =
         "How much CPU time does a request over HTTP/2 and TLS take, compared with nginx and H2O?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let files = bench.workspace.directory("h2-files")?;
         served::write_files(&files)?;
         let certificate = bench.workspace.directory("h2")?.join("certificate.pem");
@@ -111,13 +110,8 @@ impl Scenario for FilesOptions {
         measure(bench, section, &FILE_VARIANTS, &FILE_CASES, |variant, instance, port| {
             files_configuration(variant, instance, port, &files, &certificate)
         })?;
-        add_results(
-            section,
-            &FILE_VARIANTS,
-            &FILE_CASES,
-            "A request takes at most the CPU time of nginx and of H2O.",
-        );
-        Ok(())
+        let claim = "A request takes at most the CPU time of nginx and of H2O.";
+        Ok(results(Measurements::of(section), &FILE_VARIANTS, &FILE_CASES, claim))
     }
 }
 
@@ -129,18 +123,17 @@ impl Scenario for CallsOptions {
     const TITLE: &'static str = "Proxied unary gRPC calls";
     const QUESTION: &'static str = "How much CPU time does a proxied gRPC call take, compared with nginx?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let split = Split::of(&pin::available(), 1);
-        let (origin, calls) = origin(bench, &split)?;
+        let (_origin, calls) = origin(bench, &split)?;
         measure(bench, section, &CALL_VARIANTS, &CALL_CASES, |variant, instance, port| {
             let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
             let server =
                 format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
             variant.configuration(instance, &Text { http, server, ..Text::default() })
         })?;
-        origin.end();
-        add_results(section, &CALL_VARIANTS, &CALL_CASES, "A call takes at most 0.60 of nginx's CPU time.");
-        Ok(())
+        let claim = "A call takes at most 0.60 of nginx's CPU time.";
+        Ok(results(Measurements::of(section), &CALL_VARIANTS, &CALL_CASES, claim))
     }
 }
 
@@ -198,7 +191,7 @@ fn measure(
         Ok(tool) => tool,
         Err(missing) => {
             // Under the names of the servers, so that their rows have the reason.
-            variants.iter().for_each(|variant| section.skip(variant.name, &missing.to_string()));
+            variants.iter().for_each(|variant| section.skip(variant.name, &missing));
             return Ok(());
         }
     };
@@ -211,31 +204,27 @@ fn measure(
     }
     let port =
         |variant: &Variant| ports.iter().find(|(name, _)| *name == variant.name).map_or(0, |(_, port)| *port);
-    let mut servers =
-        comparison::start(bench, section, (&place, None), (variants, ""), |variant, instance| {
-            configuration(variant, instance, port(variant))
-        })?;
+    let mut servers = comparison::start(bench, section, &place, (variants, ""), |variant, instance| {
+        configuration(variant, instance, port(variant))
+    })?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
         let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
         comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
-            bench.check_interrupted()?;
             load.run(server, port(variant), case)
         })?;
     }
-    comparison::end(servers);
     Ok(())
 }
 
-/// Adds a table and a chart for each case, a plot, and a finding about Ringroad's CPU time.
-fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], claim: &str) {
-    let measurements = Measurements::of(section);
+/// Returns a table and a chart for each case, a plot, and a finding about Ringroad's CPU time.
+fn results(measurements: Measurements<'_>, variants: &[Variant], cases: &[H2Case], claim: &str) -> Results {
     let (compared, peers) = (Compared { measurements, variants }, &variants[2..]);
     let mut results = Results::default();
     let mut columns = vec![RATE.shown(), CPU.shown()];
     columns.extend(peers.iter().map(|peer| {
         let name = peer.name.split(',').next().unwrap_or_default();
-        CPU.over(&format!("CPU / {name}'s"), at([("server", &peer.name)]))
+        CPU.over(&format!("CPU / {name}'s"), peer.labels())
     }));
     for case in cases {
         let title = format!("{}, one worker", capitalised(&case.name()));
@@ -262,14 +251,10 @@ fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], cl
         let words = format!("{}, {}", case.name(), peer.name);
         (words, of(&RING, &case.labels()), of(peer, &case.labels()))
     });
-    let said = measurements.ratios(CPU, pairs, |ratio| ratio.median <= limit);
-    results.findings.push(finding_of_cases(
-        claim,
-        "io_uring, as a ratio to peers: ",
-        &said,
-        "No peer was measured.",
-    ));
-    section.add_results(results);
+    let words = ("io_uring, as a ratio to peers: ", "No peer was measured.");
+    let finding = measurements.finding_of_ratios(claim, words, CPU, pairs, |ratio| ratio.median <= limit);
+    results.findings.push(finding);
+    results
 }
 
 fn capitalised(text: &str) -> String {

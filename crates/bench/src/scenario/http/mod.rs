@@ -34,20 +34,19 @@ use std::time::Duration;
 use clap::Args;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
-use super::described::Scenario;
+use super::described::{Scenario, or_default};
 use super::measurements::{
-    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, spread,
-    under,
+    Figure, Labels, Measurements, Rows, ShownColumn, at, axis, finding_of_cases, plural, spread, under,
 };
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::Reuse;
 use crate::method::pin::{self, Split};
+use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Plot, Results, Section, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Results, Section};
 
-/// Options of `bench http`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HttpOptions {
     /// Numbers of workers [default: 1, 2, 4 and so on, and the number of processors]
@@ -98,14 +97,12 @@ fn is_measured(variant: &Variant, point: Point) -> bool {
     }
 }
 
-/// Reuse of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Persistence {
     name: &'static str,
     reuse: Reuse,
 }
 
-/// Keep-alive connections.
 const LONG: Persistence = Persistence { name: "long", reuse: Reuse::KeepAlive { depth: 1 } };
 /// One request per connection, as with old browsers and health checks: connect, request, close.
 const SHORT: Persistence = Persistence { name: "short", reuse: Reuse::PerRequest };
@@ -116,7 +113,6 @@ struct Point {
     kind: Persistence,
     /// Number of Ringroad's threads or nginx's processes.
     workers: usize,
-    /// Number of concurrently open connections.
     connections: u32,
 }
 
@@ -147,27 +143,21 @@ impl Scenario for HttpOptions {
     const QUESTION: &'static str = "How many requests that need no disk do io_uring, epoll and nginx serve, with how much CPU time and how many system calls?";
 
     /// Measures all points with all servers, which run concurrently and are loaded in turn.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let cpus = pin::available();
         let points = Points::choose(bench, self, cpus.len());
         let mut every = Vec::new();
         for &workers in &points.workers {
-            let place = ServerCpus::new(bench, Split::of(&cpus, workers));
+            let mut place = ServerCpus::of_workers(bench, section, workers);
+            place.first_port = self.port;
             let variants: Vec<Variant> =
                 VARIANTS.into_iter().filter(|variant| is_of(variant, workers)).collect();
+            let configuration = |variant: &Variant, instance: &Instance| {
+                let server = "location / { return 200; }".to_owned();
+                variant.configuration(instance, &Text { workers, server, ..Text::default() })
+            };
             let suffix = format!(", {workers} workers");
-            let mut servers = comparison::start(
-                bench,
-                section,
-                (&place, self.port),
-                (&variants, &suffix),
-                |variant, instance| {
-                    let server = "location / { return 200; }".to_owned();
-                    variant.configuration(instance, &Text { workers, server, ..Text::default() })
-                },
-            )?;
-            place.note(section);
+            let mut servers = comparison::start(bench, section, &place, (&variants, &suffix), configuration)?;
             // All servers are measured at one point before the next one, so that compared figures are measured within
             // seconds.
             for point in points.at(workers) {
@@ -184,24 +174,22 @@ impl Scenario for HttpOptions {
                     (name, of(variant, &point.labels()))
                 }));
             }
-            comparison::end(servers);
         }
-        let results = HttpReport { measurements: Measurements::of(section), points: &points, cpus: &cpus }
-            .results(&every);
+        let report = HttpReport { measurements: Measurements::of(section), points: &points, cpus: &cpus };
+        let results = report.results(&every);
         section.add_results(results);
         warm::add(bench, section)?;
-        proxied::add(bench, section)
+        proxied::add(bench, section)?;
+        Ok(Results::default())
     }
 }
 
 /// Describes the number of workers, and whether the generator shares their processors.
 fn describe_workers(workers: usize, split: &Split) -> String {
-    let plural = if workers == 1 { "" } else { "s" };
     let note = if split.is_apart { "" } else { " (generator on the same processors)" };
-    format!("{workers} worker{plural}{note}")
+    plural(workers as u32, "worker") + note
 }
 
-/// The combinations to measure.
 struct Points {
     workers: Vec<usize>,
     connections: Vec<u32>,
@@ -221,28 +209,19 @@ impl Points {
             Scale::Normal => (&[1, 10, 100, 500, most], &[1, 100, most]),
             Scale::Full => (&[1, 2, 5, 10, 20, 50, 100, 200, 500, most], &[1, 10, 100, 500, most]),
         };
-        let mut workers = pin::worker_counts(cpus);
-        if bench.scale <= Scale::Normal && workers.len() > 4 {
+        let workers = match (bench.scale, pin::worker_counts(cpus)) {
+            (Scale::Instant, _) => vec![1],
             // One, some between, and all: a machine with many processors needs no more time.
-            workers = vec![1, 2, 4, cpus];
-        }
-        if bench.scale == Scale::Instant {
-            workers = vec![1];
-        }
-        let mut points = Points {
-            workers,
-            connections: connections.to_vec(),
-            short: short.to_vec(),
-            product: bench.scale == Scale::Full,
+            (Scale::Quick | Scale::Normal, counts) if counts.len() > 4 => vec![1, 2, 4, cpus],
+            (_, counts) => counts,
         };
-        if !options.workers.is_empty() {
-            points.workers = options.workers.iter().map(|&workers| usize::from(workers)).collect();
+        let named: Vec<usize> = options.workers.iter().map(|&workers| usize::from(workers)).collect();
+        Points {
+            workers: or_default(&named, &workers),
+            connections: or_default(&options.connections, connections),
+            short: or_default(&options.connections, short),
+            product: bench.scale == Scale::Full,
         }
-        if !options.connections.is_empty() {
-            points.connections.clone_from(&options.connections);
-            points.short.clone_from(&options.connections);
-        }
-        points
     }
 
     /// Returns the points with this number of workers: for the first number all connections, for the others only the
@@ -257,7 +236,6 @@ impl Points {
     }
 }
 
-/// Generator of tables, plots and findings.
 struct HttpReport<'a> {
     measurements: Measurements<'a>,
     points: &'a Points,
@@ -335,7 +313,7 @@ impl HttpReport<'_> {
             Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
         let rankings = vec![ranking(LONG), ranking(SHORT)];
-        let findings = vec![self.long(), self.calls(), self.short()];
+        let findings = self.long().into_iter().chain([self.short()]).collect();
         Results { tables, plots: self.plots(), findings, rankings }
     }
 
@@ -360,36 +338,21 @@ impl HttpReport<'_> {
         ]
     }
 
-    /// Returns the finding about long connections. If the generator was the limit, the rate is not significant, and CPU
-    /// time is used.
-    fn long(&self) -> Finding {
+    /// Returns the findings about long connections. System calls depend on the number of responses per turn, not on the
+    /// machine.
+    fn long(&self) -> [Finding; 2] {
+        let point = self.most(LONG, self.first());
+        let (connections, workers) = (point.connections, self.description(point.workers));
+        let labels = [&of(&RING, &point.labels()), &of(&EPOLL, &point.labels())];
         let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
-        let point = self.most(LONG, self.first());
-        let of = |variant: Variant| of(&variant, &point.labels());
-        let ratio = |figure| Some(self.measurements.ratio(figure, &of(RING), &of(EPOLL))?.median);
-        let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
-            return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
-        };
-        let is_bound =
-            [RING, EPOLL].iter().any(|variant| is_generator_bound(self.measurements, &of(*variant)));
-        let bound = if is_bound { ", limited by the generator, so compare the CPU time" } else { "" };
-        // If the server is the limit, its rate is inversely proportional to its CPU time per request.
-        let gain = if is_bound { 1.0 / cost } else { speed };
-        let sentence = format!(
-            "With {} connections and {} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time.",
-            point.connections,
-            self.description(point.workers),
-        );
-        finding(claim, at_least(gain, 1.15, 1.03), sentence)
-    }
-
-    /// Returns the finding about system calls: they depend on the number of responses per turn, not on the machine.
-    fn calls(&self) -> Finding {
-        let point = self.most(LONG, self.first());
-        let of = |variant: Variant| self.measurements.series(CALLS, &of(&variant, &point.labels()));
+        let gain = served::gain_finding(self.measurements, claim, labels, |speed, cost, bound| {
+            format!(
+                "With {connections} connections and {workers} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time."
+            )
+        });
         let claim = "io_uring needs at most a tenth of epoll's system calls.";
-        let subject = format!("With {} connections a request", point.connections);
-        served::calls_finding(claim, &subject, of(RING), of(EPOLL))
+        let subject = format!("With {connections} connections a request");
+        [gain, served::calls_finding(self.measurements, claim, labels, &subject)]
     }
 
     /// Returns the finding about short connections. The claim says that io_uring brings no gain, so it holds unless
@@ -401,8 +364,9 @@ impl HttpReport<'_> {
             let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.measurements.ratio(RATE, &of("multishot"), &of("epoll"))?;
-            let is_bound =
-                ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.measurements, &of(one)));
+            let is_bound = ["multishot", "epoll"]
+                .iter()
+                .any(|one| served::is_generator_bound(self.measurements, &of(one)));
             let bound = if is_bound { ", limited by the generator" } else { "" };
             let words =
                 format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.description(workers));
@@ -416,25 +380,19 @@ impl HttpReport<'_> {
 
 /// Returns columns for the three servers, and the ratio of io_uring to epoll.
 fn compared(figure: Figure) -> [ShownColumn; 4] {
-    let server = |variant: Variant| at([("server", &variant.name)]);
     [
-        figure.at("epoll", server(EPOLL)),
-        figure.at("io_uring", server(RING)),
-        figure.over("io_uring / epoll", server(EPOLL)).where_(server(RING)),
-        figure.at("nginx", server(NGINX)),
+        figure.at("epoll", EPOLL.labels()),
+        figure.at("io_uring", RING.labels()),
+        figure.over("io_uring / epoll", EPOLL.labels()).where_(RING.labels()),
+        figure.at("nginx", NGINX.labels()),
     ]
-}
-
-/// Whether the generator was the limit in one of the rounds.
-fn is_generator_bound(measurements: Measurements<'_>, labels: &Labels) -> bool {
-    measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
 }
 
 /// Returns tables of rate, latency and CPU time of each server relative to nginx's default, for warm files and proxied
 /// requests.
 fn costs(measurements: Measurements<'_>, title: &str, servers: &[Variant], case: &Labels) -> Results {
     let compared = Compared { measurements, variants: servers };
-    let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
+    let over_nginx = CPU.over("CPU / nginx's", NGINX.labels());
     let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
     let short = format!("CPU time per request: {title}");
     let rankings = vec![compared.ranking(&short, CPU, case)];

@@ -17,7 +17,7 @@ use super::costs;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Plan;
-use crate::method::pin::{self, Split};
+use crate::method::pin::Split;
 use crate::report::model::Section;
 use crate::scenario::comparison::{self, READY, SERVERS, Text, of};
 use crate::scenario::measurements::{Measurements, at};
@@ -81,13 +81,13 @@ impl ProxiedCase {
 
 /// Adds the tables of proxied requests to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    let place = ServerCpus::of_one_worker(bench, section);
     let origin = Origin::start(place.split.load_cpu(), |socket| {
         // An error ends the connection: the proxy has closed it, or failed a request, which the client counts.
         let _ = serve(socket);
     })?;
     let variants = (&SERVERS[..], ", proxied");
-    let mut servers = comparison::start(bench, section, (&place, None), variants, |variant, instance| {
+    let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
         let (port, directory) = (origin.port(), instance.directory.display());
         let http = format!(
             "upstream origin {{ server 127.0.0.1:{port}; keepalive 256; }}\n\
@@ -111,7 +111,6 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let results = costs(Measurements::of(section), &case.title(), &SERVERS, &labels);
         section.add_results(results);
     }
-    comparison::end(servers);
     Ok(())
 }
 

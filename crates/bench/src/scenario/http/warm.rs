@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::{LONG, Persistence, RING_DEFERRED, SHORT, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::method::pin::{self, Split};
 use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
@@ -89,9 +88,9 @@ fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.directory("warm")?;
     served::write_files(&files)?;
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    let place = ServerCpus::of_one_worker(bench, section);
     let variants = (&VARIANTS[..], ", warm files");
-    let mut servers = comparison::start(bench, section, (&place, None), variants, |variant, instance| {
+    let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
         configuration(variant, instance, &files)
     })?;
     for case in WarmCase::all() {
@@ -107,7 +106,6 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let results = costs(Measurements::of(section), &case.title(), &rows, &labels);
         section.add_results(results);
     }
-    comparison::end(servers);
     Ok(())
 }
 

@@ -21,19 +21,18 @@ use std::time::Duration;
 use clap::Args;
 
 use self::slow::{SlowDisk, WaitingClients};
-use super::comparison::{self, Compared, Measured, READY, Text, Variant, of};
+use super::comparison::{self, Compared, Measured, READY, Text, Variant, WHEN, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, Rows, at, disturbance_columns, figure, finding};
-use super::served::{self, P50, P99, P999, RATE, ServerCpus};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding};
+use super::served::{self, P99, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Plan};
+use crate::load::Plan;
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Results, Section, Table, Verdict};
 
-/// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IsolateOptions {
     /// Clients that wait for the slow disk
@@ -54,7 +53,6 @@ const LENGTH: Duration = Duration::from_secs(2);
 /// server that does not respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Size of each file in bytes.
 const FILE_BYTES: usize = 4096;
 
 /// Ringroad with sockets and files on one ring, and its fallback for kernels without io_uring; nginx with a thread pool
@@ -111,8 +109,7 @@ impl Probe {
 
 /// Returns the labels of the results of a round.
 fn labels(variant: &Variant) -> Vec<Labels> {
-    let when = |when: &'static str| PROBES.map(|what| of(variant, &what.labels(when)));
-    ["alone", "beside"].map(when).concat()
+    WHEN.map(|when| PROBES.map(|what| of(variant, &what.labels(when)))).concat()
 }
 
 impl Scenario for IsolateOptions {
@@ -125,9 +122,7 @@ impl Scenario for IsolateOptions {
     const QUESTION: &'static str =
         "While clients wait for a slow disk, how long do requests take that need no disk or another disk?";
 
-    /// Measures each variant alone and beside requests that wait for the slow disk.
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        served::raise_descriptors();
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         // A test needs few connections.
         let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
@@ -147,43 +142,31 @@ impl Scenario for IsolateOptions {
         }
         let warm = warm.display().to_string();
         let labels = |(variant, _): &(Variant, Program)| labels(variant);
-        comparison::measure_all(
-            bench,
-            section,
-            &mut variants,
-            labels,
-            |(variant, program), round, section| {
-                bench.progress(format_args!("isolate: {}, round {}", variant.name, round + 1));
-                // A new cgroup for each server: reads of the previous server must not count against this one.
-                let group = disk.group()?;
-                let mut conditions = place.conditions();
-                conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
-                let server = Server::start(bench, variant.name, program, &conditions, |instance| {
-                    configuration(variant, instance, &disk, &warm)
-                })?;
-                section.configure(variant.name, server.configuration());
-                let (split, connections) = (&place.split, self.connections);
-                let mut subject = IsolateServer { bench, server, split, connections };
-                let measured = subject.measure(&disk, group.as_ref(), stuck);
-                // Lifting the limit completes the queued reads, so that the server can exit.
-                disk.restore(group.as_ref())?;
-                subject.server.end();
-                measured
-            },
-        )?;
+        let measure = |(variant, program): &mut (Variant, Program), round: u32, section: &mut Section| {
+            bench.progress(format_args!("isolate: {}, round {}", variant.name, round + 1));
+            // A new cgroup for each server: reads of the previous server must not count against this one.
+            let group = disk.group()?;
+            let mut conditions = place.conditions();
+            conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
+            let server = Server::start(bench, variant.name, program, &conditions, |instance| {
+                configuration(variant, instance, &disk, &warm)
+            })?;
+            section.configure(variant.name, server.configuration());
+            let (split, connections) = (&place.split, self.connections);
+            let mut subject = IsolateServer { bench, server, split, connections };
+            let measured = subject.measure(&disk, group.as_ref(), stuck);
+            // Lifting the limit completes the queued reads, so that the server can exit.
+            disk.restore(group.as_ref())?;
+            measured
+        };
+        comparison::measure_all(bench, section, &mut variants, labels, measure)?;
         let measured = variants.iter().map(|(variant, _)| *variant).collect::<Vec<_>>();
-        let results = results(Measurements::of(section), &measured, stuck);
-        section.add_results(results);
-        Ok(())
+        Ok(results(Measurements::of(section), &measured, stuck))
     }
 }
 
 fn results(measurements: Measurements<'_>, measured: &[Variant], stuck: u32) -> Results {
-    let lines: Rows = VARIANTS
-        .iter()
-        .flat_map(|variant| ["alone", "beside"].map(|when| (variant, when)))
-        .map(|(variant, when)| (format!("{}, {when}", variant.name), of(variant, &RETURN.labels(when))))
-        .collect();
+    let lines = comparison::disturbance_lines(&VARIANTS, |when| RETURN.labels(when));
     let title = "Latency of return 200, without and with clients that wait for the slow disk";
     let ranking = |what: Probe| {
         let title = format!("Latency while {stuck} clients wait for a slow disk, p99: {}", what.name);
@@ -201,7 +184,7 @@ fn results(measurements: Measurements<'_>, measured: &[Variant], stuck: u32) -> 
 /// round.
 fn table(measurements: Measurements<'_>, what: Probe, stuck: u32) -> Table {
     let when = |when: &str| at([("when", &when)]);
-    let mut columns = disturbance_columns(&[P50, P99, P999]);
+    let mut columns = comparison::disturbance_columns();
     columns.push(RATE.at("requests alone", when("alone")));
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(RESPONDED.at(RESPONDED.name, when("beside")));
@@ -218,7 +201,7 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
     let mut worst: f64 = 0.0;
     let mut words = Vec::new();
     for what in PROBES {
-        let (alone, beside) = (of(variant, &what.labels("alone")), of(variant, &what.labels("beside")));
+        let [alone, beside] = WHEN.map(|when| of(variant, &what.labels(when)));
         let ratio = measurements.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
         worst = worst.max(ratio);
         let ms = |labels| {
@@ -240,7 +223,6 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
     finding(claim, verdict, format!("99th percentile with {stuck} waiting clients: {}.", words.join("; ")))
 }
 
-/// A server under measurement.
 struct IsolateServer<'a> {
     bench: &'a Bench,
     server: Server,
@@ -283,27 +265,20 @@ impl IsolateServer<'_> {
         let plan = served::load(self.bench, self.split, self.connections, LENGTH);
         // A longer timeout would only prolong the measurement of a server that does not respond.
         let timeout = RESPONSE_TIMEOUT.min(self.bench.length(LENGTH) * 2);
-        served::with_path(&Plan { timeout, ..plan }, &self.server, what.path)
+        Plan { timeout, ..plan }.for_url(&self.server.url(what.path))
     }
 
     /// Runs the load. A server that does not respond is a result instead of an error of the run.
     fn load(&mut self, what: Probe) -> Result<Measured, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
-            Ok(served) if served.outcome.tally.responses == 0 => Ok(Err(unanswered(&plan))),
-            Ok(served) => Ok(Ok(served.run())),
-            // The generator's error if no request succeeded.
-            Err(Failure::Other(_)) => Ok(Err(unanswered(&plan))),
-            Err(failure) => Err(failure),
+            // The generator's error if no response arrived.
+            Err(Failure::Other(_)) => {
+                let seconds = self.bench.length(LENGTH).as_secs_f64();
+                Ok(Err(format!("no response within {seconds} s")))
+            }
+            served => Ok(Ok(served?.run())),
         }
-    }
-}
-
-/// Returns the reason for a cell if no response arrived.
-fn unanswered(plan: &Plan) -> String {
-    match plan.length {
-        Length::Time(length) => format!("no response within {} s", length.as_secs_f64()),
-        Length::Requests(_) => "no response".to_owned(),
     }
 }
 

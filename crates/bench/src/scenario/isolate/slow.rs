@@ -77,12 +77,10 @@ impl SlowDisk {
         SlowDisk { directory, kind: SlowdownMethod::Faults, words }
     }
 
-    /// Returns the directory of the slow files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns a description for the report.
     pub(super) fn description(&self) -> &str {
         &self.words
     }
@@ -187,7 +185,6 @@ fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
 pub(super) struct WaitingClients(Vec<TcpStream>);
 
 impl WaitingClients {
-    /// Connects the clients.
     pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<WaitingClients, Failure> {
         let connect = |_| TcpStream::connect(server);
         let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();

@@ -18,9 +18,8 @@ use super::described::Scenario;
 use super::measurements::Measurements;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::report::model::Section;
+use crate::report::model::{Results, Section};
 
-/// The options of `bench nop`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NopOptions {
     /// Operations submitted with one system call, separated by commas
@@ -54,7 +53,7 @@ impl Scenario for NopOptions {
         CpuPair::find(self.cpu).map(drop)
     }
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let place = CpuPair::find(self.cpu)?;
         let mut subjects = subjects(self, place);
         // One page is the smallest read for which a file system returns data, and it stays resident for the complete
@@ -66,9 +65,7 @@ impl Scenario for NopOptions {
         comparison::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
             subject.measure(place, &file, length(bench))
         })?;
-        let results = results::results(Measurements::of(section), self, place);
-        section.add_results(results);
-        Ok(())
+        Ok(results::results(Measurements::of(section), self, place))
     }
 }
 

@@ -6,7 +6,7 @@ use super::subject::{CpuPair, ReadMethod, Subject};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYTES, alone, left_out};
 use crate::report::model::{AxisScale, Finding, Plot, Results, Table, Verdict};
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, figure, finding,
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, figure, finding, open,
 };
 
 /// Wanted ratio of the engine's rate to that of the bare ring.
@@ -45,7 +45,6 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
     rows.map(|(name, labels)| (name.to_owned(), labels)).into()
 }
 
-/// Returns all tables, plots and findings.
 pub(super) fn results(measurements: Measurements<'_>, options: &NopOptions, place: CpuPair) -> Results {
     let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
     Results {
@@ -167,7 +166,6 @@ fn beside_libaio(measurements: Measurements<'_>) -> Table {
     measurements.table("libaio compared with io_uring; libaio has no no-op", &rows, &columns)
 }
 
-/// Plots rates by batch size.
 fn plot(measurements: Measurements<'_>) -> Plot {
     let line = |(name, labels): (&str, Labels)| {
         let labels = labels.into_iter().filter(|(name, _)| *name != "batch");
@@ -179,11 +177,6 @@ fn plot(measurements: Measurements<'_>) -> Plot {
         (RATE, axis("no-ops", "1/s", AxisScale::Linear)),
         &compared(1).map(line),
     )
-}
-
-/// Returns the finding of a claim without figures: it stays open.
-fn open(claim: &str) -> Finding {
-    finding(claim, Verdict::Open, "Not measurable on this machine; the tables have the reason.")
 }
 
 /// Returns the finding about the first claim of the thread, which needs two kernels on one machine.

@@ -20,10 +20,8 @@ const SLOTS: u32 = 1 << 14;
 /// Number of operations submitted to its ring in one call.
 const SLOTS_BATCH: u32 = super::BATCH_COMPARED;
 
-/// The processors of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuPair {
-    /// The processor of the loop.
     pub(super) cpu: usize,
     /// The processor of a kernel thread: a different one, if available.
     pub(super) other: usize,
@@ -49,7 +47,6 @@ impl CpuPair {
     }
 }
 
-/// Engine of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadMethod {
     /// A ring without flags.
@@ -62,7 +59,6 @@ pub(super) enum ReadMethod {
     LibaioReaping,
 }
 
-/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// No-ops on a bare ring.
@@ -107,22 +103,17 @@ impl Subject {
         }
     }
 
-    /// Measures for `length` in a separate thread on the processor of `place`. The inner error is the reason if the
-    /// machine does not support the operation.
-    pub(super) fn measure(
-        self,
-        place: CpuPair,
-        file: &Path,
-        length: Duration,
-    ) -> Result<Result<Run, String>, Failure> {
+    /// Measures for `length` in a separate thread on the processor of `place`. Fails with the reason if the machine does
+    /// not support the operation.
+    pub(super) fn measure(self, place: CpuPair, file: &Path, length: Duration) -> Result<Run, Failure> {
         let pinned = || {
-            pin::this_thread(place.cpu).map_err(text)?;
-            self.measure_here(file, length)
+            pin::this_thread(place.cpu)?;
+            self.measure_here(file, length).map_err(Failure::Other)
         };
         // The waiting thread sleeps, so it does not use the processor. A separate thread, because its affinity ends
         // with it, and because only the creator may enter a ring.
         let result = std::thread::scope(|scope| scope.spawn(pinned).join());
-        result.map_err(|_| Failure::Other(format!("the measurement of {self:?} panicked")))
+        result.unwrap_or_else(|_| Err(Failure::Other(format!("the measurement of {self:?} panicked"))))
     }
 
     /// Makes the measurement, in the thread that creates and owns the ring.
@@ -279,7 +270,6 @@ fn read(method: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Duratio
     }
 }
 
-/// Fills an empty queue.
 fn push(queue: &mut impl Queue, transfer: Transfer, count: u32) -> Result<(), String> {
     (0..count).try_for_each(|_| queue.push(transfer).map(|_| ()).ok_or("the queue is full".to_owned()))
 }

@@ -10,10 +10,8 @@ use http::framing::{ChunkedDecoder, Event};
 use super::origin::{DIGITS, MARK};
 use super::{GZIP, MESSAGE_BYTES, StreamKind, WEB_SOCKET};
 
-/// Timeout of each operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The times that one client measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamTimes {
     /// Time from the end of the request to the first byte of the response.

@@ -19,20 +19,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use hdrhistogram::Histogram;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure};
 use super::served::ServerCpus;
 use crate::context::Bench;
 use crate::failure::Failure;
+use crate::load::histogram;
 use crate::method::pause;
 use crate::method::pin;
 use crate::peers::server::{Instance, Server};
 use crate::report::model::{Results, Run, Section};
 use client::StreamTimes;
 
-/// Options of `bench stream`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StreamOptions {
     /// Number of concurrent streams
@@ -48,9 +49,7 @@ const MESSAGE_BYTES: usize = 5000;
 struct StreamKind {
     name: &'static str,
     path: &'static str,
-    /// HTTP version of the client.
     version: &'static str,
-    /// Further header fields of the request.
     fields: &'static str,
 }
 
@@ -120,16 +119,14 @@ impl Scenario for StreamOptions {
     const QUESTION: &'static str =
         "What delay does a proxy add to the first byte and to each piece of a streamed response?";
 
-    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let place = ServerCpus::of_one_worker(bench, section);
         let cpu = place.split.load_cpu();
         let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
         let origin = origin::start(epoch, cpu, length)?;
-        let variants = (&SERVERS[..], "");
-        let mut servers =
-            comparison::start(bench, section, (&place, None), variants, |variant, instance| {
-                configuration(variant, instance, origin.port())
-            })?;
+        let mut servers = comparison::start(bench, section, &place, (&SERVERS, ""), |variant, instance| {
+            configuration(variant, instance, origin.port())
+        })?;
         let mut load =
             Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
         for kind in KINDS {
@@ -137,38 +134,29 @@ impl Scenario for StreamOptions {
             let labels = |(variant, _): &(Variant, Server)| of(variant, &kind.labels());
             comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 server.check_running()?;
-                Ok(load.run(server, kind).map(|times| run_of(&times)))
+                load.run(server, kind).map(|times| run_of(&times)).map_err(Failure::Other)
             })?;
         }
-        comparison::end(servers);
-        let results = results(Measurements::of(section), self.streams);
-        section.add_results(results);
-        Ok(())
+        Ok(results(Measurements::of(section), self.streams))
     }
 }
 
 /// Summarises the times of all clients of a round.
 fn run_of(times: &[StreamTimes]) -> Run {
-    let us = |times: &mut dyn Iterator<Item = Duration>, percent: f64| {
-        percentile(times.map(|time| time.as_secs_f64() * 1e6).collect(), percent)
-    };
-    let first = |percent| us(&mut times.iter().map(|one| one.first_byte), percent);
-    let delay = |percent| us(&mut times.iter().flat_map(|one| one.delays.iter().copied()), percent);
+    let (mut first, mut delays) = (histogram(), histogram());
+    for one in times {
+        first.saturating_record(one.first_byte.as_nanos() as u64);
+        one.delays.iter().for_each(|delay| delays.saturating_record(delay.as_nanos() as u64));
+    }
+    let us = |times: &Histogram<u64>, percent: f64| times.value_at_percentile(percent) as f64 / 1e3;
     Run::of([
-        ("pieces", times.iter().map(|one| one.delays.len()).sum::<usize>() as f64),
-        ("first_byte_p50_us", first(50.0)),
-        ("first_byte_p99_us", first(99.0)),
-        ("delay_p50_us", delay(50.0)),
-        ("delay_p99_us", delay(99.0)),
-        ("delay_max_us", delay(100.0)),
+        ("pieces", delays.len() as f64),
+        ("first_byte_p50_us", us(&first, 50.0)),
+        ("first_byte_p99_us", us(&first, 99.0)),
+        ("delay_p50_us", us(&delays, 50.0)),
+        ("delay_p99_us", us(&delays, 99.0)),
+        ("delay_max_us", us(&delays, 100.0)),
     ])
-}
-
-/// Returns a percentile by the nearest-rank method.
-fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
-    values.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns a table of all kinds, rankings, and a finding.
@@ -178,7 +166,7 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     };
     let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|variant| row(kind, variant))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
-    columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
+    columns.push(DELAY_P99.over("of nginx's p99", NGINX.labels()));
     let title = format!("A piece every 10 ms, one worker, {streams} concurrent streams");
     let table = measurements.table(&title, &rows, &columns);
     // These delays are what users of event streams and token streams notice.
@@ -187,15 +175,16 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
         let words = format!("{}, {}", kind.name, variant.name);
         (words, of(&variant, &kind.labels()), of(&NGINX, &kind.labels()))
     });
-    let said = measurements.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let claim = "The p99 of the delay of a piece is at most nginx's for every kind of response.";
+    let words = ("As a ratio to nginx: ", "nginx was not measured.");
+    let finding = measurements.finding_of_ratios(claim, words, DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let ranking = |kind: StreamKind| {
         let title = format!("Delay of a piece, p99: {}", kind.name);
         Compared { measurements, variants: &SERVERS }.ranking(&title, DELAY_P99, &kind.labels())
     };
     Results {
         tables: vec![table],
-        findings: vec![finding_of_cases(claim, "As a ratio to nginx: ", &said, "nginx was not measured.")],
+        findings: vec![finding],
         rankings: [PROXIED, WEB_SOCKET].map(ranking).into(),
         ..Results::default()
     }
@@ -230,19 +219,5 @@ impl Streams {
         let times =
             clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked".to_owned())?);
         times.collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_measured_values() {
-        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!(percentile(values.clone(), 50.0), 100.0);
-        assert_eq!(percentile(values.clone(), 99.0), 198.0);
-        assert_eq!(percentile(values, 100.0), 200.0);
-        assert!(percentile(Vec::new(), 50.0).is_nan());
     }
 }

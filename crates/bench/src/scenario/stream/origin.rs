@@ -16,7 +16,6 @@ pub(super) const MARK: &str = "data: ";
 /// Number of digits of the time, in nanoseconds.
 pub(super) const DIGITS: usize = 20;
 
-/// Interval between two pieces.
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 
 /// The text after the time, as long as a brief event.
