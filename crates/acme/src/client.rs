@@ -353,13 +353,15 @@ impl<'a> Client<'a> {
             payload["replaces"] = replaced.into();
         }
         let mut response = self.post(&url, Some(&payload));
-        // If the CA rejects the name of the replaced certificate, the order is sent without it (RFC 9773 section 5).
+        // If the CA rejects the name of the replaced certificate, the order is sent without it (RFC 9773 section 5), also if the
+        // CA reports an internal error: it may have lost the earlier order.
         let is_refused = |error: &AcmeError| {
-            error.is_problem(&["alreadyReplaced", "malformed", "conflict", "unauthorized"])
+            error.is_problem(&["alreadyReplaced", "malformed", "conflict", "unauthorized", "serverInternal"])
         };
-        if payload.get("replaces").is_some() && response.as_ref().is_err_and(is_refused) {
-            payload["replaces"].take();
-            payload.as_object_mut().and_then(|members| members.remove("replaces"));
+        let drop_replaced = |payload: &mut Value| {
+            payload.as_object_mut().is_some_and(|members| members.remove("replaces").is_some())
+        };
+        if response.as_ref().is_err_and(is_refused) && drop_replaced(&mut payload) {
             response = self.post(&url, Some(&payload));
         }
         let response = response?;
