@@ -74,7 +74,7 @@ const DIRECTIVES: &[Directive] = &[
             "acme_shared_zone",
             Contexts::HTTP,
             ONE,
-            "The size of nginx's memory for certificates, `zone=NAME:SIZE`.",
+            "The shared zone of nginx for certificates, `zone=NAME:SIZE`.",
         )
         .default("zone=ngx_acme_shared:256k")
         .state(State::Accepted("threads share their memory")),
@@ -110,7 +110,7 @@ const VARIABLES: &[Variable] = &[
         name: "acme_certificate_key",
         get: |_, _| false,
         set: None,
-        help: "The key of `$acme_certificate`, for `ssl_certificate_key` alone; empty elsewhere.",
+        help: "The key of `$acme_certificate`, only for `ssl_certificate_key`; empty elsewhere.",
     },
 ];
 
@@ -169,8 +169,8 @@ const ROWS: [(&str, usize, usize, bool); 12] = [
     ("accept_terms_of_service", 0, 0, false),
 ];
 
-/// Parses an `acme_issuer` block. Its rows are no directives of the tables, because they are valid only here. Two of
-/// them (`ssl_verify`, `ssl_trusted_certificate`) have another meaning outside the block.
+/// Parses an `acme_issuer` block. Its rows are not in the tables of directives, because they are valid only here. Two rows
+/// (`ssl_verify`, `ssl_trusted_certificate`) have names of directives with another meaning.
 fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, statement) = (cx.arg(0), cx.statement);
     if cx.http.of::<Issuers>().issuers.iter().any(|issuer| issuer.name == name) {
@@ -255,7 +255,7 @@ fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Erro
     Ok(())
 }
 
-/// Parses `ecdsa`, or `rsa` with a size; returns nothing if the text is a file name. Errors for invalid sizes have
+/// Parses `ecdsa`, or `rsa` with a size; returns `None` if the text is a file name. Errors for invalid sizes have
 /// nginx's text.
 fn key_kind(text: &str) -> Option<Result<KeyKind, &'static str>> {
     let wrong = match text.split(':').next() {
@@ -387,8 +387,8 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     }
     let placeholder = ::tls::issue::placeholder(&names, SystemTime::now());
     let placeholder = placeholder.map_err(|error| at(error.to_string()))?;
-    // A placeholder is created for each server, although most have a certificate soon after. This takes some 30 us, and
-    // only the master and the worker know later which certificates are stored.
+    // A placeholder is created for each server, in about 30 us, although most servers already have a stored certificate:
+    // the master and the worker find stored certificates only later.
     let order = Order { names, key };
     let mut issuers = http.make_mut::<Issuers>().issuers.iter_mut();
     let found = issuers.find(|known| known.name == issuer);

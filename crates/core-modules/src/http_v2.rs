@@ -2,12 +2,12 @@
 //!
 //! | directives | effect |
 //! |---|---|
-//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | apply to a connection, before a server is selected |
+//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | apply to a connection before a server is chosen |
 //! | `http2_chunk_size` | applies to a response, from its location |
-//! | those about nginx's memory | are parsed and ignored |
+//! | `http2_pool_size`, `http2_streams_index_size` | are parsed and ignored |
 //! | obsolete directives | nginx's warning |
 //!
-//! With TLS the protocol is chosen by ALPN, which offers HTTP/2 if `http2` is on.
+//! With TLS the protocol is chosen by ALPN, which offers HTTP/2 if `http2` is on, or `listen` has the parameter `http2`.
 
 use conf::{Args, Contexts, Error, Spec, State};
 use exchange::config::{Cx, Scope, SettingsType};
@@ -54,7 +54,7 @@ const DIRECTIVES: &[Directive] = &[
             "http2",
             SERVER_LEVELS,
             Args::Flag,
-            "Whether clients may speak HTTP/2: where TLS agrees on it, and by prior knowledge in clear text.",
+            "Whether clients may use HTTP/2: with TLS by ALPN, in clear text by prior knowledge.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Http2>().enabled),
@@ -65,7 +65,7 @@ const DIRECTIVES: &[Directive] = &[
             "http2_max_concurrent_streams",
             SERVER_LEVELS,
             ONE,
-            "Requests that a connection may have at once; one counts until its work has ended.",
+            "Maximum concurrent requests of a connection; each counts until its work has ended.",
         )
         .default("128"),
         |scope, cx| cx.number_in(&mut scope.make_mut::<Http2>().streams_max, 1, u32::MAX),
@@ -83,7 +83,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Small frames let other streams send sooner, large frames cost less.
     Directive::scope(
-        spec("http2_chunk_size", LEVELS, ONE, "Bytes of a body in one frame at most.").default("8k"),
+        spec("http2_chunk_size", LEVELS, ONE, "Maximum bytes of a body in one frame.").default("8k"),
         read_chunk_size,
     ),
     // nginx has one such buffer per worker; here it limits a connection's share of the thread's time.
@@ -119,7 +119,7 @@ fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sets `http2_chunk_size`: a value above the maximum frame is an error, as in nginx.
+/// Sets `http2_chunk_size`. As in nginx, zero is an error, and a larger value is reduced to the maximum payload.
 fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut size = 0;
     cx.size(&mut size)?;
@@ -144,8 +144,8 @@ fn read_recv_buffer_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
 
 /// Directives about nginx's pools and tables, and directives that were replaced by newer ones.
 const WITHOUT_EFFECT: &[Directive] = &[
-    passed_over("http2_pool_size", "Bytes of a pool of memory of nginx."),
-    passed_over("http2_streams_index_size", "Entries of a table of nginx."),
+    passed_over("http2_pool_size", "Size of a memory pool of nginx."),
+    passed_over("http2_streams_index_size", "Number of entries of a table of nginx."),
     obsolete("http2_idle_timeout", SERVER_LEVELS, ONE, "See `keepalive_timeout`."),
     obsolete("http2_max_concurrent_pushes", SERVER_LEVELS, ONE, "Nothing is pushed."),
     obsolete("http2_max_field_size", SERVER_LEVELS, ONE, "See `large_client_header_buffers`."),
@@ -158,7 +158,7 @@ const WITHOUT_EFFECT: &[Directive] = &[
 
 /// Returns a directive that is parsed without effect.
 const fn passed_over(name: &'static str, help: &'static str) -> Directive {
-    Directive::nothing(spec(name, SERVER_LEVELS, ONE, help), "there is no such memory")
+    Directive::nothing(spec(name, SERVER_LEVELS, ONE, help), "this server has no such memory")
 }
 
 /// Returns a directive that is parsed, with nginx's warning.

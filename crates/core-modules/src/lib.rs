@@ -39,7 +39,7 @@ pub static MODULES: &[&Module] = &[
     &mirror::MODULE,
 ];
 
-/// Whether a location handles missing files itself.
+/// Whether a location may handle missing files itself, by `try_files` or a script of rewrite directives.
 pub fn checks_files(location: &Location) -> bool {
     location.scope.of::<try_files::Conf>().is_active() || location.scope.of::<rewrite::Conf>().is_active()
 }

@@ -30,7 +30,7 @@ const DIRECTIVES: &[Directive] = &[
             "mirror",
             LEVELS,
             Args::Exactly(1),
-            "A URI to which a copy of each request goes, or `off`.",
+            "A URI that each request is copied to, or `off`.",
         )
         .default("off")
         .many(),
@@ -42,7 +42,7 @@ const DIRECTIVES: &[Directive] = &[
             "mirror_request_body",
             LEVELS,
             Args::Flag,
-            "Whether the copies have the request's body, which is read first then.",
+            "Whether copies include the request's body, which is then read first.",
         )
         .default("on"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().request_body),
@@ -93,7 +93,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
         return Step::ReadBody;
     }
     for uri in conf.uris.items() {
-        // The query is the client's; a URI of the configuration is used unchanged, including question marks.
+        // A copy has the client's query. The configured URI is used unchanged, even if it contains a question mark.
         let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());
         let wanted = Subrequest { uri, args, uses_parent_method: true, ..Subrequest::default() };
         if !subrequest::in_background(request, &wanted) {

@@ -34,7 +34,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "try_files",
         Contexts::SERVER.or(Contexts::LOCATION),
         Args::AtLeast(2),
-        "Files to try, and the fallback when none exists.",
+        "Files to try, and the fallback if none exists.",
     ),
     set_files,
 )];

@@ -1,7 +1,7 @@
 //! `add_before_body` and `add_after_body`: add the responses of subrequests before and after a body.
 //!
-//! The subrequests are made while the body is sent, so a client receives the first part while the last one is still
-//! processed. As in nginx the error page of a failed subrequest is inserted.
+//! The subrequests are made while the body is sent, so a client receives the first response while the last one is still
+//! processed. As in nginx, the error page of a failed subrequest is inserted.
 
 use std::sync::Arc;
 
@@ -32,17 +32,17 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // In nginx an empty text in a location cancels the inherited one.
+    // As in nginx, an empty text cancels the inherited setting.
     Directive::scope(
-        spec("add_before_body", Args::Exactly(1), "A URI whose response precedes bodies; empty for none."),
+        spec("add_before_body", Args::Exactly(1), "URI of a response to add before bodies; empty for none."),
         |scope, cx| set(&mut scope.make_mut::<Conf>().before, cx),
     ),
     Directive::scope(
-        spec("add_after_body", Args::Exactly(1), "A URI whose response follows bodies; empty for none."),
+        spec("add_after_body", Args::Exactly(1), "URI of a response to add after bodies; empty for none."),
         |scope, cx| set(&mut scope.make_mut::<Conf>().after, cx),
     ),
     Directive::scope(
-        spec("addition_types", Args::AtLeast(1), "Types that text is added to, beside HTML.")
+        spec("addition_types", Args::AtLeast(1), "Media types of changed bodies, in addition to HTML.")
             .many()
             .default("text/html"),
         |scope, cx: &mut Cx<'_>| scope.make_mut::<Conf>().types.parse(cx),
@@ -111,7 +111,7 @@ struct Addition {
 
 impl BodyFilter for Addition {
     fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
-        // Taken, so that it is added only before the first piece.
+        // `take` ensures that the response is added only before the first piece.
         if let Some(before) = self.before.take() {
             out.subrequest(before);
         }

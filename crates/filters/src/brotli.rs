@@ -1,7 +1,7 @@
 //! `brotli`: compresses responses with brotli, with the directives of Google's module for nginx.
 //!
-//! Responses are selected as for `gzip`, but HTTP versions and proxies do not matter, because every client that names
-//! this coding accepts it. If a client accepts several codings, the first of zstd, brotli and gzip is used.
+//! Responses are selected as for `gzip`, but `gzip_http_version`, `gzip_proxied` and `gzip_disable` do not apply, because
+//! every client that names this coding supports it. Of several accepted codings, the first of zstd, brotli, gzip is used.
 
 use conf::{Args, Spec, State};
 
@@ -39,7 +39,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_brotli_filter", name, LEVELS, args, help)
 }
 
-const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
+const BUFFERS_WHY: &str = "compressed data is collected up to the size of one send";
 
 const DIRECTIVES: &[Directive] = &[
     // Also in an `if`, for clients that are identified by other properties than `Accept-Encoding`.
@@ -56,14 +56,14 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // HTML is always included.
     Directive::scope(
-        spec("brotli_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+        spec("brotli_types", Args::AtLeast(1), "Media types to compress in addition to HTML; `*` means all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
-    // From level 4 on other threads compress all but short responses.
+    // From level 4 on, other threads compress all but short responses.
     Directive::scope(
-        spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
+        spec("brotli_comp_level", Args::Exactly(1), "Compression level, from 0 to 11.").default("6"),
         |scope, cx| {
             let mut quality = u32::from(scope.make_mut::<Conf>().settings.quality);
             cx.number_in(&mut quality, 0, 11)?;
@@ -73,12 +73,13 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
-        spec("brotli_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
+        spec("brotli_min_length", Args::Exactly(1), "Minimum `Content-Length` of compressed responses.")
+            .default("20"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
     // A short response uses a window of its size, which saves memory at both ends.
     Directive::scope(
-        spec("brotli_window", Args::Exactly(1), "How far back repetitions are searched for.").default("512k"),
+        spec("brotli_window", Args::Exactly(1), "Size of the compression window.").default("512k"),
         |scope, cx| {
             let (min, max) = (coding::brotli::WINDOW_BITS_MIN, coding::brotli::WINDOW_BITS_MAX);
             scope.make_mut::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;

@@ -63,7 +63,7 @@ pub(crate) struct Conf {
 impl Settings for Conf {}
 
 fn filter(_: &Conf, request: &mut Request) {
-    // Several codings are left unchanged, as in nginx.
+    // Responses with several codings are left unchanged, as in nginx.
     let is_gzip = |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip");
     if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
         return;

@@ -47,14 +47,14 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // HTML is always included.
     Directive::scope(
-        spec("gzip_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+        spec("gzip_types", Args::AtLeast(1), "Media types to compress in addition to HTML; `*` means all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     // Each level costs more time than the previous one, and the higher levels gain little.
     Directive::scope(
-        spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
+        spec("gzip_comp_level", Args::Exactly(1), "Compression level, from 1 to 9.").default("1"),
         |scope, cx| {
             let mut level = u32::from(scope.make_mut::<Conf>().settings.level);
             cx.number_in(&mut level, 1, 9)?;
@@ -64,12 +64,13 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
-        spec("gzip_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
+        spec("gzip_min_length", Args::Exactly(1), "Minimum `Content-Length` of compressed responses.")
+            .default("20"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
     // A smaller window saves memory of the client.
     Directive::scope(
-        spec("gzip_window", Args::Exactly(1), "How far back repetitions are searched for.").default("32k"),
+        spec("gzip_window", Args::Exactly(1), "Size of the compression window.").default("32k"),
         |scope, cx| {
             let bits = power_of_two(cx, 9, 15, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")?;
             scope.make_mut::<Conf>().settings.window_bits = bits;
@@ -79,14 +80,14 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 // The reasons why some directives have no effect, for the reference page.
-const HASH_WHY: &str = "the tables of the encoder have one size";
-const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
-const POSTPONE_WHY: &str = "encoders are reused, so none has to be saved";
+const HASH_WHY: &str = "the hash tables of the encoder have a fixed size";
+const BUFFERS_WHY: &str = "compressed data is collected up to the size of one send";
+const POSTPONE_WHY: &str = "encoders are reused, so their allocation need not be delayed";
 
 /// Directives whose values are checked as in nginx, but which have no effect here.
 const ACCEPTED: &[Directive] = &[
     Directive::scope(
-        spec("gzip_hash", Args::Exactly(1), "The size of the encoder's tables.")
+        spec("gzip_hash", Args::Exactly(1), "Size of the encoder's hash tables.")
             .default("64k")
             .state(State::Accepted(HASH_WHY)),
         |_, cx| power_of_two(cx, 9, 17, "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k").map(drop),
@@ -104,7 +105,7 @@ const ACCEPTED: &[Directive] = &[
         |_, cx| cx.flag(&mut false),
     ),
     Directive::scope(
-        spec("postpone_gzipping", Args::Exactly(1), "Bytes to gather before compressing begins.")
+        spec("postpone_gzipping", Args::Exactly(1), "Bytes to collect before compression starts.")
             .default("0")
             .state(State::Accepted(POSTPONE_WHY)),
         |_, cx| cx.size(&mut 0),

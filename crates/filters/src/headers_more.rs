@@ -43,20 +43,20 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec(
             "more_set_headers",
-            "Sets fields of responses, errors too; `-a` adds, `-s` and `-t` choose responses.",
+            "Sets fields of all responses, errors included; `-a` adds, `-s` and `-t` select responses.",
         ),
         |scope, cx| add(scope, cx, Direction::Response, Action::Set),
     ),
     Directive::scope(
-        spec("more_clear_headers", "Takes fields of responses away; `-s` and `-t` choose responses."),
+        spec("more_clear_headers", "Removes fields of responses; `-s` and `-t` select responses."),
         |scope, cx| add(scope, cx, Direction::Response, Action::Clear),
     ),
     Directive::scope(
-        spec("more_set_input_headers", "Sets fields of requests; `-r` replaces only, `-t` chooses requests."),
+        spec("more_set_input_headers", "Sets fields of requests; `-r` only replaces, `-t` selects requests."),
         |scope, cx| add(scope, cx, Direction::Request, Action::Set),
     ),
     Directive::scope(
-        spec("more_clear_input_headers", "Takes fields of requests away; `-t` chooses requests."),
+        spec("more_clear_input_headers", "Removes fields of requests; `-t` selects requests."),
         |scope, cx| add(scope, cx, Direction::Request, Action::Clear),
     ),
 ];
@@ -182,7 +182,7 @@ fn invalid_option(cx: &Cx<'_>, option: &str) -> Error {
     cx.error(format_args!("{}: invalid option name: \"{option}\"", cx.statement.name.text))
 }
 
-/// Parses `Name: value`, `Name:` or `Name`; returns nothing if the field must not be changed.
+/// Parses `Name: value`, `Name:` or `Name`; returns `None` if the field must not be changed.
 fn field(cx: &mut Cx<'_>, text: &str, action: Action) -> Result<Option<Field>, Error> {
     let (name, value) = text.split_once(':').unwrap_or((text, ""));
     let (name, value) = (name.trim_end(), value.trim());
@@ -194,7 +194,7 @@ fn field(cx: &mut Cx<'_>, text: &str, action: Action) -> Result<Option<Field>, E
         return Err(cx.error(format_args!("invalid header name \"{name}\"")));
     }
     if prefix.is_none() && FRAMING.contains(&HeaderId::of(name.as_bytes())) {
-        cx.warn(format_args!("\"{name}\" says where a message ends and is not changed"));
+        cx.warn(format_args!("\"{name}\" determines the end of a message and is not changed"));
         return Ok(None);
     }
     let value = match (action, value) {
@@ -390,7 +390,7 @@ mod tests {
         }
         let found = warnings("http {\nmore_clear_headers Content-Length X; }");
         let expected =
-            "\"Content-Length\" says where a message ends and is not changed in /conf/nginx.conf:2";
+            "\"Content-Length\" determines the end of a message and is not changed in /conf/nginx.conf:2";
         assert_eq!(found, [expected]);
     }
 }

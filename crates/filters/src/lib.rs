@@ -26,7 +26,7 @@ use exchange::module::{Directive, Module};
 
 /// The modules, in the order of the filters: each filter gets the response as changed by the filters before it.
 pub static MODULES: &[&Module] = &[
-    // Preconditions apply to the response assembled from slices.
+    // First: a handler such as `slice` has already assembled the response that preconditions apply to.
     &not_modified::MODULE,
     // `headers_more` changes requests after all rewriting, and responses before modules that add fields.
     &headers_more::MODULE,
@@ -37,7 +37,7 @@ pub static MODULES: &[&Module] = &[
     &sub::MODULE,
     &charset::MODULE,
     &ssi::MODULE,
-    // The first coding in this order that the client accepts is used; after all modules that change texts.
+    // After all modules that change texts. The first coding in this order that the client accepts is used.
     &zstd::MODULE,
     &brotli::MODULE,
     &gzip::MODULE,

@@ -8,13 +8,13 @@ use crate::Module;
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
 
-/// The module; its directive belongs to `http_core`.
+/// The module. Its directive `if_modified_since` belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
     add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
     ..Module::named("http_not_modified")
 };
 
-/// Evaluates preconditions before the range filter, so that a file that the client has already is not read.
+/// Evaluates preconditions before the body is read, so that a file that the client has cached is not read.
 fn filter(request: &mut Request) {
     // Other statuses do not concern the client's copy, and neither does the file of an error page. The client has no
     // copy of a subrequest's response either.
@@ -27,8 +27,8 @@ fn filter(request: &mut Request) {
     }
     let response = &request.response;
     let mut last_modified = response.last_modified;
-    // A file that was restored to an older state must be sent again, so dates must be equal. An upstream's response is
-    // compared by date too.
+    // A file that was restored to an older state must be sent again, so dates must be equal. The same applies to a
+    // response of an upstream.
     let (mut mode, mut evaluator) = (IfModifiedSince::Exact, Evaluator::Origin);
     if response.is_stored {
         (mode, evaluator) = (IfModifiedSince::Before, Evaluator::Cache);

@@ -15,7 +15,7 @@ use exchange::response::{Body, ContentType};
 use transfer::body::Piece;
 use transfer::body::ranged::{RangedBody, Subrange};
 
-/// The module; its directive belongs to `http_core`.
+/// The module. Its directive `max_ranges` belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
     add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
     ..Module::named("http_range")
@@ -39,7 +39,7 @@ fn filter(request: &mut Request) {
         request.response.allow_ranges = false;
         return;
     }
-    // `Range` is defined for GET only (RFC 9110 section 14.2). As in nginx HEAD has the same response, but only for files.
+    // `Range` is defined for GET only (RFC 9110 section 14.2). As in nginx, HEAD has the same response, except from a cache.
     let has_meaning = match request.method {
         Method::Get => true,
         Method::Head => !request.response.is_stored,
@@ -78,7 +78,7 @@ fn is_divided_once(body: &Body) -> bool {
     }
 }
 
-/// Returns the pieces of a range of other pieces.
+/// Returns the pieces of a range of a body, which consists of `pieces`.
 fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
     let (mut cut, mut at) = (SmallVec::new(), 0);
     for piece in pieces {
@@ -106,7 +106,7 @@ fn if_range_holds(request: &Request) -> bool {
         etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
         last_modified: response.last_modified,
     };
-    // RFC 9110 section 13.1.5: a date that is not a strong validator matches nothing. Files of this server keep nginx's rule.
+    // RFC 9110 section 13.1.5: a date that is no strong validator matches nothing. Applies only to stored responses of a cache.
     let is_weak_date = response.is_stored
         && response.etag.is_none()
         && response
@@ -120,7 +120,7 @@ fn if_range_holds(request: &Request) -> bool {
         .is_none_or(|value| !is_weak_date && range::if_range_matches(value, validators))
 }
 
-/// Responds with one range, which needs no framing: the range is the body, and a header field has its position.
+/// Responds with one range, which needs no framing: the range is the body, and `Content-Range` has its position.
 fn one(request: &mut Request, range: ByteRange, size: u64) {
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);

@@ -43,7 +43,7 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "userid",
             Args::Exactly(1),
-            "Whether clients get a cookie, or only received cookies are logged.",
+            "Sends cookies to clients (`on`, `v1`), or only logs received cookies (`log`).",
         )
         .default("off"),
         |scope, cx| {
@@ -78,7 +78,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Without a time the cookie ends with the browser's session.
     Directive::scope(
-        spec("userid_expires", Args::Exactly(1), "How long browsers keep the cookie.").default("off"),
+        spec("userid_expires", Args::Exactly(1), "Lifetime of the cookie in browsers.").default("off"),
         |scope, cx| {
             scope.make_mut::<Conf>().current().expires = match cx.arg(0) {
                 "off" => Expires::Never,
@@ -95,7 +95,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // A character that replaces the padding: cookies without it are sent again, with the current settings.
     Directive::scope(
-        spec("userid_mark", Args::Exactly(1), "A character that marks cookies as up to date.").default("off"),
+        spec("userid_mark", Args::Exactly(1), "A character that marks up-to-date cookies.").default("off"),
         |scope, cx| {
             const WRONG: &str = "value must be \"off\" or a single letter, digit or \"=\"";
             let mark = match cx.arg(0).as_bytes() {
@@ -109,7 +109,8 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // A privacy statement, without which Internet Explorer rejected cookies.
     Directive::scope(
-        spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
+        spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field, sent with the cookie.")
+            .default("none"),
         |scope, cx| {
             scope.make_mut::<Conf>().current().p3p = unless(cx, "none");
             Ok(())
@@ -117,11 +118,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // The default is the server's address, or 0 for cookies of version 1.
     Directive::scope(
-        spec(
-            "userid_service",
-            Args::Exactly(1),
-            "A number that identifies the server that made an identifier.",
-        ),
+        spec("userid_service", Args::Exactly(1), "A number that identifies this server in its identifiers."),
         |scope, cx| {
             let mut service = 0;
             cx.number(&mut service)?;
@@ -154,7 +151,7 @@ const VARIABLES: &[Variable] = &[
             conf.mode >= Mode::V1 && shown(conf, id_to_send(request).map(|(id, _)| id), out)
         },
         set: None,
-        help: "The cookie's name and the identifier that the client is sent.",
+        help: "The cookie's name and the identifier that is sent to the client.",
     },
     // For `set` and `map`: a value other than empty and 0 assigns the client a new identifier.
     Variable {
@@ -163,7 +160,7 @@ const VARIABLES: &[Variable] = &[
         set: Some(Assign::With(|request, value| {
             request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()));
         })),
-        help: "The value from `set` or `map`: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
+        help: "Set by `set` or `map`: unless it is empty or `0`, the client gets a new identifier; `log` logs this too.",
     },
 ];
 
@@ -240,7 +237,7 @@ enum Mode {
 enum Expires {
     /// Until the end of the session.
     Never,
-    /// Until the latest date with a two-digit year.
+    /// Until 31 December 2037, as in nginx.
     Max,
     /// This many seconds from now.
     After(i64),
@@ -259,7 +256,7 @@ fn unless(cx: &Cx<'_>, word: &str) -> Option<String> {
     Some(cx.arg(0)).filter(|text| *text != word).map(str::to_owned)
 }
 
-/// Sets the flags. As in nginx a duplicate is a warning, and `off` does not cancel flags beside it.
+/// Sets the flags. As in nginx, a duplicate is a warning, and `off` does not cancel other flags of the directive.
 fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const SITES: [&str; 3] = ["strict", "lax", "none"];
     let conf = scope.make_mut::<Conf>().current();
@@ -295,7 +292,7 @@ type Id = [u8; 16];
 /// The value that `set` assigned to `$uid_reset`.
 struct Reset(Vec<u8>);
 
-/// Returns the value of `$uid_reset`, from `set`, a `map` or the like.
+/// Returns the value of `$uid_reset`, which `set`, `map` or a similar directive defines.
 fn reset(request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     match request.config().http.registry.find("uid_reset") {
@@ -395,8 +392,8 @@ fn id_to_send(request: &Request) -> Option<(Id, bool)> {
     Some(*found.id_to_send.get_or_init(|| id_to_send))
 }
 
-/// Counts the identifiers of this process. The lowest byte is the version and never changes; the other bytes start with
-/// a value that does not look empty.
+/// Number of identifiers that this process has generated. The last four bytes of an identifier consist of this count and,
+/// in the lowest byte, the version of the cookie.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Returns an identifier that no other process and no other call generates.
@@ -407,7 +404,7 @@ fn new_id(request: &Request, conf: &CookieSettings) -> Id {
         Mode::V1 => (conf.service.unwrap_or(0), 1 + (count << 8)),
         _ => {
             let of_address = || u32::from_be_bytes(local_bytes(&request.conn.local));
-            // From 03 03 03 up, wrapping around to that number.
+            // As in nginx, the count starts with 03 03 03, and wraps around to this number.
             const FIRST: u32 = 0x03_0303;
             const COUNTS: u32 = 0x0100_0000 - FIRST;
             (conf.service.unwrap_or_else(of_address), (FIRST + count % COUNTS) << 8 | 2)

@@ -1,8 +1,8 @@
 //! `zstd`: compresses responses with Zstandard, with the directives of the zstd module for nginx.
 //!
-//! Responses are selected as for `gzip`, but HTTP versions and proxies do not matter, because every client that names
-//! this coding accepts it. If a client accepts several codings, the first of zstd, brotli and gzip is used. No window
-//! is larger than the 8 MiB that HTTP clients must accept (RFC 9659), so the highest levels gain less than for files.
+//! Responses are selected as for `gzip`, but `gzip_http_version`, `gzip_proxied` and `gzip_disable` do not apply, because
+//! every client that names this coding supports it. Of several accepted codings, the first of zstd, brotli, gzip is used.
+//! Windows have at most the 8 MiB that HTTP clients must support (RFC 9659), so the highest levels gain less than for files.
 
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
@@ -40,7 +40,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_zstd_filter", name, LEVELS, args, help)
 }
 
-const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
+const BUFFERS_WHY: &str = "compressed data is collected up to the size of one send";
 
 const DIRECTIVES: &[Directive] = &[
     // Also in an `if`, for clients that are identified by other properties than `Accept-Encoding`.
@@ -51,17 +51,17 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // HTML is always included.
     Directive::scope(
-        spec("zstd_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+        spec("zstd_types", Args::AtLeast(1), "Media types to compress in addition to HTML; `*` means all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
-    // From level 4 on other threads compress all but short responses.
+    // From level 3 on, and with a dictionary, other threads compress all but short responses.
     Directive::scope(
         spec(
             "zstd_comp_level",
             Args::Exactly(1),
-            "How hard to compress, up to 22; below zero faster than 1.",
+            "Compression level, up to 22; negative levels are faster than level 1.",
         )
         .default("1"),
         |scope, cx| {
@@ -71,15 +71,16 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
-        spec("zstd_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
+        spec("zstd_min_length", Args::Exactly(1), "Minimum `Content-Length` of compressed responses.")
+            .default("20"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
-    // A browser can display the first lines of a page after the first block; smaller blocks cost a few bytes.
+    // A browser can display the first lines of a page after the first block. Each block costs a few bytes.
     Directive::scope(
         spec(
             "zstd_target_cblock_size",
             Args::Exactly(1),
-            "Bytes of a compressed block, which a client reads at once.",
+            "Target size of a compressed block: clients decompress complete blocks.",
         )
         .default("0"),
         set_target_block,
@@ -91,7 +92,7 @@ const DIRECTIVES: &[Directive] = &[
             "zstd_dict_file",
             Contexts::HTTP,
             Args::Exactly(1),
-            "A dictionary that the clients have as well.",
+            "File with a compression dictionary, which clients must have too.",
         ),
         |scope, cx| {
             let path = cx.conf_prefix.join(cx.arg(0));

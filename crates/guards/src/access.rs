@@ -34,7 +34,7 @@ const DIRECTIVES: &[Directive] = &[
             "allow",
             CONTEXTS,
             Args::Exactly(1),
-            "Lets clients of this address or network in.",
+            "Allows access for clients of this address or network, or for `all`.",
         )
         .many(),
         |scope, cx| add_rule(scope, cx, true),
@@ -45,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[
             "deny",
             CONTEXTS,
             Args::Exactly(1),
-            "Keeps clients of this address or network out.",
+            "Denies access for clients of this address or network, or for `all`.",
         )
         .many(),
         |scope, cx| add_rule(scope, cx, false),
@@ -85,8 +85,8 @@ enum Clients {
 
 /// Adds a rule. The rules are in file order, with `allow` and `deny` mixed.
 fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
-    // Host names are not supported: their addresses could change with each request, and resolving them would need a
-    // wait.
+    // Host names are not supported: their addresses may change at any time, so each request would have to wait for a
+    // resolver.
     let text = cx.arg(0);
     let clients = match text {
         "all" => Clients::All,
@@ -115,14 +115,14 @@ impl Clients {
 }
 
 impl Conf {
-    /// Returns the decision of the rules on a client; `None` if no rule matches.
+    /// Returns whether the rules allow a client; `None` if no rule matches.
     fn judge(&self, peer: &Address) -> Option<bool> {
         let rules = self.rules.items();
         let mapped = match peer {
             Address::Inet(address) if address.ip() != address.ip().to_canonical() => Some(address.ip()),
             _ => None,
         };
-        // As in nginx: without a rule for IPv4 the rules for IPv6 apply to an IPv4-mapped address as written.
+        // As in nginx, an IPv4-mapped address is compared with rules for IPv6 only if no rule is for IPv4.
         let as_ipv6 = mapped.filter(|_| !rules.iter().any(|rule| rule.clients.concern_ipv4()));
         let matches = |clients: Clients| match (clients, as_ipv6) {
             (Clients::Network(network), Some(ip)) => network.includes_ip(ip),
@@ -132,14 +132,14 @@ impl Conf {
     }
 }
 
-/// Decides for this module alone; `satisfy` combines it with other modules.
+/// Returns the decision of this module; `satisfy` combines it with the decisions of the other access modules.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     match conf.judge(request.client()) {
         // No matching rule is not the same as allowed: with `satisfy any` only an `allow` rule grants access.
         None => Step::Next,
         Some(true) => Step::Allow,
         Some(false) => {
-            // With `satisfy any` another module may still allow the client.
+            // With `satisfy any` another module may still allow the client, so this is no error.
             if !request.scope().core.satisfy.any {
                 request.log(Level::Error, format_args!("access forbidden by rule"));
             }

@@ -1,6 +1,6 @@
 //! `auth_request`: a subrequest decides on access.
 //!
-//! Only the status of its response counts; `auth_request_set` stores further values of it.
+//! Only the status of its response decides. `auth_request_set` stores values of the response in variables.
 
 use std::sync::Arc;
 
@@ -86,20 +86,20 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Runs the subrequest, sets the variables, and decides.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(uri) = &conf.uri else { return Step::Next };
-    // As in nginx without the client's query; the original is in `$request_uri`.
+    // As in nginx, the subrequest does not have the client's query; `$request_uri` still contains it.
     let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
     let Some(mut child) = subrequest::fetch(request, &wanted).await else { return Step::Status(500) };
     let mut values = Vec::new();
     for (variable, value) in conf.variables.items() {
         let value = value.rendered(&child);
-        // The subrequest shares the variables of the configuration, and a later value may use this one.
+        // Assigned in the subrequest too, because later values of `auth_request_set` may use this variable.
         variable.assign(&mut child, &value);
         values.push((variable, value));
     }
     let status = child.response.status;
     let questions = std::mem::take(&mut child.response.www_authenticate);
     subrequest::finish(child);
-    // Assigned again for variables that are part of the request itself, such as `$limit_rate`.
+    // Both requests share variables that the configuration defines, but not values such as `$limit_rate`.
     for (variable, value) in values {
         variable.assign(request, &value);
     }

@@ -42,7 +42,7 @@ const DIRECTIVES: &[Directive] = &[
             "ancient_browser",
             LEVELS,
             Args::AtLeast(1),
-            "Text in `User-Agent` by which a browser is ancient; `netscape4` stands for Netscape 1 to 4.",
+            "Texts in `User-Agent` that mark a browser as ancient; `netscape4` stands for Netscape 1 to 4.",
         )
         .many(),
         |scope, cx| {
@@ -91,7 +91,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const VARIABLES: &[Variable] = &[
-    // Exactly one of these two has a value.
+    // Each browser is either modern or ancient, so one of these two variables is empty.
     Variable {
         name: "modern_browser",
         get: |request, out| show(request, true, out),
@@ -160,7 +160,7 @@ impl<T: Clone + Default> Owned<T> {
 /// The rules for modern browsers.
 #[derive(Clone, Debug, Default)]
 struct Modern {
-    /// Browsers with their minimum versions; Opera first, because it claimed to be other browsers.
+    /// Browsers with their minimum versions; Opera first, because it also identified itself as other browsers.
     browsers: Vec<(&'static Kind, u64)>,
     /// Whether browsers without a rule are modern.
     unlisted: bool,
@@ -182,11 +182,11 @@ struct Kind {
     place: u8,
     /// The name in the configuration.
     name: &'static str,
-    /// Prefix that all browsers of this kind send.
+    /// Length in bytes of the prefix of `User-Agent` that all browsers of this kind send.
     skip: usize,
-    /// The text before the version,
+    /// The text before the version.
     mark: &'static str,
-    /// and its length in bytes, including the separator.
+    /// Length of `mark` in bytes, including the separator after it.
     mark_len: usize,
 }
 
@@ -216,7 +216,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut modern = scope.make_mut::<Conf>().modern.own(cx.block);
     match cx.statement.args.get(1) {
         None if name == "unlisted" => modern.unlisted = true,
-        // nginx rejects it too, but without a reason.
+        // nginx rejects this too, but logs no reason.
         None => return Err(cx.error(format_args!("no version for browser \"{name}\""))),
         Some(version) => {
             let kind = KINDS.iter().find(|kind| kind.name.eq_ignore_ascii_case(name));
@@ -270,7 +270,7 @@ fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
     if !modern.browsers.is_empty() && !modern.unlisted {
         return false;
     }
-    // `Mozilla/4.72 [en]`; the text must be longer than that, as in nginx.
+    // For example `Mozilla/4.72 [en]`. As in nginx, the field must be longer than the beginning of this example.
     let is_netscape4 = agent.len() > "Mozilla/4.72 ".len()
         && agent.strip_prefix(b"Mozilla/").is_some_and(|version| matches!(version, [b'1'..=b'4', ..]));
     let is_named = ancient.names.iter().any(|name| memchr::memmem::find(agent, name).is_some());

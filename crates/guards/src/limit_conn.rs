@@ -48,28 +48,39 @@ const DIRECTIVES: &[Directive] = &[
             "limit_conn_zone",
             Contexts::HTTP,
             Args::Exactly(2),
-            "A zone of counts: the key, `zone=NAME:SIZE`.",
+            "Declares a shared zone that counts requests: their key, and `zone=NAME:SIZE`.",
         )
         .many(),
         declare,
     ),
     Directive::scope(
-        spec("limit_conn", LEVELS, Args::Exactly(2), "The zone, and how many requests of a key it lets in.")
-            .many(),
+        spec(
+            "limit_conn",
+            LEVELS,
+            Args::Exactly(2),
+            "Limits the concurrent requests of each key: the zone, and the maximum number.",
+        )
+        .many(),
         add_limit,
     ),
     Directive::scope(
-        spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Level of lines about refused requests.")
+        spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Log level of rejected requests.")
             .default("error"),
         |scope, cx| scope.make_mut::<Conf>().set_level(cx),
     ),
     Directive::scope(
-        spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
+        spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the response to a rejected request.")
             .default("503"),
         |scope, cx| scope.make_mut::<Conf>().set_status(cx),
     ),
     Directive::scope(
-        spec("limit_conn_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing.").default("off"),
+        spec(
+            "limit_conn_dry_run",
+            LEVELS,
+            Args::Flag,
+            "Counts and logs requests above the limit without rejecting them.",
+        )
+        .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().dry_run),
     ),
 ];
@@ -99,7 +110,7 @@ pub(crate) struct Declared {
 /// Number of requests in flight, by key. Keys without requests have no entry, so no eviction is needed.
 type Counts = Table<u32>;
 
-/// Size in bytes of a counter without its key: 64 bytes with an address.
+/// Size in bytes of a counter without its key. A counter of an address needs 64 bytes, as in nginx's documentation.
 const COUNT_OVERHEAD: u64 = 36;
 
 impl Kind for Declared {
@@ -155,17 +166,17 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The result for a request, stored until its end: it is checked only once, even if it moves to another location.
+/// The result for a request. Stored until the request ends, so that the request is checked only once, in any location.
 struct Outcome {
     /// Whether a limit was reached.
     rejected: bool,
-    /// Whether that was only logged.
+    /// Whether `limit_conn_dry_run` was on, so that a rejection was only logged.
     dry_run: bool,
-    /// The entries in which the request counts; they are dropped however it ends.
+    /// The counters that include the request. However the request ends, they are dropped and so decremented.
     _held: Vec<Held>,
 }
 
-/// An entry in which a request counts until this is dropped.
+/// A counter that includes a request until this value is dropped.
 struct Held {
     /// The table of the request's configuration, which a reload may have replaced.
     counts: Arc<Counts>,
@@ -182,7 +193,7 @@ impl Drop for Held {
     }
 }
 
-/// Passes the result to a detached request, because both together are checked only once.
+/// Passes the result to a background request, because both requests together are checked only once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
         let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
@@ -221,8 +232,8 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
 /// A limit was reached, which was logged.
 struct Refused;
 
-/// Counts the request in all zones that have a key for it. An error drops the list, and with it the entries counted so
-/// far.
+/// Counts the request in all zones that have a key for it. An error drops the list, which decrements the counters that
+/// were incremented before.
 fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
     let mut held = Vec::new();
     for limit in conf.limits.items() {
@@ -343,9 +354,9 @@ mod tests {
         assert_eq!(hold(b"a", 2).err(), Some(Count::Full));
         assert!(hold(b"b", 1).is_ok());
         drop(first);
-        let third = hold(b"a", 2).expect("one has gone");
+        let third = hold(b"a", 2).expect("one has ended");
         drop((second, third));
-        assert_eq!(counts.count(), 0, "nothing is kept of keys without requests");
+        assert_eq!(counts.count(), 0, "keys without requests have no entry");
         let all: Vec<_> = (0..1000_u32).map_while(|key| hold(&key.to_ne_bytes(), 1).ok()).collect();
         assert_eq!(all.len(), 6 * 64);
         assert_eq!(hold(b"one more", 1).err(), Some(Count::NoSpace));

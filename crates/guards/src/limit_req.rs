@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
             "limit_req_zone",
             Contexts::HTTP,
             Args::Exactly(3),
-            "A zone of buckets: the key, `zone=NAME:SIZE`, `rate=` in `r/s` or `r/m`.",
+            "Declares a shared zone of request rates: their key, `zone=NAME:SIZE`, `rate=` in `r/s` or `r/m`.",
         )
         .many(),
         declare,
@@ -77,18 +77,18 @@ const DIRECTIVES: &[Directive] = &[
             "limit_req_log_level",
             LEVELS,
             Args::Exactly(1),
-            "Log level of refused requests; delays are logged one level lower.",
+            "Log level of rejected requests; delays are logged one level lower.",
         )
         .default("error"),
         |scope, cx| scope.make_mut::<Conf>().set_level(cx),
     ),
     Directive::scope(
-        spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
+        spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the response to a rejected request.")
             .default("503"),
         |scope, cx| scope.make_mut::<Conf>().set_status(cx),
     ),
     Directive::scope(
-        spec("limit_req_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing or delaying.")
+        spec("limit_req_dry_run", LEVELS, Args::Flag, "Counts and logs requests above the limit without rejecting or delaying them.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().dry_run),
     ),
@@ -144,7 +144,7 @@ impl Buckets {
     }
 }
 
-/// Size in bytes of a bucket without its key: with an address 128 bytes, as in nginx's documentation.
+/// Size in bytes of a bucket without its key. A bucket of an address needs 128 bytes, as in nginx's documentation.
 const BUCKET_OVERHEAD: u64 = 80;
 
 impl Kind for Declared {
@@ -164,7 +164,7 @@ impl Kind for Declared {
     }
 }
 
-/// Parses an integer above zero, as most parameters of limits are; it must not overflow when counted in thousandths.
+/// Parses an integer above zero that does not overflow when it is counted in thousandths.
 fn positive(text: &str) -> Option<i64> {
     let number = value::number(text).ok().and_then(|number| i64::try_from(number).ok())?;
     (1..=i64::MAX / 1000).contains(&number).then_some(number)
@@ -221,7 +221,7 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The result for a request, stored with it: it is checked only once, even if it moves to another location.
+/// The result for a request. Stored with the request, so that the request is checked only once, in any location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     verdict: Verdict,
@@ -239,7 +239,7 @@ enum Verdict {
     Rejected,
 }
 
-/// Passes the result to a detached request, because both together are checked only once.
+/// Passes the result to a background request, because both requests together are checked only once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(outcome) = outcome(parent) {
         child.shared.extensions.borrow_mut().insert(outcome);
@@ -413,7 +413,7 @@ impl Limit {
     }
 }
 
-/// Maximum delay in ms, for an effectively unlimited `burst`: such a time can still be represented.
+/// Maximum delay in ms. The end of this delay can be represented, which a very large `burst` would not ensure.
 const WAIT_MS_MAX: i64 = u32::MAX as i64;
 
 impl Bucket {
@@ -465,7 +465,7 @@ fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
     true
 }
 
-/// Whether a request has to wait; most limited requests need not, and so need no future.
+/// Whether a request has to wait. Most requests do not, so no future is created for them.
 fn is_delayed(request: &Request) -> bool {
     outcome(request).is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
 }
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn a_bucket_fills_and_empties() {
         let mut bucket = Bucket { excess: 0, last_ms: 1000 };
-        // Five in a second: a request adds 1000, a millisecond removes 5.
+        // Five requests per second: a request adds 1000, a millisecond removes 5.
         for (now_ms, expected) in
             [(1000, 1000), (1000, 2000), (1100, 2500), (1090, 3500), (1101, 4495), (9000, 0), (9200, 0)]
         {

@@ -1,4 +1,4 @@
-//! `map`: a variable whose value is looked up by a text with variables.
+//! `map`: a variable whose value is looked up in a table, by the value of another text.
 //!
 //! Texts are looked up by hash and regular expressions are tried in order, at the first use of the variable in a request.
 
@@ -27,13 +27,13 @@ const DIRECTIVES: &[Directive] = &[
             "map",
             Contexts::HTTP,
             Args::Exactly(2),
-            "Defines a variable by a table of texts and patterns for the value of others.",
+            "Defines a variable by a table of texts and regular expressions, in which the value of a text is looked up.",
         )
         .raw()
         .many(),
         add_map,
     ),
-    // Their values are checked without effect: errors are reported as in nginx.
+    // Without effect. Their values are checked, so that errors are reported as in nginx.
     Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
@@ -176,7 +176,7 @@ impl Map {
                     found.store(text, request);
                     return Some(*place);
                 }
-                // As in nginx the default applies then.
+                // As in nginx, the default applies if PCRE aborts the search.
                 Err(gave_up) => {
                     gave_up.log(text, request);
                     return None;

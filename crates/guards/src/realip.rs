@@ -21,10 +21,10 @@ use exchange::variables::Variable;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    // Early, so that rewriting uses the address; and again for locations with other settings.
     settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().from.items().is_empty() {
+            // Early, so that rewriting uses the address; and again for locations with other settings.
             plan.now(Phase::PostRead, scope.shared::<Conf>(), run);
             plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
         }
@@ -40,7 +40,7 @@ const DIRECTIVES: &[Directive] = &[
             "set_real_ip_from",
             LEVELS,
             Args::Exactly(1),
-            "Trusts the client address from proxies of this address, network or name.",
+            "Trusts the client address that proxies with this address, network or host name report.",
         )
         .many(),
         trust,
@@ -71,7 +71,7 @@ const DIRECTIVES: &[Directive] = &[
             "real_ip_recursive",
             LEVELS,
             Args::Flag,
-            "Takes the last address of the field that is not trusted itself.",
+            "Uses the last address of the field that is not trusted, instead of the last address.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().recursive),

@@ -49,7 +49,7 @@ const DIRECTIVES: &[Directive] = &[
 const fn hash(name: &'static str, default: &'static str) -> Directive {
     let spec =
         Spec::new("http_referer", name, CONTEXTS, Args::Exactly(1), "Size of a table of referring sites.");
-    let spec = spec.default(default).state(conf::State::Accepted("tables grow as they need to"));
+    let spec = spec.default(default).state(conf::State::Accepted("tables grow by themselves"));
     Directive::scope(spec, |_, cx| cx.number(&mut 0))
 }
 
@@ -62,7 +62,7 @@ const VARIABLES: &[Variable] = &[Variable {
         true
     },
     set: Some(Assign::Replace),
-    help: "`1` when `valid_referers` does not list where the request came from, else empty.",
+    help: "`1` if `valid_referers` does not list the referring site, else empty.",
 }];
 
 /// The list of valid sites.
@@ -80,7 +80,7 @@ pub(crate) struct Conf {
 struct List {
     /// Whether requests without the field are valid.
     none: bool,
-    /// Whether requests are valid whose field was masked, for instance by a proxy.
+    /// Whether requests with a masked field are valid. A proxy, for instance, may mask it.
     blocked: bool,
     /// Hosts; the value is an index in `paths`.
     hosts: HostTable<Option<u32>>,
@@ -113,7 +113,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             "blocked" => list.blocked = true,
             "server_names" => match &conf.server_names {
                 Some(names) => list.add_names(names, |message| cx.error(message))?,
-                // In the server itself, whose names are not complete yet.
+                // In the server itself the names are not complete yet.
                 None => list.awaits_names = true,
             },
             "~" => return Err(cx.error("empty regex in \"~\"")),
@@ -242,7 +242,7 @@ impl Conf {
         self.check(end)
     }
 
-    /// Checks a complete block: nginx rejects a list that could only reject requests with a `Referer`.
+    /// Checks a complete block. As in nginx, `none` or `blocked` is an error without any host, even with a regular expression.
     fn check(&self, end: &conf::Span) -> Result<(), Error> {
         let is_wrong = |list: &Arc<List>| (list.none || list.blocked) && !list.has_hosts;
         match self.list.as_ref().is_some_and(is_wrong) {

@@ -31,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[
             "secure_link",
             LEVELS,
             Args::Exactly(1),
-            "Text with the hash of a link and, behind a comma, the time at which it expires.",
+            "Text with the hash of a link and, after a comma, its expiry time.",
         ),
         |scope, cx| {
             let link = Arc::new(cx.template(cx.arg(0))?);
@@ -63,7 +63,7 @@ const DIRECTIVES: &[Directive] = &[
             "secure_link_secret",
             LEVELS,
             Args::Exactly(1),
-            "The word that is hashed with a link to make `/prefix/hash/link`.",
+            "The secret that is hashed with the link of a URI `/prefix/hash/link`.",
         ),
         |scope, cx| {
             if matches!(scope.of::<Conf>(), Conf::Signed(signed) if signed.block == cx.block) {
@@ -81,14 +81,14 @@ const VARIABLES: &[Variable] = &[
         name: "secure_link",
         get: link,
         set: None,
-        help: "Empty for a wrong link, `0` for one that has ended, else `1`; with `secure_link_secret` the link.",
+        help: "Empty for an invalid link, `0` for an expired link, else `1`; with `secure_link_secret` the link itself.",
     },
     // For use in the hashed text; otherwise any client could change the time.
     Variable {
         name: "secure_link_expires",
         get: |request, out| request.nested("secure_link_expires", || expires(request, out)),
         set: None,
-        help: "The time at which the link of the request ends, seconds since 1970.",
+        help: "Expiry time of the request's link, in seconds since 1970.",
     },
 ];
 
@@ -184,7 +184,7 @@ fn is_current(signed: &Signed, request: &Request) -> Option<bool> {
     let (link, hashed) = (signed.link.as_ref()?, signed.hashed.as_ref()?);
     let text = link.rendered(request);
     let (hash, end) = split(&text)?;
-    // Longer than sixteen bytes in Base64.
+    // In Base64 a hash of sixteen bytes has at most 24 characters.
     if hash.len() > 24 {
         return None;
     }

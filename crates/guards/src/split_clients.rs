@@ -20,7 +20,7 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
         "split_clients",
         Contexts::HTTP,
         Args::Exactly(2),
-        "Defines a variable whose values apply to shares of the clients, chosen by a text with variables.",
+        "Defines a variable with a value for each share of the clients, which the hash of a text selects.",
     )
     .raw()
     .many(),
@@ -30,7 +30,7 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
 /// One `split_clients` block.
 #[derive(Debug)]
 struct Split {
-    /// The text by which clients are distributed.
+    /// The text whose hash distributes the clients.
     source: Template,
     /// The rows in the order of the configuration, with increasing hashes.
     parts: Vec<Part>,
@@ -105,7 +105,7 @@ impl Compute for Split {
         if let Some(part) = parts.find(|part| part.below.is_none_or(|below| hash < below)) {
             out.extend_from_slice(part.value.as_bytes());
         }
-        // Hashes above all shares have an empty value.
+        // The value is empty for hashes above all shares, but exists.
         true
     }
 }

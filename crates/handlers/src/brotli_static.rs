@@ -1,8 +1,8 @@
 //! `brotli_static`: serves files precompressed with brotli instead of the originals.
 //!
 //! The compressed file has its own date, length and entity tag, and supports ranges; only the media type is that of the
-//! original. Its content is not compared with the original. [`crate::precompressed`] has the common code of all
-//! codings.
+//! original. Its content is not compared with the original. [`crate::precompressed`] has the code that all codings
+//! share.
 
 use conf::{Args, Spec, value};
 
@@ -26,7 +26,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "brotli_static",
         LEVELS,
         Args::Exactly(1),
-        "Sends the file with .br behind its name: on for clients that accept brotli, or always.",
+        "Sends the file with the suffix `.br`: `on` if the client accepts brotli, `always` to all clients.",
     )
     .default("off"),
     |scope, cx| cx.set(&mut scope.make_mut::<Conf>().0, value::choice(MODES)),

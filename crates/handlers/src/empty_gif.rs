@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "empty_gif",
         Contexts::LOCATION,
         Args::None,
-        "Returns a picture of one transparent pixel.",
+        "Returns an image of one transparent pixel.",
     ),
     |scope, _| {
         *scope.make_mut() = Conf(true);

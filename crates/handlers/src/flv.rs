@@ -29,7 +29,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "flv",
         Contexts::LOCATION,
         Args::None,
-        "Sends Flash videos from the byte `start` on.",
+        "Sends Flash videos from the byte offset `start` in the query.",
     ),
     |scope, _| {
         scope.make_mut::<Conf>().0 = true;

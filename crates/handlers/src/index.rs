@@ -70,7 +70,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Skips requests that are not for a directory or do not read; they have no further cost.
+/// Skips requests for other URIs than those of directories, and other methods than GET, HEAD and POST.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
@@ -95,7 +95,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
         }
         // Appended to the directory's path and not to the URI, because the alias of a regular expression replaces only the URI.
         let path = [directory.as_slice(), &name].concat();
-        // Anything that exists counts, including a directory, to which its own location redirects.
+        // An existing directory counts too: the location of its URI sends a redirect.
         let failure = match files::stat_path(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);
@@ -104,7 +104,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
             Err(failure) => failure,
         };
         match failure.errno {
-            // A link that must not be followed; its location would return the same.
+            // A link that must not be followed. The location of its URI would return the same status.
             Errno::LOOP | Errno::MLINK => return Step::Status(403),
             Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::XDEV => {
                 return refused(request, &path, failure);

@@ -30,7 +30,7 @@ pub static MODULES: &[&Module] = &[
     &dav::MODULE,
     &random_index::MODULE,
     &index::MODULE,
-    // The best coding first, as in nginx with these modules, and the originals last.
+    // As in nginx with these modules, the best coding is first. The handler of the original files is last.
     &zstd_static::MODULE,
     &brotli_static::MODULE,
     &gzip_static::MODULE,

@@ -10,7 +10,7 @@ use exchange::phases::{Phase, Plan, Step};
 use exchange::request::Request;
 use telemetry::Level;
 
-/// Whether such a file is used.
+/// Whether a precompressed file is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum StaticMode {
     /// `off`
@@ -18,7 +18,7 @@ pub(crate) enum StaticMode {
     Off,
     /// `on`: for clients that accept the coding.
     On,
-    /// `always`: for all clients; decompressed while it is sent to a client that does not accept the coding.
+    /// `always`: for all clients. `gunzip on` decompresses gzip for clients that do not accept it.
     Always,
 }
 
@@ -28,7 +28,7 @@ pub(crate) const MODES: &[(&str, StaticMode)] =
 
 /// The settings of one module.
 pub(crate) trait Conf: Settings {
-    /// The compressed file beside an original.
+    /// The compressed file next to an original.
     const SIBLING: Sibling;
 
     /// Returns the value of its directive in a block.
@@ -44,7 +44,7 @@ pub(crate) fn add_to_plan<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
     }
 }
 
-/// Skips requests whose client or method excludes a compressed file, before any allocation; these are the majority.
+/// Skips requests whose client or method excludes a compressed file. Most requests are skipped, so nothing is allocated.
 fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
     (!C::SIBLING.applies(request, conf.mode())).then_some(Step::Next)
 }
@@ -54,7 +54,7 @@ fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
 pub(crate) struct Sibling {
     /// The name of the coding.
     pub(crate) coding: &'static str,
-    /// The suffix of its name.
+    /// The suffix of the file's name.
     pub(crate) suffix: &'static str,
     /// Whether the client of a request accepts the coding.
     pub(crate) is_accepted: fn(&Request) -> bool,

@@ -31,7 +31,7 @@ pub(crate) static MODULE: Module = Module {
             })
         },
         set: None,
-        help: "The name that `random_index` chose.",
+        help: "The name of the file that `random_index` chose.",
     }],
     ..Module::named("http_random_index")
 };
@@ -54,7 +54,7 @@ pub(crate) struct Conf(bool);
 
 impl Settings for Conf {}
 
-/// Skips requests other than GET and HEAD of directories.
+/// Skips requests for other URIs than those of directories, and other methods than GET, HEAD and POST.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
@@ -88,13 +88,13 @@ async fn run(_: &Conf, request: &mut Request) -> Step {
                 chosen = Some(entry.name);
             }
         }
-        // As for a listing: with `aio off` the worker thread reads the directory itself, without waiting.
+        // With `aio off` the worker thread reads the directory itself, so the read does not let other tasks run.
         rt::yield_now().await;
     }
     // A directory without files is left to the following modules.
     let Some(name) = chosen else { return Step::Next };
     request.uri.extend_from_slice(&name);
-    // The redirect changes only the URI, so the location that serves the file can read the name.
+    // An internal redirect retains the extensions, so the location that serves the file can read the name.
     request.extensions.insert(Chosen(name));
     Step::Internal
 }

@@ -29,8 +29,8 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_static")
 };
 
-/// Serves a file without waiting for the disk: a file that is cached, or whose path the kernel has cached, needs no
-/// state of a waiting task.
+/// Serves a file without waiting for the disk, if `open_file_cache` has the file or the kernel has cached its path. So no
+/// future is created for it.
 fn now(request: &mut Request) -> Option<Step> {
     // As in nginx POST continues up to the file, so that directories and missing files have the same response as for
     // GET.
@@ -51,7 +51,7 @@ fn now(request: &mut Request) -> Option<Step> {
     step
 }
 
-/// Does the same with waiting. The path is the one that [`now`] has computed.
+/// Serves a file, and waits for the disk. [`now`] has stored the path in the request.
 fn later(request: &mut Request) -> Later<'_> {
     Box::pin(async {
         let path = std::mem::take(&mut request.path);
@@ -110,7 +110,7 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
     }
 }
 
-/// Returns nginx's status for this failure, and logs it: at level crit for errors that need an operator.
+/// Returns nginx's status for this failure, and logs the failure: at level crit if the status is 500.
 pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };

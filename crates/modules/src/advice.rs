@@ -1,4 +1,4 @@
-//! The advice of `ringroad check`: likely mistakes that show only across several modules.
+//! The advice of `ringroad check`: likely mistakes that only the settings of several modules together show.
 
 use exchange::config::Config;
 

@@ -34,7 +34,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "cache_counters",
         Contexts::SERVER.or(Contexts::LOCATION),
         Args::None,
-        "Serves the numbers of all caches, and of limits of HTTP/2, in the text format of Prometheus.",
+        "Serves the metrics of all caches, and of HTTP/2 limits that were reached, in the text format of Prometheus.",
     ),
     |scope, _| {
         scope.make_mut::<Conf>().on = true;
@@ -42,7 +42,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether a block responds with the page. As for every content handler, inner blocks do not inherit it.
+/// Whether a block responds with the page. As for other content handlers, of inner blocks only an `if` inherits it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf {
     on: bool,

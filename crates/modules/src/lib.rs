@@ -1,4 +1,4 @@
-//! All modules of nginx: their table, and the modules that show operators the state of the others.
+//! The table of all modules, and the modules that show operators the state of the other modules.
 //!
 //! The modules are in crates below, by their role in request processing: [`core_modules`], [`guards`], [`gateways`],
 //! [`handlers`], [`filters`]. A new module is a file there and a line in the `MODULES` of its crate.
@@ -28,7 +28,7 @@ pub fn all() -> &'static ModuleTable {
             // Blocks and settings. The rewrite module precedes all other handlers of its phase, the access log precedes
             // the `log` phase handlers of the modules below.
             core_modules::MODULES,
-            // Limits and access have phases in which only these modules take part.
+            // Only these modules have handlers in the phases for limits and access.
             guards::MODULES,
             // Modules that proxy a complete location precede those that serve pages and files in it.
             gateways::MODULES,

@@ -41,7 +41,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether a block responds with the page. As for every content handler, inner blocks do not inherit it.
+/// Whether a block responds with the page. As for other content handlers, of inner blocks only an `if` inherits it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf {
     /// Whether the page is on. It can only be turned on, for the rest of the block.
@@ -54,18 +54,18 @@ impl Settings for Conf {
     }
 }
 
-/// Sums at the time of use; two of them in one line may be of slightly different times.
+/// The variables. Each sum is computed when the variable is used, so two values in a log line may be of different times.
 const VARIABLES: &[Variable] = &[
     variable("connections_active", |r, out| number(r, |totals| totals.active, out), "Open connections."),
     variable(
         "connections_reading",
         |r, out| number(r, |totals| totals.reading, out),
-        "Connections that receive the header section of a request.",
+        "Connections on which the header section of a request is received.",
     ),
     variable(
         "connections_writing",
         |r, out| number(r, |totals| totals.writing, out),
-        "Connections that send a response.",
+        "Connections on which a response is sent.",
     ),
     variable(
         "connections_waiting",

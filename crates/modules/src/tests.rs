@@ -40,7 +40,7 @@ fn errors(directive: &Directive, args: &str) -> Vec<String> {
 fn directive_tables_match_nginx() {
     let table = all().specs();
     let mut differences = conf::differences(table);
-    // nginx parses `on` and `off` there too, but its table does not restrict the arguments.
+    // nginx parses this directive as a flag too, but its table does not restrict the arguments.
     differences
         .retain(|difference| !difference.starts_with("http_uwsgi uwsgi_cache_background_update: takes"));
     assert_eq!(differences, Vec::<String>::new());
@@ -111,7 +111,7 @@ fn a_wrong_number_of_arguments_is_an_error_at_its_line() {
 #[test]
 fn a_flag_is_on_or_off() {
     // Directives of `events` are checked after the complete block was read, and the test harness adds a second block.
-    // The values of `ssl_*` are not checked as long as they have no effect: each gives a warning.
+    // The flags of `http_ssl` are excluded.
     let is_meant = |directive: &&Directive| {
         let spec = &directive.spec;
         spec.args == Args::Flag && !spec.contexts.intersects(Contexts::EVENTS) && spec.module != "http_ssl"
@@ -386,11 +386,11 @@ fn the_first_error_in_the_text_is_reported() {
     }
 }
 
-/// Directives whose default, written explicitly, results in different settings. The names for each reason.
+/// Directives whose default, written explicitly, results in different settings: the names, by reason.
 const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
-    // Resources that have to be opened or created depend on it; the default is applied at the end.
+    // These settings determine resources to open or create, so the default is applied at the end.
     ("applied at the end", &["user", "error_log", "thread_pool"]),
-    // `None` means the default where it is used, which saves a template per request.
+    // `None` means the default when the setting is used, which saves the evaluation of a template.
     (
         "no value",
         &[

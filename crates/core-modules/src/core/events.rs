@@ -27,7 +27,7 @@ const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
 pub(super) const DIRECTIVES: &[Directive] = &[
     // A method that is set but not available is an error at start; without `use` the probe decides.
     Directive::events(
-        event("use", Args::Exactly(1), "The network engine; without it io_uring, or epoll where there is no ring."),
+        event("use", Args::Exactly(1), "The network engine; by default io_uring, or epoll if io_uring is not available."),
         set_method,
     ),
     // nginx's default, which suits small machines.
@@ -35,15 +35,15 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event(
             "worker_connections",
             Args::Exactly(1),
-            "Most connections of one thread, including those to upstreams.",
+            "Maximum connections of a thread, including those to upstreams.",
         )
         .default("512"),
         set_worker_connections,
     ),
     Directive::events(
-        event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.")
+        event("multi_accept", Args::Flag, "Accepts all waiting connections in one event-loop turn.")
             .default("off")
-            .state(State::Accepted("each turn accepts waiting connections, up to a number that leaves time for the others")),
+            .state(State::Accepted("each event-loop turn accepts waiting connections, up to a fixed number")),
         |_, cx| cx.flag(&mut false),
     ),
     Directive::events(
@@ -64,12 +64,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // About the depth of a disk queue; more reads would only wait in the kernel.
     Directive::events(
-        Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
+        Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Maximum reads in flight in libaio, for each thread.")
             .default("32"),
         set_aio_requests,
     ),
     Directive::events(
-        Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Events taken from the kernel at once.")
+        Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Maximum events per call of epoll_wait.")
             .default("512")
             .state(State::Accepted("the engine sizes its table of events by itself")),
         |_, cx| cx.number(&mut 0),
@@ -79,7 +79,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "ring_entries",
             Args::Exactly(1),
-            "Entries of the submission queue of each thread's ring, a power of two up to 32768.",
+            "Entries of each thread's io_uring submission queue, a power of two up to 32768.",
         )
         .default("1024"),
         |events, cx| {
@@ -94,13 +94,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "ring_recv_buffers",
             Args::Exactly(2),
-            "Buffers that wait in the ring for bytes from clients: their number, a power of two up to 32768, and bytes. Responses of upstreams have up to 256 buffers of 16 KiB beside them.",
+            "Buffers of io_uring for bytes from clients: their number, a power of two up to 32768, and their size. Up to 256 further buffers of 16 KiB are for responses of upstreams.",
         )
         .default("1024 4k"),
         set_recv_buffers,
     ),
-    // A device gets a quarter of them, enough for the queues of a fast disk. The kernel creates the workers on demand
-    // and ends them when they are idle.
+    // One device may occupy a quarter of the workers, enough for the queues of a fast disk. The kernel creates workers on
+    // demand and ends idle workers.
     Directive::events(
         own(
             "ring_io_workers",
@@ -115,14 +115,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "device_share",
             Args::Exactly(1),
-            "One device may hold one in this many workers or pool threads; 1 lets it hold all.",
+            "Operations on one device may occupy 1/N of the workers or pool threads; 1 means all.",
         )
         .default("4"),
         |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
     ),
     // Memory is allocated and freed in pieces of a megabyte; this is the limit of a thread.
     Directive::events(
-        own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread; less by default where a control group limits memory: a quarter of that for all threads.").default("256m"),
+        own("buffer_pool", Args::Exactly(1), "Maximum bytes of buffers for each thread. If a cgroup limits memory, the default is lower: a quarter of it for all threads.").default("256m"),
         set_buffer_pool,
     ),
     // Below this size, pinning pages costs more than copying them.
@@ -145,7 +145,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "try_cached",
             Args::Flag,
-            "Opens and reads resident files at once, by calls that cannot block; the engine does the rest.",
+            "Opens and reads resident files by direct calls that cannot block; the engine does all other operations.",
         )
         .default("on"),
         |events, cx| cx.flag(&mut events.try_cached),
@@ -203,7 +203,7 @@ fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Erro
     power_of_two(cx, 0, events.recv_buffers.0)
 }
 
-/// Has only a lower bound, because the available memory is unknown here.
+/// Sets `buffer_pool`, which has only a lower bound, because the available memory is unknown here.
 fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bytes = cx.statement.value(0, value::offset)?;
     if bytes < BUFFER_POOL_MIN {

@@ -9,8 +9,8 @@ use conf::{Error, ErrorKind, Span, Statement, Verdict};
 use exchange::config::Cx;
 use exchange::module::ModuleTable;
 
-/// For each third-party module that distributions package, by file name: the words in the names of its directives. A
-/// directive of any other module is reported as unknown, at its own line.
+/// The third-party modules that distributions package, by file name, each with texts that the names of its directives
+/// contain. A directive of any other module is reported as unknown, at its own line.
 const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_auth_pam", &["auth_pam"]),
     ("http_cache_purge", &["_cache_purge"]),
@@ -43,7 +43,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
         && let Some((directive, place)) = first_use(cx, &module)
     {
         let what = format_args!(
-            "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not there"
+            "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not available"
         );
         return Err(cx.error(what));
     }
@@ -82,7 +82,7 @@ fn module_of(path: &str) -> String {
 
 /// Whether this server has that module.
 fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
-    // Directive names are checked too, because one of our modules may cover several modules of nginx.
+    // The module names of directives are checked too, because a module here may have directives of several modules of nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
     modules.modules().iter().any(|ours| name(ours.name) == module)
         || modules.specs().specs().any(|ours| name(ours.module) == module)
@@ -146,7 +146,7 @@ mod tests {
             let name = directive.split(' ').next().expect("there is a first word");
             let expected = format!(
                 "\"modules/{file}.so\" cannot be loaded, and \"{name}\" directive in /conf/nginx.conf:3 needs it; \
-                 modules are built in or not there in /conf/nginx.conf:1"
+                 modules are built in or not available in /conf/nginx.conf:1"
             );
             assert_eq!(error(&text), expected);
         }

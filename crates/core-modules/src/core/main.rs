@@ -20,13 +20,13 @@ const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
 pub(super) const DIRECTIVES: &[Directive] = &[
     // The default is nginx's compiled-in user. The master handles a missing group.
     Directive::main(
-        nginx("user", Args::Between(1, 2), "User and group that serve, when started as root.")
+        nginx("user", Args::Between(1, 2), "User and group of the worker, if the master runs as root.")
             .default("nobody nobody"),
         set_user,
     ),
     // Threads of one process here; each thread does the work of an nginx worker process.
     Directive::main(
-        nginx("worker_processes", Args::Exactly(1), "Threads that serve; `auto` is one for each CPU.")
+        nginx("worker_processes", Args::Exactly(1), "Number of worker threads; `auto` is one for each CPU.")
             .default("1"),
         set_workers,
     ),
@@ -37,12 +37,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // All threads share one descriptor table, so the process gets this number times the number of threads.
     Directive::main(
-        nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
+        nginx("worker_rlimit_nofile", Args::Exactly(1), "Maximum number of open files for each thread."),
         |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
     ),
     // Without it the limit of the master's environment applies.
     Directive::main(
-        nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
+        nginx("worker_rlimit_core", Args::Exactly(1), "Maximum size of a core file."),
         |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
     ),
     // Set in the worker before it drops privileges, because a negative value needs them.
@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "shutdown_delay",
             Contexts::MAIN,
             Args::Exactly(1),
-            "How long `health ready` fails and connections end with their next response before a graceful end begins.",
+            "Time before a graceful shutdown in which `health ready` fails and connections are closed after their next response.",
         )
         .default("0"),
         |main, cx| cx.milliseconds(&mut main.shutdown_delay),
@@ -67,7 +67,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx(
             "worker_shutdown_timeout",
             Args::Exactly(1),
-            "Milliseconds that a retired worker may continue with its connections.",
+            "Time after which a retired worker closes its remaining connections.",
         ),
         |main, cx| {
             let milliseconds = cx.statement.value(0, value::milliseconds)?;
@@ -75,13 +75,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Relative paths start from the prefix and not from here; only core dumps of the kernel use it.
-    Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
+    // Only core dumps of the kernel use this directory; relative paths start from the prefix.
+    Directive::main(nginx("working_directory", Args::Exactly(1), "The directory of core files."), |main, cx| {
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
     }),
-    // Process supervisors need it to be off.
-    Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
+    // Process supervisors need `daemon off`.
+    Directive::main(nginx("daemon", Args::Flag, "Runs in the background.").default("on"), |main, cx| {
         cx.flag(&mut main.daemon)
     }),
     // Off is for debugging: nothing restarts a worker that crashed.
@@ -91,16 +91,16 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Written once every socket listens, so that clients can connect as soon as the file exists.
     Directive::main(
-        nginx("pid", Args::Exactly(1), "The file that holds the master's process number.")
+        nginx("pid", Args::Exactly(1), "The file with the master's process ID.")
             .default("logs/nginx.pid"),
         |main, cx| {
             main.pid = cx.path(cx.arg(0));
             Ok(())
         },
     ),
-    // Must precede everything that needs a module, as in nginx.
+    // As in nginx, `load_module` must precede all blocks.
     Directive::main(
-        nginx("load_module", Args::Exactly(1), "A module file: ignored, or an error where it is needed.")
+        nginx("load_module", Args::Exactly(1), "A module file: ignored, or an error if it is needed.")
             .many()
             .state(conf::State::Differs("modules are built in")),
         |_, cx| load_module::read(cx),
@@ -111,7 +111,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Workers retain only TZ and the variables named here, as in nginx.
     Directive::main(
-        nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
+        nginx("env", Args::Exactly(1), "An environment variable that workers retain or get.").many(),
         |main, cx| {
             let (name, value) = match cx.arg(0).split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -124,13 +124,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // Both keywords are checked, so that a misspelt one is rejected here as in nginx.
     Directive::main(
         nginx("debug_points", Args::Exactly(1), "The reaction to an internal fault: stop or abort.")
-            .state(conf::State::Accepted("an internal fault ends the request that met it")),
+            .state(conf::State::Accepted("an internal fault ends the request that caused it")),
         |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
     ),
     // nginx reduces clock calls with it; this server reads the clock only once per event-loop turn.
     Directive::main(
         nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
-            .state(conf::State::Accepted("the clock is read once in each turn")),
+            .state(conf::State::Accepted("the clock is read once in each event-loop turn")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
     // Several logs are possible, each with its own level.
@@ -140,7 +140,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "error_log",
             Contexts::MAIN,
             Args::AtLeast(1),
-            "Where errors go, from which level on, and with `format=json` as JSON.",
+            "Target of error messages, their minimum level, and `format=json` for JSON lines.",
         )
         .many()
         .default("logs/error.log error"),
@@ -153,7 +153,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "thread_pool",
             Contexts::MAIN,
             Args::Between(2, 3),
-            "A pool of threads for files.",
+            "A pool of threads for operations on files.",
         )
         .many()
         .default("default threads=32 max_queue=65536"),
@@ -161,7 +161,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Off as in nginx: some systems forbid memory that is writable and executable.
     Directive::main(
-        Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles patterns to machine code.")
+        Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles regular expressions to machine code.")
             .default("off"),
         |main, cx| cx.flag(&mut main.pcre_jit),
     ),
@@ -257,7 +257,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
             pool.max_queue =
                 max_queue.ok_or_else(|| cx.error(format_args!("invalid max_queue value \"{text}\"")))?;
         } else {
-            // nginx ignores it silently.
+            // nginx ignores an unknown parameter silently.
             cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
         }
     }
@@ -276,7 +276,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
     let target = if matches!(text, "stderr" | "") {
         Target::Stderr
     } else if text.starts_with("memory:") {
-        // nginx supports it only in debug builds, which this server never is.
+        // nginx supports such a log only in builds with debug support, which this server does not have.
         return Err(cx.error("nginx was built without debug support"));
     } else if let Some(options) = text.strip_prefix("syslog:") {
         Target::Syslog(Arc::new(Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?))

@@ -72,7 +72,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "internal",
             Contexts::LOCATION,
             Args::None,
-            "Keeps a location for requests that come from the server itself.",
+            "Allows only internal requests, such as internal redirects and subrequests, in a location.",
         ),
         |scope, _| {
             scope.core.internal = true;
@@ -81,7 +81,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // The phases combine the results of the access modules.
     Directive::scope(
-        core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
+        core("satisfy", LEVELS, Args::Exactly(1), "Whether all access checks must pass, or any of them.")
             .default("all"),
         |scope, cx| cx.choice(&mut scope.core.satisfy.any, &[("all", false), ("any", true)]),
     ),

@@ -43,7 +43,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "gzip_vary",
             LEVELS,
             Args::Flag,
-            "Sends \"Vary: Accept-Encoding\" where the response depends on it.",
+            "Sends \"Vary: Accept-Encoding\" if the response depends on it.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.responding.gzip_clients.vary),

@@ -56,7 +56,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
     let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
     let number = |text: &str| value::number(text).ok().and_then(|number| u32::try_from(number).ok());
     match (name, text) {
-        // Every address has a separate socket, except those that a wildcard covers.
+        // Without effect: every address has a separate socket anyway, except addresses that a wildcard covers.
         ("bind", None) => {}
         ("deferred", None) => spec.deferred = true,
         ("reuseport", None) => spec.reuseport = true,

@@ -21,7 +21,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "open_file_cache",
             LEVELS,
             Args::Between(1, 2),
-            "Caches open files and information about paths; the number of entries.",
+            "Caches open files and attributes of paths: `max=` entries, `inactive=` time.",
         )
         .default("off"),
         set_cache,
@@ -43,7 +43,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "open_file_cache_min_uses",
             LEVELS,
             Args::Exactly(1),
-            "Number of uses from which on a file stays open.",
+            "Number of uses after which a file stays open.",
         )
         .default("1"),
         |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),

@@ -19,7 +19,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "keepalive_timeout",
             LEVELS,
             Args::Between(1, 2),
-            "How long an idle connection stays open; the time sent to the client.",
+            "How long an idle connection stays open; the time in the field `Keep-Alive`.",
         )
         .default("75s"),
         set_keepalive_timeout,
@@ -30,14 +30,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "keepalive_min_timeout",
             LEVELS,
             Args::Exactly(1),
-            "How long an idle connection stays open even when connections run short or a worker retires.",
+            "How long an idle connection stays open even if connections are scarce or the worker is retired.",
         )
         .default("0"),
         |scope, cx| cx.milliseconds(&mut scope.core.keepalive.keepalive_min_timeout),
     ),
     // Regularly frees the memory that a connection has accumulated.
     Directive::scope(
-        core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
+        core("keepalive_requests", LEVELS, Args::Exactly(1), "Maximum number of requests of a connection.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.keepalive.keepalive_requests),
     ),
@@ -80,12 +80,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // A client that sends for longer than this does not read responses anyway.
     Directive::scope(
-        core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
+        core("lingering_time", LEVELS, Args::Exactly(1), "Maximum time of a lingering close.").default("30s"),
         |scope, cx| cx.milliseconds(&mut scope.core.keepalive.lingering_time),
     ),
     // The time to wait for one more packet; a round trip around the world takes a tenth of it.
     Directive::scope(
-        core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
+        core("lingering_timeout", LEVELS, Args::Exactly(1), "Maximum time between two reads of a lingering close.")
             .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.core.keepalive.lingering_timeout),
     ),
@@ -95,7 +95,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "reset_timedout_connection",
             LEVELS,
             Args::Flag,
-            "Resets connections that timed out, which frees their memory at once.",
+            "Resets connections that timed out, which frees their memory immediately.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.keepalive.reset_timedout_connection),
@@ -129,7 +129,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "large_client_header_buffers",
             SERVER_LEVELS,
             Args::Exactly(2),
-            "Number and bytes of further buffers for a header section; no line may be longer than one.",
+            "Number and bytes of further buffers for a header section; no line may be longer than a buffer.",
         )
         .default("4 8k"),
         |scope, cx| {
@@ -139,13 +139,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Each header field costs work in every module that searches for one.
     Directive::scope(
-        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Most header lines of a request; one with more gets 431.")
+        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Maximum number of header fields of a request; more cause a 431.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.reading.max_headers),
     ),
     // On, as in nginx: field names with characters that no specification allows are not passed on.
     Directive::scope(
-        core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
+        core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header fields with invalid names.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.reading.ignore_invalid_headers),
     ),
@@ -155,7 +155,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "underscores_in_headers",
             SERVER_LEVELS,
             Args::Flag,
-            "Lets names of header lines have underscores.",
+            "Allows underscores in names of header fields.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.reading.underscores_in_headers),
@@ -167,14 +167,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "http_strict",
             SERVER_LEVELS,
             Args::Flag,
-            "Refuses requests that nginx tolerates: odd header names, more than one space in the request line, blanks and malformed extensions behind a chunk's size.",
+            "Rejects requests that nginx tolerates: invalid field names, several spaces in the request line, blanks and malformed extensions after a chunk's size.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.reading.http_strict),
     ),
     // On, so that a request with two slashes cannot bypass a location with one.
     Directive::scope(
-        core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
+        core("merge_slashes", SERVER_LEVELS, Args::Flag, "Merges adjacent slashes of a URI into one.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.reading.merge_slashes),
     ),
@@ -209,7 +209,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_max_body_size",
             LEVELS,
             Args::Exactly(1),
-            "Bytes that a request body may have; 0 is no limit.",
+            "Maximum bytes of a request body; 0 is no limit.",
         )
         .default("1m"),
         |scope, cx| cx.offset(&mut scope.core.reading.client_max_body_size),
@@ -220,7 +220,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_body_buffer_size",
             LEVELS,
             Args::Exactly(1),
-            "Bytes of a request body that are held in memory.",
+            "Maximum bytes of a request body in memory; a larger one is in a file.",
         )
         .default("16k"),
         |scope, cx| cx.size(&mut scope.core.reading.client_body_buffer_size),
@@ -248,7 +248,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // For debugging, and for programs that need a file.
     Directive::scope(
-        core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
+        core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Writes every request body to a file.")
             .default("off"),
         |scope, cx| {
             const NAMES: &[(&str, BodyInFile)] =
@@ -269,7 +269,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_body_temp_path",
             LEVELS,
             Args::Between(1, 4),
-            "The directory of files with request bodies, and the digits of its levels.",
+            "The directory of files with request bodies, and the digits of its subdirectory levels.",
         )
         .default("client_body_temp"),
         |scope, cx| {

@@ -22,7 +22,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // A path without a leading variable is made absolute once, here. A path with a leading variable is expanded per
     // request.
     Directive::scope(
-        core("root", LEVELS_AND_IF, Args::Exactly(1), "The directory of the files of URIs.")
+        core("root", LEVELS_AND_IF, Args::Exactly(1), "The directory of files; URIs are appended to it.")
             .default("html"),
         |scope, cx| set_root(scope, cx, false),
     ),
@@ -69,7 +69,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "sendfile",
             LEVELS_AND_IF,
             Args::Flag,
-            "Sends files from the page cache without copying; without it, and without aio and directio, those of at least 64k.",
+            "Sends files with sendfile(2), without copying. If `sendfile`, `aio` and `directio` are not set, only files of at least 64k.",
         ),
         |scope, cx| {
             let mut on = false;
@@ -84,7 +84,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "sendfile_max_chunk",
             LEVELS,
             Args::Exactly(1),
-            "Most bytes that one sendfile moves, up to 1m; 0 is no further limit.",
+            "Maximum bytes of a sendfile call, which never sends more than 1m; 0 sets no other limit.",
         )
         .default("2m"),
         |scope, cx| cx.size(&mut scope.core.sending.sendfile_max_chunk),
@@ -96,7 +96,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "aio",
             LEVELS,
             Args::Exactly(1),
-            "The disk engine: on, off, threads, threads=pool, libaio or io_uring; the best one without it.",
+            "The disk engine: on, off, threads, threads=pool, libaio or io_uring; by default the best one.",
         ),
         set_aio,
     ),
@@ -142,7 +142,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
             .default("512")
-            .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks of 512 and of 4096")),
+            .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks with sectors of 512 and of 4096 bytes")),
         |_, cx| cx.offset(&mut 0),
     ),
     // nginx reads 32k at a time; here the size depends on the file, which saves system calls.
@@ -152,7 +152,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "output_buffers",
             LEVELS,
             Args::Exactly(2),
-            "Number and bytes of the buffers that a file is read into; the engine chooses without it.",
+            "Number and bytes of the buffers that a file is read into; by default the engine chooses.",
         ),
         |scope, cx| {
             scope.core.sending.output_buffers = Some(cx.statement.buffers()?);
@@ -165,7 +165,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "read_ahead",
             LEVELS,
             Args::Exactly(1),
-            "Other than 0: the kernel reads ahead further in files above 128k, as in nginx whatever the number.",
+            "Any value except 0 increases the kernel's readahead for files above 128k; as in nginx, the number has no effect.",
         )
         .default("0"),
         |scope, cx| cx.size(&mut scope.core.sending.read_ahead),
@@ -183,7 +183,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // A complete response must not wait for the acknowledgement of the preceding packet.
     Directive::scope(
-        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on keep-alive connections, in tunnels, and where a body pauses.").default("on"),
+        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets immediately: on keep-alive connections, in tunnels, if a body pauses.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
     ),
     // Applies between two successful writes, not to the complete response: slow clients may take any time as long as
@@ -198,9 +198,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.sending.send_timeout),
     ),
-    // FreeBSD supports it; configurations from there still load.
+    // FreeBSD supports this directive. Configurations for FreeBSD can be loaded too.
     Directive::scope(
-        core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
+        core("send_lowat", LEVELS, Args::Exactly(1), "Minimum free space in the socket for a write.")
             .default("0")
             .state(conf::State::Idle("Linux has no such socket option")),
         |scope, cx| {
@@ -216,10 +216,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "postpone_output",
             LEVELS,
             Args::Exactly(1),
-            "Bytes to collect before a send, while a page waits for one of its parts.",
+            "Bytes to collect before a send, while a page waits for a subrequest.",
         )
         .default("0")
-        .state(conf::State::Differs("its default is 0: available bytes are sent together, and none wait for others")),
+        .state(conf::State::Differs("its default is 0: available bytes are sent together, without waiting for more")),
         |scope, cx| {
             let mut bytes = 0;
             cx.size(&mut bytes)?;
@@ -233,7 +233,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "limit_rate",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "Bytes a second that a response may take; 0 is no limit.",
+            "Maximum rate of a response in bytes per second; 0 is no limit.",
         )
         .default("0"),
         |scope, cx| {
@@ -247,7 +247,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "limit_rate_after",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "Bytes of a response that are sent before the limit applies.",
+            "Bytes of a response that are sent before `limit_rate` applies.",
         )
         .default("0"),
         |scope, cx| {
@@ -255,8 +255,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The header fields of responses. The first directive in a block replaces the inherited ones, further ones add to
-    // it.
+    // Responses. The first `error_page` in a block replaces the inherited error pages, further `error_page` directives add
+    // to it.
     Directive::scope(
         core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
             .many(),
@@ -281,7 +281,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Derived from time and size, as in nginx, so that cached copies stay valid when servers are replaced.
     Directive::scope(
-        core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
+        core("etag", LEVELS, Args::Flag, "Sends entity tags of files.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.responding.etag),
     ),
     // Exact, because a file that was restored to an older state must be sent again.
@@ -290,7 +290,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "if_modified_since",
             LEVELS,
             Args::Exactly(1),
-            "How the date of that header is compared. Where it is not written: `before` for responses of a cache.",
+            "How `If-Modified-Since` is compared. If the directive is not set: `before` for responses of a cache.",
         )
         .default("exact"),
         |scope, cx| {
@@ -304,7 +304,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Without it the range filter's built-in limit applies against requests with thousands of ranges.
     Directive::scope(
-        core("max_ranges", LEVELS, Args::Exactly(1), "Most ranges of a request; 0 ignores them."),
+        core("max_ranges", LEVELS, Args::Exactly(1), "Maximum ranges of a request; 0 ignores `Range`."),
         |scope, cx| cx.set(&mut scope.core.responding.max_ranges, |text| value::number(text).map(Some)),
     ),
     // Off is for HTTP/1.1 clients that cannot decode chunked coding; their bodies end with the connection.
@@ -324,7 +324,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "server_name_in_redirect",
             LEVELS,
             Args::Flag,
-            "Takes the first server name for redirects, not the client's.",
+            "Uses the first server name in redirects, not the client's.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.responding.server_name_in_redirect),
@@ -342,7 +342,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Old Internet Explorers do not follow some redirects.
     Directive::scope(
-        core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
+        core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by an HTML page.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.responding.msie.refresh),
     ),
     // Off keeps the error log readable if missing files are expected.
@@ -361,7 +361,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "error_log",
             LEVELS,
             Args::AtLeast(1),
-            "Where errors go, from which level on, and with `format=json` as JSON.",
+            "Target of error messages, their minimum level, and `format=json` for JSON lines.",
         )
         .many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
@@ -372,7 +372,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "subrequest_output_buffer_size",
             LEVELS,
             Args::Exactly(1),
-            "Most bytes of a response that is held in memory.",
+            "Maximum bytes of a subrequest's response in memory.",
         )
         .default("4k"),
         |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),
@@ -409,7 +409,7 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
         return Err(cx.error("the \"alias\" directive cannot be used inside the named location"));
     }
     let text = cx.arg(0);
-    // Either variable would be defined by itself.
+    // The value of either variable would depend on itself.
     for variable in ["document_root", "realpath_root"] {
         if text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}")) {
             let message = format_args!("the ${variable} variable cannot be used in the \"{name}\" directive");

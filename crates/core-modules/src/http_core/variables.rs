@@ -53,7 +53,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "connection_requests",
         |request, out| number(request.conn.requests.get(), out),
-        "Requests that the connection has made, with this one.",
+        "Number of requests of the connection, including this one.",
     ),
     // Measured from the time at which the connection was accepted.
     variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
@@ -61,7 +61,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "content_length",
         content_length,
-        "The request's `Content-Length`, or the bytes of its body in chunks.",
+        "The request's `Content-Length`, or the length of a chunked body.",
     ),
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
     // The root of the current location; an alias counts as a root here, as in nginx.
@@ -88,7 +88,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         name: "limit_rate",
         get: limit_rate,
         set: Some(Assign::With(set_limit_rate)),
-        help: "Bytes a second that the response may take; can be set.",
+        help: "Maximum rate of the response in bytes per second; can be set.",
     },
     // The time of the current event, not of the evaluation.
     variable("msec", milliseconds_of, "Seconds since 1970, with milliseconds."),
@@ -98,7 +98,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The version of nginx that this server follows.",
     ),
     // The process ID identifies worker processes, but not threads.
-    variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
+    variable("pid", |_, out| number(std::process::id().into(), out), "The process ID of the worker process."),
     // Set if the header section had arrived before the previous response was sent.
     variable(
         "pipe",
@@ -131,7 +131,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "realpath_root",
         realpath_root,
-        "The root with its symbolic links followed, as of the last second.",
+        "The root directory with its symbolic links resolved, at most a second ago.",
     ),
     // The peer of the socket, or the address that `realip` determined.
     variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
@@ -141,13 +141,13 @@ pub(super) const VARIABLES: &[Variable] = &[
     // For logs, which escape it.
     variable("request", request_line, "The request line as received."),
     // Only modules that need the body read it.
-    variable("request_body", request_body, "The request's body, where something has read it into memory."),
-    variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
+    variable("request_body", request_body, "The request's body, if a module has read it into memory."),
+    variable("request_body_file", request_body_file, "The file with the request's body, if there is one."),
     // Distinguishes aborted downloads from complete ones.
     variable(
         "request_completion",
         |request, out| some(if request.completed { b"OK" } else { b"" }, out),
-        "`OK` when the whole response was sent, else empty.",
+        "`OK` if the complete response was sent, else empty.",
     ),
     // Evaluated at each use, because the URI may have changed.
     variable("request_filename", request_filename, "The file that the URI stands for."),
@@ -213,7 +213,11 @@ pub(super) const VARIABLES: &[Variable] = &[
         "TCP's receive window, bytes.",
     ),
     variable("tcpinfo_rtt", |r, out| tcp(r, |info| info.rtt_us, out), "TCP's round-trip time, microseconds."),
-    variable("tcpinfo_rttvar", |r, out| tcp(r, |info| info.rttvar_us, out), "Its variation, microseconds."),
+    variable(
+        "tcpinfo_rttvar",
+        |r, out| tcp(r, |info| info.rttvar_us, out),
+        "Variation of TCP's round-trip time, microseconds.",
+    ),
     variable(
         "tcpinfo_snd_cwnd",
         |r, out| tcp(r, |info| info.snd_cwnd, out),
@@ -235,10 +239,10 @@ pub(super) const PREFIXED: &[Prefixed] = &[
         help: "A value from a PROXY protocol header; empty without one.",
     },
     Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
-    Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A field behind the response's body." },
+    Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A trailer field of the response." },
 ];
 
-/// Appends a value; it counts as missing if it is empty, and logs then show a dash as nginx's do.
+/// Appends a value. An empty value counts as missing, so logs show a dash, as in nginx.
 fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
     !value.is_empty() && some(value, out)
 }
@@ -279,7 +283,7 @@ fn proxy(request: &Request, show: fn(&Header, &mut Vec<u8>) -> bool, out: &mut V
     request.conn.proxy.get().is_some_and(|header| show(header, out))
 }
 
-/// Appends a port; port 0 means none.
+/// Appends a port, or nothing for port 0, which means that the header has no port.
 fn proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
     port == 0 || number(port.into(), out)
 }
@@ -324,7 +328,7 @@ fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Appends the mover; only responses with a file have one.
+/// Appends the method and the disk engine; only responses from a file have them.
 fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(mover) = &request.mover else { return false };
     let _ = write!(out, "{mover}");
@@ -541,7 +545,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "connection" if response.status == 101 => some(b"upgrade", out),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
-        // Only those of an upstream; as in nginx, this server's own are no fields of the response.
+        // Only `Server` and `Date` of an upstream: as in nginx, this server's own are no fields of the response.
         "server" if response.server.as_ref().is_some_and(|server| !server.is_empty()) => {
             text(response.server.as_deref(), out)
         }

@@ -83,7 +83,7 @@ pub(crate) struct Conf {
     /// Whether the list is the default of a configuration without `access_log`. Its format uses variables of modules,
     /// so it is created at the end of `http`.
     is_start: bool,
-    /// Whether the block has `off`, which empties the list.
+    /// The block that has `off`, which empties the list; 0 if there is none.
     off_in_block: u32,
     cache: Option<FileCache>,
 }

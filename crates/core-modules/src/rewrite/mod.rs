@@ -85,13 +85,13 @@ const fn condition(context: Contexts, inside: Contexts) -> Directive {
 const DIRECTIVES: &[Directive] = &[
     // The location for a URI changed by an earlier rewrite is not searched.
     Directive::scope(
-        spec("break", Args::None, "Ends rewriting in a block; the location stays."),
+        spec("break", Args::None, "Ends rewriting in a block, without a new location."),
         |scope, _| {
             scope.make_mut::<Conf>().draft.0.push(Instruction::Break);
             Ok(())
         },
     ),
-    // The resolver reads the blocks after the enclosing block.
+    // The block of an `if` is read after the enclosing block (`exchange::config::resolve`).
     condition(Contexts::SERVER, Contexts::SERVER_IF),
     condition(Contexts::LOCATION, Contexts::LOCATION_IF),
     // The status determines whether its text is a body or a URL.
@@ -101,20 +101,20 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Matches the decoded path without the query, as locations do.
     Directive::scope(
-        spec("rewrite", Args::Between(2, 3), "Another URI, or a redirect, for URIs that match a pattern."),
+        spec("rewrite", Args::Between(2, 3), "Changes or redirects URIs that match a regular expression."),
         |scope, cx| {
             let rewrite = Arc::new(Rewrite::read(cx)?);
             scope.make_mut::<Conf>().draft.0.push(Instruction::Rewrite(rewrite));
             Ok(())
         },
     ),
-    // Only logged at level `notice` or below.
+    // Logged only if `error_log` has level `notice` or a lower level.
     Directive::scope(
-        flag("rewrite_log", "Logs at level notice what rewrites and conditions matched.").default("off"),
+        flag("rewrite_log", "Logs results of rewrites and conditions at level notice.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().log),
     ),
     // Variables of `map` can be set too, and some of nginx's, such as the query.
-    Directive::scope(spec("set", Args::Exactly(2), "Gives a variable a value."), add_set),
+    Directive::scope(spec("set", Args::Exactly(2), "Assigns a value to a variable."), add_set),
     Directive::scope(
         flag(
             "uninitialized_variable_warn",

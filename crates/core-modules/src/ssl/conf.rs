@@ -39,7 +39,7 @@ pub(super) struct Conf {
     pub(super) prefix: PathBuf,
     /// `ssl_protocols`
     pub(super) versions: Versions,
-    /// The block of that directive; 0 if there is none.
+    /// The block of `ssl_protocols`; 0 if there is none.
     pub(super) versions_block: u32,
     /// `ssl_ciphers`
     pub(super) ciphers: String,
@@ -257,7 +257,7 @@ impl Conf {
                     slot.ok_or("\"$acme_certificate\" is used without \"acme_certificate\" in this server")?;
                     continue;
                 }
-                // A handshake loads these.
+                // Pairs with variables in a name are loaded during handshakes.
                 (PemSource::Named(..), PemSource::Named(..) | PemSource::File(_))
                 | (PemSource::File(_), PemSource::Named(..)) => {
                     continue;
@@ -292,7 +292,7 @@ impl Conf {
         Ok((identities, slots))
     }
 
-    /// Returns the pairs that a handshake loads.
+    /// Returns the pairs that are loaded during handshakes, because a name has variables.
     fn named(&self) -> Option<NamedCertificates> {
         let is_named = |origin: &PemSource| matches!(origin, PemSource::Named(..));
         let pairs = self.certificates.items().iter().zip(self.keys.items());

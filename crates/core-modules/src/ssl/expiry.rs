@@ -1,8 +1,8 @@
 //! Expiry times of servers' certificates, for metrics and for warnings.
 //!
-//! Of a chain only the server's own certificate counts, because intermediate certificates are renewed with it. A
-//! certificate of `acme_certificate` changes while the server runs: its number is current, and failures are in the
-//! error log.
+//! Of a chain only the server's own certificate counts, because intermediate certificates are renewed with it. For a
+//! certificate of `acme_certificate`, which changes while the server runs, metrics show the current expiry time. There are no
+//! warnings of its expiry, because the error log has the failures of its renewal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ fn first_to_expire<'a>(certificates: BTreeSet<(&'a str, &'a Path, i64)>) -> Vec<
     found
 }
 
-/// Does the same for files alone.
+/// Returns the certificates in files of all servers, without duplicates.
 fn of_files(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     let of_server =
         |server: &Server| http.locations[server.root.0 as usize].scope.of::<Conf>().expiries.as_slice();

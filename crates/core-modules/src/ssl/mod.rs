@@ -55,7 +55,7 @@ const CERTIFICATES: &[Directive] = &[
         spec(
             "ssl_certificate",
             ONE,
-            "The file with the server's certificate and those between it and a root, in PEM.",
+            "The file with the server's certificate and the intermediate certificates, in PEM.",
         )
         .many(),
         |scope, cx| {
@@ -95,7 +95,7 @@ const CERTIFICATES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("ssl_stapling", Args::Flag, "Whether a response of the authority is sent with the certificate.")
+        spec("ssl_stapling", Args::Flag, "Sends an OCSP response with the certificate (stapling).")
             .default("off"),
         |scope, cx| {
             let conf = scope.make_mut::<Conf>();
@@ -108,7 +108,7 @@ const CERTIFICATES: &[Directive] = &[
         spec(
             "ssl_stapling_responder",
             ONE,
-            "The URL of the authority that is asked for that response, in the place of the one in the certificate.",
+            "The URL of the OCSP responder for stapling, instead of the URL in the certificate.",
         ),
         |scope, cx| {
             scope.make_mut::<Conf>().stapling_responder = Some(cx.arg(0).to_owned());
@@ -116,12 +116,12 @@ const CERTIFICATES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("ssl_stapling_verify", Args::Flag, "Whether the signature of that response has to be the authority's.")
+        spec("ssl_stapling_verify", Args::Flag, "Verifies that the issuer's key, or one that it certified, signed the OCSP response.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().verifies_stapling),
     ),
     Directive::scope(
-        spec("ssl_stapling_file", ONE, "The file with that response (OCSP), in DER; no authority is asked."),
+        spec("ssl_stapling_file", ONE, "The file with the OCSP response, in DER; no responder is queried."),
         |scope, cx| {
             scope.make_mut::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
             Ok(())
@@ -132,7 +132,7 @@ const CERTIFICATES: &[Directive] = &[
 /// Settings of handshakes.
 const HANDSHAKES: &[Directive] = &[
     Directive::scope(
-        spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
+        spec("ssl_protocols", Args::AtLeast(1), "Enabled versions of the TLS protocol.")
             .many()
             .default("TLSv1.2 TLSv1.3"),
         |scope, cx| {
@@ -149,7 +149,7 @@ const HANDSHAKES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("ssl_prefer_server_ciphers", Args::Flag, "Whether the server's order of cipher suites counts.")
+        spec("ssl_prefer_server_ciphers", Args::Flag, "Whether the server's order of cipher suites is used.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().prefers_own_ciphers),
     ),
@@ -177,14 +177,14 @@ const HANDSHAKES: &[Directive] = &[
     ),
     // A client can decrypt a record only after receiving it completely.
     Directive::scope(
-        spec("ssl_buffer_size", ONE, "Bytes of a record at most.").default("16k"),
+        spec("ssl_buffer_size", ONE, "Maximum bytes of a TLS record.").default("16k"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size),
     ),
     Directive::scope(
         spec(
             "ssl_early_data",
             Args::Flag,
-            "Whether requests may come with the first bytes of a resumed session.",
+            "Whether requests in early data (0-RTT) of a resumed session are accepted.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().early_data),
@@ -199,7 +199,7 @@ const HANDSHAKES: &[Directive] = &[
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().compresses_certificates),
     ),
     Directive::scope(
-        spec("ssl_reject_handshake", Args::Flag, "Whether handshakes with this server are refused.")
+        spec("ssl_reject_handshake", Args::Flag, "Whether handshakes with this server are rejected.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().rejects),
     ),
@@ -211,7 +211,7 @@ const CLIENTS: &[Directive] = &[
         spec(
             "ssl_verify_client",
             ONE,
-            "Whether clients show a certificate: off, on, optional, optional_no_ca.",
+            "Whether client certificates are requested: off, on, optional, optional_no_ca.",
         )
         .default("off"),
         |scope, cx| {
@@ -225,14 +225,14 @@ const CLIENTS: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("ssl_verify_depth", ONE, "Certificates between a client's and a root at most.").default("1"),
+        spec("ssl_verify_depth", ONE, "Maximum intermediate certificates of a client's chain.").default("1"),
         |scope, cx| cx.number(&mut scope.make_mut::<Conf>().verify_depth),
     ),
     Directive::scope(
         spec(
             "ssl_client_certificate",
             ONE,
-            "The file with roots for certificates of clients; their names are sent to clients.",
+            "The file with CA certificates to verify clients; the CA names are sent to clients.",
         ),
         |scope, cx| {
             scope.make_mut::<Conf>().client_certificate = Some(read_optional_file(cx, "certificate")?);
@@ -243,7 +243,7 @@ const CLIENTS: &[Directive] = &[
         spec(
             "ssl_trusted_certificate",
             ONE,
-            "The file with roots for certificates of clients; their names are not sent to clients.",
+            "The file with CA certificates to verify clients; the CA names are not sent to clients.",
         ),
         |scope, cx| {
             scope.make_mut::<Conf>().trusted_certificate = Some(read_optional_file(cx, "certificate")?);
@@ -251,7 +251,7 @@ const CLIENTS: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
+        spec("ssl_crl", ONE, "The file with certificate revocation lists (CRLs), in PEM."),
         |scope, cx| {
             scope.make_mut::<Conf>().crl = Some(read_optional_file(cx, "certificate revocation list")?);
             Ok(())
@@ -265,7 +265,7 @@ const AUTHORITIES: &[Directive] = &[
         spec(
             "ssl_ocsp",
             ONE,
-            "Whether authorities are asked about certificates of clients (OCSP): off, on for each of the chain, leaf for the client's own.",
+            "Checks client certificates by OCSP: off, on for all certificates of the chain, leaf for the client's own.",
         )
         .default("off"),
         |scope, cx| {
@@ -278,7 +278,7 @@ const AUTHORITIES: &[Directive] = &[
         spec(
             "ssl_ocsp_cache",
             ONE,
-            "The store of their responses, for all threads: off, or shared:NAME:SIZE.",
+            "The cache of OCSP responses for client certificates: off, or shared:NAME:SIZE.",
         )
         .default("off"),
         stapling::set_cache,
@@ -287,7 +287,7 @@ const AUTHORITIES: &[Directive] = &[
         spec(
             "ssl_ocsp_responder",
             ONE,
-            "The URL of the authority that is asked, in the place of those in the certificates.",
+            "The URL of the OCSP responder for client certificates, instead of the URLs in the certificates.",
         ),
         stapling::set_responder,
     ),
@@ -299,21 +299,21 @@ const SESSIONS: &[Directive] = &[
         spec(
             "ssl_session_cache",
             Args::Between(1, 2),
-            "The store of sessions: off, none, builtin, shared:NAME:SIZE. The last one of a block counts.",
+            "The session cache: off, none, builtin, shared:NAME:SIZE. The last directive of a block counts.",
         )
         .many()
         .default("none"),
         set_session_cache,
     ),
     Directive::scope(
-        spec("ssl_session_tickets", Args::Flag, "Whether clients keep sessions, in tickets.").default("on"),
+        spec("ssl_session_tickets", Args::Flag, "Resumes sessions by session tickets.").default("on"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().tickets),
     ),
     Directive::scope(
         spec(
             "ssl_session_ticket_key",
             ONE,
-            "A file with a key of tickets, 48 or 80 bytes; the first one seals.",
+            "A file with a session ticket key, 48 or 80 bytes; the first one encrypts.",
         )
         .many(),
         |scope, cx| {
@@ -328,13 +328,13 @@ const SESSIONS: &[Directive] = &[
     ),
 ];
 
-/// Settings that the library does not support. They give a warning, because a configuration may rely on them.
+/// Settings that the TLS library does not support. They cause a warning, because a configuration may rely on them.
 const WITHOUT_EFFECT: &[Directive] = &[
     without_effect(
         "ssl_dhparam",
         ONE,
         false,
-        "The file with parameters of DHE suites, of which there are none.",
+        "The file with parameters of DHE cipher suites.",
         "rustls has no DHE suites, only those with elliptic curves",
     ),
     without_effect(
@@ -342,7 +342,7 @@ const WITHOUT_EFFECT: &[Directive] = &[
         ONE,
         true,
         "The file with a key of Encrypted Client Hello.",
-        "rustls has Encrypted Client Hello for clients alone",
+        "rustls supports Encrypted Client Hello only in clients",
     ),
 ];
 
@@ -483,7 +483,7 @@ mod tests {
     use super::Conf;
     use crate::testing::{error, loaded};
 
-    /// Included files of settings, such as those of ACME clients, set it in addition to the server itself.
+    /// Included files with settings, such as files of ACME clients, may set the directive in addition to the server.
     #[test]
     fn the_last_ssl_session_cache_of_a_block_is_used() {
         let has_cache = |text: &str| {
@@ -533,7 +533,8 @@ mod tests {
         assert_eq!(found, "invalid value \"TLSv1.4\" in /conf/nginx.conf:2");
     }
 
-    /// nginx opens the files of trusted certificates and CRLs only for servers with TLS, and those of clients only if it verifies them.
+    /// nginx opens the files of trusted certificates and CRLs only for servers with TLS, and `ssl_client_certificate` only if
+    /// clients are verified.
     #[test]
     fn files_of_unused_features_need_not_exist() {
         let none = "ssl_client_certificate none.pem;";

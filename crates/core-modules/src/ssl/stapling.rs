@@ -112,7 +112,7 @@ pub(super) fn warnings(http: &Http) -> Vec<Error> {
     found.into_iter().map(warning).collect()
 }
 
-/// `ssl_ocsp_responder`
+/// Sets `ssl_ocsp_responder`.
 pub(super) fn set_responder(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let responder = Responder::parse(cx.arg(0));
     let refused = |fault| cx.error(format_args!("{fault} in \"ssl_ocsp_responder\""));
@@ -120,7 +120,7 @@ pub(super) fn set_responder(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// `ssl_ocsp_cache`: `off` or `shared:NAME:SIZE`.
+/// Sets `ssl_ocsp_cache`: `off` or `shared:NAME:SIZE`.
 pub(super) fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {

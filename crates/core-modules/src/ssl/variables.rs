@@ -12,12 +12,12 @@ use exchange::variables::{Assign, Variable};
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// The variables, each with the function that writes its value; `false` means that it has none.
+/// The variables, each with the function that writes its value; the function returns `false` if there is none.
 pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_alpn_protocol",
         |request, out| put(request, out, |it| not_empty(&it.alpn)),
-        "The protocol that ALPN agreed on.",
+        "The protocol that ALPN selected.",
     ),
     text(
         "ssl_cipher",
@@ -28,7 +28,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_client_cert",
         |request, out| put(request, out, tabbed),
-        "The client's certificate in PEM, its lines behind tabs.",
+        "The client's certificate in PEM, with a tab before each line except the first.",
     ),
     text(
         "ssl_client_escaped_cert",
@@ -43,12 +43,12 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_client_i_dn",
         |request, out| of_client(request, out, |it| it.issuer(NameForm::Rfc2253)),
-        "Who signed the client's certificate (RFC 2253).",
+        "Issuer DN of the client's certificate (RFC 2253).",
     ),
     text(
         "ssl_client_i_dn_legacy",
         |request, out| of_client(request, out, |it| it.issuer(NameForm::Legacy)),
-        "The same in the older form.",
+        "Issuer DN of the client's certificate, in the older format.",
     ),
     text(
         "ssl_client_raw_cert",
@@ -58,17 +58,17 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_client_s_dn",
         |request, out| of_client(request, out, |it| it.subject(NameForm::Rfc2253)),
-        "The holder of the client's certificate (RFC 2253).",
+        "Subject DN of the client's certificate (RFC 2253).",
     ),
     text(
         "ssl_client_s_dn_legacy",
         |request, out| of_client(request, out, |it| it.subject(NameForm::Legacy)),
-        "The same in the older form.",
+        "Subject DN of the client's certificate, in the older format.",
     ),
     text(
         "ssl_client_serial",
         |request, out| of_client(request, out, Certificate::serial),
-        "The number of the client's certificate.",
+        "The serial number of the client's certificate.",
     ),
     text(
         "ssl_client_sigalg",
@@ -78,13 +78,17 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_client_v_end",
         |request, out| of_client(request, out, Certificate::not_after),
-        "When the client's certificate ends.",
+        "End of the validity of the client's certificate.",
     ),
-    text("ssl_client_v_remain", |request, out| of_client(request, out, remaining_days), "Days until then."),
+    text(
+        "ssl_client_v_remain",
+        |request, out| of_client(request, out, remaining_days),
+        "Days until the client's certificate expires.",
+    ),
     text(
         "ssl_client_v_start",
         |request, out| of_client(request, out, Certificate::not_before),
-        "When the client's certificate begins.",
+        "Start of the validity of the client's certificate.",
     ),
     text(
         "ssl_client_verify",
@@ -100,14 +104,14 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_early_data",
         |request, out| put(request, out, early),
-        "`1` for a request that came with the first bytes of a resumed session, until the handshake has ended.",
+        "`1` for a request in early data (0-RTT), until the handshake has ended.",
     ),
     text(
         "ssl_ech_outer_server_name",
         |_, _| false,
         "The public name of Encrypted Client Hello, which is not supported.",
     ),
-    text("ssl_ech_status", |_, _| false, "What came of Encrypted Client Hello, which is not supported."),
+    text("ssl_ech_status", |_, _| false, "The result of Encrypted Client Hello, which is not supported."),
     text(
         "ssl_protocol",
         |request, out| put(request, out, |it| Some(it.protocol.into())),
@@ -116,7 +120,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_server_name",
         |request, out| put(request, out, |it| it.name.as_deref().map(|name| name.as_bytes().to_vec())),
-        "The server's name that the client asked TLS for.",
+        "The server name that the client sent (SNI).",
     ),
     text(
         "ssl_session_id",
@@ -136,11 +140,11 @@ pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_sigalgs",
         |request, out| put(request, out, schemes),
-        "Schemes of signatures that the client understands.",
+        "Signature schemes that the client supports.",
     ),
 ];
 
-/// Returns a variable that can be set, as in nginx: behind a proxy that ends TLS, the configuration takes the values from fields.
+/// Returns a variable that can be set, as in nginx: behind a proxy that terminates TLS, a configuration sets it from a field.
 const fn text(name: &'static str, get: fn(&Request, &mut Vec<u8>) -> bool, help: &'static str) -> Variable {
     Variable { name, get, set: Some(Assign::Replace), help }
 }
@@ -179,7 +183,7 @@ fn schemes(secured: &Secured) -> Option<Vec<u8>> {
     joined(secured.offer.schemes().map(|scheme| format!("0x{:04x}", u16::from(scheme))))
 }
 
-/// Returns OpenSSL's name of a signature scheme, which nginx shows and which is that of RFC 8446.
+/// Returns OpenSSL's name of a signature scheme, as nginx shows it: the name in RFC 8446.
 fn scheme(scheme: Option<SignatureScheme>) -> Option<Vec<u8>> {
     not_empty(seen::scheme_name(scheme?).as_bytes())
 }

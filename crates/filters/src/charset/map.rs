@@ -47,7 +47,7 @@ const UTF8_LEN_MAX: usize = 3;
 #[derive(Debug)]
 pub(super) struct Utf8Table([Option<Box<[u8; 256]>>; 256]);
 
-/// The name of the charset that has several bytes per character.
+/// The only supported charset with several bytes per character.
 const UTF8_NAME: &str = "utf-8";
 
 /// A map and its direction.
@@ -176,7 +176,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     if cx.http.of::<Maps>().conversion(from.as_bytes(), to.as_bytes()).is_some() {
         return Err(cx.error(format_args!("duplicate \"charset_map\" between {pair}")));
     }
-    // nginx accepts it, and then reads beyond its table during a conversion.
+    // nginx accepts `utf-8` as the first charset, and then reads beyond its table during a conversion.
     if from.eq_ignore_ascii_case(UTF8_NAME) {
         return Err(cx.error("\"utf-8\" must be the second charset of \"charset_map\""));
     }

@@ -1,8 +1,8 @@
 //! `charset`: declares the charset of a text, and converts it to another charset.
 //!
 //! Without `source_charset` the charset of the text is unknown, and the name is only appended to the content type. With
-//! it, or if an upstream specifies the charset of its response, the text is converted ([`recode`]) with a `charset_map`
-//! ([`map`]). The charset is never guessed from the text.
+//! `source_charset`, or if an upstream specifies the charset of its response, the text is converted ([`recode`]) with a
+//! `charset_map` ([`map`]). The charset is never guessed from the text.
 
 mod map;
 mod recode;
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
             "charset",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "The charset that is sent behind the type of texts.",
+            "The charset that is added to the `Content-Type` of texts; `off` adds none.",
         )
         .default("off"),
         set_charset,
@@ -62,7 +62,7 @@ const DIRECTIVES: &[Directive] = &[
             "source_charset",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "The charset that texts are in before they are sent.",
+            "The original charset of texts; they are converted if `charset` differs.",
         ),
         set_source,
     ),
@@ -71,28 +71,26 @@ const DIRECTIVES: &[Directive] = &[
             "override_charset",
             LEVELS_AND_IF,
             Args::Flag,
-            "Whether responses of upstreams that name a charset are recoded too.",
+            "Whether responses of upstreams with a charset in `Content-Type` are converted too.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().overrides),
     ),
     Directive::scope(
-        spec("charset_types", LEVELS, Args::AtLeast(1), "Types that `charset` holds for, beside HTML.")
-            .many()
-            .default(
-                "text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml",
-            ),
+        spec(
+            "charset_types",
+            LEVELS,
+            Args::AtLeast(1),
+            "Media types that `charset` applies to, in addition to HTML.",
+        )
+        .many()
+        .default("text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::http(
-        spec(
-            "charset_map",
-            Contexts::HTTP,
-            Args::Exactly(2),
-            "How characters of one charset are written in another.",
-        )
-        .raw()
-        .many(),
+        spec("charset_map", Contexts::HTTP, Args::Exactly(2), "Conversion table between two charsets.")
+            .raw()
+            .many(),
         map::read,
     ),
 ];
@@ -136,7 +134,7 @@ fn check(http: &Http) -> Result<(), Error> {
 
 /// Sets the charset, and adds the conversion if the text has another one.
 fn filter(conf: &Conf, request: &mut Request) {
-    // A subrequest has the charset of the main response as its target, whatever its location has.
+    // A subrequest has the charset of the main response as its target, whatever its location specifies.
     if request.depth == 0 && request.response.charset_override.is_none() && !conf.is_active() {
         return;
     }
@@ -147,7 +145,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     };
     let Some(target_charset) = target_charset else { return };
     let source = named.or_else(|| conf.source.as_ref()?.name(request));
-    // The charset of the text is unknown: it is assumed to be the one sent to the client.
+    // A text of unknown charset is assumed to have the target charset already.
     let Some(source) = source else { return name(request, target_charset) };
     if source.eq_ignore_ascii_case(&target_charset) {
         return name(request, target_charset);
@@ -164,7 +162,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         return request.log(Level::Error, what);
     };
     let recode = Recode::new(conversion);
-    // Without a length ranges are excluded too.
+    // A response without a length has no ranges either.
     if request.depth == 0 && !recode.preserves_length() {
         request.response.content_length = None;
     }
@@ -185,7 +183,7 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
             text.to_mut().truncate(len);
         }
     }
-    // As in nginx: some browsers used it for the page that the redirect leads to.
+    // As in nginx, redirects have no charset: some browsers used it for the page that the redirect leads to.
     response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
 }
 

@@ -1,4 +1,4 @@
-//! `expires`: how long a response may be cached, as `Expires` and `Cache-Control` (RFC 9111 section 5).
+//! `expires`: how long a response may be cached, in the fields `Expires` and `Cache-Control` (RFC 9111 section 5).
 //!
 //! Both fields are sent, although they are redundant; `Expires` is for HTTP/1.0 clients.
 

@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to responses.
 //!
-//! As in nginx they use the response before other modules change its body. So `$status` in a value is that of the
-//! complete file even if a range of it will be sent.
+//! As in nginx, values are computed before other modules change the body. So `$status` in a value is 200 for a file even
+//! if only a range of the file will be sent.
 
 mod expires;
 
@@ -38,17 +38,17 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "expires",
             Args::Between(1, 2),
-            "How long clients may cache responses, as `Expires` and `Cache-Control`.",
+            "How long clients may cache responses: sets `Expires` and `Cache-Control`.",
         )
         .default("off"),
         expires::set,
     ),
     Directive::scope(
-        spec("add_header", Args::Between(2, 3), "Adds a field to responses; `always` to errors too.").many(),
+        spec("add_header", Args::Between(2, 3), "Adds a field to responses; `always`: to errors too.").many(),
         |scope, cx| add(|conf| &mut conf.headers, scope, cx),
     ),
     Directive::scope(
-        spec("add_header_inherit", Args::Exactly(1), "Whether the `add_header` of outer blocks apply.")
+        spec("add_header_inherit", Args::Exactly(1), "Inheritance of `add_header`: on, off or merge.")
             .default("on"),
         |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().headers.inherit, INHERIT),
     ),
@@ -57,7 +57,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| add(|conf| &mut conf.trailers, scope, cx),
     ),
     Directive::scope(
-        spec("add_trailer_inherit", Args::Exactly(1), "Whether the `add_trailer` of outer blocks apply.")
+        spec("add_trailer_inherit", Args::Exactly(1), "Inheritance of `add_trailer`: on, off or merge.")
             .default("on"),
         |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().trailers.inherit, INHERIT),
     ),
@@ -86,7 +86,7 @@ struct List {
     inherit: Inherit,
 }
 
-/// `add_header_inherit`, `add_trailer_inherit`; inherited themselves.
+/// `add_header_inherit`, `add_trailer_inherit`. Inner blocks inherit this setting too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Inherit {
     /// Only the fields of the block.
@@ -184,14 +184,14 @@ fn filter(conf: &Conf, request: &mut Request) {
         let value = on_one_line(&field.value, request);
         put(field, value, request);
     }
-    // Only if trailers will be sent, because they require chunked coding.
+    // Only if a trailer field may be sent, because trailer fields require chunked coding.
     if conf.trailers.fields().any(|field| is_success || field.always) {
         request.response.trailers.push(trailers);
     }
 }
 
-/// Adds a field. Two validators are fields of the response struct: a value replaces them, an empty value removes them.
-/// An empty value of other fields adds nothing.
+/// Adds a field; an empty value adds nothing. The validators `ETag` and `Last-Modified` are fields of the response struct:
+/// a value replaces them, an empty value removes them.
 fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
     let response = &mut request.response;
     if field.name.eq_ignore_ascii_case("ETag") {

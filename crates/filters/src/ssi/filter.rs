@@ -57,7 +57,7 @@ enum Encoding {
     Entity,
 }
 
-/// A command: its name, and its parameters with whether they are required.
+/// A kind of command: its name, and its parameters, each with whether it is required.
 struct Kind {
     name: &'static str,
     parameters: &'static [(&'static str, bool)],
@@ -77,7 +77,7 @@ enum Next {
     Wait,
 }
 
-// The commands.
+// The commands, with the parameters that nginx accepts.
 const KINDS: &[Kind] = &[
     // Inserts a response of this server.
     Kind {
@@ -145,7 +145,7 @@ impl BodyFilter for Page {
     fn captured(&mut self, request: &mut Request, status: u16, body: Vec<u8>) {
         let Some(name) = self.waiting.take() else { return };
         if status < 300 {
-            // An excess is logged; the position in the page for a message has passed.
+            // A value above the limit is only logged, because the command's position in the page has passed.
             let _ = values::set(request, &name, body);
         }
     }
@@ -267,7 +267,7 @@ impl Page {
         if value.is_empty() {
             return Ok(Next::Continue);
         }
-        // The encoding also applies to later commands, if this one had a value.
+        // The encoding also applies to later `echo` commands. As in nginx, a command without a value does not set it.
         match encoding.as_deref() {
             None => {}
             Some(b"none") => self.encoding = Encoding::None,
@@ -334,7 +334,7 @@ impl Page {
         Ok(Next::Continue)
     }
 
-    /// Executes `endif`. Outside an `if` everything is output.
+    /// Executes `endif`. After it, outside of an `if`, everything is output.
     fn end_if(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         (self.output, self.chosen, self.branch) = (true, false, Branch::Outside);
         Ok(Next::Continue)

@@ -36,27 +36,27 @@ const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static 
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
-        ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
+        ssi("ssi", LEVELS_AND_IF, Args::Flag, "Executes the commands in pages. Includes without `wait=\"yes\"` run concurrently, up to 16 of a page.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().on),
     ),
     // A composed page has no modification time, unless this directive retains it.
     Directive::scope(
-        ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
+        ssi("ssi_last_modified", LEVELS, Args::Flag, "Retains `Last-Modified` of pages.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().last_modified),
     ),
     Directive::scope(
-        ssi("ssi_silent_errors", LEVELS, Args::Flag, "Omits the message where a command fails.").default("off"),
+        ssi("ssi_silent_errors", LEVELS, Args::Flag, "Omits the error message of failed commands.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().silent_errors),
     ),
     // `text/html` is always included.
     Directive::scope(
-        ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
+        ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, in addition to HTML.")
             .many()
             .default("text/html"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::scope(
-        ssi("ssi_value_length", LEVELS, Args::Exactly(1), "Bytes of a parameter's value at most.")
+        ssi("ssi_value_length", LEVELS, Args::Exactly(1), "Maximum length of a parameter's value.")
             .default("255"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().value_length),
     ),
@@ -65,14 +65,14 @@ const DIRECTIVES: &[Directive] = &[
             "ssi_min_file_chunk",
             LEVELS,
             Args::Exactly(1),
-            "Bytes of a page that nginx sends from the file.",
+            "Minimum size of a range that nginx sends from the file.",
         )
         .default("1k")
-        .state(State::Accepted("pages pass through memory as a whole; the size is only checked")),
+        .state(State::Accepted("pages always pass through memory; the size is only checked")),
         |_, cx| cx.size(&mut 0),
     ),
     Directive::scope(
-        ssi("ssi_ignore_recycled_buffers", LEVELS, Args::Flag, "How nginx uses buffers again.")
+        ssi("ssi_ignore_recycled_buffers", LEVELS, Args::Flag, "How nginx reuses buffers.")
             .default("off")
             .state(State::Accepted("buffers are not held back; the flag is only checked")),
         |_, cx| cx.flag(&mut false),

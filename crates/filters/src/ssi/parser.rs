@@ -24,7 +24,7 @@ const NAME_MAX: usize = 32;
 /// Maximum number of parameters of a command, as in nginx.
 pub(super) const PARAMETERS_MAX: usize = 16;
 
-/// Parses text. After the end of a command it is in [`Parser::command`].
+/// Parses text. [`Parser::take_command`] returns a command after [`Found::Command`].
 pub(super) struct Parser {
     state: State,
     command: Command,

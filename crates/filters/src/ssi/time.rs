@@ -24,7 +24,7 @@ pub(super) fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// Converts a strftime(3) format of the C locale to that of our formatter: specifiers of complete dates are expanded,
+/// Converts a strftime(3) format of the C locale to the format of `TimeZone::format`: specifiers of dates are expanded,
 /// `E` and `O` have no effect, and other characters are text.
 fn as_in_c(format: &str) -> String {
     let mut out = String::with_capacity(format.len());
@@ -38,7 +38,7 @@ fn as_in_c(format: &str) -> String {
         let options = &rest[1..rest.len() - width.len()];
         let Some(letter) = bare.chars().next() else { break };
         match letter {
-            // Always in the C locale, because nginx never sets another one.
+            // These have the form of the C locale, because nginx never sets another locale.
             'c' => out.push_str("%a %b %e %H:%M:%S %Y"),
             'x' => out.push_str("%m/%d/%y"),
             'X' => out.push_str("%H:%M:%S"),

@@ -47,7 +47,7 @@ pub(super) fn common(request: &Request) -> RefMut<'_, Common> {
     RefMut::map(request.shared.extensions.borrow_mut(), Extensions::get_or_default)
 }
 
-/// Appends the value of a variable: a group of the last match, a variable of the page, or one of the server.
+/// Appends the value of a variable: a group of the last match, a variable of the page, or a variable of the configuration.
 pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let name = name.to_ascii_lowercase();
     let digit = matches!(name.as_slice(), [b'0'..=b'9']);
@@ -78,7 +78,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     let mut common = common(request);
     let known = common.variables.iter().position(|(known, _)| *known == name);
     let before = known.map_or(0, |place| common.variables[place].1.len());
-    // The old value of a variable does not count, so a page may change it any number of times.
+    // The replaced value no longer counts, so a page may change a variable any number of times.
     let added = if known.is_some() { value.len() } else { name.len() + value.len() };
     if common.used - before + added > COMMON_MAX {
         let name = name.for_log();
@@ -103,7 +103,7 @@ pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, F
     Ok(common.blocks.len() - 1)
 }
 
-/// Adds text to a block; an excess is truncated.
+/// Adds text to a block; text above the limit is dropped.
 pub(super) fn add_to_block(request: &mut Request, block: usize, text: &[u8]) {
     let mut common = common(request);
     let text = &text[..text.len().min(COMMON_MAX - common.used.min(COMMON_MAX))];

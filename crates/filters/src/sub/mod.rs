@@ -1,7 +1,7 @@
 //! `sub_filter`: replaces texts in bodies.
 //!
-//! The directives and the decision are here; [`replace`] searches a body that arrives in pieces. It does not parse: a
-//! text is also found in a comment or a script, and not found in an encoded body.
+//! This file has the directives; [`replace`] searches a body that arrives in pieces. HTML is not parsed: a text is also
+//! found in a comment or a script, and not found in an encoded body.
 
 mod replace;
 
@@ -37,32 +37,27 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // Both arguments may have variables; variables in the first one require a new automaton per request.
     Directive::scope(
-        spec("sub_filter", Args::Exactly(2), "A text in bodies, ignoring case, and its replacement.").many(),
+        spec("sub_filter", Args::Exactly(2), "Replaces a text in bodies by another, ignoring case.").many(),
         add,
     ),
     Directive::scope(
-        spec("sub_filter_types", Args::AtLeast(1), "Types that texts are replaced in, beside HTML.")
+        spec("sub_filter_types", Args::AtLeast(1), "Media types of changed bodies, in addition to HTML.")
             .many()
             .default("text/html"),
         |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::scope(
-        spec(
-            "sub_filter_once",
-            Args::Flag,
-            "Whether each text is replaced once in a body, and not everywhere.",
-        )
-        .default("on"),
+        spec("sub_filter_once", Args::Flag, "Replaces each text only once in a body.").default("on"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().once),
     ),
     Directive::scope(
-        spec("sub_filter_last_modified", Args::Flag, "Whether a body with replaced texts keeps its date.")
+        spec("sub_filter_last_modified", Args::Flag, "Retains `Last-Modified` of changed responses.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().keeps_date),
     ),
 ];
 
-/// nginx's limit, from when indices of patterns were bytes.
+/// nginx's limit, because it stores indices of patterns in bytes.
 const PATTERNS_MAX: usize = 255;
 
 /// The replacements of a block.
@@ -109,7 +104,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
-    // Built again with each replacement of the block: their number is unknown, but small.
+    // Rebuilt after each `sub_filter` of the block, because the last one is not known here. There are only few.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
     scope.make_mut::<Conf>().patterns = match constants.map(Patterns::new) {
         None => None,
@@ -121,10 +116,10 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Adds the filter to responses with a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
+    // An empty body has nothing to replace, and retains its length and date.
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
-    // An empty body has nothing to replace, and keeps its length and date.
     let patterns = match &conf.patterns {
         Some(patterns) => Arc::clone(patterns),
         None => {

@@ -3,8 +3,8 @@
 //! The earliest match counts; at the same position the first text of the list. Only a possible beginning of a match is
 //! held back until more of the body arrives: an event that is sent alone must not wait for the next one.
 //!
-//! A pattern that is used up is still found by the automaton. The few others are then compared one by one, which is
-//! cheaper than building another automaton for the remaining body.
+//! With `sub_filter_once` the automaton still finds a pattern that has been replaced. The few other patterns are then
+//! compared one by one, which is cheaper than building another automaton for the remaining body.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ const OUTPUT_MAX: usize = 64 << 10;
 enum Piece {
     /// More input follows. `held` bytes were held back before, and are processed in any case.
     Next { held: usize },
-    /// The end of the body, or of a contiguous part.
+    /// The end of the body, or of the bytes before the response of a subrequest.
     Last,
 }
 
@@ -130,7 +130,7 @@ impl Search {
             if !self.used[pattern] {
                 return Some(Found { range: found.range(), pattern });
             }
-            // A used-up pattern hides later ones in the list.
+            // A used-up pattern hides the patterns after it in the list, which may match here too.
             let rest = &input[start..];
             let is_here = |text: &[u8]| {
                 rest.get(..text.len()).is_some_and(|text_here| text_here.eq_ignore_ascii_case(text))
@@ -247,7 +247,7 @@ impl BodyFilter for Replace {
         Ok(())
     }
 
-    /// Ends a contiguous part: a match does not extend across the response of a subrequest.
+    /// Ends the search in the bytes so far: a match does not extend across the response of a subrequest.
     fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
         self.flush(request, out);
     }

@@ -1,5 +1,5 @@
-//! Verifies a password against every format of stored passwords that nginx supports on Linux: its own and those of
-//! crypt(3).
+//! Verifies passwords against stored passwords, in all formats that nginx supports on Linux: nginx's own formats and
+//! those of crypt(3).
 
 use md5::{Digest, Md5};
 use sha_crypt::{PasswordVerifier, ShaCrypt};
@@ -17,7 +17,7 @@ pub(super) enum Form {
     Plain,
     /// `{SHA}`: SHA-1 in Base64.
     Sha,
-    /// `{SSHA}`: the same with an appended salt.
+    /// `{SSHA}`: SHA-1 of the password and a salt, followed by the salt, in Base64.
     SaltedSha,
     /// `$apr1$`: Apache's MD5.
     Apr1,
@@ -51,8 +51,8 @@ impl Form {
         found.map_or(Form::Des, |&(_, form)| form)
     }
 
-    /// Whether a check is deliberately slow, so that a worker thread must not perform it: milliseconds, or as long as
-    /// the stored password specifies.
+    /// Whether the hash is designed to be slow, so that a worker thread must not compute it. A check takes milliseconds,
+    /// or longer if the stored password specifies more rounds.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Form::Sha2 | Form::Bcrypt | Form::Yescrypt)
     }
@@ -64,7 +64,7 @@ const PASSWORD_LEN_MAX: usize = 512;
 
 /// Whether `password` is the stored one. A stored password in an unknown format matches no password.
 pub(super) fn verify(password: &[u8], stored: &[u8]) -> bool {
-    // crypt(3) reads up to a NUL.
+    // crypt(3) reads the password up to a NUL byte.
     let password = password.split(|&byte| byte == 0).next().unwrap_or_default();
     let is_hashed_once = matches!(Form::of(stored), Form::Plain | Form::Sha | Form::SaltedSha);
     if !is_hashed_once && password.len() > PASSWORD_LEN_MAX {
@@ -117,7 +117,7 @@ fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
     for piece in password.chunks(inner.len()) {
         outer.update(&inner[..piece.len()]);
     }
-    // A NUL or the first character, for each bit of the length.
+    // Adds a NUL or the password's first character for each bit of the password's length.
     let mut bits = password.len();
     while bits != 0 {
         outer.update(if bits & 1 == 1 { &[0] } else { &password[..1] });
@@ -142,7 +142,7 @@ fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
         out.extend((0..digits).map(|digit| des::DIGITS[(bits >> (6 * digit) & 63) as usize]));
     };
     for first in 0..5 {
-        // The last group takes its third byte from an index at which no group starts.
+        // The third byte of the last group is byte 5, because a digest has no byte 16.
         let third = if first == 4 { 5 } else { first + 12 };
         push(&[digest[first], digest[first + 6], digest[third]], 4);
     }

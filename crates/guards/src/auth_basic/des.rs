@@ -82,12 +82,12 @@ fn last_permutation(block: u64) -> u64 {
     (0..64).fold(0, |out, bit| out << 1 | (block >> (63 - source(bit)) & 1))
 }
 
-/// Permuted choice 1 of the key bits: the left half,
+/// Permuted choice 1: the key bits of the left half.
 const KEY_LEFT: [u8; 28] = [
     56, 48, 40, 32, 24, 16, 8, 0, 57, 49, 41, 33, 25, 17, 9, 1, 58, 50, 42, 34, 26, 18, 10, 2, 59, 51, 43, 35,
 ];
 
-/// and the right half.
+/// Permuted choice 1: the key bits of the right half.
 const KEY_RIGHT: [u8; 28] = [
     62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29, 21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 27, 19, 11,
     3,
@@ -130,7 +130,6 @@ const BOXES: [[u8; 64]; 8] = [
 mod tests {
     use super::*;
 
-    /// Generated with crypt(3) of libxcrypt.
     #[test]
     fn known_des_hashes_match() {
         for hash in KNOWN {
@@ -142,6 +141,7 @@ mod tests {
         assert_eq!(crypt(b"x", *b"$x"), None);
     }
 
+    /// Passwords with their hashes, generated with crypt(3) of libxcrypt.
     const KNOWN: [(&str, &str); 6] = [
         ("", "abmF1QH4PEr.E"),
         ("secret", "abNANd1rDfiNc"),

@@ -29,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
-            // A client without credentials immediately gets a 401.
+            // `ask` rejects a request without credentials immediately; only `check` may wait for the file.
             plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
                 Box::pin(check(conf, request))
             });
@@ -48,7 +48,7 @@ const DIRECTIVES: &[Directive] = &[
             "auth_basic",
             CONTEXTS,
             Args::Exactly(1),
-            "Asks for a name and a password for this realm; `off` does not.",
+            "Requires a user name and a password for this realm; `off` requires none.",
         )
         .default("off"),
         |scope, cx| {
@@ -88,7 +88,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// As in nginx no password is required with only one of the directives.
+/// As in nginx, a password is required only if both directives are set.
 impl Conf {
     /// Whether a password is required.
     pub(crate) fn is_active(&self) -> bool {
@@ -102,7 +102,7 @@ fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
     (realm != b"off").then_some(realm)
 }
 
-/// Decides without the file, if the request has no credentials.
+/// Rejects a request without credentials; returns `None` if the request has credentials to check.
 fn ask(conf: &Conf, request: &mut Request) -> Option<Step> {
     if Credentials::of(request).is_some() {
         return None;
@@ -144,7 +144,7 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
     }
 }
 
-/// Whether this is the stored password; a slow check runs on another thread. Returns `None` after a panic.
+/// Whether this is the stored password. A slow check runs on another thread; returns `None` if it panics.
 async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
     // A copy and the handover to another thread would cost more than a fast check.
     if !crypt::Form::of(&stored).is_slow() {

@@ -42,13 +42,13 @@ impl fmt::Display for FileError {
     }
 }
 
-/// Returns the stored password of `user`; `None` when the file has no such line.
+/// Returns the stored password of `user`; `None` if the file has no line with this name.
 pub(super) async fn find(
     request: &mut Request,
     path: &[u8],
     user: &[u8],
 ) -> Result<Option<Vec<u8>>, FileError> {
-    // The configuration directory may be on another device than the root, so the operation counts for no device.
+    // The configuration directory may be on another device than `root`, so the operation is counted for no device.
     let device = DeviceId::default();
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let file = open(path, device, via).await.map_err(FileError::Open)?;

@@ -1,4 +1,4 @@
-//! `geo`: a variable whose value depends on an address, that of the client or another one.
+//! `geo`: a variable whose value depends on the client's address or on another address.
 //!
 //! `table` has the lookup table.
 
@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
         "geo",
         Contexts::HTTP,
         Args::Between(1, 2),
-        "Defines a variable by networks, or ranges of addresses, that the client or another address belongs to.",
+        "Defines a variable by the networks or address ranges that contain the client's address or another address.",
     )
     .raw()
     .many(),
@@ -60,8 +60,8 @@ enum Table {
     Ranges(Stretches<u32>),
 }
 
-/// The address that stands for text that is no IPv4 address, as in nginx. Rows with this address therefore also match
-/// UNIX-domain sockets.
+/// The address that is looked up, as in nginx, if the client or the variable has no usable address. A row for
+/// 255.255.255.255 therefore also matches clients of UNIX-domain sockets.
 const NO_ADDRESS: u32 = u32::MAX;
 
 /// The index of the empty value, used for addresses in no row.
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         Reader { values: vec!["".into()], known: HashMap::from([("", EMPTY)]), ..Reader::default() }
     }
 
-    /// Parses a row. Keywords without a value are switches; of the others only `proxy` is no row of the table.
+    /// Parses a row. Keywords without a value are switches. Of the rows with a value only `proxy` does not change the table.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
         match (key, row.args.as_slice()) {
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
             ("ranges", []) => drop(self.ranges.get_or_insert_default()),
             ("proxy_recursive", []) => self.recursive = true,
             ("volatile", []) => self.volatile = true,
-            // Networks even with `ranges`, because it is no row of the table.
+            // The value of `proxy` is a network even with `ranges`, because `proxy` does not change the table.
             ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
             // As in nginx, the preceding rows determine the form of a row.
             (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a network; of several rows the last one counts.
+    /// Adds a network; of several rows for one network the last one counts.
     fn insert(&mut self, (start, bits): (IpAddr, u32), key: &str, value: ValueIndex, cx: &mut Cx<'_>) {
         let before = match start {
             IpAddr::V4(start) => self.v4.insert(start.to_bits().into(), bits, value),

@@ -24,7 +24,7 @@ impl<A: Copy + Ord> Stretches<A> {
         self.values[behind - 1]
     }
 
-    /// Returns a single range from the lowest address on with this value.
+    /// Returns a table with a single range, which starts at the lowest address.
     fn starting(lowest: A, value: ValueIndex) -> Stretches<A> {
         Stretches { starts: vec![lowest], values: vec![value] }
     }
@@ -96,8 +96,8 @@ impl From<Stretches<u128>> for Stretches<u32> {
     }
 }
 
-/// Ranges while they are read, by first address, with their last address. They are split at every 65536 addresses, as
-/// in nginx, which decides piece by piece whether a range may be nested in another.
+/// Ranges while they are read, by first address, with their last address. As in nginx, a range is split into pieces at
+/// multiples of 65536, and the rule about nested ranges applies to each piece.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u32, (u32, ValueIndex)>);
 
@@ -114,7 +114,7 @@ pub(super) enum Added {
 }
 
 impl Ranges {
-    /// Adds a range. A range nested in another takes over its addresses; a range that contains another is rejected.
+    /// Adds a range. It may be nested in an existing range, whose value it replaces; any other overlap is rejected.
     pub(super) fn insert(&mut self, first: u32, last: u32, value: ValueIndex) -> Added {
         let mut before = None;
         for (first, last) in pieces(first, last) {

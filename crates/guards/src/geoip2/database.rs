@@ -120,7 +120,7 @@ impl Database {
         self.checked.store(now(), Ordering::Relaxed);
     }
 
-    /// Claims the checks of the file for the caller; returns whether it is the first.
+    /// Claims the checks of the file for the caller; returns `false` if another caller has claimed them.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
@@ -176,7 +176,7 @@ impl Step {
     }
 }
 
-/// A value of a record, as far as it has a text.
+/// A value of a record; every value except a container has a text.
 enum Value<'d> {
     Bool(bool),
     Text(&'d str),

@@ -28,16 +28,14 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_geoip2")
 };
 
-/// Returns a row for `http`.
+/// Returns the row of a directive, which is allowed in `http`.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_geoip2", name, Contexts::HTTP, args, help)
 }
 
 const DIRECTIVES: &[Directive] = &[
     Directive::http(
-        spec("geoip2", Args::Exactly(1), "Defines variables by a MaxMind database, a file `.mmdb`.")
-            .raw()
-            .many(),
+        spec("geoip2", Args::Exactly(1), "Defines variables from a MaxMind database (`.mmdb`).").raw().many(),
         add_database,
     ),
     // No proxy is trusted by default, because clients can send any field.
@@ -45,7 +43,7 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "geoip2_proxy",
             Args::Exactly(1),
-            "Takes the address from `X-Forwarded-For` where the client is this address or network.",
+            "Uses the address in `X-Forwarded-For` if the connection is from this address or network.",
         )
         .many(),
         |cx| {
@@ -60,7 +58,7 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "geoip2_proxy_recursive",
             Args::Flag,
-            "Takes the last address of `X-Forwarded-For` that is no `geoip2_proxy` itself.",
+            "Uses the last address of `X-Forwarded-For` that no `geoip2_proxy` contains.",
         )
         .default("off"),
         |cx| {
@@ -161,7 +159,7 @@ const METADATA: [(&str, Metadata); 3] = [
     ("last_change", Metadata::LastChange),
 ];
 
-/// Parses a row of the block: `auto_reload`, a variable from a record, or one from the database's metadata.
+/// Parses a row of the block: `auto_reload`, a variable from a record, or a variable from the metadata.
 fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
     let (key, args): (&str, Vec<&str>) = (&row.name.text, row.texts().collect());
     match (key, args.as_slice()) {

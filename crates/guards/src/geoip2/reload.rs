@@ -47,8 +47,8 @@ pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
     }
 }
 
-/// Checks the file of a database until no configuration uses it any more. The first check is immediate: the content may be from the
-/// last reload, if this worker replaces one that crashed.
+/// Checks the file of a database until no configuration uses the database. The first check is immediate: if this worker replaces a
+/// crashed worker, the content was read by the last reload and may be old.
 async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
     let (mut seen, mut told) = (None, None);
     while let Some(database) = database.upgrade() {
@@ -118,7 +118,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     }
     let bytes = read(&file, 0, stat.size, via).await?;
     let content = database::read(Bytes::of(Arc::new(bytes))).map_err(|error| error.to_string())?;
-    // The file was modified during the read, so it is read again later, when it no longer changes.
+    // If the file was modified during the read, it is read again at the next check.
     let after = file.stat(device, via).await.map_err(failed("fstat()"))?;
     if seen_of(&after) != found {
         return Err("it changed while it was read".to_owned());
@@ -139,7 +139,7 @@ async fn read(file: &rt::File, start: u64, end: u64, via: DiskVia) -> Result<Vec
         let (count, rest) = file.read_at(offset, len, buf, DeviceId::default(), via).await;
         buf = rest.ok_or_else(|| failed(Errno::IO))?;
         match count.map_err(failed)? as usize {
-            0 => return Err("it was cut off while it was read".to_owned()),
+            0 => return Err("it was truncated while it was read".to_owned()),
             count => bytes.extend_from_slice(&buf[..count]),
         }
     }

@@ -115,14 +115,14 @@ impl Listing {
                 run.extend(self.entry(request, entry)?);
             }
             merged.add(run);
-            // With `aio off` the worker thread reads the directory itself, without waiting.
+            // With `aio off` the worker thread reads the directory itself, so the read does not let other tasks run.
             rt::yield_now().await;
         }
         Ok(merged)
     }
 
-    /// Returns the entry of a listing. An entry without permission is omitted, as in nginx. So is an entry that was
-    /// removed concurrently, for which nginx aborts the listing.
+    /// Returns the entry of a listing. As in nginx, an entry whose attributes may not be read is omitted. An entry that
+    /// was removed concurrently is omitted too; nginx aborts the listing.
     fn entry(&self, request: &Request, found: DirEntry) -> Result<Option<Entry>, Step> {
         let stat = match found.stat {
             Some(Ok(stat)) => stat,

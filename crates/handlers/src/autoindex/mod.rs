@@ -43,24 +43,24 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // `autoindex` runs after `index`, so that a directory with an index file is never listed.
     Directive::scope(
-        spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
+        spec("autoindex", Args::Flag, "Lists the files of a directory without an index file.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().on),
     ),
     // For HTML only, because programs can round sizes themselves.
     Directive::scope(
-        spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
+        spec("autoindex_exact_size", Args::Flag, "Shows sizes in bytes; off: rounded, with K, M or G.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().exact_size),
     ),
     // JSONP without a function name is JSON, so that one location can serve both.
     Directive::scope(
-        spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json, jsonp, or page.")
+        spec("autoindex_format", Args::Exactly(1), "Format of the listing: html, xml, json, jsonp, or page.")
             .default("html"),
         |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().form, FORMS),
     ),
     // For HTML only, as in nginx, because programs read the other formats.
     Directive::scope(
-        spec("autoindex_localtime", Args::Flag, "Times of the machine's zone instead of UTC.").default("off"),
+        spec("autoindex_localtime", Args::Flag, "Shows local times instead of UTC.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().localtime),
     ),
 ];
@@ -113,7 +113,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text(form.media_type().into());
-    // The listing is not sent, and nginx does not send its length either.
+    // The directory is not read for HEAD, and nginx does not send the length of the listing either.
     if request.method == Method::Head {
         return Step::Done;
     }
@@ -121,7 +121,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         Ok(entries) => entries,
         Err(step) => return step,
     };
-    // The current offset for all times, as in nginx, whether or not they have daylight saving time.
+    // As in nginx, the current offset from UTC applies to all times, whether or not they had daylight saving time.
     let offset_s = if conf.localtime { request.conn.thread.clock.utc_offset_s() } else { 0 };
     if form == Form::Page {
         return write_page(entries, offset_s.into(), request).await;
@@ -180,7 +180,7 @@ async fn write_page(entries: Merged, offset_s: i64, request: &mut Request) -> St
 
 fn too_long(request: &Request) -> Step {
     let uri = request.uri.for_log();
-    request.log(Level::Crit, format_args!("the list of \"{uri}\" is too long"));
+    request.log(Level::Crit, format_args!("the listing of \"{uri}\" is too long"));
     Step::Status(500)
 }
 

@@ -168,7 +168,7 @@ impl Page {
             writeln!(out, "<td class=\"d\">{year:04}-{month:02}-{day:02}<span> {hour:02}:{minute:02}</span>");
     }
 
-    /// Writes the text after the last entry: the sums.
+    /// Writes the text after the last entry, with the numbers of directories and files and their total size.
     pub(super) fn end(&self, out: &mut Vec<u8>) {
         let counted =
             |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });

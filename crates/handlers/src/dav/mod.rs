@@ -59,12 +59,12 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| scope.make_mut::<Conf>().methods.add(METHODS, cx),
     ),
     Directive::scope(
-        spec("create_full_put_path", Args::Flag, "Whether PUT makes missing directories.").default("off"),
+        spec("create_full_put_path", Args::Flag, "Creates missing directories for PUT.").default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().creates_directories),
     ),
     // Prevents a short URI from removing a complete site.
     Directive::scope(
-        spec("min_delete_depth", Args::Exactly(1), "Least number of parts in a path that DELETE removes.")
+        spec("min_delete_depth", Args::Exactly(1), "Minimum number of path elements in a URI for DELETE.")
             .default("0"),
         |scope, cx| cx.number(&mut scope.make_mut::<Conf>().delete_depth_min),
     ),
@@ -90,7 +90,7 @@ const COPY: u64 = 1 << 3;
 const MOVE: u64 = 1 << 4;
 const ALL: u64 = PUT | DELETE | MKCOL | COPY | MOVE;
 
-/// The methods of `dav_methods`. As in nginx `off` does not disable methods listed beside it.
+/// The methods of `dav_methods`. As in nginx, `off` does not disable methods in the same list.
 const METHODS: &[(&str, u64)] =
     &[("off", 1 << 5), ("put", PUT), ("delete", DELETE), ("mkcol", MKCOL), ("copy", COPY), ("move", MOVE)];
 
@@ -228,7 +228,7 @@ fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
     }
 }
 
-/// Handles DELETE (RFC 4918 section 9.6). A failure inside a tree is only logged, because nginx has no 207.
+/// Handles DELETE (RFC 4918 section 9.6). As in nginx, a failure inside a tree is only logged, not reported by a 207.
 async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     if let Err(depth) = is_deep_enough(&request.uri, conf.delete_depth_min) {
         return Err(refusal(request, 409, format_args!("insufficient URI depth:{depth} to DELETE")));

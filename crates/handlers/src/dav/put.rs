@@ -1,5 +1,5 @@
 //! PUT: the body is written to a temporary file while it arrives, which is renamed to the URI's path at the end.
-//! Readers see the old file or the new one, never a part.
+//! Readers see the old file or the complete new file.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -25,7 +25,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Step> {
     if request.header(HeaderId::ContentRange).is_some() {
         return Some(refused(request, 501, format_args!("PUT with range is unsupported")));
     }
-    // nginx's response; to create an empty file a client sends a length of 0.
+    // nginx's response to a request without a body. To create an empty file, a client sends `Content-Length: 0`.
     if request.head.body() == BodyLength::None {
         return Some(refused(request, 500, format_args!("PUT request body must be in a file")));
     }
@@ -38,7 +38,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     let path = path_of(request, &request.uri);
     let disk = Disk::of(request);
     disk.guard(request, &path).await?;
-    // Before the body is received, which would be useless in case of an error.
+    // Checked before the body is received, so that no body is received for a request that fails.
     let is_new = disk.is_missing(&path).await.map_err(|()| {
         let path = files::display(&path);
         refusal(request, 409, format_args!("\"{path}\" could not be created (21: Is a directory)"))
@@ -70,7 +70,7 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
         loop {
             let piece = incoming.next().await.map_err(|aborted| {
                 let status = aborted.status();
-                refusal(request, status, format_args!("the body of a PUT did not arrive as a whole"))
+                refusal(request, status, format_args!("the body of a PUT was not received completely"))
             })?;
             let Some(piece) = piece else { return Ok(()) };
             for source in piece {
@@ -94,7 +94,7 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
     Ok(())
 }
 
-/// Logs a failure, for which nginx has a single status.
+/// Logs a failure, and returns 500: nginx's status for all failures to write.
 fn log_failure(request: &Request, (call, path, errno): Fault) -> u16 {
     let (path, reason) = (path.display(), Reason(errno));
     request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));

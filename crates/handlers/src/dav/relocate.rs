@@ -3,7 +3,7 @@
 //! | source | destination | action |
 //! |---|---|---|
 //! | file | nothing, file or link | MOVE: a rename. COPY: a copy in the same directory, then a rename |
-//! | directory | nothing | MOVE: a rename; to another file system a complete COPY and a removal. COPY: a new directory, into which the tree is copied |
+//! | directory | nothing | MOVE: a rename; to another file system a complete COPY and a removal. COPY: a new directory with a copy of the tree |
 //! | directory | anything, `Overwrite` not `F` | COPY: the destination is removed first. MOVE: it gets a temporary name, and is removed last |
 //! | any | itself, or one path below the other | 403 |
 
@@ -80,7 +80,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     }
 }
 
-/// Returns the path in `Destination`, which is a path alone, or follows the scheme and the host of the request.
+/// Returns the path in `Destination`. The value is a path, or a URL with the scheme and the host of the request.
 fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     let path = match value.first() {
         Some(b'/') => value,
@@ -90,7 +90,7 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
         _ => {
             let scheme: &[u8] = if request.conn.is_tls { b"https://" } else { b"http://" };
             let rest = value.strip_prefix(scheme).ok_or_else(|| invalid(request, value))?;
-            // A longer name with the same beginning is another host.
+            // Another host may have a longer name with the same beginning.
             let rest = rest
                 .strip_prefix(&*request.host)
                 .filter(|rest| rest.first().is_none_or(|byte| matches!(byte, b'/' | b':')));
@@ -260,8 +260,8 @@ impl Job<'_> {
         }
     }
 
-    /// Moves a collection. The earlier destination has a temporary name until the new one is complete, so that a failure does not
-    /// remove it. A crash or a stop in between leaves the temporary name.
+    /// Moves a collection. An existing destination has a temporary name until the new one is complete, so that a failure does not
+    /// lose it. If the process ends before that, the temporary name remains.
     async fn move_tree(&self, from: &[u8], stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         let aside = temp_path_of(&self.to);

@@ -56,7 +56,7 @@ impl OperationError {
         status
     }
 
-    /// Does the same if nginx has one status for all reasons.
+    /// Logs nginx's line, and returns 500: nginx's status for calls whose errors it does not distinguish.
     pub(super) fn log_failed(&self, request: &Request) -> u16 {
         self.write(request, Level::Crit);
         500
@@ -193,7 +193,7 @@ impl Disk {
     pub(super) async fn remove_tree(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
         let top = self.open_directory(path).await.map_err(|trouble| trouble.log_failed(request))?;
         let root = path.strip_suffix(b"/").unwrap_or(path);
-        // The last directory is read further; its ancestors are open, its siblings are not opened yet.
+        // The loop reads the last directory of the list. Its ancestors are open; its siblings have not been opened yet.
         let mut left = vec![(root.to_vec(), Some(top))];
         while let Some((path, file)) = left.pop() {
             let entries = match self.next_entries(&path, file).await {
@@ -297,7 +297,7 @@ impl Disk {
         Ok(failed)
     }
 
-    /// Returns the file that a link leads to, if it is one and the location follows all links.
+    /// Returns the attributes of a link's target, if this is a regular file and the location follows all links.
     async fn link_target(&self, request: &Request, path: &[u8]) -> Option<Stat> {
         let opening = &request.scope().core.files.opening;
         if opening.beneath || opening.links.is_some() {
@@ -308,8 +308,8 @@ impl Disk {
         (FileType::from_raw_mode(stat.mode) == FileType::RegularFile).then_some(stat)
     }
 
-    /// Copies a file with its time. The permissions are those given, else those of the source: a replaced file keeps
-    /// its own. The copy is renamed when it is complete.
+    /// Copies a file with its time. The permissions are `mode`, such as those of a replaced file, else those of the
+    /// source. The copy gets its name when it is complete.
     pub(super) async fn copy_file(
         &self,
         request: &Request,
@@ -360,7 +360,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Renames a file, and creates the directories for it; copies it to another file system.
+    /// Renames a file, and creates missing directories of the new path. Copies the file if the path is on another file system.
     pub(super) async fn move_file(
         &self,
         request: &Request,

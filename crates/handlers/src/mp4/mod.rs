@@ -48,22 +48,22 @@ const DIRECTIVES: &[Directive] = &[
             "mp4",
             Contexts::LOCATION,
             Args::None,
-            "Sends a part of an MP4 file by time: `start` and `end` in the query, in seconds.",
+            "Sends a time span of an MP4 file: `start` and `end` in the query, in seconds.",
         ),
         |scope, _| {
             scope.make_mut::<Conf>().on = true;
             Ok(())
         },
     ),
-    // In most files this contains everything that is needed.
+    // In most files one read of the default size contains all boxes that are needed.
     Directive::scope(
-        spec("mp4_buffer_size", Args::Exactly(1), "Bytes that are read at once to find the boxes of a file.")
+        spec("mp4_buffer_size", Args::Exactly(1), "Minimum bytes per read of the boxes of a file.")
             .default("512k"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size),
     ),
     // The complete box is in memory, in addition to its parsed tables.
     Directive::scope(
-        spec("mp4_max_buffer_size", Args::Exactly(1), "The longest movie box; a longer one is 500.")
+        spec("mp4_max_buffer_size", Args::Exactly(1), "Maximum length of a movie box, else status 500.")
             .default("10m"),
         |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size_max),
     ),
@@ -72,7 +72,7 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "mp4_start_key_frame",
             Args::Flag,
-            "Begins with the key frame before the start, and has players pass over what lies between.",
+            "Begins with the key frame before `start`; players skip the time between the two.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().at_key_frame),
@@ -99,7 +99,7 @@ const DIRECTIVES: &[Directive] = &[
             "mp4_limit_rate_after",
             LEVELS,
             Args::Exactly(1),
-            "Playback time that is sent before that limit applies.",
+            "Playback time that is sent before `mp4_limit_rate` applies.",
         )
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.make_mut::<Conf>().rate_after),
@@ -176,7 +176,7 @@ fn span(request: &Request, conf: &Conf) -> Option<Span> {
     Some(Span { start_ms, length_ms, at_key_frame: conf.at_key_frame })
 }
 
-/// Opens the file, creates the bytes before the media data, and leaves the media data to the movers of files.
+/// Opens the file, and creates the bytes before the media data. The media data is sent like the bytes of any file.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (opened, path) = match static_file::open(request).await {
         Ok(found) => found,
@@ -189,7 +189,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         match make(source, span, conf).await {
             Ok(found) => made = Some(found),
             Err(trouble) if span.is_some() => return trouble.respond(request, &path),
-            // Only the rate needs the movie: an invalid file is sent unchanged.
+            // Only the rate limit needs the movie, so an invalid file is sent unchanged.
             Err(trouble) => _ = trouble.respond(request, &path),
         }
     }
@@ -248,7 +248,7 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
                     let what = "you may want to increase mp4_max_buffer_size";
                     return Err(Fault::Of(format!("moov atom is too large:{len}, {what}")).into());
                 }
-                // The complete file is requested, and its boxes are in the order that players prefer.
+                // The complete file is requested, and the movie box precedes the media data, as players prefer.
                 if is_whole && is_first && conf.rate_permille == 0 {
                     return Ok((None, None));
                 }
@@ -345,8 +345,8 @@ impl<'a> Source<'a> {
         self.held.get(start..start + wanted as usize).ok_or(CutError::Disk(Errno::IO))
     }
 
-    /// Reads these bytes into `held`, and those around them that O_DIRECT requires: with `directio` the file may have
-    /// been opened so. Fails if the file has become shorter.
+    /// Reads these bytes into `held`, extended to the alignment of O_DIRECT, because `directio` may have opened the file
+    /// with that flag. Fails if the file has become shorter.
     async fn read(&mut self, at: u64, len: u64) -> Result<(), Errno> {
         self.held.clear();
         self.at = at - at % DIRECT_ALIGNMENT;

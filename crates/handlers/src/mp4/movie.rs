@@ -44,7 +44,7 @@ pub(super) struct Around {
     pub(super) before: u64,
 }
 
-/// A response: `head`, which follows the bytes sent before the box, and then this range of the file.
+/// The end of a response: `head`, and then the range `data` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// The box, and the header of the media data.
@@ -459,7 +459,7 @@ struct Samples {
     ctts: Option<Vec<[u32; 2]>>,
     stsc: Vec<[u32; 3]>,
     stsz: Option<Vec<[u32; 1]>>,
-    /// The offsets of chunks in the file; the first one is after the part that is not sent.
+    /// The offsets of chunks in the file. The first one is the offset of the first byte that is sent.
     chunks: Vec<u64>,
     /// Duration in units of the track, including the prefix.
     duration: u64,
@@ -778,7 +778,7 @@ impl Track {
     }
 }
 
-/// Returns the row of a time, the number of samples in that row before it, and the number in the rows before that.
+/// Returns the row of a time, the number of samples in this row before the time, and the number in all rows before.
 fn sample_at(rows: &[[u32; 2]], mut time: u64) -> Option<(usize, u64, u64)> {
     let mut before = 0;
     for (row, [count, duration]) in rows.iter().enumerate() {
@@ -792,8 +792,8 @@ fn sample_at(rows: &[[u32; 2]], mut time: u64) -> Option<(usize, u64, u64)> {
     None
 }
 
-/// Returns the rows from a sample on, which is in `row`, and from `prefix` samples before it; also returns the time of
-/// the prefix.
+/// Returns the rows from `prefix` samples before a sample on, and the duration of these `prefix` samples. The sample
+/// follows the first `rest` samples of `row`.
 fn from_sample(rows: &[[u32; 2]], row: usize, rest: u64, prefix: u64) -> (Vec<[u32; 2]>, u64) {
     let (mut row, mut rest, mut left, mut time) = (row, rest, prefix, 0_u64);
     while rest < left && row > 0 {

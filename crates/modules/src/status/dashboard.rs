@@ -4,8 +4,8 @@
 //! percentiles itself, so that the server keeps no state for it. Its content security policy forbids it to load
 //! anything else.
 //!
-//! Names from the configuration are inserted as text nodes, never as markup. The page cannot change anything, so a
-//! frame or a forged request gains nothing; its policy forbids both nevertheless.
+//! Names from the configuration are inserted as text nodes, never as markup. The page cannot change anything, so other
+//! sites gain nothing by framing it; its policy forbids frames and forms nevertheless.
 
 use http::request::Method;
 use io::op::Source;
@@ -66,7 +66,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
 /// Returns a text that other sites cannot predict.
 fn nonce() -> String {
     use std::hash::{BuildHasher, RandomState};
-    // The random keys come from the kernel, and are different for each call.
+    // The keys of `RandomState` are seeded by the kernel's random generator, and differ for each call.
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
 }
 
@@ -100,7 +100,7 @@ fn snapshot(request: &Request) -> Value {
     })
 }
 
-/// Returns the numbers of reloads by way, and whether the last reload was refused.
+/// Returns the numbers of reloads by outcome, and whether the last reload was refused.
 fn reloads() -> Value {
     let Reloads { by_outcome: [in_place, replacement, refused], is_last_refused } = Reloads::current();
     json!({ "in_place": in_place, "replacement": replacement, "refused": refused, "is_last_refused": is_last_refused })
@@ -127,7 +127,7 @@ fn object(pairs: impl Iterator<Item = (&'static str, u64)>) -> Value {
     Value::Object(map)
 }
 
-/// Returns the non-empty buckets as pairs of index and count; the page subtracts earlier ones.
+/// Returns the non-empty buckets as pairs of index and count; the page subtracts those of an earlier snapshot.
 fn times(times: &Distribution) -> Value {
     let buckets = times.counts().iter().enumerate().filter(|(_, count)| **count > 0);
     buckets.map(|(place, count)| json!([place, count])).collect()
@@ -171,7 +171,7 @@ fn cache(zone: &str, facts: &Facts) -> Value {
     })
 }
 
-/// Returns a row of the table of certificates; the page warns of those that expire soon.
+/// Returns a row of the table of certificates; the page marks certificates that expire soon.
 fn certificate((server, path, end): (&str, &std::path::Path, i64)) -> Value {
     json!({ "server": server, "path": path.display().to_string(), "end": end })
 }

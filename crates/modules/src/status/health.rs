@@ -1,6 +1,6 @@
 //! `health`: health checks for load balancers and supervisors.
 //!
-//! `live` shows that a thread serves requests. `ready` also shows whether clients should connect: not while the server
+//! `live` shows that a thread serves requests. `ready` also shows whether clients should connect. It fails while the server
 //! is about to shut down or was drained by an operator. Caches that are being loaded from disk and failing upstreams do
 //! not make a server unready, because other servers would have the same problem.
 //!
@@ -15,8 +15,8 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 
-/// Responds to a check, with a word for people besides the status. The thread that accepted the connection responds, so
-/// if it hangs the check times out.
+/// Responds to a check with a status, and a text for people. The thread that accepted the connection responds, so the check
+/// times out if this thread hangs.
 pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);

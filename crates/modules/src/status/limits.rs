@@ -11,10 +11,10 @@ const RESULTS: &[Value] = &[
     ("delayed", "by `limit_req`"),
     ("rejected", "above the limit, or the zone has no room for the key"),
     ("delayed_dry_run", "would have been delayed"),
-    ("rejected_dry_run", "would have been refused"),
+    ("rejected_dry_run", "would have been rejected"),
 ];
 
-/// A request counts in each zone that checks it, up to the first zone that rejects it.
+/// A zone of `limit_conn` also counts the requests that a later zone rejects; a zone of `limit_req` does not.
 const REQUESTS: Metric = Metric::counter(
     "limit_requests_total",
     "requests",

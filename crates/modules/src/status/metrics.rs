@@ -15,7 +15,7 @@ use upstream::caching;
 use upstream::caching::settings::Caches;
 use upstream::peers::{self, Upstreams};
 
-/// A constant that tells dashboards the version.
+/// A constant, whose label shows the version on dashboards.
 const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")
     .labelled(&[Label { name: "version", values: &[] }]);
 
@@ -26,7 +26,7 @@ const GENERATION: Metric = Metric::gauge(
     "Number of the configuration in force, counted from 1 by each worker process.",
 );
 
-/// A certificate that a server uses twice has one number.
+/// A certificate that a server uses twice has one line.
 const CERTIFICATES: Metric = Metric::gauge(
     "tls_certificate_expiry_timestamp_seconds",
     "seconds",

@@ -54,13 +54,13 @@ const DIRECTIVES: &[Directive] = &[
             "admin_socket",
             Contexts::MAIN,
             Args::Exactly(1),
-            "The unix socket for `ringroad log`, `top` and other commands that ask a running server; `off` opens none.",
+            "The UNIX-domain socket for `ringroad log`, `ringroad top` and other commands that query a running server; `off` opens none.",
         )
         .default("off"),
         set_admin_socket,
     ),
     Directive::scope(
-        Spec::new(OWN, "dashboard", PAGE, Args::None, "Serves a page that shows the numbers to people."),
+        Spec::new(OWN, "dashboard", PAGE, Args::None, "Serves an HTML page that shows current metrics."),
         |scope, cx| {
             scope.make_mut::<Conf>().page = Some(Page::Dashboard);
             cx.http.make_mut::<StatusZones>().is_shown = true;
@@ -73,7 +73,7 @@ const DIRECTIVES: &[Directive] = &[
             "health",
             PAGE,
             Args::Exactly(1),
-            "Responds to checks: `live` with 200, `ready` with 200, or 503 while the server is about to end.",
+            "Responds to health checks: `live` with 200; `ready` with 200, or 503 if the server was drained or is about to shut down.",
         ),
         |scope, cx| {
             let mut page = Page::Live;
@@ -83,7 +83,7 @@ const DIRECTIVES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        Spec::new(OWN, "metrics", PAGE, Args::None, "Serves all numbers in the text format of Prometheus."),
+        Spec::new(OWN, "metrics", PAGE, Args::None, "Serves all metrics in the text format of Prometheus."),
         |scope, cx| {
             scope.make_mut::<Conf>().page = Some(Page::Metrics);
             cx.http.make_mut::<StatusZones>().is_shown = true;
@@ -96,7 +96,7 @@ const DIRECTIVES: &[Directive] = &[
             "api",
             Contexts::LOCATION,
             Args::Between(0, 1),
-            "Serves numbers as JSON; with `write=on` servers of upstream groups can be changed.",
+            "Serves metrics as JSON; `write=on` allows changes of the servers of upstream groups.",
         ),
         |scope, cx| {
             let may_write = match cx.statement.texts().next() {
@@ -115,7 +115,7 @@ const DIRECTIVES: &[Directive] = &[
             "status_zone",
             PAGE.or(Contexts::LOCATION_IF),
             Args::Exactly(1),
-            "The name that requests are counted under; `off` counts them with the server, or not at all.",
+            "The name under which requests are counted. `off` in a location counts them only for the server, in a server not at all.",
         ),
         |scope, cx| {
             scope.make_mut::<Conf>().zone = Some(match cx.arg(0) {
@@ -132,7 +132,7 @@ const DIRECTIVES: &[Directive] = &[
             "metrics_zones",
             Contexts::HTTP,
             Args::Exactly(1),
-            "Servers with their locations that are counted each for itself, at most.",
+            "Maximum number of pairs of server and location that are counted separately.",
         )
         .default("1000"),
         set_zones_max,
@@ -142,7 +142,7 @@ const DIRECTIVES: &[Directive] = &[
 /// Maximum length of the path of a UNIX-domain socket in bytes (unix(7)), less the suffix of its temporary name.
 const SOCKET_PATH_MAX: usize = 96;
 
-/// Sets `admin_socket`. The master opens the socket, which also shows requests.
+/// Sets `admin_socket`. The master opens the socket. With it, requests are shown to commands such as `ringroad log`.
 fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
@@ -169,7 +169,7 @@ fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// The page. As for every content handler, inner blocks do not inherit it.
+    /// The page. As for other content handlers, nested locations do not inherit it.
     page: Option<Page>,
     /// `status_zone`
     zone: Option<Named>,
@@ -263,8 +263,8 @@ fn count(_: &Conf, request: &Request) {
     caching::tally::count_served(request);
 }
 
-/// Returns the index of a mover among the values of the label `engine`. The names are in `telemetry`, which knows no
-/// engines; a test compares them.
+/// Returns the index of a mover among the values of the label `engine`. The values are in `telemetry`, which cannot use the
+/// type `Mover`; a test compares them.
 fn engine_index(mover: Mover) -> usize {
     let (method, via) = match mover {
         Mover::Read { via, direct } => (usize::from(direct), via),

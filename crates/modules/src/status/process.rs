@@ -11,7 +11,7 @@ use std::time::SystemTime;
 const CPU: Metric =
     Metric::counter("process_cpu_seconds_total", "seconds", "CPU time of all threads.").without_prefix();
 
-/// A scraper detects restarted counters by it.
+/// A scraper detects by this time that counters started again with zero.
 const STARTED: Metric = Metric::gauge(
     "process_start_time_seconds",
     "seconds",
@@ -39,7 +39,7 @@ const DESCRIPTORS_MAX: Metric =
 /// All metrics of this file, in the order of the page.
 pub(super) const METRICS: &[&Metric] = &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX];
 
-/// Appends the numbers. Those that the kernel does not provide are left out.
+/// Appends the numbers. Numbers that the kernel does not provide are omitted.
 pub(super) fn write(started: SystemTime, page: &mut Page) {
     let mut each = |metric: &Metric, number: Option<f64>| {
         page.head(metric);

@@ -23,7 +23,7 @@ pub(super) const MAX: u32 = 65_536;
 /// Default of `metrics_zones`: 2 MiB on each thread.
 const DEFAULT: usize = 1000;
 
-/// The zone name of servers without a name, as in common configurations.
+/// The zone name of servers without a name: `_`, which many configurations use as the name of such servers.
 const NAMELESS: &str = "_";
 
 /// The name of the zone for all zones above the limit.
@@ -73,7 +73,7 @@ impl StatusZones {
 pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let status = http.of::<StatusZones>();
     let (mut zones, mut are_named) = (Zones::default(), Vec::new());
-    // The configuration may have a zone of this name, too.
+    // The configuration may have a zone with these names, too. Then it also counts the requests above the limit.
     let other = Zone { server: OTHER.into(), location: OTHER.into() };
     let mut left_over = 0;
     let owners = owners(http);

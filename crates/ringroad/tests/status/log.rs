@@ -230,7 +230,7 @@ fn commands_show_requests_that_match_their_filter() {
     let said = site.command(&["log", "-f", "status=5xx"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(
-        said.stderr.starts_with("ringroad log: a filter has no \"status\"; there are server"),
+        said.stderr.starts_with("ringroad log: a filter has no key \"status\"; the keys are server"),
         "{}",
         said.stderr
     );

@@ -81,8 +81,8 @@ async fn rounds(request: &Request, count: u32) {
     }
 }
 
-/// Returns the maximum number of allocations of all lines under these directives, with io_uring if available, and
-/// without; `FOLDER` in them is a directory.
+/// Returns the number of allocations of all lines with these directives: the maximum of a run with io_uring, if available,
+/// and a run without. `FOLDER` in the directives stands for the path of `folder`.
 fn allocations(http: &str, folder: &TempDir) -> u64 {
     let config = testing::loaded(&http.replace("FOLDER", &folder.path().display().to_string()));
     let engine = |disk_ring| EngineConfig { net: NetKind::Epoll, disk_ring, ..EngineConfig::default() };

@@ -26,7 +26,7 @@ const EXISTS: Fault = fault(409, "EntryExists", "the group has this server");
 const UNREADABLE: Fault = fault(500, "InternalError", "the body could not be read");
 const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
 
-/// Maximum length of the body of a change in bytes: its fields take a few hundred.
+/// Maximum length of the body of a change in bytes. Its fields need a few hundred.
 const BODY_MAX: u64 = 64 << 10;
 
 /// Performs a change; returns the status and the resulting object.
@@ -112,7 +112,7 @@ fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fa
 fn change(fields: Map<String, Value>) -> Result<ServerChange, Fault> {
     let mut change = ServerChange::default();
     for (name, value) in fields {
-        // The bound of numbers in a configuration, because the `state` file is read again.
+        // Numbers have the same bound as in a configuration, because the `state` file is read as one.
         let signed = || value.as_i64().filter(|number| *number >= 0).ok_or(BAD_FORMAT);
         let whole = || signed().map(i64::cast_unsigned);
         let seconds = || {

@@ -43,12 +43,12 @@ const UNKNOWN_VERSION: Fault = fault(404, "UnknownVersion", "unknown version");
 const DISABLED: Fault = fault(405, "MethodDisabled", "method disabled: it needs \"write=on\"");
 /// The error for methods that a path does not support.
 const NOT_ALLOWED: Fault = fault(405, "MethodDisabled", "method not allowed for this path");
-/// The error for requests from pages of another site: the browser adds cookies, and is inside the operator's network.
+/// The error for requests from pages of another site, which the operator's browser sends from inside the network.
 const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other sites are refused");
 /// HTML forms cannot send this content type, so it is required.
-const NO_JSON: Fault = fault(415, "JsonError", "the body of a change has the type application/json");
+const NO_JSON: Fault = fault(415, "JsonError", "the body of a change must have the type application/json");
 
-/// Responds to a read request of the API; returns nothing for a change.
+/// Responds to a read request of the API; returns `None` for a change.
 pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     let done = match request.method_text() {
         b"GET" | b"HEAD" => read(request, &segments(&path(request))).map(|value| (200, value)),
@@ -65,7 +65,7 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
     let path = path(request);
     let done = match may_change(request, may_write, is_delete) {
         Err(fault) => Err(fault),
-        // The body is read first, and then this is called again.
+        // The body is read first. Then this function is called again.
         Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
         Ok(()) => match change::body(request).await {
             Ok(body) => change::run(request, &segments(&path), &body),

@@ -1,7 +1,7 @@
 //! The content of the API: an object for each path, created on request.
 //!
-//! A field without a number here is left out. Paths of features that this server lacks exist and are empty, because
-//! tools treat a missing path as an error.
+//! Fields of numbers that this server does not count are omitted. Paths of features that this server lacks exist and are
+//! empty, because tools treat a missing path as an error.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -114,8 +114,8 @@ fn nginx(request: &Request) -> Value {
     })
 }
 
-/// Returns `connections`. All accepted connections are handled: at `worker_connections` further ones wait in the
-/// kernel's backlog.
+/// Returns `connections`. `dropped` is 0, because all accepted connections are handled: at `worker_connections` further
+/// connections wait in the kernel's accept queue.
 fn connections(totals: &Totals) -> Value {
     let idle = totals.waiting;
     json!({
@@ -186,7 +186,7 @@ impl ZoneNumbers {
     }
 }
 
-/// Returns the name of a location's zone: its own name if it has one, else the server's name and the location's text.
+/// Returns the name of a location's zone: the name in `status_zone`, else the server's name and the location's text.
 pub(crate) fn location_name(numbers: &ZoneNumbers) -> Option<String> {
     let Zone { server, location } = &numbers.zone;
     match (numbers.is_named, location.is_empty()) {

@@ -59,7 +59,7 @@ pub enum FilterError {
     Form(String),
     /// An unknown key.
     Key(String),
-    /// A value that its key does not accept, and a description of those that it accepts.
+    /// A value that its key does not accept: contains the term, and a description of valid values.
     Value(String, &'static str),
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for FilterError {
             FilterError::Form(term) => write!(f, "\"{term}\" is no term of a filter; write KEY=VALUE"),
             FilterError::Key(key) => write!(
                 f,
-                "a filter has no \"{key}\"; there are server, location, code, slower, cache, network, method"
+                "a filter has no key \"{key}\"; the keys are server, location, code, slower, cache, network, method"
             ),
             FilterError::Value(term, what) => write!(f, "\"{term}\": the value is {what}"),
         }
@@ -122,16 +122,17 @@ impl Test {
             "location" => Test::Location(compact(value)),
             "code" => {
                 let (first, last) =
-                    codes(value).ok_or_else(|| wrong("a status as 404, or a class as 5xx"))?;
+                    codes(value).ok_or_else(|| wrong("a status such as 404, or a class such as 5xx"))?;
                 Test::Code(first, last)
             }
             "slower" => match value::milliseconds(value) {
                 Ok(time) => Test::Slower(Duration::from_millis(time)),
-                Err(_) => return Err(wrong("a time as 100ms or 2s")),
+                Err(_) => return Err(wrong("a time such as 100ms or 2s")),
             },
             "cache" => Test::Cache(value.to_ascii_uppercase()),
             "network" => {
-                let (network, _) = Network::parse(value).ok_or_else(|| wrong("a network as 10.0.0.0/8"))?;
+                let (network, _) =
+                    Network::parse(value).ok_or_else(|| wrong("a network such as 10.0.0.0/8"))?;
                 Test::Network(network)
             }
             "method" => Test::Method(value.to_ascii_uppercase()),
@@ -220,13 +221,19 @@ mod tests {
         assert_eq!(wrong("503"), "\"503\" is no term of a filter; write KEY=VALUE");
         assert_eq!(wrong("=a"), "\"=a\" is no term of a filter; write KEY=VALUE");
         assert_eq!(wrong("code="), "\"code=\" is no term of a filter; write KEY=VALUE");
-        assert!(wrong("status=503").starts_with("a filter has no \"status\"; there are server, "));
-        assert_eq!(wrong("code=9xx"), "\"code=9xx\": the value is a status as 404, or a class as 5xx");
-        assert_eq!(wrong("code=-1"), "\"code=-1\": the value is a status as 404, or a class as 5xx");
-        assert_eq!(wrong("slower=x"), "\"slower=x\": the value is a time as 100ms or 2s");
+        assert!(wrong("status=503").starts_with("a filter has no key \"status\"; the keys are server, "));
+        assert_eq!(
+            wrong("code=9xx"),
+            "\"code=9xx\": the value is a status such as 404, or a class such as 5xx"
+        );
+        assert_eq!(
+            wrong("code=-1"),
+            "\"code=-1\": the value is a status such as 404, or a class such as 5xx"
+        );
+        assert_eq!(wrong("slower=x"), "\"slower=x\": the value is a time such as 100ms or 2s");
         assert_eq!(
             wrong("network=10.0.0.0/33"),
-            "\"network=10.0.0.0/33\": the value is a network as 10.0.0.0/8"
+            "\"network=10.0.0.0/33\": the value is a network such as 10.0.0.0/8"
         );
         assert_eq!(wrong(&"code=200 ".repeat(17)), FilterError::TooLong.to_string());
         assert_eq!(wrong(&"x".repeat(5000)), FilterError::TooLong.to_string());

@@ -152,7 +152,7 @@ fn shown(one: &ShownTry<'_>) -> Value {
     })
 }
 
-/// Returns complete microseconds, saturating at 64 bits.
+/// Returns the number of complete microseconds, saturating at 64 bits.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
