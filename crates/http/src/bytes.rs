@@ -1,7 +1,7 @@
 //! Byte classes and scans shared by the parsers, and decimal numbers.
 //!
-//! The scans process eight bytes at a time in general-purpose registers: no unsafe code, no runtime choice of an instruction set.
-//! In measurements, wider steps gained nothing on the short names and values of real heads.
+//! The scans process eight bytes at a time in general-purpose registers, without unsafe code and without a runtime choice of an
+//! instruction set. Scans of values first skip blocks of 16 bytes, a loop that the compiler vectorises.
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn scans_find_every_control_byte_at_every_offset() {
-        // Miri would need minutes for all of them.
+        // Miri would need minutes for all bytes.
         let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..40 {
             for at in 0..len {

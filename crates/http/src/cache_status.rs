@@ -206,7 +206,8 @@ mod tests {
     }
 
     proptest! {
-        /// The value stays one valid item whatever bytes the key has. The test parses it as the value of a dictionary member.
+        /// The value is one valid item for any bytes of name, key and detail. The test parses it as the value of a dictionary
+        /// member.
         #[test]
         fn the_value_is_always_a_valid_item(
             name in proptest::collection::vec(any::<u8>(), 0..10),

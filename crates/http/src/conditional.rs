@@ -1,9 +1,9 @@
 //! Conditional requests and entity tags (RFC 9110 sections 8.8.3 and 13).
 //!
 //! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and `If-Modified-Since`
-//! it returns 304 only if both match. The RFC ignores the date then, and so does this file. Likewise `If-Unmodified-Since` is
-//! ignored beside `If-Match`, and if its value is not a date; nginx returns 412. The exact comparison of `If-Modified-Since` (the
-//! default) is nginx's.
+//! it returns 304 only if both match. The RFC ignores the date in this case, and so does this file. Likewise
+//! `If-Unmodified-Since` is ignored if the request has `If-Match`, or if the value is not a date; nginx returns 412. The exact
+//! comparison of `If-Modified-Since` (the default) is nginx's.
 
 use crate::bytes::trim_ows;
 use crate::date;
@@ -37,8 +37,8 @@ pub enum IfModifiedSince {
 pub enum Evaluator {
     /// The origin server of the representation.
     Origin,
-    /// A cache. It ignores `If-Match` and `If-Unmodified-Since`, which refer to the representation of the origin server (RFC 9111
-    /// section 4.3.2), and dates that are no valid HTTP dates (RFC 9110 section 13.1.3): it may have an older representation.
+    /// A cache. It ignores `If-Match` and `If-Unmodified-Since`: they refer to the representation of the origin server, and the
+    /// cache may have an older one (RFC 9111 section 4.3.2). It also ignores invalid HTTP dates (RFC 9110 section 13.1.3).
     Cache,
 }
 
@@ -180,7 +180,7 @@ pub const ETAG_LEN_MAX: usize = 37;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Etag(TagText);
 
-/// Nearly all tags are those of files; they fit into the inline variant and need no allocation.
+/// Text of an entity tag. Nearly all tags are generated from files; these fit into the inline variant and need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TagText {
     Short { text: [u8; ETAG_LEN_MAX], len: u8 },
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(
             both(("If-Match", "\"a-1\""), ("If-Unmodified-Since", EARLIER)),
             Outcome::Proceed,
-            "the date is not looked at beside If-Match"
+            "the date is ignored if the request has If-Match"
         );
         assert_eq!(both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")), Outcome::PreconditionFailed);
     }

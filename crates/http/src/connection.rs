@@ -71,9 +71,9 @@ pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub struct Browser {
     /// Internet Explorer, unless it is Opera with Internet Explorer's name.
     pub msie: bool,
-    /// Internet Explorer 4 to 6, before Service Pack 2 of Windows XP.
+    /// Internet Explorer 4 to 6, without Service Pack 2 of Windows XP (`SV1`).
     pub msie6: bool,
-    /// Safari on a Mac, or an old version of it.
+    /// Safari on macOS or iOS.
     pub safari: bool,
     /// Chrome and browsers based on it.
     pub chrome: bool,
@@ -108,7 +108,7 @@ impl Browser {
         browser
     }
 
-    /// Returns the value of [`Browser::msie6`]. Other clients cost a single search.
+    /// Returns the value of [`Browser::msie6`]. For other clients, this function costs a single search.
     #[must_use]
     pub fn is_msie6(user_agent: &[u8]) -> bool {
         memchr::memmem::find(user_agent, MSIE).is_some() && Self::detect(user_agent).msie6

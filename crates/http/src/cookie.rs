@@ -2,7 +2,8 @@
 
 /// Returns the value of the cookie `name` in a field line.
 ///
-/// As in nginx, only a semicolon ends a value; commas and spaces are parts of it. A name begins after a semicolon.
+/// As in nginx, only a semicolon ends a value; commas and spaces belong to the value. A name begins at the start of the line or
+/// after a semicolon.
 pub fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let mut rest = line;
     while let Some((start, behind)) = rest.split_at_checked(name.len()) {

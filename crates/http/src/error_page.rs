@@ -57,7 +57,8 @@ pub fn push_refresh(location: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"></head><body></body></html>\r\n");
 }
 
-/// Padding lines: those browsers show a page of more than 512 bytes, and six lines make any page that long.
+/// Number of padding lines. Browsers that replace short pages show pages of more than 512 bytes; six lines make any page that
+/// long.
 const PADDING_LINES: usize = 6;
 const PADDING_LINE: &str = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
 

@@ -7,9 +7,9 @@ use crate::bytes::trim_ows;
 use crate::request::HeaderId;
 
 /// Whether a field of this name is never passed on, in either direction. `Upgrade` is included: a proxy that forwards an upgrade
-/// adds the field again. `Trailer` is not: it describes the message, and the list of RFC 2616 that had it is obsolete. nginx passes
-/// `Proxy-Authenticate` and `Proxy-Authorization` on, since it is a gateway and not a proxy in the sense of the RFC. This function
-/// does the same; RFC 9110 section 11.7 permits it.
+/// adds the field again. `Trailer` is not included: it describes the message, and only the obsolete RFC 2616 lists it as
+/// hop-by-hop. `Proxy-Authenticate` and `Proxy-Authorization` are passed on as in nginx, which is a gateway and not a proxy in
+/// the sense of the RFC; RFC 9110 section 11.7 permits it.
 #[must_use]
 pub fn is_hop_by_hop(id: HeaderId) -> bool {
     matches!(

@@ -1,6 +1,6 @@
 //! HTTP/1.1 and HTTP/2 without I/O: parses heads, makes protocol decisions, and encodes responses.
 //!
-//! Every module is a pure function of its input: no code here opens a socket, reads a clock, or allocates for an ordinary request.
+//! No code here opens a socket or reads a clock. Parsing and encoding the heads of an ordinary HTTP/1 request allocate no memory.
 //! The caller supplies buffers and the current time (`now`). Results refer to the caller's buffers by index ([`Span`]), so a header
 //! section stays valid if it is moved to a larger buffer.
 //!
@@ -11,7 +11,7 @@
 //! | [`host`] | validation of `Host` and of the authority | RFC 9110 section 7.2 |
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
 //! | [`framing`] | body length, chunked coding in both directions, trailers | RFC 9112 sections 6 and 7 |
-//! | [`gateway`] | protocols of upstreams: decodes the bytes of a response to events | RFC 9112 |
+//! | [`gateway`] | protocols of upstreams: encodes requests, decodes responses to events | RFC 9112, RFC 9113 |
 //! | [`grpc`] | deadline of a call | gRPC over HTTP/2 |
 //! | [`h2`] | HTTP/2: frames, streams, flow control, header compression | RFC 9113, RFC 7541 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
@@ -31,7 +31,7 @@
 //! | [`cookie`] | values in `Cookie` | RFC 6265 section 5.4, nginx |
 //! | [`set_cookie`] | rewriting of cookie attributes | RFC 6265 section 5.2, nginx |
 //! | [`base64`] | base64, for credentials and signatures | RFC 4648 |
-//! | [`structured`] | structured fields, as far as the caching fields need them | RFC 8941 |
+//! | [`structured`] | structured fields: parsing of dictionaries, encoding of items | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | the header that a proxy sends before the first request | the PROXY protocol |
 //! | [`media_type`] | the built-in `types` | nginx |

@@ -7,8 +7,8 @@ use crate::reply::FieldLine;
 use crate::request::HeaderId;
 use crate::vary::selecting_names;
 
-/// Whether a response field is stored (RFC 9111 section 3.1): not hop-by-hop fields, nor fields for the authentication with a
-/// proxy. `options` are the `Connection` options of the same response.
+/// Whether a response field is stored (RFC 9111 section 3.1). Hop-by-hop fields and fields for the authentication with a proxy
+/// are not stored. `options` are the `Connection` options of the same response.
 #[must_use]
 pub fn is_stored<'a, I>(line: &FieldLine<'_>, options: &ConnectionOptions<I>) -> bool
 where
@@ -140,7 +140,7 @@ mod tests {
             "Content-Length=0|Content-Encoding=br|Content-Range=y|Transfer-Encoding=chunked|Content-Type=b";
         let wanted = "Content-Length=9|Content-Encoding=gzip|Content-Range=x|Content-Type=b";
         assert_eq!(updated(stored, fresh).0, wanted);
-        assert_eq!(updated("A=1", "Content-Length=0|Set-Cookie=x|Trailer=y").0, "A=1", "nor is it added");
+        assert_eq!(updated("A=1", "Content-Length=0|Set-Cookie=x|Trailer=y").0, "A=1", "no new body fields");
     }
 
     #[test]

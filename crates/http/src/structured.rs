@@ -1,10 +1,10 @@
 //! Structured field values (RFC 8941): parsing of dictionaries, encoding of items.
 //!
-//! Only the types that caching fields use. [`Dictionary`] parses `CDN-Cache-Control` and other targeted fields (RFC 9213); the
-//! `push_` functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. A syntax error makes the entire field
+//! [`Dictionary`] parses `CDN-Cache-Control` and other targeted fields (RFC 9213), and `Priority` (RFC 9218); the `push_`
+//! functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. A syntax error makes the entire field
 //! invalid, as section 4.2 requires.
 
-/// A bare item of a dictionary. Strings are raw: the text between the quotes, with its backslashes.
+/// The value of a dictionary member. Strings are raw: the text between the quotes, with its backslashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// An integer of at most fifteen digits.

@@ -107,7 +107,7 @@ mod tests {
         for (gap, strong) in [(0, false), (59, false), (60, true), (-100, false), (i64::MAX - DATE, true)] {
             assert_eq!(date(gap).is_strong(), strong, "{gap}");
         }
-        assert!(!Validator::of(None, Some(TEXT), None).is_strong(), "nobody knows when it was made");
+        assert!(!Validator::of(None, Some(TEXT), None).is_strong(), "the time of generation is unknown");
         let far = Validator::of(None, Some(TEXT), Some(i64::MIN));
         assert!(!far.is_strong());
     }

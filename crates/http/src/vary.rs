@@ -9,7 +9,7 @@ use crate::request::HeaderId;
 /// Maximum number of field names in `Vary`. Sites use up to ten; each costs a search in every request.
 pub const NAMES_MAX: usize = 32;
 
-/// Reason why these fields cannot select a stored response.
+/// Reason why the fields of `Vary` cannot select a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VaryError {
     /// `*`: the request fields do not suffice for a selection.

@@ -1,6 +1,7 @@
 //! systemd's protocols, with the test in the role of systemd: notification, socket activation, watchdog.
 //!
-//! A program apart from `program/`: programs that tests start at the same time inherit the descriptors of the sockets.
+//! This test program is separate from `program/`: programs that other tests start at the same time would inherit the descriptors
+//! of the sockets.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -95,7 +96,7 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
         let micros: u64 = value(&message, "MONOTONIC_USEC").parse().expect("a number");
         assert!(micros > 0);
         assert_eq!(value(&manager.next(), "READY"), "1");
-        assert_eq!(ask(server.addr(0)), "two", "in force when it is told");
+        assert_eq!(ask(server.addr(0)), "two", "active when systemd is notified");
 
         // A refused reload is reported as finished too.
         server.rewrite_conf("nonsense");
@@ -150,7 +151,7 @@ fn watchdog_notifications_stop_with_the_worker() {
         manager.socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
         signal_process(worker, Signal::CONT).expect("it runs");
         assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
-        // Without a worker the master sends the notifications, and for the next worker once it serves.
+        // The master sends the notifications while no worker runs; the next worker causes them again once it serves.
         signal_process(worker, Signal::KILL).expect("it runs");
         server.wait_for_log_count(": start worker process ", 2, Deadline::default());
         for _ in 0..3 {
@@ -191,7 +192,7 @@ fn systemd_is_notified_of_a_new_binary_when_the_old_one_exits() {
     wait_until("the pid file of the new binary", || read().is_some_and(|pid| pid != old));
     let new = read().expect("just seen");
     server.signal(Signal::QUIT);
-    // Only the main process may send notifications, and the new one does once it is the main process.
+    // Only the main process may send notifications. The new binary sends them once its process is the main process.
     assert_eq!(manager.next_news(), [format!("MAINPID={new}")]);
     let message = manager.next_news();
     assert_eq!((value(&message, "READY"), value(&message, "MAINPID")), ("1", new.to_string().as_str()));
@@ -261,7 +262,7 @@ fn sockets_from_systemd_are_matched_by_address() {
     let inherited = (3..6).filter(|fd| target(*fd).is_some()).count();
     assert!(inherited >= 2 && server.workers() == [worker]);
 
-    // A reload retains them; at shutdown the socket file stays for systemd, which continues to listen.
+    // A reload retains the sockets; at shutdown the socket file stays for systemd, which continues to listen.
     server.reload();
     server.wait_for_log("was replaced by 2 in place", Deadline::default());
     assert_eq!(ask(&ListenAddr::Unix(path.clone())), "activated");

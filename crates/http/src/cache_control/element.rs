@@ -17,8 +17,8 @@ pub(super) enum Argument<'a> {
 }
 
 impl<'a> Argument<'a> {
-    /// Returns the argument as a number of seconds, in either form (section 5.2 requires recipients to accept both), at most
-    /// [`DELTA_SECONDS_MAX`]. `None` if it is not a plain decimal number.
+    /// Returns the argument as a number of seconds, at most [`DELTA_SECONDS_MAX`]. A token and a quoted string are both accepted,
+    /// as section 5.2 requires. `None` if the text is not a plain decimal number.
     pub(super) fn seconds(self) -> Option<u32> {
         match self {
             Self::Plain(text) | Self::Quoted(text) => delta_seconds(text),
@@ -26,8 +26,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Returns the listed field names. Empty if any of them is invalid: a directive must not be misread as a narrower one, or a
-    /// forbidden response could be stored.
+    /// Returns the listed field names; none if any name is invalid. The directive then counts as one without field names, so that
+    /// it forbids more instead of less.
     pub(super) fn field_names(self) -> impl Iterator<Item = &'a [u8]> {
         let text = match self {
             Self::Plain(text) | Self::Quoted(text) => text,

@@ -64,8 +64,8 @@ pub struct CacheControl {
 impl CacheControl {
     /// Parses the values of all `Cache-Control` lines of a response.
     ///
-    /// Of a repeated directive the first counts (RFC 9111 section 4.2.1); of `no-cache` and `private` the widest scope. Names are
-    /// case-insensitive; unknown directives are ignored.
+    /// The first of several equal directives counts (RFC 9111 section 4.2.1); for `no-cache` and `private`, the widest scope
+    /// counts. Names are case-insensitive; unknown directives are ignored.
     #[must_use]
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();

@@ -32,7 +32,7 @@ where
     })
 }
 
-/// Returns the directives of a dictionary; of a repeated key the last counts, as in all structured fields.
+/// Returns the directives of a dictionary; the last of several equal keys counts, as in all structured fields.
 fn control(dictionary: &Dictionary<'_>) -> CacheControl {
     let flag = |name: &[u8]| !matches!(dictionary.get(name), None | Some(Value::Boolean(false)));
     let permission = |name: &[u8]| dictionary.get(name) == Some(Value::Boolean(true));

@@ -186,8 +186,8 @@ proptest! {
         }
     }
 
-    /// The meaning of a directive does not depend on its neighbours. The exception is correct: a quote opened before the directive
-    /// and closed after it hides the directive. With an unclosed quote, this test has no other quotes.
+    /// Other directives do not change the meaning of a directive. Only a quoted string that encloses the directive hides it,
+    /// which is correct; therefore a field with an unclosed quote has no other quotes in this test.
     #[test]
     fn restricting_directives_are_never_lost(
         before in proptest::collection::vec("(x|y=1|z=\"a,b\"|max-age=5|)", 0..4),

@@ -117,8 +117,8 @@ pub fn http(unix: i64) -> [u8; HTTP_LEN] {
     text
 }
 
-/// Formats the date as in cookies, `Sun, 22-Nov-26 12:42:24 GMT`; the year has four digits where two would be read as another
-/// century.
+/// Formats the date as in cookies, `Sun, 22-Nov-26 12:42:24 GMT`. Years from 2038 on have four digits, as in nginx: old clients
+/// misread two digits above 37.
 pub fn cookie(unix: i64) -> Vec<u8> {
     let date = http(unix);
     // `Sun, 22 Nov 2026 12:42:24 GMT`
@@ -294,7 +294,7 @@ mod tests {
     fn every_day_of_the_calendar_follows_the_previous_one() {
         let is_leap =
             |year: u16| year.is_multiple_of(400) || (year.is_multiple_of(4) && !year.is_multiple_of(100));
-        // The calendar, including weekdays, repeats every 400 years. Miri would need minutes for all of them.
+        // The calendar, including weekdays, repeats every 400 years. Miri would need minutes for all days.
         let (first, last) = if cfg!(miri) { (2000, 2002) } else { (1600, 2500) };
         let mut expected = Civil { year: first, month: 1, day: 1, hour: 0, minute: 0, second: 0, weekday: 6 };
         let mut unix = expected.to_unix();

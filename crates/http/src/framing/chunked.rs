@@ -1,9 +1,9 @@
 //! [`ChunkedDecoder`]: decodes a chunked body without copying it (RFC 9112 section 7.1).
 //!
-//! Stricter towards clients than nginx 1.31, which accepts a bare LF as line end and skips extensions of any length. Either could
-//! let two parties disagree about the start of the next request. Extensions and trailers of upstreams are skipped regardless of
-//! their length ([`ChunkedDecoder::without_limits`]). A [`ChunkedDecoder::strict`] decoder also refuses white space after the size,
-//! and extensions that violate the grammar.
+//! The decoder is stricter towards clients than nginx 1.31, which accepts a bare LF as line end and skips extensions of any
+//! length. Either could let two parties disagree about the start of the next request. Extensions and trailers of upstreams may
+//! have any length ([`ChunkedDecoder::without_limits`]). A [`ChunkedDecoder::strict`] decoder also refuses white space after the
+//! size, and extensions that violate the grammar.
 //!
 //! ```text
 //!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
@@ -46,7 +46,7 @@ pub enum ChunkedError {
     TrailersTooLong,
 }
 
-/// Result of [`ChunkedDecoder::handle`].
+/// Event of a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Body bytes: this range of the input.
@@ -143,14 +143,14 @@ impl Default for ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// Creates a decoder for a trusted sender: extensions and trailers may have any length, but trailers beyond [`TRAILER_LEN_MAX`]
-    /// are dropped.
+    /// Creates a decoder for a trusted sender: extensions and trailers may have any length. A trailer section longer than
+    /// [`TRAILER_LEN_MAX`] is skipped and not returned.
     #[must_use]
     pub fn without_limits() -> Self {
         Self { is_limited: false, ..Self::default() }
     }
 
-    /// Creates a decoder; with `strict` it refuses everything outside the grammar of RFC 9112 section 7.1.
+    /// Creates a decoder. With `strict`, it refuses size lines that violate the grammar of RFC 9112 section 7.1.
     #[must_use]
     pub fn strict(strict: bool) -> Self {
         Self { strict, ..Self::default() }
@@ -208,8 +208,8 @@ impl ChunkedDecoder {
         self.total
     }
 
-    /// Returns the number of body bytes returned so far plus the announced remainder of the current chunk. With it a limit can
-    /// refuse a chunk before it arrives.
+    /// Returns the number of body bytes returned so far plus the announced remainder of the current chunk. The caller can thus
+    /// refuse a chunk that exceeds a limit before its data arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {
         if self.state == ChunkState::Data { self.total.saturating_add(self.remaining) } else { self.total }
@@ -293,7 +293,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Checks the grammar of extensions; the white space that it calls bad is refused.
+    /// Checks the grammar of extensions; refuses the white space around `=` and `;` that the RFC calls bad (BWS).
     fn strict_extension(&mut self, place: Ext, byte: u8) -> Result<ChunkState, ChunkedError> {
         let next = match (place, byte) {
             (Ext::Start | Ext::Name, _) if is_token(byte) => Ext::Name,

@@ -51,8 +51,8 @@ impl ReplyFraming {
     }
 }
 
-/// Whether a field is allowed in a trailer section (RFC 9110 section 6.5.1). Fields for framing, routing, request modifiers,
-/// response control, authentication and content format are not; a proxy drops these.
+/// Whether a field is allowed in a trailer section (RFC 9110 section 6.5.1). A proxy drops trailer fields for framing, routing,
+/// request modifiers, response control, authentication and content format.
 #[must_use]
 pub fn may_be_trailer(id: HeaderId) -> bool {
     use HeaderId as Id;

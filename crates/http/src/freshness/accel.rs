@@ -1,4 +1,4 @@
-//! `X-Accel-Expires`: an origin sets nginx's caching time with it, overriding other fields.
+//! `X-Accel-Expires`: the caching time that an origin sets for nginx. It overrides other fields.
 
 use crate::cache_control::delta_seconds;
 

@@ -60,8 +60,8 @@ pub struct CacheFields {
 }
 
 impl CacheFields {
-    /// Collects the fields of a response. `targets` lists the names of targeted fields in order of preference; if it is empty, only
-    /// `Cache-Control` is used. Of a field with a single value, the first line counts.
+    /// Collects the fields of a response. `targets` lists the names of targeted fields in order of preference; if it is empty,
+    /// only `Cache-Control` is used. If a field with a single value is repeated, the first line counts.
     #[must_use]
     pub fn collect<'a, I>(lines: I, targets: &[&[u8]]) -> Self
     where
@@ -125,9 +125,9 @@ impl CacheFields {
         clamp_seconds(apparent.max(corrected))
     }
 
-    /// Freshness lifetime for a shared cache, counted from the generation of the response (RFC 9111 section 4.2.1). The sources in
-    /// order: `s-maxage`, `max-age`, `Expires` minus `Date`, and the heuristic if it is enabled and allowed for `status`. `None` if
-    /// no source applies.
+    /// Returns the freshness lifetime for a shared cache, counted from the generation of the response (RFC 9111 section 4.2.1).
+    /// The sources in order: `s-maxage`, `max-age`, `Expires` minus `Date`, and the heuristic if it is enabled and allowed for
+    /// `status`. `None` if no source applies.
     #[must_use]
     pub fn lifetime(&self, status: u16, times: Times, heuristic: Option<Heuristic>) -> Option<Lifetime> {
         let by = |source| move |seconds| Lifetime { seconds, source };
@@ -143,7 +143,7 @@ impl CacheFields {
             })
     }
 
-    /// Returns `Expires` minus `Date`; 0 for an invalid date, `None` beside a targeted field.
+    /// Returns `Expires` minus `Date`; 0 for an invalid date, `None` if a targeted field is used.
     #[must_use]
     pub fn expires_lifetime(&self, times: Times) -> Option<u32> {
         match self.expires {
@@ -223,7 +223,7 @@ pub fn current_age(initial_age: u32, response_time: i64, now: i64) -> u32 {
     clamp_seconds(i64::from(initial_age).saturating_add(resident))
 }
 
-/// Parses `Age` (RFC 9111 section 5.1): of several values the first counts; a value that is not a number is ignored.
+/// Parses `Age` (RFC 9111 section 5.1): the first of several values counts; a value that is not a number is ignored.
 pub fn parse_age<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<u32> {
     let first = values.into_iter().next()?.split(|&byte| byte == b',').next()?;
     delta_seconds(crate::bytes::trim_ows(first))

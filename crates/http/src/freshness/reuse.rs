@@ -12,7 +12,7 @@ pub enum StaleUse {
     IfError,
 }
 
-/// Reason not to use a stale response.
+/// Reason not to use a stored response without revalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// `no-cache`: even a fresh response needs revalidation.
@@ -23,13 +23,13 @@ pub enum Refusal {
     ProxyRevalidate,
     /// `s-maxage`, which implies `proxy-revalidate` (RFC 9111 section 5.2.2.10).
     SMaxage,
-    /// No directive allows stale use.
+    /// The response is stale, and no directive allows stale use.
     NotAllowed,
-    /// The response has been stale for longer than allowed.
+    /// The response has been stale for longer than allowed, or is older than the client's `max-age` or `min-fresh` permits.
     TooStale,
 }
 
-/// Returns the number of seconds after its lifetime for which the response's own directives allow to use it.
+/// Returns for how many seconds after the end of its lifetime the directives of a response allow its use.
 ///
 /// `proxy_cache_use_stale` has nginx's meaning and does not use this function. `s_maxage_forbids` applies the rule of RFC 9111 to
 /// responses with `s-maxage`. Without it, as in nginx, a response with both `s-maxage` and an extension of RFC 5861 follows the
@@ -63,8 +63,8 @@ pub enum Reuse {
     Validate(Refusal),
 }
 
-/// Whether a stored response of this `age` and `lifetime` satisfies a request with these directives (RFC 9111 section 5.2.1).
-/// `request` is empty if the client's directives are ignored, which is the default.
+/// Decides whether a stored response of this `age` and `lifetime` satisfies a request with these directives (RFC 9111 section
+/// 5.2.1). `request` is empty if the client's directives are ignored, which is the default.
 #[must_use]
 pub fn reuse(control: &CacheControl, lifetime: u32, age: u32, request: &RequestCacheControl) -> Reuse {
     if control.no_cache == Scope::Whole || request.no_cache {

@@ -1,8 +1,8 @@
 //! Whether a response may be stored in a shared cache, and how long it is usable (RFC 9111 sections 3, 3.3 and 3.5).
 //!
-//! [`judge`] combines the response, the request and the configuration. The default is the stricter rule of nginx and the RFC. nginx
-//! stores no response with `Set-Cookie`, `no-cache` or any form of `private`. The RFC forbids to store the response to a request
-//! with `Authorization` unless the response allows it.
+//! [`judge`] combines the response, the request and the configuration. If nginx and the RFC differ, the stricter rule is the
+//! default. nginx stores no response with `Set-Cookie`, `no-cache` or any form of `private`. The RFC forbids to store the
+//! response to a request with `Authorization` unless the response allows it.
 
 use super::{
     AccelExpires, CacheFields, Expires, Heuristic, Lifetime, LifetimeSource, StaleUse, Times, stale,
@@ -136,9 +136,9 @@ pub struct Verdict {
     pub initial_age: u32,
     /// Time at which the response becomes stale, in seconds since 1970. Not later than the arrival if the response arrived stale.
     pub fresh_until: i64,
-    /// Number of seconds after that for which the stale response may be used during a background revalidation.
+    /// Number of seconds after `fresh_until` for which the stale response may be used during a background revalidation.
     pub stale_while_revalidate: u32,
-    /// Number of seconds after that for which the stale response may be used if the origin fails.
+    /// Number of seconds after `fresh_until` for which the stale response may be used if the origin fails.
     pub stale_if_error: u32,
     /// `must-revalidate` or `proxy-revalidate`: once stale, the response needs revalidation before each use.
     pub must_revalidate: bool,

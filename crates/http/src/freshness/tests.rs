@@ -105,13 +105,13 @@ fn heuristic_lifetimes_are_computed() {
     };
     assert_eq!(seconds(&modified, 200, None), None, "off by default");
     assert_eq!(seconds(&modified, 200, heuristic), Some(360));
-    assert_eq!(seconds(&modified, 302, heuristic), None, "a status that does not allow it");
+    assert_eq!(seconds(&modified, 302, heuristic), None, "a status without heuristic lifetimes");
     assert_eq!(seconds(&format!("{modified}\nCache-Control: public"), 302, heuristic), Some(360));
     assert_eq!(seconds(&format!("{modified}\nCache-Control: max-age=1"), 200, heuristic), Some(1));
     assert_eq!(
         seconds(&format!("Last-Modified: {MINUTE_LATER}"), 200, heuristic),
         Some(0),
-        "changed in the future"
+        "a modification time in the future"
     );
     assert_eq!(seconds("Last-Modified: x", 200, heuristic), None);
     assert_eq!(
@@ -148,7 +148,7 @@ fn stale_windows_are_computed() {
         assert_eq!(stale(&swapped, StaleUse::IfError, true), wanted, "{text}, on errors");
     }
     let both = CacheControl::parse([&b"s-maxage=1, stale-while-revalidate=9"[..]]);
-    assert_eq!(stale(&both, StaleUse::WhileRevalidate, false), Ok(9), "nginx's habit");
+    assert_eq!(stale(&both, StaleUse::WhileRevalidate, false), Ok(9), "as in nginx");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn ignored_fields_count_as_absent() {
     let text =
         "Cache-Control: private, stale-if-error=9\nExpires: 0\nSet-Cookie: a\nVary: *\nX-Accel-Expires: 0";
     let rules = Rules { valid: Some(30), ignored: all, ..Rules::default() };
-    let found = verdict(text, exchange(200), &rules).expect("nothing is left that forbids it");
+    let found = verdict(text, exchange(200), &rules).expect("no remaining field forbids storing");
     assert_eq!((found.lifetime.seconds, found.stale_if_error), (30, 0));
     let each: [(Ignored, NotStored); 5] = [
         (Ignored { accel_expires: false, ..all }, NotStored::AccelOff),
@@ -304,7 +304,7 @@ fn ignored_fields_count_as_absent() {
         );
     }
     let targeted = verdict("CDN-Cache-Control: no-store", exchange(200), &rules);
-    assert!(targeted.is_ok(), "a targeted field is a Cache-Control");
+    assert!(targeted.is_ok(), "targeted fields are ignored with Cache-Control");
 }
 
 #[test]

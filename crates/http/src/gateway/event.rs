@@ -12,7 +12,8 @@ pub enum BodyFraming {
     Chunks,
     /// Records of FastCGI (`FCGI_STDIN`).
     Records,
-    /// HTTP/2 frames. The connection creates them, because only it knows the flow-control windows; it must be notified of the end.
+    /// HTTP/2 frames. The HTTP/2 connection creates them, because they depend on its flow-control windows. The caller must notify
+    /// the connection of the end of the body.
     Frames,
 }
 
@@ -64,7 +65,7 @@ pub enum HeadEvent {
     NoHead,
 }
 
-/// The result of [`Decoder::body`](super::Decoder::body).
+/// Event of a [`BodyStep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyEvent {
     /// A range of the input belongs to the body.
@@ -76,7 +77,7 @@ pub enum BodyEvent {
     },
     /// The input is used up; more bytes are needed.
     More,
-    /// The body has ended. From here on [`trailers`](super::Decoder::trailers) and [`keeps_alive`](super::Decoder::keeps_alive) return final
+    /// The body has ended: [`trailers`](super::Decoder::trailers) and [`keeps_alive`](super::Decoder::keeps_alive) return final
     /// values.
     End,
 }

@@ -1,6 +1,6 @@
 //! Encoder for HTTP/2 requests (RFC 9113 section 8.3.1): a field block that does not use the dynamic table, so it can be encoded
-//! before a connection is available. `upstream` converts the frames of a response to chunked HTTP/1 text, because only it has the
-//! tables of the connection.
+//! before a connection is available. Crate `upstream` converts the frames of a response to chunked HTTP/1 text, because the
+//! conversion needs the dynamic tables of the connection.
 
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
@@ -123,7 +123,7 @@ mod tests {
         let encoded = encoder.end();
         Decoder::default().decode(encoded.head(), |name, _| names.push(name.to_vec())).expect("a block");
         assert_eq!(names, [&b":method"[..], b":scheme", b":path"]);
-        assert!(!Encoder::new("http").begin(b"GET", |_| {}), "a target is missed");
+        assert!(!Encoder::new("http").begin(b"GET", |_| {}), "a request without a target");
         // RFC 9113 section 8.3.1: OPTIONS without a path has the target `*`.
         let mut encoder = Encoder::new("http");
         assert!(encoder.begin(b"OPTIONS", |out| out.push(b'*')));

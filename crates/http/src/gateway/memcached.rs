@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   get KEY  -->  VALUE KEY FLAGS LENGTH, the value, an empty line, END
-//!            -->  END                                     where the key is not known
+//!            -->  END                                     if the server does not have the key
 //! ```
 //!
 //! Such a response has no HTTP header section, so the decoder writes one: 200 with the length of the value, or 404. As in nginx,
@@ -57,7 +57,7 @@ pub(super) fn key(head: &[u8]) -> &[u8] {
     key.strip_suffix(b"\r\n").unwrap_or_default()
 }
 
-/// See [`crate::gateway::Decoder`].
+/// Decoder of one memcached response; see [`crate::gateway::Decoder`].
 #[derive(Debug)]
 pub struct Decoder {
     /// The key as sent, escaped.
@@ -336,7 +336,7 @@ mod tests {
             match step.event {
                 BodyEvent::Data { start, end } => body.extend_from_slice(&rest[at + start..at + end]),
                 BodyEvent::More if end == rest.len() && at + step.consumed == end => {
-                    assert!(!claim, "it was said to end");
+                    assert!(!claim, "ends_within returned true for an incomplete response");
                     return (body, None);
                 }
                 BodyEvent::More => {}

@@ -84,7 +84,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Creates a decoder for the response to a request with `method`, as it was sent.
+    /// Creates a decoder for the response to `request`; `method` is the method that was sent to the upstream.
     #[must_use]
     pub fn new(request: &Encoded, method: Method, limits: Limits) -> Self {
         match request.protocol {
@@ -105,8 +105,9 @@ impl Decoder {
         Self::Http1(http1::Decoder::new(method, limits))
     }
 
-    /// Removes, in place, a framing that encloses the header section too, and returns the range of the remaining bytes. Each
-    /// received byte passes through this function once until [`Decoder::head`] has returned a header section.
+    /// Removes the framing of a protocol that also frames the header section (FastCGI) in place, and returns the range of the
+    /// remaining bytes. Each received byte passes through this function once until [`Decoder::head`] has returned a header
+    /// section.
     ///
     /// # Errors
     /// [`ReplyError`]; the connection must be closed.
@@ -143,8 +144,8 @@ impl Decoder {
         }
     }
 
-    /// Whether the body ends within `input`, which are the next bytes, so that it can be processed in one step. Returns false where
-    /// this check would cost as much as decoding.
+    /// Whether the body ends within the next bytes, `input`, so that the caller can process it in one step. Returns false if this
+    /// check would cost as much as decoding.
     #[must_use]
     pub fn ends_within(&self, input: &[u8]) -> bool {
         match self {
@@ -174,7 +175,7 @@ impl Decoder {
         }
     }
 
-    /// Notes the end of the connection. Returns whether that is the valid end of the body; false if bytes are missing.
+    /// Handles the end of the connection. Returns whether it is a valid end of the body; false if bytes are missing.
     #[must_use]
     pub fn close(&mut self) -> bool {
         match self {
@@ -239,7 +240,7 @@ impl Decoder {
 
 /// Joins the next range of a body to the range before it, in place. The shorter range is moved over the framing between them.
 pub fn join(bytes: &mut [u8], body: &mut Range<usize>, part: Range<usize>) {
-    debug_assert!(body.end <= part.start, "parts come in order");
+    debug_assert!(body.end <= part.start, "the ranges are in order");
     let (len, part_len) = (body.len(), part.len());
     if len < part_len {
         let start = part.start - len;

@@ -154,7 +154,7 @@ fn a_push_ends_the_connection() {
     assert_eq!(Client::new(&[]).feed(&settings_frame(&[(2, 1)])), Err(Fault::Setting));
     let mut client = Client::new(&[(2, 0)]);
     assert_eq!(client.feed(&reply(2, 0, 200)), Err(Fault::StreamNumber), "a server opens no streams");
-    assert_eq!(client.feed(&reply(1, 0, 200)), Err(Fault::StreamNumber), "nobody asked");
+    assert_eq!(client.feed(&reply(1, 0, 200)), Err(Fault::StreamNumber), "no request was sent");
     assert_eq!(client.feed(&frame(Kind::Data, 0, 1, b"x")), Err(Fault::IdleStream));
 }
 
@@ -230,7 +230,7 @@ fn bodies_must_have_the_announced_length() {
     let events = client.feed(&reply(id, END_STREAM, 200)).expect("a connection that goes on");
     assert!(
         matches!(events[..], [Event::Reset { by_peer: false, .. }]),
-        "trailers come too early: {events:?}"
+        "trailers before the end of the body: {events:?}"
     );
 }
 

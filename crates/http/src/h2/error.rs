@@ -49,17 +49,17 @@ pub enum Fault {
     WrongStream,
     /// The padding is as long as its frame, or longer.
     Padding,
-    /// A header block is interrupted by another frame, or continues without a beginning.
+    /// Another frame interrupts a header block, or CONTINUATION does not follow an incomplete header block.
     Continuation,
-    /// The number of a new stream is even, or lower than an earlier one.
+    /// The number of a new stream is even, or lower than an earlier one; or a server opens a stream.
     StreamNumber,
     /// A frame for a stream that was not opened.
     IdleStream,
     /// A frame for a stream that has ended.
     ClosedStream,
-    /// A client sent PUSH_PROMISE.
+    /// The peer sent PUSH_PROMISE: clients must not send it, and server push is disabled.
     PushPromise,
-    /// PRIORITY_UPDATE from a server, for a stream of the server, or for more streams than may be open.
+    /// PRIORITY_UPDATE from a server, for a stream with an even number, or for more streams than may be open.
     PriorityUpdate,
     /// An invalid value of a setting.
     Setting,
@@ -133,7 +133,7 @@ pub enum StreamFault {
     HalfClosed,
     /// The body is longer or shorter than announced (RFC 9113 section 8.1.1).
     Length,
-    /// Invalid trailers.
+    /// Invalid trailers, or a header section on a tunnel.
     Trailers,
     /// A WINDOW_UPDATE of 0.
     ZeroIncrement,

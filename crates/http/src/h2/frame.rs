@@ -8,7 +8,7 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a frame header in bytes.
 pub const FRAME_HEADER_LEN: usize = 9;
 
-/// Maximum payload that is accepted in bytes, which every peer must support (RFC 9113 section 4.2).
+/// Maximum payload of a received frame in bytes: the minimum that every endpoint must accept (RFC 9113 section 4.2).
 pub const PAYLOAD_MAX: usize = 1 << 14;
 
 /// The type of a frame.

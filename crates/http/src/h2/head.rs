@@ -106,7 +106,7 @@ impl Scratch {
     }
 }
 
-/// Receives the fields of one request.
+/// Converter of the fields of one request to a head.
 pub struct HeadReader<'a> {
     scratch: &'a mut Scratch,
     state: State<'a>,
@@ -262,7 +262,7 @@ impl<'a> HeadReader<'a> {
                 );
                 return if is_same { Ok(()) } else { malformed(Malformed::Host) };
             }
-            // Several are joined (RFC 9113 section 8.2.3).
+            // Several `cookie` fields are joined (RFC 9113 section 8.2.3).
             b"cookie" => {
                 if !is_value(value) {
                     return malformed(Malformed::Value);
@@ -304,8 +304,8 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-/// Returns a key by which HTTP/1 servers prove that they support WebSocket (RFC 6455 section 4.1): sixteen unpredictable bytes, in
-/// base64. HTTP/2 clients send none (RFC 8441 section 5).
+/// Returns a value for `Sec-WebSocket-Key` (RFC 6455 section 4.1): sixteen unpredictable bytes, in base64. HTTP/1 servers require
+/// the field; HTTP/2 clients do not send it (RFC 8441 section 5).
 fn websocket_key() -> String {
     let half = |number: u64| RandomState::new().hash_one(number).to_be_bytes();
     BASE64_STANDARD.encode([half(0), half(1)].concat())
@@ -360,7 +360,7 @@ pub fn is_field(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 
-/// Whether a trailer field is valid. Connection-specific fields are not.
+/// Whether a trailer field is valid. Connection-specific fields are invalid.
 #[must_use]
 pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
     is_field(name, value)
@@ -368,7 +368,7 @@ pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
         && (name != b"te" || value.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Whether a protocol is valid as the value of `Upgrade` too (RFC 9110 section 7.8): a token, without a version.
+/// Whether a value of `:protocol` is also valid in `Upgrade` (RFC 9110 section 7.8): a token without a version.
 fn is_protocol(protocol: &[u8]) -> bool {
     !protocol.is_empty() && protocol.iter().all(|&byte| is_token(byte))
 }

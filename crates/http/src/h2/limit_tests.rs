@@ -1,4 +1,5 @@
-//! Tests of the limits on frames and streams without effect: which clients they end, and which they must not end.
+//! Tests of the limits on frames and streams without effect: floods must end the connection, and ordinary clients must not be
+//! affected.
 
 use super::client_tests::Client;
 use super::tests::*;
@@ -27,9 +28,9 @@ fn a_stream_of_short_messages_is_not_a_flood() {
     }
 }
 
-/// Streams that the client cancels after a part of the response, one after the other: a low rate is permitted without end. The time
-/// is credited rather than the header section of the response, because a header section costs a client nothing: rapid resets of
-/// streams with a header section remain limited.
+/// A client may cancel streams at a low rate for any time, after it has received a part of each response. Elapsed time earns
+/// credit; the header section of a response does not. It costs a client nothing, so rapid resets after header sections must
+/// remain limited.
 #[test]
 fn slowly_cancelled_streams_are_not_a_flood() {
     let mut head = Vec::new();

@@ -66,7 +66,7 @@ fn frames_of_the_default_maximum_length_are_accepted() {
     assert_eq!(head.len(), 16_384);
     let mut peer = Peer::new();
     peer.feed(&frame(HEADERS, WHOLE, 1, &head))
-        .expect("a head, too long for the policy but no fault of the frame");
+        .expect("a head that is too long for the policy, but not for a frame");
     let mut peer = Peer::new();
     peer.feed(&[post(1), frame(DATA, 0, 1, &[7; 16_384])].concat()).expect("a body");
     assert_eq!(peer.bodies.len(), 16_384);
@@ -158,11 +158,11 @@ fn discarded_frames_still_update_the_connection_state() {
         peer.session.receive_window_for_test(100);
         let late = [frame(HEADERS, WHOLE, 1, &indexed), frame(DATA, 0, 1, &[0; 60])].concat();
         assert_eq!(peer.feed(&late), Ok(vec![]));
-        peer.feed(&frame(HEADERS, WHOLE, 3, &reused)).expect("the table has followed");
+        peer.feed(&frame(HEADERS, WHOLE, 3, &reused)).expect("the HPACK table was updated");
         let (_, head) = peer.heads.pop().expect("a head");
         assert_eq!(head.expect("a good head").named(&peer.raw, b"x").next(), Some(&b"y"[..]));
         let above = Some((Fault::WindowExceeded, ErrorCode::FlowControl));
-        assert_eq!(peer.fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 bytes of 100 are gone");
+        assert_eq!(peer.fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 of 100 bytes are used");
     }
     // The same on streams above the last stream that GOAWAY has announced.
     let mut peer = Peer::new();
@@ -184,8 +184,8 @@ fn settings_are_applied_in_order() {
         .collect();
     let mut peer = Peer::new();
     peer.feed(&[get(1), frame(SETTINGS, 0, 0, &payload)].concat()).expect("settings");
-    assert_eq!(peer.session.window(1), 200, "the last one holds (section 6.5.3)");
-    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged at once");
+    assert_eq!(peer.session.window(1), 200, "the last value applies (section 6.5.3)");
+    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged immediately");
     // RFC 7541 section 4.2: the next block begins with the smallest table size, then the final one.
     peer.respond(1);
     assert_eq!(peer.sent()[0].3, [0x20, 0x3f, 0xe1, 0x1f, 0x88]);
@@ -203,7 +203,7 @@ fn the_last_stream_of_goaway_never_increases() {
     peer.session.announce_end(&mut peer.out);
     peer.feed(&get(3)).expect("a request");
     peer.session.end(&mut peer.out);
-    peer.feed(&get(5)).expect("one that is passed over");
+    peer.feed(&get(5)).expect("an ignored request");
     let fault = peer.feed(&frame(PING, 0, 0, &[0; 7])).expect_err("a wrong length");
     peer.session.fail(fault, &mut peer.out);
     let goodbyes = peer.sent().into_iter().filter(|(kind, ..)| *kind == Kind::GoAway);
@@ -221,11 +221,11 @@ fn a_smaller_window_applies_once_it_is_acknowledged() {
     let begin = [&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat();
     peer.feed(&begin).expect("a good start");
     let body = [post(1), frame(DATA, 0, 1, &[0; 16_384]).repeat(3)].concat();
-    peer.feed(&body).expect("a body that did not know better");
+    peer.feed(&body).expect("a body within the default window");
     assert_eq!(peer.bodies.len(), 3 * 16_384);
     assert_eq!(peer.resets(), []);
     peer.feed(&[frame(SETTINGS, END, 0, &[]), post(3), frame(DATA, 0, 3, &[0; 101])].concat())
-        .expect("one more");
+        .expect("another body");
     assert_eq!(peer.resets(), [(3, ErrorCode::FlowControl as u32)]);
 }
 
@@ -244,7 +244,7 @@ fn continuation_must_be_on_the_same_stream() {
     for next in [frame(PING, 0, 0, &[0; 8]), frame(CONTINUATION, WHOLE, 3, b""), frame(0xfe, 0, 0, b"")] {
         let mut client = Client::new(&[]);
         client.get();
-        let fault = client.feed(&[open.clone(), next].concat()).expect_err("it is interrupted");
+        let fault = client.feed(&[open.clone(), next].concat()).expect_err("an interrupted header block");
         assert_eq!((fault, fault.code()), (Fault::Continuation, ErrorCode::Protocol));
     }
 }
@@ -259,7 +259,7 @@ fn unknown_error_codes_get_no_special_treatment() {
     assert_eq!(events[1], Event::Reset { stream: 1, by_peer: true, code });
     let goodbye = [&[0; 4][..], &code.to_be_bytes()].concat();
     assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &goodbye)), Ok(vec![Event::GoAway { last: 0, code }]));
-    assert_eq!(peer.feed(&get(3)).map(|events| events.len()), Ok(1), "it is served");
+    assert_eq!(peer.feed(&get(3)).map(|events| events.len()), Ok(1), "the request is served");
 }
 
 /// Section 8.1: a complete response is not discarded because of a later RST_STREAM.
@@ -278,7 +278,7 @@ fn a_complete_response_remains_valid_after_a_reset() {
     .concat();
     let events = client.feed(&bytes).expect("good frames");
     assert!(matches!(events[1], Event::Data { ends: true, .. }), "{events:?}");
-    assert_eq!(events[2], Event::Reset { stream: id, by_peer: true, code: 0 }, "behind it");
+    assert_eq!(events[2], Event::Reset { stream: id, by_peer: true, code: 0 }, "the reset follows");
 }
 
 /// Section 8.3.1: `Host` and `:authority` are compared without regard to case and default port. A request in which they differ is
@@ -333,7 +333,7 @@ fn a_header_section_resets_a_tunnel() {
     );
 }
 
-/// RFC 8441 section 5: a stream whose tunnel ends without an orderly end, because the upstream has reset its connection, is cancelled.
+/// RFC 8441 section 5: if the upstream resets the connection of a tunnel, the stream is reset with CANCEL.
 #[test]
 fn a_broken_tunnel_is_cancelled() {
     let mut peer = Peer::new();
@@ -379,7 +379,7 @@ fn priority_update(stream: u32) -> Vec<u8> {
     frame(PRIORITY_UPDATE, 0, 0, &[&stream.to_be_bytes()[..], b"u=1, i"].concat())
 }
 
-/// RFC 9218 section 7.1: a priority may arrive before its stream is opened; that of a closed stream is ignored.
+/// RFC 9218 section 7.1: a priority may arrive before its stream is opened; the priority of a closed stream is ignored.
 #[test]
 fn a_priority_update_changes_the_priority() {
     let priority = Priority { urgency: 1, is_incremental: true };
@@ -404,7 +404,7 @@ fn inappropriate_priority_updates_end_the_connection() {
     let mut client = Client::new(&[]);
     let id = client.get();
     assert_eq!(client.feed(&priority_update(id)), Err(Fault::PriorityUpdate));
-    // Two streams may be open: one is, one has a priority, and a further one would be too many.
+    // The limit is two streams: one is open, one has a priority but is not open. A third stream would exceed the limit.
     let begin = |peer: &mut Peer| {
         let updates = [priority_update(1), get(1), priority_update(3), priority_update(3)].concat();
         peer.feed(&updates).expect("permitted streams");

@@ -11,12 +11,12 @@ use crate::structured::{Dictionary, Value};
 pub struct Priority {
     /// From 0, the most urgent, to 7.
     pub urgency: u8,
-    /// Whether the client can use a part of the response, so that it shares bandwidth with others.
+    /// Whether the client can use the response while it arrives. Incremental responses share the bandwidth.
     pub is_incremental: bool,
 }
 
 impl Default for Priority {
-    /// RFC 9218 sections 4.1 and 4.2.
+    /// Returns the default of RFC 9218 sections 4.1 and 4.2.
     fn default() -> Priority {
         Priority { urgency: 3, is_incremental: false }
     }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((scheduler.pick(), scheduler.pick()), (Some(5), Some(5)));
         assert!(scheduler.remove(5, priority(0, false)) && !scheduler.remove(5, priority(0, false)));
         let next: Vec<u32> = (0..6).filter_map(|_| scheduler.pick()).collect();
-        assert_eq!(next, [1, 3, 1, 7, 1, 3], "one after the other shares with those that take turns");
+        assert_eq!(next, [1, 3, 1, 7, 1, 3], "incremental and other streams alternate");
         scheduler.remove(1, priority(3, false));
         let next: Vec<u32> = (0..3).filter_map(|_| scheduler.pick()).collect();
         assert_eq!(next, [7, 3, 7]);

@@ -35,7 +35,7 @@ pub enum ReplyFault {
 }
 
 impl ReplyFault {
-    /// Returns nginx's message for the error log, if nginx refuses the same.
+    /// Returns the message for the error log; it is nginx's if nginx refuses such a response too.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl ReplyFault {
     }
 }
 
-/// Receives the fields of one response head.
+/// Converter of the fields of one response to a head.
 #[derive(Debug)]
 pub struct ReplyReader {
     limits: Limits,

@@ -15,9 +15,10 @@ const CREDIT_FOR_MESSAGE: u32 = 4;
 /// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each, and grpc-go also PING.
 const CREDIT_FOR_DATA: u32 = 3;
 
-/// Minimum payload in bytes that earns this credit if a window has limited the frame: windows of one byte would split a body into
-/// frames of one byte. A frame within open windows earns it with any payload, since the body had no more bytes: servers send short
-/// messages of gRPC in this form. The frames of a client earn it too: servers respond to each with a WINDOW_UPDATE.
+/// Minimum payload in bytes that earns [`CREDIT_FOR_DATA`] if a window has limited the frame: a peer could open windows of one
+/// byte to receive frames of one byte. A frame that leaves the windows open earns the credit with any payload, because the body
+/// had no more bytes, as in short gRPC messages. Each frame of a client earns it, because servers respond to each with
+/// WINDOW_UPDATE.
 const DATA_MIN: usize = 1 << 10;
 
 impl<T> Session<T> {
@@ -101,7 +102,7 @@ impl<T> Session<T> {
         self.early_ends = self.early_ends.saturating_sub(1);
     }
 
-    /// Notes that bytes of a body were taken, so that the peer may send more.
+    /// Notes that the caller has consumed bytes of a body. Sends WINDOW_UPDATE when half of the window is consumed.
     pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
         stream.taken += bytes;
@@ -134,8 +135,9 @@ impl<T> Session<T> {
         }
     }
 
-    /// Ends a stream whose work is done, so that it no longer counts. A client that still sends a body is told to stop (RFC 9113
-    /// section 8.1), and a stream whose response is incomplete is reset. As a client, cancels a response that is no longer needed.
+    /// Ends a stream whose work is done, so that it no longer counts. If the client still sends a body, RST_STREAM with NO_ERROR
+    /// asks it to stop (RFC 9113 section 8.1); a stream whose response is incomplete is reset. As a client, cancels a response
+    /// that is no longer needed.
     pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
         let stream = self.streams.remove(id)?;
         let code = match (stream.sends, stream.receives) {

@@ -43,7 +43,7 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Maximum budget: number of frames without effect that the peer may send beyond those credited for its messages.
 pub(super) const BUDGET_MAX: i32 = 1000;
 
-/// Minimum limit of streams that a client may reset or have refused beyond those with a response.
+/// Lower bound of the limit on reset and refused streams of a client. Each complete response lowers their count by one.
 const EARLY_ENDS_MIN: u32 = 100;
 
 /// Number of frames and of early ends per second that are permitted to the peer: a low rate is no attack, however long it lasts.
@@ -52,7 +52,8 @@ const CREDIT_PER_SECOND: u32 = 10;
 /// Maximum number of frames per header block, in addition to one per KiB.
 const FRAGMENTS_MAX: usize = 8;
 
-/// Minimum limit in bytes for collecting a header block: a head that is too large gets a response if it is within this limit.
+/// Lower bound in bytes of the limit on a header block. A head that is larger than `head_max` but within this limit gets an error
+/// response.
 const BLOCK_MIN: usize = 64 << 10;
 
 /// Role of this end of the connection.
@@ -105,7 +106,7 @@ pub enum Event {
         /// Error code ([`ErrorCode`]).
         code: u32,
     },
-    /// More may be sent on this stream, or on all streams if it is 0.
+    /// More bytes may be sent on this stream, or on all streams if the number is 0.
     Window {
         /// The stream.
         stream: u32,
@@ -119,7 +120,7 @@ pub enum Event {
     },
     /// The PING of this end was acknowledged.
     Pong,
-    /// A client opens no more streams; a server serves no streams above `last`.
+    /// The peer sent GOAWAY. A client opens no more streams; a server serves no streams above `last`.
     GoAway {
         /// The last stream that may have been processed.
         last: u32,
@@ -293,7 +294,7 @@ impl<T> Session<T> {
         Ok(Step { used, event })
     }
 
-    /// Whether a header block, or the start of the connection, is incomplete, so that the connection cannot continue.
+    /// Whether a header block, or the start of the connection, is incomplete. No other frame may arrive until it is complete.
     #[must_use]
     pub fn is_in_head(&self) -> bool {
         self.gathering.is_some() || !self.has_settings
@@ -672,7 +673,7 @@ impl<T> Session<T> {
             self.data = Some(data);
             return Ok(Step { used: start, event });
         }
-        // Padding without bytes of a body, which the caller would take.
+        // The frame contains only padding: the caller will not call `take`, so the padding is returned to the window here.
         if data.left == 0 && !data.is_ignored && !data.ends {
             self.take(id, 0, out);
         }

@@ -53,7 +53,8 @@ impl PeerSettings {
                     self.table_bytes = value as usize;
                     smallest = smallest.min(self.table_bytes);
                 }
-                // Server push is not used, whatever the client permits; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
+                // SETTINGS_ENABLE_PUSH, which has no effect because push is not used, and SETTINGS_NO_RFC7540_PRIORITIES (RFC
+                // 9218).
                 0x2 | 0x9 if value > 1 => return Err(Fault::Setting),
                 // Only clients may enable server push.
                 0x2 if value == 1 && is_of_server => return Err(Fault::Setting),

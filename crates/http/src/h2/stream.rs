@@ -16,7 +16,7 @@ pub(super) struct Stream<T> {
     pub(super) is_reset: bool,
     /// Whether the stream is a tunnel of another protocol.
     pub(super) is_tunnel: bool,
-    /// Number of bytes that the client may still send.
+    /// Number of bytes that the peer may still send.
     pub(super) receive_window: i64,
     /// Number of bytes taken since the last WINDOW_UPDATE.
     pub(super) taken: u32,
@@ -50,9 +50,9 @@ pub(super) struct Streams<T> {
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Both ends had finished, or the peer has reset it.
+    /// Both ends had finished.
     Done,
-    /// This end has reset it, so that frames of the peer may still be in flight.
+    /// Either end has reset it, or it was refused or ignored. Frames of the peer may still be in flight.
     Reset,
 }
 

@@ -177,11 +177,11 @@ impl Peer {
             sent.push((header.kind, header.flags, header.stream, rest[9..end].to_vec()));
             rest = &rest[end..];
         }
-        assert!(rest.is_empty(), "whole frames");
+        assert!(rest.is_empty(), "complete frames");
         sent
     }
 
-    /// Codes of RST_STREAM that were sent.
+    /// Returns the streams and codes of the RST_STREAM frames that were sent.
     pub(super) fn resets(&mut self) -> Vec<(u32, u32)> {
         let code = |payload: &[u8]| u32::from_be_bytes(payload.try_into().expect("four bytes"));
         let resets = self.sent().into_iter().filter(|(kind, ..)| *kind == Kind::ResetStream);
@@ -251,7 +251,7 @@ fn wrong_lengths_are_frame_size_errors() {
     ] {
         assert_eq!(Peer::new().fault(&[post(1), bytes.clone()].concat()), wanted, "{bytes:?}");
     }
-    assert!(Peer::new().fault(&frame(0xfe, 0, 0, &long[1..])).is_none(), "the longest one");
+    assert!(Peer::new().fault(&frame(0xfe, 0, 0, &long[1..])).is_none(), "a frame of the maximum length");
 }
 
 /// RFC 9113 section 4.3: a block that cannot be decoded is a COMPRESSION_ERROR.
@@ -268,7 +268,7 @@ fn an_undecodable_block_ends_the_connection() {
     peer.respond(1);
     indexed.truncate(3);
     indexed.extend([0xbf, 0xbe]);
-    peer.feed(&frame(HEADERS, END | WHOLE, 5, &indexed)).expect("a request by the table");
+    peer.feed(&frame(HEADERS, END | WHOLE, 5, &indexed)).expect("a request with fields from the table");
     let (_, head) = peer.heads.pop().expect("a head");
     assert_eq!(head.expect("a good head").named(&peer.raw, b"x").next(), Some(&b"y"[..]));
 }
@@ -373,7 +373,7 @@ fn bodies_must_not_exceed_their_windows() {
     assert_eq!(peer.sent(), []);
     assert_eq!(peer.bodies, b"x");
     peer.session.take(1, 1, &mut peer.out);
-    assert_eq!(peer.sent(), [(Kind::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())], "at half of it");
+    assert_eq!(peer.sent(), [(Kind::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())], "at half the window");
     peer.feed(&frame(DATA, 0, 1, &[0; 100])).expect("a window that was opened again");
     // The window of the connection: discarded bodies count too.
     let mut peer = Peer::with(Limits { initial_window: WINDOW_MAX, ..limits });
@@ -430,7 +430,7 @@ fn fragments_of_a_header_block_are_consecutive() {
     assert_eq!(
         peer.heads[0].1.as_ref().expect("a good head").body(),
         BodyLength::None,
-        "its flag was the first's"
+        "END_STREAM of the first frame applies"
     );
     let wanted = Some((Fault::Continuation, ErrorCode::Protocol));
     for between in [
@@ -442,7 +442,7 @@ fn fragments_of_a_header_block_are_consecutive() {
     ] {
         assert_eq!(Peer::new().fault(&[begin.clone(), between].concat()), wanted);
     }
-    assert_eq!(Peer::new().fault(&frame(CONTINUATION, WHOLE, 1, rest)), wanted, "behind no head");
+    assert_eq!(Peer::new().fault(&frame(CONTINUATION, WHOLE, 1, rest)), wanted, "without HEADERS");
     assert_eq!(Peer::new().fault(&[get(1), frame(CONTINUATION, WHOLE, 1, &[])].concat()), wanted);
 }
 
@@ -503,7 +503,7 @@ fn settings_are_acknowledged_and_applied() {
     assert_eq!(
         peer.sent()[0].3,
         [0x20, 0x88],
-        "the table is no larger than it may be (RFC 7541 section 4.2)"
+        "the first block reduces the table to 0 bytes (RFC 7541 section 4.2)"
     );
 }
 
@@ -534,7 +534,7 @@ fn streams_above_the_last_one_are_ignored_after_goaway() {
     peer.session.announce_end(&mut peer.out);
     let sent = peer.sent();
     assert_eq!((sent[0].0, &sent[0].3[..4]), (Kind::GoAway, &[0x7f, 0xff, 0xff, 0xff][..]));
-    peer.feed(&post(3)).expect("a request on its way");
+    peer.feed(&post(3)).expect("a request in flight");
     assert_eq!(peer.heads.len(), 2);
     peer.session.end(&mut peer.out);
     assert_eq!(peer.sent()[0].3, [0, 0, 0, 3, 0, 0, 0, 0]);
@@ -570,7 +570,7 @@ fn a_smaller_initial_window_reduces_open_windows() {
     peer.session.push_data(1, 1000, false, &mut peer.out);
     peer.out.extend([0; 1000]);
     peer.feed(&setting(0x4, 100)).expect("settings");
-    assert_eq!(peer.session.sendable(1), 0, "900 below zero");
+    assert_eq!(peer.session.sendable(1), 0, "the window is -900");
     peer.feed(&window(1, 900)).expect("a window");
     assert_eq!(peer.session.sendable(1), 0);
     peer.feed(&window(1, 5)).expect("a window");
@@ -739,7 +739,7 @@ fn extended_connect_becomes_an_upgrade_request() {
     assert_eq!(reader.finish(false), Ok(()));
     assert_eq!((head.method(), head.request_uri(&raw)), (Method::Get, &b"/chat"[..]));
     assert_eq!(head.get(&raw, HeaderId::Upgrade), Some(&b"websocket"[..]));
-    assert!(!head.body().has_body(), "what follows is no body");
+    assert!(!head.body().has_body(), "the following bytes are not a body");
     let key = head.named(&raw, b"sec-websocket-key").next().expect("a key").to_vec();
     assert!(key.len() == 24 && key.ends_with(b"=="), "{}", key.escape_ascii());
     let wanted = Err(HeadFault::Malformed(Malformed::Missing));
@@ -815,7 +815,7 @@ fn a_flood_of_fragments_ends_the_connection() {
     let wanted = Some((Fault::HeadTooLarge, ErrorCode::EnhanceYourCalm));
     for size in [0, 1, 16_000] {
         let mut peer = Peer::new();
-        peer.feed(&frame(HEADERS, END, 1, &line_and(&[]))).expect("a head that goes on");
+        peer.feed(&frame(HEADERS, END, 1, &line_and(&[]))).expect("an incomplete header block");
         let fragment = frame(CONTINUATION, 0, 1, &vec![0; size]);
         let fault = (0..200).find_map(|_| peer.feed(&fragment).err());
         assert_eq!(fault.map(|fault| (fault, fault.code())), wanted, "{size}");
@@ -848,11 +848,11 @@ fn floods_of_frames_without_effect_end_the_connection() {
     for round in 0..500 {
         let stream = 2 * round + 1;
         peer.feed(&[get(stream), window(stream, 1), window(0, 1), frame(PING, 0, 0, &[0; 8])].concat())
-            .expect("a client that asks for something");
+            .expect("responses replenish the budget");
         peer.respond(stream);
     }
     for _ in 0..100 {
-        (0..50).for_each(|_| drop(peer.feed(&frame(PING, 0, 0, &[0; 8])).expect("now and then")));
+        (0..50).for_each(|_| drop(peer.feed(&frame(PING, 0, 0, &[0; 8])).expect("time refills the budget")));
         peer.session.pass_time(5);
     }
 }
@@ -874,7 +874,7 @@ fn window_updates_byte_by_byte_are_limited() {
     peer.feed(&get(1)).expect("a request");
     for _ in 0..5000 {
         peer.session.push_data(1, 1024, false, &mut peer.out);
-        peer.feed(&[window(1, 1024), window(0, 1024)].concat()).expect("a client that takes a body");
+        peer.feed(&[window(1, 1024), window(0, 1024)].concat()).expect("long DATA refills the budget");
     }
 }
 
@@ -891,7 +891,7 @@ fn rapid_resets_are_limited() {
         fault.map(|fault| (fault, fault.code())),
         Some((Fault::ResetFlood, ErrorCode::EnhanceYourCalm))
     );
-    assert_eq!(peer.heads.len(), 128, "what is not released keeps its place");
+    assert_eq!(peer.heads.len(), 128, "streams that are not released count as open");
     // Released immediately, and still a flood.
     let mut peer = Peer::new();
     let mut begun = 0;
@@ -908,13 +908,13 @@ fn rapid_resets_are_limited() {
     for number in 0..1000 {
         let stream = 4 * number + 1;
         peer.feed(&[get(stream), get(stream + 2), reset(stream + 2)].concat())
-            .expect("a client that gives up some");
+            .expect("half of the requests are cancelled");
         peer.session.release(stream + 2, &mut peer.out);
         peer.respond(stream);
     }
 }
 
-/// RFC 9113 section 8.1: a response may end before its request; the client is told to stop without an error.
+/// RFC 9113 section 8.1: a response may end before its request; RST_STREAM with NO_ERROR then asks the client to stop.
 #[test]
 fn a_response_may_end_before_its_request() {
     let mut peer = Peer::new();
@@ -923,7 +923,7 @@ fn a_response_may_end_before_its_request() {
     let sent = peer.sent();
     assert_eq!((sent[0].0, sent[0].1), (Kind::Headers, END | WHOLE));
     assert_eq!((sent[1].0, sent[1].3.as_slice()), (Kind::ResetStream, &[0; 4][..]));
-    assert_eq!(peer.feed(&frame(DATA, END, 1, b"late")), Ok(vec![]), "passed over");
+    assert_eq!(peer.feed(&frame(DATA, END, 1, b"late")), Ok(vec![]), "ignored");
     // A stream whose response is incomplete gets an error instead.
     peer.feed(&get(3)).expect("a request");
     peer.session.release(3, &mut peer.out);

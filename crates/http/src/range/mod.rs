@@ -77,8 +77,7 @@ fn parse_list(list: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>)
                 return RangeOutcome::Whole;
             }
             out.push(ByteRange { start, end });
-            // The sum cannot overflow before the return: each range is at most `size`, which is below 2^63, and the sum is compared
-            // with `size` after each addition.
+            // Saturates because many ranges of a large representation can exceed `u64`; such a sum is above `size` in any case.
             total = total.saturating_add(end - start);
         } else if start == 0 {
             return RangeOutcome::Whole;

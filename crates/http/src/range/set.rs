@@ -104,8 +104,8 @@ impl RangeSet {
     }
 
     /// Returns the subranges of `wanted` to request from the origin, in order. Two holes are combined into one request if fewer
-    /// than
-    /// `gap_max` stored bytes are between them: a further request costs a round trip, refetching the gap only bytes.
+    /// than `gap_max` stored bytes are between them: another request would cost a round trip, and refetching the gap costs only
+    /// bytes.
     pub fn holes_joined(&self, wanted: ByteRange, gap_max: u64) -> impl Iterator<Item = ByteRange> + '_ {
         let mut index = self.ranges.partition_point(|range| range.end <= wanted.start);
         let mut at = wanted.start;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(found.insert(range(0, 1), 2), Ok(()));
         assert_eq!(found.insert(range(4, 5), 2), Ok(()));
         assert_eq!(found.insert(range(8, 9), 2), Err(TooManyRanges));
-        assert_eq!(found.insert(range(5, 8), 2), Ok(()), "one that touches is no new one");
+        assert_eq!(found.insert(range(5, 8), 2), Ok(()), "an adjacent range is merged");
         assert_eq!(pairs(found.ranges().iter().copied()), [(0, 1), (4, 8)]);
         assert_eq!(RangeSet::from_ranges([range(0, 1), range(2, 3)], 1), Err(TooManyRanges));
     }

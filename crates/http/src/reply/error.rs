@@ -41,9 +41,9 @@ pub enum ReplyError {
     RecordId,
     /// A record type that is invalid in a response.
     RecordType,
-    /// Too many messages beside the response.
+    /// Too many FastCGI messages and empty records in addition to the response.
     TooManyMessages,
-    /// The response has ended without a header section.
+    /// The FastCGI response has ended before its header section or its body was complete.
     StdoutClosed,
     /// A line that is not a memcached response to `get`.
     MemcachedResponse,

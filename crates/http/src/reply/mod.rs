@@ -127,7 +127,8 @@ impl ReplyHead {
         *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
-    /// Returns the effective version. Like nginx it accepts any version from 1.0 on, and treats versions from 1.1 on as 1.1.
+    /// Returns the effective version. Like nginx, the parser accepts any version from 1.0 on, and treats versions from 1.1 on as
+    /// 1.1.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
@@ -145,7 +146,7 @@ impl ReplyHead {
         matches!(self.status.code(), 100 | 102..=199)
     }
 
-    /// Status and reason as received (also `403.1 Forbidden`), which nginx sends to its client.
+    /// Returns status and reason as received (also `403.1 Forbidden`); nginx sends this text to its client.
     #[must_use]
     pub fn status_text(&self) -> Span {
         self.status_text
@@ -157,8 +158,8 @@ impl ReplyHead {
         self.is_cgi
     }
 
-    /// Status and reason for storage and for the client: those of the response, or this server's reason phrase if a script sent
-    /// none.
+    /// Returns status and reason for storage and for the client: as received, or with this server's reason phrase if a script
+    /// sent none.
     #[must_use]
     pub fn status_line<'a>(&self, buf: &'a [u8]) -> Cow<'a, [u8]> {
         match self.is_cgi && self.status_text.is_empty() {

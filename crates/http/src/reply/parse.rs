@@ -275,8 +275,8 @@ fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
     if head.fields.count() > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
 }
 
-/// RFC 9112 section 6.3: refuses contradictory lengths, over which two parties could disagree, whether or not the response has a
-/// body. After an error, the start of the line is that of the text that nginx logs.
+/// Refuses contradictory lengths, over which two parties could disagree, whether or not the response has a body (RFC 9112 section
+/// 6.3). After an error, `line_start` is the start of the text that nginx logs.
 pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
     if let Some(&field) = head.field(HeaderId::ContentLength) {
         head.content_length = crate::parse_decimal(field.value.of(buf));

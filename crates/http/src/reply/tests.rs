@@ -268,7 +268,7 @@ fn limits_of_bytes_and_fields_are_enforced() {
     }
     let repeated = with(&"Date: x\r\n".repeat(20));
     let result = parse(&mut ReplyHead::new(), repeated.as_bytes(), &Limits { fields_max: 10, ..LIMITS });
-    assert_eq!(result, Err(ReplyError::TooManyFields), "what is left out counts too");
+    assert_eq!(result, Err(ReplyError::TooManyFields), "ignored lines count too");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_head_can_be_reused() {
     assert_eq!(
         parse(&mut head, second, &LIMITS),
         Ok(ReplyProgress::Complete { head_len: 16 }),
-        "asked again"
+        "another call"
     );
 }
 

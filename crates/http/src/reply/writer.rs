@@ -1,5 +1,5 @@
-//! Heads for storage: written line by line together with their parsed form ([`HeadWriter`]), and parsed again later
-//! ([`parse_written`]).
+//! Heads for storage, and heads that decoders generate for HTTP/2 and memcached. [`HeadWriter`] writes a head line by line
+//! together with its parsed form; [`parse_written`] parses a stored head.
 
 use super::{FieldLine, ReplyError, ReplyHead, ReplyPhase, parse};
 use crate::request::{Field, HeaderId};
@@ -11,7 +11,7 @@ const VERSION: &[u8] = b"HTTP/1.1 ";
 /// The separator between a name and its value.
 const SEPARATOR: &[u8] = b": ";
 
-/// Writer of a head. Its lines come from parsed heads, so its [`ReplyHead`] is known without parsing.
+/// Writer of a head. It receives names and values separately, so its [`ReplyHead`] is known without parsing.
 #[derive(Debug)]
 pub struct HeadWriter {
     bytes: Vec<u8>,

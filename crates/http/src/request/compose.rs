@@ -16,7 +16,7 @@ pub struct Composer<'a> {
     choose: Option<ChoosePolicy<'a>>,
 }
 
-/// Function that returns the policy for a value of `Host`, unless that is the default policy. The policies may differ only in the
+/// Function that returns the policy for a value of `Host`; `None` for the default policy. The policies may differ only in the
 /// names of fields that they drop.
 pub type ChoosePolicy<'a> = &'a dyn Fn(&[u8]) -> Option<Policy>;
 

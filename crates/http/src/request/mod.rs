@@ -314,9 +314,8 @@ impl Head {
         self.fields.first_ignored
     }
 
-    /// Returns the host for the choice of a server: from the target if it has one, otherwise from `Host`; `None` only in HTTP/1.0.
-    /// Its
-    /// `name` is a span of the parsed buffer.
+    /// Returns the host for the choice of a server: from the target if it has one, otherwise from `Host`; `None` only in
+    /// HTTP/1.0. The `name` of the host is a span of the parsed buffer.
     #[must_use]
     pub fn host(&self) -> Option<Host> {
         self.host

@@ -378,7 +378,8 @@ pub(super) fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(),
     }
 }
 
-/// RFC 9112 section 3.2.2: the authority of an absolute target has precedence, but `Host` must be present and valid.
+/// Determines the host (RFC 9112 section 3.2.2): the authority of an absolute target has precedence, but `Host` must be present
+/// and valid.
 fn finish_host(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Target::Absolute { authority, .. } | Target::Authority { authority } = head.target {
         set_host(head, buf, authority)?;
@@ -401,7 +402,8 @@ fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// RFC 9112 section 6.1 to 6.3: refuses contradictory lengths, over which two parties could disagree.
+/// Determines the length of the body (RFC 9112 sections 6.1 to 6.3). Refuses contradictory lengths, over which two parties could
+/// disagree.
 fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Some(value) = head.get(buf, HeaderId::ContentLength) {
         let length = crate::parse_decimal(value).ok_or(ParseError::InvalidContentLength)?;

@@ -449,7 +449,7 @@ fn missing_duplicate_or_invalid_host_is_refused() {
         let text = format!("GET http://good/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert!(
             matches!(run(text.as_bytes(), &LENIENT), Err(ParseError::InvalidHost(_))),
-            "{host:?} beside a target"
+            "{host:?} with an absolute target"
         );
         let text = format!("GET / HTTP/1.0\r\nHost: {host}\r\n\r\n");
         assert!(
@@ -519,7 +519,7 @@ fn limits_distinguish_the_request_line_and_the_fields() {
     assert_eq!(
         run(with(&"X_:\r\n".repeat(4)).as_bytes(), &small).err(),
         Some(ParseError::TooManyFields),
-        "dropped ones count"
+        "dropped lines count"
     );
     assert!(run(with(&"X:\r\n".repeat(3)).as_bytes(), &small).is_ok());
     for error in [ParseError::FieldLineTooLong, ParseError::HeadTooLong, ParseError::TooManyFields] {
@@ -598,7 +598,7 @@ fn every_split_point_gives_the_same_result() {
         let bytes = text.as_bytes();
         for policy in [LENIENT, STRICT, Policy { ignore_invalid_headers: false, ..LENIENT }] {
             let whole = digest(run(bytes, &policy));
-            // Miri would need hours for all of them.
+            // Miri would need hours for all split points.
             for first in (0..=bytes.len()).step_by(if cfg!(miri) { 17 } else { 1 }) {
                 for second in [first, (first + 1).min(bytes.len()), bytes.len()] {
                     assert_eq!(

@@ -14,7 +14,7 @@ pub enum Escape {
     UriComponent,
     /// Text in a URI inside HTML: the set of `Refresh`, and `#` `%`.
     Html,
-    /// A URI in a `Refresh` attribute of HTML: space `"` `'` `<` `>` `\` `^` `` ` `` `{` `|` `}`.
+    /// A URI in `<meta http-equiv="Refresh">`: space `"` `'` `<` `>` `\` `^` `` ` `` `{` `|` `}`.
     Refresh,
 }
 

@@ -1,5 +1,5 @@
-//! `ringroad bench cold` for a fraction of a second each: every engine runs over files and out of the proxy cache, the
-//! report is complete, wrong use is refused, and no file remains. No test compares measured values.
+//! `ringroad bench cold` for a fraction of a second each: every engine serves files and hits of the proxy cache, the report is
+//! complete, wrong use is refused, and no file remains. No test compares measured values.
 
 use serde_json::Value;
 use testkit::TempDir;
@@ -52,7 +52,7 @@ fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
             let has_reason = cell["missing"].is_string() || cell["broken"].is_string();
             assert!(cell["figure"].is_object() || has_reason, "{row}");
         }
-        // The row that is 100 % of itself: it exists only for root, where memory is limited.
+        // The row to which the others are compared (100 %). It needs a memory limit, which only root can set.
         let limit = rows.iter().find(|row| row["name"] == "the machine's limit");
         assert_eq!(limit.is_some(), is_root(), "{table}");
         let measured = rows.iter().filter(|row| row["cells"][0]["figure"].is_object()).count();
@@ -60,8 +60,8 @@ fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
     }
     assert!(!list(&section["runs"]).is_empty() && !list(&section["findings"]).is_empty());
     let configurations = list(&section["configurations"]);
-    // Only for configurations with a measurement: in an instant run a busy machine may have received no response of
-    // some.
+    // The report has only the configurations with a measurement: on a busy machine, an instant run may receive no response from
+    // some of them.
     let is_ours = |fact: &&Value| fact["name"].as_str().is_some_and(|name| name.starts_with("ringroad "));
     let ours = configurations.iter().find(is_ours);
     let text = ours.and_then(|fact| fact["value"].as_str()).unwrap_or_default();

@@ -9,8 +9,7 @@ use testkit::program::{Finished, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs `ringroad bench` with separate directories for its files and its report, and checks that the first is empty
-/// afterwards.
+/// Runs `ringroad bench` with separate directories for its files and its report; checks that none of its files remains.
 fn bench(dir: &TempDir, args: &[&str]) -> Finished {
     let work = dir.path().join("work");
     std::fs::create_dir_all(&work).expect("a directory");

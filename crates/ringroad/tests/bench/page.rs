@@ -18,7 +18,7 @@ use testkit::wait::Deadline;
 
 const MADE_UP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fixtures/made-up.json");
 
-/// Timeout of the browser in seconds: it starts in two, but a busy machine is slow.
+/// Timeout of the browser in seconds. On an idle machine the browser starts in two seconds.
 const BROWSER_SECONDS_MAX: &str = "120";
 
 /// Timeout of an instant run of all scenarios: it takes one minute on an idle machine.
@@ -183,7 +183,7 @@ fn check(browser: &Path, directory: &TempDir, page: &str, json: &Path) {
             let line = lines.iter().find(|line| line.starts_with(&start)).expect("a line for each plot");
             assert_eq!(figure(line, "drawn"), *series, "{view:?}: {line}");
         }
-        // The plots of the machine's state each second come from the recordings, so they are only in the page.
+        // The data of the plots of the machine's state is in the recordings and not in the JSON file: only the page has them.
         for line in lines.iter().filter(|line| line.starts_with("plot s")) {
             assert_eq!(figure(line, "drawn"), figure(line, "keys"), "{view:?}: {line}");
         }
@@ -268,5 +268,5 @@ fn a_faulty_page_is_detected() {
     assert_eq!(figure(line, "drawn"), 0, "{line}");
     let noisy = directory.write("noisy.html", page.replace("<main>", "<main><script>1</script>"));
     let (_, said) = load(&browser, &directory, false, &noisy);
-    assert!(said.contains(":CONSOLE"), "a script that the policy forbids is said on the console: {said}");
+    assert!(said.contains(":CONSOLE"), "a forbidden script is reported on the console: {said}");
 }

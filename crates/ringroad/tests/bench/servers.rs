@@ -132,8 +132,8 @@ impl Bench {
         finished.stderr
     }
 
-    /// Checks that no file, process whose command line contains the directory, mount or cgroup of this run remains.
-    /// Other runs may have been killed in the same period.
+    /// Checks that no file, mount or cgroup of this run remains, and no process whose command line contains the directory.
+    /// Remains of other runs, which may have been killed meanwhile, are ignored.
     #[track_caller]
     fn assert_no_process_left(&self, pid: Pid) {
         let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();
@@ -490,7 +490,7 @@ fn servers_exit_when_their_run_is_killed() {
         bench.processes().is_empty().then_some(())
     });
     assert!(gone.is_ok(), "{:?}", bench.processes());
-    // The next run removes what a killed run has left behind, if it is of the same kind.
+    // The next run of the same kind removes the cgroups that a killed run has left behind.
     Bench::new("bench-after").report(&["http", "--instant", "--connections", "1"]);
     assert_eq!(groups_of(program.pid()), Vec::<PathBuf>::new());
 }

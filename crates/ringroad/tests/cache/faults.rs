@@ -76,7 +76,8 @@ fn partial_reads_of_entries_are_continued_on_every_engine() {
     }
 }
 
-/// Every second send fails: a response in two sends would never arrive, of responses in one send every second arrives.
+/// Every second send fails: a response that needs two sends would never arrive; every second response that needs one send
+/// arrives.
 #[test]
 fn a_small_hit_is_sent_in_one_operation() {
     if !ours_only("faults come from the fault engine") {
@@ -100,7 +101,7 @@ fn a_small_hit_is_sent_in_one_operation() {
     }
 }
 
-/// Returns a body of this size that fails as its target names, and that is complete once `mended` exists.
+/// Returns a response that fails in the way that its target names; with `is_mended`, a complete response.
 fn broken(target: &str, is_mended: bool) -> Reply {
     let whole = Reply::ok().header("Cache-Control", "max-age=3600").header("ETag", "\"1\"");
     let whole = whole.content(BODY);
@@ -159,7 +160,7 @@ fn assert_broken(server: &Server, target: &str) {
 
 #[test]
 fn a_truncated_response_is_not_completed_and_not_stored() {
-    if !ours_only("nginx passes on as whole what ends without a length") {
+    if !ours_only("nginx forwards a body without a length as complete") {
         return;
     }
     let mended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -244,8 +245,8 @@ fn a_fill_continues_without_its_client_or_stops_as_configured() {
             assert_eq!(get(&server, "/a"), "HIT");
             assert_eq!(origin.stats().requests, 1);
         } else {
-            // The upstream sends more bytes when no client wants them. The rest of the body waits until the server has
-            // noticed that.
+            // The upstream sends more bytes after its client has disconnected. The remaining body is held until the server has
+            // noticed this.
             gate.let_through(1);
             server.wait_for_log("while sending response to client", Deadline::default());
             gate.open();
@@ -272,13 +273,13 @@ fn followers_survive_the_end_of_the_first_request() {
     assert_eq!(first.head().status, 200);
     gate.wait_reached();
     let others = Burst::new(server.addr(0)).get("/a", 10).expect(objects.content("/a")).start();
-    if ours_only("nginx's others wait for the whole") {
+    if ours_only("in nginx, waiting requests need the complete response") {
         others.wait_for("heads", |progress| progress.heads == 10);
     }
     first.reset();
     gate.open();
     burst::assert_all_right(&others.join(), 200);
-    if ours_only("nginx without proxy_cache_lock asks for each") {
+    if ours_only("nginx without proxy_cache_lock forwards each request") {
         assert_eq!(origin.stats().requests, 1);
     }
     drop(server);
@@ -291,7 +292,7 @@ fn followers_survive_the_end_of_the_first_request() {
 fn switch(setup: &Setup, is_on: bool) {
     let path = setup.data().join("switch");
     match is_on {
-        true => fs::write(path, "").expect("a folder of the test's own"),
+        true => fs::write(path, "").expect("a writable directory"),
         false => fs::remove_file(path).expect("it was turned on"),
     }
 }
@@ -319,7 +320,7 @@ fn assert_degrades(fault: &str) {
     wait_for_entries(&setup, 1);
     switch(&setup, true);
     served(&server, "during");
-    assert_eq!(get(&server, "/before-100000"), "HIT", "{fault}: what is stored can be read");
+    assert_eq!(get(&server, "/before-100000"), "HIT", "{fault}: stored entries can be read");
     // Logged once for an entire failure, not for each request. Intermittent errors are several failures.
     let line = server.wait_for_log("responses pass through", Deadline::default());
     assert!(line.contains("[error]") || line.contains("[crit]"), "{line}");
@@ -366,7 +367,7 @@ fn failing_renames_do_not_affect_responses() {
     }
 }
 
-/// Disk operations must not count as connections: they used to, so that no new client was accepted.
+/// Disk operations must not count as connections: otherwise a slow disk could prevent the accept of new clients.
 #[test]
 fn a_slow_disk_does_not_block_new_clients() {
     if !ours_only("faults come from the fault engine") {
@@ -385,7 +386,7 @@ fn a_slow_disk_does_not_block_new_clients() {
     for number in 40..43 {
         assert_eq!(get(&server, &format!("/behind-{number}-4096")), "MISS");
     }
-    assert_eq!(entries(&setup).len(), 0, "a new client did not have to wait for the disk");
+    assert_eq!(entries(&setup).len(), 0, "no wait for the disk");
     wait_for_entries(&setup, 43);
 }
 
@@ -445,7 +446,7 @@ fn unreadable_entries_are_fetched_from_the_origin() {
     }
     switch(&setup, false);
     SIZES.iter().for_each(|size| get_until(&server, &format!("/a-{size}"), "HIT"));
-    fs::write(setup.data().join("open"), "").expect("a folder of the test's own");
+    fs::write(setup.data().join("open"), "").expect("a writable directory");
     SIZES.iter().for_each(|size| drop(get(&server, &format!("/a-{size}"))));
     fs::remove_file(setup.data().join("open")).expect("it is there");
     SIZES.iter().for_each(|size| get_until(&server, &format!("/a-{size}"), "HIT"));
@@ -515,7 +516,7 @@ fn a_body_with_a_read_error_continues_from_the_origin() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
-    // The head and some chunks are received, and then no more.
+    // The head and some chunks are read from the disk; all further reads fail.
     for spared in [1, 2, 3, 7] {
         let (_objects, origin) = sized_objects();
         let fault = format!("engine_fault read error=EIO after={spared} path=@CACHE@/ while=@DATA@/switch;");
@@ -664,7 +665,7 @@ fn a_full_cache_evicts_for_a_copy_and_a_failed_copy_leaves_no_file() {
     let (_setup, server, _origin) = on_a_full_disk(&disk);
     get(&server, "/stored/a-2000000");
     let is_stored = || disk.path().join("stored/stored/a-2000000").exists().then_some(());
-    wait::until("a copy", Deadline::default(), is_stored).expect("the cache gives room for it");
+    wait::until("a copy", Deadline::default(), is_stored).expect("the cache frees space");
     // Larger than all entries together.
     get(&server, "/stored/b-30000000");
     server.wait_for_log("failed (28: ", Deadline::default());
@@ -672,7 +673,7 @@ fn a_full_cache_evicts_for_a_copy_and_a_failed_copy_leaves_no_file() {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     };
     let levels = || listed(&disk.path().join("proxy"));
-    assert!(!levels().is_empty(), "its folders stay");
+    assert!(!levels().is_empty(), "its directories remain");
     let is_clean = || levels().iter().all(|level| listed(level).is_empty()).then_some(());
     wait::until("no temporary files", Deadline::default(), is_clean).expect("they are removed");
 }
@@ -720,8 +721,8 @@ fn a_read_only_file_system_does_not_affect_responses() {
         assert!(counters.contains("ringroad_cache_degraded{zone=\"one\"} 1\n"), "{counters}");
         get(&server, "/during-100000");
         assert_eq!(get(&server, "/during-100000"), "MISS");
-        assert_eq!(get(&server, &kept[0]), "HIT", "what is stored can be read");
-        disk.remount(false).expect("nobody holds it");
+        assert_eq!(get(&server, &kept[0]), "HIT", "stored entries can be read");
+        disk.remount(false).expect("no file is open");
         get_until(&server, "/after-100000", "HIT");
         server.wait_for_log(": the disk works again", Deadline::default());
         assert_eq!(purge(&kept[0]), 204);
@@ -748,7 +749,7 @@ fn requests_are_served_without_an_available_cache_directory() {
     // The server notices by itself when the directory becomes available.
     fs::remove_file(place.path().join("file")).expect("a file");
     let folder = place.dir("file");
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("a folder of the test's own");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("a writable directory");
     get_until(&server, "/a-4096", "HIT");
     server.wait_for_log("cache \"one\" can be used now", Deadline::default());
     assert_eq!(server.error_log().matches("responses pass through").count(), 1, "{}", server.error_log());
@@ -785,7 +786,7 @@ fn deleted_entries_are_fetched_again() {
     // Removes everything in the cache's directory, including the server's own files.
     for entry in fs::read_dir(setup.cache()).expect("the cache").flatten() {
         match entry.path() {
-            path if path.is_dir() => fs::remove_dir_all(path).expect("a folder"),
+            path if path.is_dir() => fs::remove_dir_all(path).expect("a directory"),
             path => fs::remove_file(path).expect("a file"),
         }
     }
@@ -838,11 +839,11 @@ fn damaged_entries_are_never_served() {
         }
         server = start(&setup);
         for target in &targets {
-            // Damage that is detected only after the head is repaired from the origin from there on; a large entry has
-            // unused bytes between its sections, where damage has no effect.
+            // If damage is detected only after the head was sent, the remaining body is fetched from the origin. A large entry
+            // has unused bytes between its sections, where damage has no effect.
             let first = get(&server, target);
             if target.ends_with("-15530") {
-                assert_eq!(first, "MISS", "{name}: a small one is compared before its head goes");
+                assert_eq!(first, "MISS", "{name}: a small entry is verified before its head is sent");
             }
             get_until(&server, target, "HIT");
         }
@@ -900,7 +901,7 @@ fn entries_that_rot_while_the_server_runs_are_never_sent() {
         targets().for_each(|target| get_until(&server, &target, "HIT"));
         let files = wait_for_entries(&setup, targets().count());
         next_epoch();
-        // Compared in this epoch, and sent without a comparison the second time.
+        // The first request in an epoch verifies the checksums; the second response is sent without verification.
         for target in targets().chain(targets()) {
             assert_eq!(get(&server, &target), "HIT", "{net} {target}");
         }
@@ -911,7 +912,7 @@ fn entries_that_rot_while_the_server_runs_are_never_sent() {
         next_epoch();
         for target in targets() {
             let status = get(&server, &target);
-            assert!(status == "MISS" || !is_at_start, "{net} {target}: no byte had gone");
+            assert!(status == "MISS" || !is_at_start, "{net} {target}: no byte had been sent");
             get_until(&server, &target, "HIT");
         }
         server.wait_for_log("is damaged and not used: chunk ", Deadline::default());

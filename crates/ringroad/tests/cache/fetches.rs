@@ -218,7 +218,7 @@ fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
             }
         }
     }
-    assert_eq!((cut + whole, cut > 0), (6, true), "{whole} are whole");
+    assert_eq!((cut + whole, cut > 0), (6, true), "{whole} are complete");
 }
 
 /// Parts whose length differs from their `Content-Range`; complete responses are correct.

@@ -112,7 +112,7 @@ impl Site {
         (response.status, response.field("X-Cache").unwrap_or("none").to_owned())
     }
 
-    /// Makes a request twice; returns whether the second response is the first one, stored.
+    /// Makes a request twice; returns whether the second response is the stored first response.
     #[track_caller]
     fn stores(&self, target: &str, say: &str, more: &[(&str, &str)]) -> bool {
         let fields = [&[("X-Say", say)], more].concat();
@@ -238,7 +238,7 @@ fn responses_to_authenticated_requests_are_not_shared() {
     assert!(site.stores("/b", "Cache-Control: max-age=60, public", &log_in));
     assert!(site.stores("/c", "Cache-Control: s-maxage=60", &log_in));
     assert!(site.stores("/authorized/a", "Cache-Control: max-age=60", &log_in));
-    // A response that is stored for all clients is used for them too.
+    // A response that is stored for all clients is also used for requests with credentials.
     assert!(site.stores("/d", "Cache-Control: max-age=60", &[]));
     assert_eq!(site.cached("/d", &log_in), (200, "HIT".into()));
 }
@@ -270,7 +270,7 @@ fn ages_grow_and_other_fields_are_unchanged() {
     assert_eq!(site.request("/b", &[("X-Say", "Cache-Control: max-age=60")]).field("Age"), None);
 }
 
-/// The upstream may have checked the credentials of its request. Stored, the redirect would serve any client.
+/// The upstream may have checked the credentials of its request. A stored redirect would serve any client.
 #[test]
 fn a_redirect_to_an_internal_location_is_not_stored() {
     let site = Site::new();
@@ -358,7 +358,7 @@ fn stale_responses_are_used_if_the_origin_allows_it() {
     assert_eq!(site.cached("/swr", &[]), (200, "UPDATING".into()));
     gate.open();
     let fresh = || (site.cached("/swr", &[]).1 == "HIT").then_some(());
-    testkit::wait::until("the new answer", Deadline::default(), fresh).expect("it is stored");
+    testkit::wait::until("the new response", Deadline::default(), fresh).expect("it is stored");
     assert_eq!(site.request("/swr", &[]).text(), "new");
     assert_eq!(site.cached("/sie", &[]), (200, "STALE".into()));
     assert_eq!(site.cached("/strict", &[]), (503, "EXPIRED".into()));
@@ -414,7 +414,7 @@ fn background_updates_do_not_delay_the_client() {
     assert_eq!(site.cached("/beside/a", &[]), (200, "UPDATING".into()));
     gate.open();
     let fresh = || (site.cached("/beside/a", &[]).1 == "HIT").then_some(());
-    testkit::wait::until("the new answer", Deadline::default(), fresh).expect("it is stored");
+    testkit::wait::until("the new response", Deadline::default(), fresh).expect("it is stored");
     assert_eq!((site.request("/beside/a", &[]).text(), site.origin.stats().requests), ("new".into(), 2));
 }
 
@@ -586,7 +586,7 @@ fn filters_apply_to_stored_responses() {
         let response = site.request("/page/a", &missing);
         assert_eq!((response.status, response.text().as_str()), (404, "a page of ours"));
     }
-    assert_eq!(site.origin.stats().requests, 1, "the answer behind the page is stored");
+    assert_eq!(site.origin.stats().requests, 1, "the response that the page replaces is stored");
 }
 
 #[test]
@@ -622,8 +622,8 @@ fn variables_describe_the_stored_response() {
     };
     assert_eq!(told(), "|||MISS");
     let stored = || told().strip_suffix(&format!("|\"one\"|{date}|HIT"))?.parse::<u64>().ok();
-    let first = testkit::wait::until("a stored answer", Deadline::default(), stored).expect("it is stored");
-    assert!(first < 60, "since it came here, whatever its age was then: {first}");
+    let first = testkit::wait::until("a stored response", Deadline::default(), stored).expect("it is stored");
+    assert!(first < 60, "the time since the receipt, without the received Age: {first}");
     common::until_stale(1);
     let later = stored().expect("it is stored");
     assert!(later > first, "{later} after {first}");

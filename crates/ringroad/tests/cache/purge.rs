@@ -148,7 +148,7 @@ fn a_key_with_a_star_is_a_pattern() {
 
 #[test]
 fn purges_by_tag_and_of_the_complete_cache() {
-    if !ours_only("a directive of our own") {
+    if !ours_only("a directive that nginx does not have") {
         return;
     }
     let (_origin, _setup, server, mut client) = start();
@@ -163,7 +163,7 @@ fn purges_by_tag_and_of_the_complete_cache() {
     assert_eq!(get(&mut client, "/red/two", &[]).0, "HIT");
     // A field without any tag must not become a purge of the key.
     assert_eq!(status(&mut client, "PURGE", "/red/two", &[("Surrogate-Key", " , ")]), 400);
-    // Such a response closes its connection, as in nginx.
+    // A 400 closes its connection, as in nginx.
     let mut client = Client::connect(server.addr(0));
     let many = (0..65).map(|number| format!("t{number} ")).collect::<String>();
     assert_eq!(status(&mut client, "PURGE", "/", &[("Surrogate-Key", &many)]), 400);
@@ -175,11 +175,11 @@ fn purges_by_tag_and_of_the_complete_cache() {
 
 #[test]
 fn softly_purged_entries_are_revalidated() {
-    if !ours_only("a directive of our own") {
+    if !ours_only("a directive that nginx does not have") {
         return;
     }
     let (_origin, _setup, _server, mut client) = start();
-    // A purge removes an entry that is being filled completely, so the first requests may miss on a busy machine.
+    // A purge removes an entry completely if it is still being filled, so the first requests may miss on a busy machine.
     let mut last = String::new();
     for number in 0..10 {
         let target = format!("/soft/{number}");
@@ -204,7 +204,7 @@ fn a_purge_survives_a_restart_of_the_server() {
     let (_origin, setup, server, mut client) = start();
     store(&mut client, "/gone", &[]);
     let kept = store(&mut client, "/kept", &[]);
-    // Before that, responses come from memory, which a killed process loses.
+    // Until the entries are stored, responses are sent from memory, which a killed process loses.
     common::cache::wait_for_entries(&setup, 2);
     assert_eq!(status(&mut client, "PURGE", "/gone", &[]), 204);
     drop(client);
@@ -236,7 +236,7 @@ fn a_failed_purge_is_reported() {
         status(&mut Client::connect(server.addr(0)), "PURGE", target, fields)
     };
     store(&mut client, "/one", &[]);
-    std::fs::write(setup.data().join("switch"), "").expect("a folder of the test's own");
+    std::fs::write(setup.data().join("switch"), "").expect("a writable directory");
     for target in all {
         assert_eq!(purge(&server, target), 500, "{target}");
     }
@@ -246,7 +246,7 @@ fn a_failed_purge_is_reported() {
     for target in &all[1..] {
         assert_eq!(purge(&server, target), 204, "{target}");
     }
-    // Nothing is stored for a second: in that time more requests are made than the thousand that a connection allows.
+    // Nothing is stored for a second after the failure. In this time `store` could exceed its maximum number of requests.
     server.wait_for_log(": the disk works again", Deadline::default());
     // A second server with the same directory only reads, and purges nothing.
     store(&mut client, "/three", &[]);
@@ -353,7 +353,7 @@ fn responses_requested_before_a_purge_are_not_joined_after_it() {
 
 #[test]
 fn an_unsafe_request_invalidates_stored_responses() {
-    if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
+    if !ours_only("RFC 9111 section 4.4, which nginx does not implement") {
         return;
     }
     let (_origin, _setup, _server, mut client) = start();
@@ -373,7 +373,7 @@ fn an_unsafe_request_invalidates_stored_responses() {
 
 #[test]
 fn location_targets_on_this_host_are_invalidated() {
-    if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
+    if !ours_only("RFC 9111 section 4.4, which nginx does not implement") {
         return;
     }
     let (_origin, _setup, server, mut client) = start();
@@ -396,7 +396,7 @@ fn location_targets_on_this_host_are_invalidated() {
 
 #[test]
 fn invalidation_uses_the_key_of_a_get_request() {
-    if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
+    if !ours_only("RFC 9111 section 4.4, which nginx does not implement") {
         return;
     }
     let (origin, _setup, _server, mut client) = start();
@@ -412,7 +412,7 @@ fn invalidation_uses_the_key_of_a_get_request() {
 
 #[test]
 fn clients_may_force_newer_responses_where_configured() {
-    if !ours_only("a directive of our own") {
+    if !ours_only("a directive that nginx does not have") {
         return;
     }
     let (_origin, _setup, _server, mut client) = start();
@@ -437,7 +437,7 @@ fn clients_may_force_newer_responses_where_configured() {
 /// RFC 9111 section 5.2.2.4
 #[test]
 fn fields_named_by_no_cache_are_not_stored() {
-    if !ours_only("nginx does not store such answers") {
+    if !ours_only("nginx does not store such responses") {
         return;
     }
     let origin = Origin::start(|_| {
@@ -456,7 +456,7 @@ fn fields_named_by_no_cache_are_not_stored() {
 
 #[test]
 fn only_if_cached_and_no_store_of_clients_are_obeyed() {
-    if !ours_only("a directive of our own") {
+    if !ours_only("a directive that nginx does not have") {
         return;
     }
     let (origin, _setup, _server, mut client) = start();

@@ -1,10 +1,10 @@
 //! Purges per second on 64 keep-alive connections, and CPU time and writes per purge: a measurement without assertions
 //! about time.
 //!
-//! Two threads send `PURGE` on 32 connections each and then read the 32 responses. Nothing is stored under the keys. An
-//! older fetch is kept in flight, so that the server must remember every purge: after the last rounds a million. The
-//! CPU time is that of the worker's threads (`/proc/PID/task/*/schedstat`, proc(5)), the writes are the worker's own
-//! count. `RINGROAD_MEASURED` names the measured binary, a release build; `RINGROAD_PURGES` the purges per round.
+//! Two threads send `PURGE` on 32 connections each and then read the 32 responses. Nothing is stored under the keys. An older
+//! fetch stays in flight, so that the server must retain every purge: a million after the last rounds. The CPU time is that of
+//! the worker's threads (`/proc/PID/task/*/schedstat`, proc(5)), the writes are the worker's own count. `RINGROAD_MEASURED` names
+//! the measured binary, a release build; `RINGROAD_PURGES` the purges per round.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -71,7 +71,7 @@ impl Purger {
 
     fn send(&mut self, number: u64) {
         let request = format!("PURGE /{number:09} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        self.stream.write_all(request.as_bytes()).expect("the connection is kept");
+        self.stream.write_all(request.as_bytes()).expect("the connection is open");
     }
 
     fn receive(&mut self) {

@@ -84,7 +84,7 @@ impl Site {
         response
     }
 
-    /// The same while the origin is still sending.
+    /// Like [`Self::checked`], but does not wait for the end of the origin's response.
     #[track_caller]
     fn request_range(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
         let response = self.request(target, &[&[("Range", range)], more].concat());
@@ -105,11 +105,11 @@ impl Site {
         response.field("X-Cache").unwrap_or_default().to_owned()
     }
 
-    /// Waits until a range is stored: its last client gets it shortly before.
+    /// Waits until a range is stored, which is shortly after its last client has received it.
     #[track_caller]
     fn until_stored(&self, target: &str, range: &str) {
         let stored = || is_stored(&self.checked(target, range, &[])).then_some(());
-        testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
+        testkit::wait::until("the fetched bytes to be stored", Deadline::default(), stored)
             .unwrap_or_else(|error| panic!("{error}"));
         let _ = self.ranges_at_origin();
     }
@@ -119,7 +119,7 @@ impl Site {
     fn wait_until_stored(&self, target: &str, range: &str) {
         let fields = [("Range", range), ("Cache-Control", "only-if-cached")];
         let kept = || is_stored(&self.request(target, &fields)).then_some(());
-        testkit::wait::until("what came to be stored", Deadline::default(), kept)
+        testkit::wait::until("the range to be stored", Deadline::default(), kept)
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -222,14 +222,14 @@ fn a_miss_fetches_only_the_needed_bytes() {
     assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
 
-/// The range's condition is false, so the client gets the complete object, of which only the part is stored.
+/// If the condition of a range is false, the client gets the complete object, even if only a part of the object is stored.
 #[test]
 fn a_range_request_that_needs_the_complete_object_fetches_it() {
     let site = Site::new();
     site.objects.put("/a", cacheable_object(MIB));
     let response = site.request("/a", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
     assert_eq!(response.status, 200);
-    objects::check("/a", &response).expect("it is the whole");
+    objects::check("/a", &response).expect("the complete object");
     // A filter that changes the body needs the complete object, whatever range the client requests.
     site.objects.put("/zip/a", cacheable_object(MIB));
     let fields = [("Range", "bytes=200000-300000"), ("Accept-Encoding", "gzip")];
@@ -245,7 +245,7 @@ fn a_range_request_that_needs_the_complete_object_fetches_it() {
     site.range("/b", "bytes=900000-");
     site.until_stored("/b", "bytes=900000-");
     let response = site.request("/b", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
-    objects::check("/b", &response).expect("it is the whole");
+    objects::check("/b", &response).expect("the complete object");
     site.range("/b", "bytes=100-200");
 }
 
@@ -267,12 +267,12 @@ fn ranges_of_an_object_being_fetched_are_served() {
     whole.wait_for("its first half", |progress| progress.body_bytes >= 2 * MIB - CHUNK);
     // Received bytes are served from the fill; bytes far ahead of it are fetched separately.
     let response = site.request("/a", &[("Range", "bytes=1000000-1000099")]);
-    objects::check("/a", &response).expect("it is a part");
+    objects::check("/a", &response).expect("a correct range");
     assert_eq!(response.field("X-Cache"), Some("HIT"));
     let response = site.request("/a", &[("Range", "bytes=10-20,1000000-1000099")]);
-    objects::check("/a", &response).expect("these are parts");
+    objects::check("/a", &response).expect("correct ranges");
     let response = site.request("/a", &[("Range", "bytes=4000000-4000099")]);
-    objects::check("/a", &response).expect("it is a part");
+    objects::check("/a", &response).expect("a correct range");
     assert_eq!(site.ranges_at_origin(), ["-".to_owned(), chunks(4_000_000, 4_000_100)]);
     // A range that begins within the received bytes and ends after them joins the fill.
     let request = request_bytes("GET", "/a", &[("Range", "bytes=2000000-3000000")]);
@@ -280,7 +280,7 @@ fn ranges_of_an_object_being_fetched_are_served() {
     along.wait_for("its head", |progress| progress.heads == 1);
     gate.open();
     assert_all_right(&whole.join(), 200);
-    objects::check("/a", &along.join()[0].response()).expect("it is a part");
+    objects::check("/a", &along.join()[0].response()).expect("a correct range");
     assert_eq!(site.request_all("/a"), "HIT");
     assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
@@ -301,7 +301,7 @@ fn the_same_range_is_fetched_once() {
     let outcomes = running.join();
     assert_all_right(&outcomes, 206);
     for outcome in &outcomes {
-        objects::check("/a", &outcome.response()).expect("it is a part");
+        objects::check("/a", &outcome.response()).expect("a correct range");
     }
     assert_eq!(site.origin.stats().requests, 1);
 }
@@ -333,7 +333,7 @@ fn requests_for_the_same_range_share_its_fetch() {
         for outcomes in [first.join(), others.join()] {
             assert_all_right(&outcomes, 206);
             for outcome in &outcomes {
-                let checked = objects::check(&target, &outcome.response()).expect("it is a part");
+                let checked = objects::check(&target, &outcome.response()).expect("a correct range");
                 assert_eq!(checked.parts, [resolve(&range["bytes=".len()..], size)]);
             }
         }
@@ -376,9 +376,9 @@ fn requests_for_a_subrange_share_the_fetch_of_the_range() {
     let first = first.start();
     gate.wait_reached();
     site.request_range("/a", "bytes=1000000-1500000", &[]);
-    assert_eq!(site.origin.stats().of("/a"), 1, "it has come already");
+    assert_eq!(site.origin.stats().of("/a"), 1, "these bytes were received");
     site.request_range("/a", "bytes=7000000-7000099", &[]);
-    assert_eq!(site.origin.stats().of("/a"), 2, "it would have to wait for five mebibytes");
+    assert_eq!(site.origin.stats().of("/a"), 2, "the range is 5 MiB ahead");
     gate.open();
     assert_all_right(&first.join(), 206);
 }
@@ -396,12 +396,12 @@ fn concurrent_first_ranges_are_all_stored() {
         .iter()
         .fold(burst, |burst, range| burst.request(request_bytes("GET", "/a", &[("Range", range)])));
     let running = clients.start();
-    site.origin.wait_for("all that is asked for", |stats| stats.requests == ranges.len() as u64);
+    site.origin.wait_for("all requests", |stats| stats.requests == ranges.len() as u64);
     gate.open();
     let outcomes = running.join();
     assert_all_right(&outcomes, 206);
     for outcome in &outcomes {
-        objects::check("/a", &outcome.response()).expect("it is a part");
+        objects::check("/a", &outcome.response()).expect("a correct range");
     }
     site.settled();
     for range in ["bytes=0-65535", "bytes=2031616-2162687", "bytes=4194304-4259839", "bytes=-65536"] {
@@ -459,7 +459,7 @@ fn requests_that_need_the_same_hole_share_its_fetch() {
     assert_eq!(first.head().status, 200);
     gate.wait_reached();
     let others = Burst::new(site.server.addr(0)).get("/a", 20).expect(site.objects.content("/a")).start();
-    others.wait_for("what has come", |progress| progress.body_bytes >= 20 * (MIB - CHUNK));
+    others.wait_for("the received bytes", |progress| progress.body_bytes >= 20 * (MIB - CHUNK));
     first.reset();
     gate.open();
     assert_all_right(&others.join(), 200);
@@ -509,12 +509,12 @@ fn an_origin_without_ranges_gets_one_request() {
     half.wait_reached();
     let others = clients(60).start();
     others.wait_for("all requests", |progress| progress.sent == 60);
-    others.wait_for("all that is there", |progress| progress.ended == 40);
+    others.wait_for("the available bytes", |progress| progress.ended == 40);
     half.open();
     for outcomes in [running.join(), others.join()] {
         assert_all_right(&outcomes, 206);
         for outcome in &outcomes {
-            objects::check("/a", &outcome.response()).expect("it is a part");
+            objects::check("/a", &outcome.response()).expect("a correct range");
         }
     }
     assert_eq!(site.origin.stats().requests, 1);
@@ -536,7 +536,7 @@ fn a_newer_version_replaces_the_stored_ranges() {
         assert_eq!(site.range(target, "bytes=0-400000"), "MISS");
         site.until_stored(target, "bytes=0-1000");
         let response = site.request(target, &[]);
-        assert_eq!(objects::check(target, &response).expect("it is of one piece").version, 2);
+        assert_eq!(objects::check(target, &response).expect("all bytes are of one version").version, 2);
     }
 }
 
@@ -567,7 +567,7 @@ fn a_version_change_between_holes_truncates_the_response() {
     assert!(fault.is_err(), "half of it is of another version");
     site.settled();
     let response = site.request("/a", &[]);
-    assert_eq!(objects::check("/a", &response).expect("it is of one piece").version, 2);
+    assert_eq!(objects::check("/a", &response).expect("all bytes are of one version").version, 2);
 }
 
 #[test]
@@ -697,13 +697,13 @@ fn stale_ranges_are_revalidated_or_removed() {
     assert_eq!(site.range("/again/a", "bytes=0-99"), "EXPIRED");
     assert_eq!(site.range("/again/b", "bytes=0-99"), "EXPIRED");
     let response = site.request("/again/b", &[]);
-    assert_eq!(objects::check("/again/b", &response).expect("it is of one piece").version, 2);
+    assert_eq!(objects::check("/again/b", &response).expect("all bytes are of one version").version, 2);
     // A validated part would still not be the complete object.
     assert_eq!(site.request_all("/again/c"), "EXPIRED");
     assert_eq!(site.request_all("/again/c"), "HIT");
 }
 
-/// A part that is damaged on the disk becomes a hole, or the request a miss: its bytes come from the origin.
+/// A range that is damaged on the disk becomes a hole, or the request becomes a miss. The bytes are fetched from the origin.
 #[test]
 fn damaged_ranges_are_fetched_again() {
     let mut site = Site::new();
@@ -776,7 +776,7 @@ fn a_chunk_is_stored_after_its_client_has_all_bytes() {
     site.until_stored("/b", "bytes=10-60000");
 }
 
-/// Larger than the memory buffers, to the disk and back.
+/// Objects that are larger than the memory buffers are written to the disk and read again.
 #[test]
 fn large_objects_are_served_unchanged() {
     let site = Site::new();

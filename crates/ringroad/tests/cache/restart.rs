@@ -47,7 +47,7 @@ fn entries_are_usable_immediately_after_a_stop_and_after_a_crash() {
             true => assert!(server.quit_and_wait().success()),
             false => drop(server),
         }
-        fs::write(setup.data().join("slow"), "").expect("a folder of the test's own");
+        fs::write(setup.data().join("slow"), "").expect("a writable directory");
         let server = start(&setup);
         for target in &targets {
             assert_eq!(get(&server, target), "HIT", "clean {is_clean}\n{}", server.error_log());
@@ -66,11 +66,11 @@ fn entries_are_usable_immediately_after_a_stop_and_after_a_crash() {
 }
 
 fn kill(pid: i32) {
-    let pid = Pid::from_raw(pid).expect("a process has a number");
+    let pid = Pid::from_raw(pid).expect("a process has an ID");
     kill_process(pid, Signal::KILL).expect("it runs");
 }
 
-/// Requests targets until told to stop, from any process that responds. Every complete response must be correct.
+/// Requests targets until `stop` is set, from any process that responds. Every complete response must be correct.
 fn request_continuously(
     address: &testkit::ListenAddr,
     targets: &[String],
@@ -95,8 +95,8 @@ fn request_continuously(
     }
 }
 
-/// Runs `crash` during a load with fills, which ends after it. `crash` gets a function that waits for the given number
-/// of further responses.
+/// Runs `crash` while clients cause fills; the clients stop after it. `crash` gets a function that waits for the given number of
+/// further responses.
 fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u64))) {
     let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
     let address = server.addr(0);
@@ -114,7 +114,7 @@ fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u6
     });
 }
 
-/// Stops the server by a signal during fills; the next start loads the complete index from the saved one.
+/// Stops the server by a signal during fills; the next start loads the complete index from the saved file.
 fn a_stop_saves_the_index(signal: Signal) {
     if !ours_only("nginx has no index on disk") {
         return;
@@ -266,7 +266,7 @@ fn the_cache_survives_reloads_in_place_and_by_a_new_process() {
     assert_eq!(checked("/passed-4096", &missing.response()), "MISS");
     let one = || (server.workers().len() == 1).then_some(());
     wait::until("the old worker's end", Deadline::default(), one).expect("it has no requests");
-    assert_eq!(entries(&setup).len(), before, "what the old one misses passes through");
+    assert_eq!(entries(&setup).len(), before, "the old worker stores no response");
     assert_eq!(get(&server, "/passed-4096"), "MISS");
     get_until(&server, "/passed-4096", "HIT");
     assert!(server.quit_and_wait().success());
@@ -292,7 +292,7 @@ fn entries_in_memory_need_no_file_and_obey_the_size_limit() {
     }
     let hits =
         |targets: &[String]| targets.iter().filter(|target| get(&server, target) == "HIT").count() as u64;
-    assert_eq!(hits(hot), 20, "what is asked for often needs no file");
+    assert_eq!(hits(hot), 20, "frequent entries are served from memory");
     let hits = 20 + hits(others);
     assert!(hits * 30_000 <= 8 << 20, "{hits} hits in 8 MiB");
 }
@@ -304,7 +304,7 @@ fn purge(server: &Server, target: &str) -> u16 {
 
 #[test]
 fn purged_entries_do_not_reappear_after_a_crash() {
-    if !ours_only("nginx has purges for its customers") {
+    if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
     let (_objects, origin) = sized_objects();
@@ -330,7 +330,7 @@ fn purged_entries_do_not_reappear_after_a_crash() {
 
 #[test]
 fn a_purge_removes_entries_in_memory() {
-    if !ours_only("nginx has no tier in memory") {
+    if !ours_only("nginx has no memory cache") {
         return;
     }
     let (_objects, origin) = sized_objects();
@@ -369,7 +369,7 @@ fn changed_limits_apply_after_a_reload() {
     server.rewrite_conf(&text);
     server.reload();
     let few = || (entries(&setup).len() <= 10).then_some(());
-    wait::until("entries for 1 MiB", Deadline::default(), few).expect("others go");
+    wait::until("entries for 1 MiB", Deadline::default(), few).expect("entries are removed");
     assert_eq!(server.workers(), worker, "in place");
     targets.iter().for_each(|target| drop(get(&server, target)));
     get_until(&server, "/new-100000", "HIT");

@@ -196,7 +196,7 @@ fn expires_in_another_zone_is_stale() {
     }
 }
 
-/// Stored where `proxy_cache_revalidate` can use it, revalidated at each use, and never used without.
+/// Such a response is stored only if `proxy_cache_revalidate` is on, and is revalidated at each use.
 #[test]
 fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
     let site = Site::new();
@@ -204,7 +204,7 @@ fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
     let mut stored = site.ask("/again/a", &fields);
     assert_eq!(cached(&stored), "MISS");
     site.stored(1);
-    // The file exists shortly before the index has the entry; such a request replaces it.
+    // The file exists shortly before the index has the entry; a request in between is a miss and replaces the entry.
     let revalidated = wait::until("a revalidation", Deadline::default(), || {
         let response = site.ask("/again/a", &fields);
         if cached(&response) != "MISS" {
@@ -227,7 +227,7 @@ fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
     site.stored(1);
 }
 
-/// A fetch of such a response is not shared (RFC 9111 section 5.2.2.4): waiting requests are sent upstream themselves.
+/// A fetch of a response with `no-cache` is not shared (RFC 9111 section 5.2.2.4): waiting requests are sent upstream themselves.
 #[test]
 fn requests_waiting_for_a_no_cache_response_are_sent_upstream() {
     let site = Site::new();
@@ -261,7 +261,7 @@ fn a_304_with_another_tag_does_not_update_the_stored_response() {
     });
     assert_eq!(site.say("/again/a", "").text(), "1");
     site.stored(1);
-    // The file has its name shortly before the index knows it: a request in between is sent without a validator.
+    // The file has its name shortly before the index has the entry: a request in between is sent without a validator.
     let asked_with_tag = || {
         let response = site.say("/again/a", "");
         site.origin
@@ -338,7 +338,7 @@ fn an_accel_expires_in_the_past_allows_stale_while_revalidate() {
     site.stored(1);
     let second = site.say("/a", &text);
     assert_eq!((cached(&second), second.text()), ("STALE", first.text()));
-    site.origin.wait_for("the fetch beside", |stats| stats.requests == 2);
+    site.origin.wait_for("the background fetch", |stats| stats.requests == 2);
     let short = format!("X-Accel-Expires: @{moment}|Cache-Control: max-age=60, stale-while-revalidate=5");
     for _ in 0..2 {
         assert_eq!(cached(&site.say("/b", &short)), "MISS");
@@ -428,7 +428,7 @@ fn interim_responses_of_a_background_fetch_are_dropped() {
     common::until_stale(1);
     let response = client.request("GET", "/hints/a", &[]);
     assert_eq!((response.status, cached(&response), response.text().as_str()), (200, "STALE", "1"));
-    site.origin.wait_for("the fetch beside", |stats| stats.requests == 2 && stats.in_flight == 0);
+    site.origin.wait_for("the background fetch", |stats| stats.requests == 2 && stats.in_flight == 0);
     let head = client.request("GET", "/hints/a", &[]);
     assert_eq!(head.status, 200);
 }

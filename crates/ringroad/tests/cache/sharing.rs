@@ -127,7 +127,7 @@ fn unstorable_responses_are_fetched_concurrently() {
     assert_all_right(&request_concurrently(&origin, &gate, burst), 200);
 }
 
-/// The same for a range.
+/// After an unshareable range the key is marked too.
 #[test]
 fn unstorable_ranges_are_fetched_concurrently() {
     let gate = Gate::new();
@@ -149,8 +149,8 @@ fn unstorable_ranges_are_fetched_concurrently() {
     assert!(outcomes.iter().all(|outcome| outcome.body == content[..outcome.body.len()]));
 }
 
-/// A quarter of the body size in the measurement: a gigabyte through an unoptimised server would take most of the
-/// suite's time and show nothing more.
+/// The body has a quarter of the size in the measurement below: a gigabyte through an unoptimised server would need most of the
+/// suite's time and test nothing more.
 #[test]
 fn a_thousand_clients_cause_one_request() {
     const SIZE: u64 = MIB / 4;
@@ -301,7 +301,7 @@ fn followers_get_the_response_after_the_first_client_disconnects() {
     assert_eq!(leader.head().status, 200);
     leader.reset();
     half.open();
-    origin.wait_for("the whole of it", |stats| stats.replies == 2);
+    origin.wait_for("the complete body", |stats| stats.replies == 2);
     let response = Client::connect(server.addr(0)).get("/b");
     objects.content("/b").assert_body(&response.body);
     assert_eq!((response.field("X-Cache"), origin.stats().of("/b")), (Some("HIT"), 1));
@@ -331,7 +331,7 @@ fn a_fill_without_readers_stops_if_not_configured_to_finish() {
     origin.wait_for("its end", |stats| stats.aborted == 1);
     let response = Client::connect(server.addr(0)).get("/stop/a");
     objects.content("/stop/a").assert_body(&response.body);
-    assert_eq!(response.field("X-Cache"), Some("MISS"), "half of it is no entry");
+    assert_eq!(response.field("X-Cache"), Some("MISS"), "an incomplete body is not stored");
 
     // A small body is sent to its client immediately; the client does not join a fill.
     objects.put("/stop/b", cacheable_object(4096));
@@ -339,7 +339,7 @@ fn a_fill_without_readers_stops_if_not_configured_to_finish() {
     common::cache::wait_for_entries(&setup, 2);
     let response = Client::connect(server.addr(0)).get("/stop/b");
     objects.content("/stop/b").assert_body(&response.body);
-    assert_eq!(response.field("X-Cache"), Some("HIT"), "all of it was there");
+    assert_eq!(response.field("X-Cache"), Some("HIT"), "the complete body was received");
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn cache_lock_directives_behave_as_in_nginx() {
     let off = Burst::new(server.addr(0)).get("/off/a", 20).start();
     origin.wait_for("all of them", |stats| stats.of("/off/a") == 20);
     let impatient = Burst::new(server.addr(0)).get("/impatient/a", 5).start();
-    origin.wait_for("those who waited", |stats| stats.of("/impatient/a") == 5);
+    origin.wait_for("the requests that waited", |stats| stats.of("/impatient/a") == 5);
     let on = Burst::new(server.addr(0)).get("/on/a", 20).start();
     on.wait_for("all requests", |progress| progress.sent == 20);
     gate.open();

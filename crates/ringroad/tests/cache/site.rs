@@ -67,7 +67,7 @@ struct Limit(PathBuf);
 impl Limit {
     fn new(name: &str) -> Option<Limit> {
         let name = format!("ringroad-test-{}-{name}", std::process::id());
-        // Version 2 alone or mounted beside version 1, which the write-up used.
+        // Version 2 alone, or mounted in addition to version 1, which the write-up used.
         for (root, file) in [
             ("/sys/fs/cgroup", "memory.max"),
             ("/sys/fs/cgroup/unified", "memory.max"),
@@ -82,7 +82,7 @@ impl Limit {
                 return Some(limit);
             }
         }
-        testkit::skip("no memory cgroup can be made here: without a limit");
+        testkit::skip("no memory cgroup can be created here; the server has no limit");
         None
     }
 
@@ -145,7 +145,7 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     for (size, engine) in all(&server, "X-Body-Engine") {
         assert!(engine.contains("direct"), "{size}: {engine:?}");
     }
-    // As operators do: after the file is deleted, the entry is gone as well.
+    // Operators may purge an entry by deleting its file.
     let key = format!("http://{address}{}", target(4096, COUNT - 1));
     let file = file_of(&setup, &key);
     fs::remove_file(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -181,7 +181,7 @@ fn the_cache_example_serves_with_io_uring() {
     }
     if let Some(reason) = fill_restart_serve_and_purge("nginx-io_uring.conf") {
         assert!(reason.contains("io_uring"), "{reason}");
-        testkit::skip(format_args!("no ring here: {reason}"));
+        testkit::skip(format_args!("io_uring is not available: {reason}"));
     }
 }
 

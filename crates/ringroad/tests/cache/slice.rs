@@ -160,7 +160,7 @@ fn slices_of_different_versions_are_not_combined() {
         let Some((_setup, server)) = start(&origin) else { return };
         let mut client = Client::connect(server.addr(0));
         client.send(testkit::client::request_bytes("GET", target, &[]));
-        assert!(client.try_response().is_err(), "{target} is not whole");
+        assert!(client.try_response().is_err(), "{target} must be truncated");
         server.wait_for_log(expected, Deadline::default());
     }
 }

@@ -91,7 +91,7 @@ fn responses_are_first_written_to_proxy_temp_path() {
     }
 }
 
-/// Otherwise a response is only written inside the cache's directory, unlike in nginx.
+/// Without `use_temp_path=on` a response is only written inside the cache's directory, unlike in nginx.
 #[test]
 fn responses_are_otherwise_written_inside_the_cache_directory() {
     let here = TempDir::new("cache-temp");

@@ -8,8 +8,8 @@ use testkit::{Client, Deadline, Response, Server, Setup, wait};
 
 use super::BINARY;
 
-/// A location for each way in which a file is moved, and one cache for all. `@FAULTS@` is inserted into `events`,
-/// `@PATH@` at the end of `proxy_cache_path`, `@SERVER@` into the server block.
+/// Configuration with one cache. `@FAULTS@` is inserted into `events`, `@PATH@` at the end of `proxy_cache_path`, `@SERVER@` into
+/// the server block.
 const CONF: &str = "worker_processes @THREADS@; error_log logs/error.log info;
 events { use @NET@; try_cached off; @FAULTS@ }
 http {

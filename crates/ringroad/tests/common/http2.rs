@@ -1,6 +1,6 @@
 //! An HTTP/2 client controlled by a test: sends given frames, and composes requests.
 //!
-//! It acknowledges SETTINGS, and updates windows only if told to.
+//! It acknowledges SETTINGS, and sends window updates only if [`Http2::opens`] is set.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -194,7 +194,7 @@ pub(crate) fn served_once(served: &BTreeSet<u64>, log: impl Fn() -> String) {
     for line in log().lines() {
         let number = line.split_once("?n=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
         let is_expected = line.contains("\" 200 ") && number.is_some_and(|number| left.remove(&number));
-        assert!(is_expected, "the line of no request, or a second one: {line}");
+        assert!(is_expected, "no request, or a duplicate line: {line}");
     }
     assert!(left.is_empty(), "not in the log: {left:?}");
 }
@@ -325,7 +325,7 @@ impl<'l> Client<'l> {
             let sent = wire.write_all(request.as_bytes());
             let head = match sent.and_then(|()| read_response(&mut wire, &mut received)) {
                 Ok(head) => head,
-                // No byte of this response, on a connection that has had another.
+                // The connection had an earlier response, and ends before the first byte of this one.
                 Err(error) if is_end(&error) && received.is_empty() && !is_first && !self.may_lose() => {
                     return Ok(Ended::Closed(vec![number]));
                 }
@@ -344,7 +344,7 @@ impl<'l> Client<'l> {
         Ok(Ended::Over)
     }
 
-    /// Returns whether a worker is being killed, and this client has not lost a connection by that yet.
+    /// Returns whether a worker is being killed, and this client has not yet lost a connection because of it.
     fn may_lose(&self) -> bool {
         let kills = self.load.kills.load(Ordering::SeqCst);
         kills > self.lost_at && kills > self.load.survived.load(Ordering::SeqCst)

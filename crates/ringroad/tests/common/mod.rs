@@ -51,7 +51,7 @@ pub(crate) fn serve(conf: &str) -> Server {
 #[track_caller]
 pub(crate) fn serve_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Server {
     if against_nginx() {
-        return nginx::start_with(conf, prepare).expect("the suite was told to run against nginx");
+        return nginx::start_with(conf, prepare).expect("RINGROAD_TEST_PEER=nginx needs an installed nginx");
     }
     prepare(Server::builder(BINARY).conf(conf)).start()
 }

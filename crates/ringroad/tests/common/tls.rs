@@ -130,7 +130,7 @@ pub(crate) fn status(response: &[u8]) -> String {
     text(response).split_whitespace().nth(1).unwrap_or_default().to_owned()
 }
 
-/// Writes a certificate and its key beside the configuration.
+/// Writes a certificate and its key into the directory of the configuration.
 pub(crate) fn files(
     builder: ServerBuilder,
     name: &str,
@@ -147,7 +147,7 @@ pub(crate) fn one(server: &str) -> String {
     )
 }
 
-/// Returns the same client configuration, but offering sessions of one server to any other too.
+/// Returns a copy of a client configuration that offers the sessions of one server to every other server too.
 pub(crate) fn mixing_sessions(config: &ClientConfig) -> Arc<ClientConfig> {
     let mut config = config.clone();
     config.resumption = Resumption::store(Arc::new(OneName(ClientSessionMemoryCache::new(8))));

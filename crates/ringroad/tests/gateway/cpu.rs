@@ -100,7 +100,7 @@ fn cpu_of_a_request_through_fastcgi() {
     for (target, name) in [("/small", "1 KiB"), ("/large", "100 KiB")] {
         let (mut mine, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            // The servers alternate in going first, so that a warming machine favours neither.
+            // Each server is measured first in every second round, so that a warming machine favours neither.
             let order = [(&ours, "ringroad"), (&nginx, "nginx")];
             let order = if round % 2 == 0 { order } else { [order[1], order[0]] };
             let mut found = [0.0; 2];

@@ -176,7 +176,7 @@ fn requests_and_responses_are_the_same_as_with_nginx() {
         let theirs = send_request(&mut client, method, target, fields, b"");
         // Built-in pages differ in the server's name.
         let page = |text: String| text.replace("ringroad", "nginx").replace("<hr>", "");
-        // Row P43: nginx 1.22 does not send it without the client's fields.
+        // Row P43: without the client's fields, nginx 1.22 does not send HTTP_HOST.
         let page = |text: String| match target.starts_with("/bare/") {
             true => page(text).replace("HTTP_HOST=example.org\n", ""),
             false => page(text),
@@ -185,7 +185,7 @@ fn requests_and_responses_are_the_same_as_with_nginx() {
     }
 }
 
-/// Applications build links from this parameter: a `Host` beside an absolute URI must not change it.
+/// Applications build links from this parameter: if the target is an absolute URI, a `Host` field must not change it.
 #[test]
 fn http_host_is_the_host_that_selected_the_server() {
     let (_app, setup) = setup();
@@ -397,7 +397,7 @@ fn php(folder: &Path) -> Option<Program> {
          php_admin_value[upload_max_filesize] = 20M\nphp_admin_value[post_max_size] = 20M\nphp_admin_flag[log_errors] = on\n\
          php_admin_value[display_errors] = off\n"
     );
-    std::fs::write(&path, conf).expect("the folder is writable");
+    std::fs::write(&path, conf).expect("the directory is writable");
     programs::php_fpm(&path, &socket)
 }
 
@@ -436,12 +436,12 @@ fn a_front_controller_of_php_works() {
     let setup = Setup::new(CONF);
     let folder = setup.data();
     let Some(_php) = php(folder) else { return };
-    std::fs::create_dir(folder.join("site")).expect("a new folder");
+    std::fs::create_dir(folder.join("site")).expect("a new directory");
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
     };
     open(&folder.join("site"), 0o755);
-    std::fs::write(folder.join("site/index.php"), FRONT_CONTROLLER).expect("the folder is writable");
+    std::fs::write(folder.join("site/index.php"), FRONT_CONTROLLER).expect("the directory is writable");
     open(&folder.join("site/index.php"), 0o644);
     let server = php_site(folder);
     let mut client = Client::connect(server.addr(0));

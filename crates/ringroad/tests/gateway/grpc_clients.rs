@@ -1,7 +1,7 @@
 //! gRPC with its official libraries: grpc-go and Python's grpcio, on both sides of `grpc_pass`. Each kind of call, with
 //! and without TLS, and calls that continue while connections are closed and processes exit.
 //!
-//! The programs are `grpc/go` and `grpc/calls.py`. Both have the same command-line words.
+//! The programs are `grpc/go` and `grpc/calls.py`. Both have the same command-line arguments.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ fn numbers(line: &str, name: &str) -> Option<[u64; 3]> {
     Some(std::array::from_fn(|_| numbers.next().expect("three of them")))
 }
 
-/// Starts the proxy between both; returns it with its CA file.
+/// Starts the proxy in front of a gRPC server; returns it with its CA file.
 fn start(app: &str, requests: usize) -> (Server, PathBuf) {
     let authority = Authority::new("root");
     let (pem, key) = authority.server("a.test");
@@ -266,9 +266,9 @@ fn first_number(line: &str) -> usize {
 
 /// Load by ghz, on connections that are closed after 500 calls.
 ///
-/// ghz has an old grpc-go (1.34). It may choose a connection for a call although it has just read its end, and fails
-/// the call with one of two messages if that happens twice. The server may have seen such a call once: on the wire each
-/// begun stream has its response.
+/// ghz has an old grpc-go (1.34), which may choose a connection for a call although it has just read the connection's end. If
+/// this happens twice, it fails the call with one of two messages. The server may have received such a call once: each begun
+/// stream has its response.
 #[test]
 fn ghz_gets_a_response_to_each_call() {
     let home = std::env::var_os("HOME").unwrap_or_default();

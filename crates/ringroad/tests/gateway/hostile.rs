@@ -77,7 +77,7 @@ struct Case {
 }
 
 impl Case {
-    /// Whether its response comes after the timeout.
+    /// Whether the client gets its response only after the timeout.
     fn waits(&self) -> bool {
         matches!(self.end, End::Hang) && self.gets != Gets::Status(502)
     }
@@ -295,7 +295,7 @@ fn start(prefix: &str, cases: Vec<Case>) -> (Hostile, Setup, Server) {
 /// Maximum size in bytes of log lines about a request: 64 KiB of messages, and the rest of their lines.
 const MESSAGES_MAX: usize = 80 << 10;
 
-/// Returns the error log's lines about a target, when there is one about its end.
+/// Waits for the log line about the end of a request; returns all lines of the error log about its target.
 fn lines(server: &Server, target: &str) -> Vec<String> {
     let request = format!("request: \"GET {target} HTTP/1.1\"");
     let look = || {
@@ -324,7 +324,7 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
             client.send(request_bytes("GET", &target, &[("Connection", "close")]));
             clients.push((target, client));
         }
-        assert_eq!(Client::connect(server.addr(0)).get("/good").text(), "good\n", "beside {}", case.name);
+        assert_eq!(Client::connect(server.addr(0)).get("/good").text(), "good\n", "during {}", case.name);
         for (target, mut client) in clients {
             let got = client.try_response().map(|response| response.status);
             let is_right = match (case.gets, &got) {

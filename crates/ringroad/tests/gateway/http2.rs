@@ -99,7 +99,7 @@ fn requests_have_pseudo_fields_first_and_no_connection_fields() {
     let wanted = ":method=DELETE\n:scheme=http\n:path=/set/x?x=1\n:authority=other.test\nte=trailers\nx=1\n\
                   body 0 0\n";
     assert_eq!(text, wanted);
-    // An empty `Host` gives the default; of two, the last one is sent.
+    // An empty `Host` is replaced by the default; the last of two is sent.
     for target in ["/authority/x", "/authority/grpc/x"] {
         assert!(client.get(target).text().contains("\n:authority=app\n"), "{target}");
         let text = client.get(&format!("{target}?h=two")).text();
@@ -163,7 +163,8 @@ fn responses_without_a_body_and_interim_responses_pass() {
 fn concurrent_requests_share_a_connection_as_the_server_allows() {
     let most = Arc::new(AtomicUsize::new(0));
     let (seen, beside) = (Arc::clone(&most), AtomicUsize::new(0));
-    // The first connection gets responses once it has four concurrent requests, and others have the remaining two.
+    // The origin responds on the first connection when it has four concurrent requests and other connections have the remaining
+    // two.
     let app = Http2Origin::start(&setting(3, 4), move |conn| {
         let wants = |conn: &Conn| match conn.requests.values().next() {
             Some(first) if conn.number == 0 && first.path() == "/held" => conn.requests.len() >= 4,
@@ -184,7 +185,7 @@ fn concurrent_requests_share_a_connection_as_the_server_allows() {
         }
     });
     let server = start(&app);
-    // From here on the server knows the limit.
+    // After this response the server has received the limit.
     assert_eq!(Client::connect(server.addr(0)).get("/warm").status, 200);
     let mut clients: Vec<_> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
     clients.iter_mut().for_each(|client| _ = client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n"));
@@ -314,7 +315,7 @@ fn begun_streams_are_completed_after_a_goaway() {
     let mut client = Client::connect(server.addr(0));
     for count in 1..=3 {
         assert_eq!(client.get("/a").head.status, 200);
-        assert_eq!(app.connections(), count, "each has a connection of its own");
+        assert_eq!(app.connections(), count, "each uses a separate connection");
     }
 }
 
@@ -405,7 +406,7 @@ fn invalid_trailer_sections_of_upstreams_are_refused() {
         );
         assert_eq!(got.reset.is_some(), !is_good, "{name}");
     }
-    assert_eq!(app.connections(), 1, "errors of their streams");
+    assert_eq!(app.connections(), 1, "stream errors");
 }
 
 /// RFC 9113 section 8.1: a server may reset a request after a complete response, which remains valid.
@@ -462,7 +463,7 @@ fn never_indexed_fields_are_passed_on_as_never_indexed() {
         let names = got.never_indexed.expect("some");
         assert!(names.has(b"x-token") && !names.has(b"x-seen"), "{names:?}");
     }
-    assert_eq!(client.get("/a").field("x-seen"), Some("false false"), "of one request alone");
+    assert_eq!(client.get("/a").field("x-seen"), Some("false false"), "only fields of the same request");
 }
 
 /// An incomplete body of an upstream aborts the response to the client, and is not stored.
@@ -646,7 +647,7 @@ fn a_cancelled_request_cancels_only_its_upstream_stream() {
     assert_eq!(app.connections(), 1);
 }
 
-/// The same for a client of either HTTP version that disconnects: before the response, and within it.
+/// A client of either HTTP version that disconnects, before or during the response, cancels its stream to the upstream.
 #[test]
 fn a_client_that_disconnects_cancels_its_upstream_stream() {
     for (path, has_begun) in
@@ -672,12 +673,12 @@ fn a_client_that_disconnects_cancels_its_upstream_stream() {
             if is_http1 {
                 let mut client = Client::connect(server.addr(0));
                 client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
-                assert_eq!(told.recv(), Ok(None), "the request is there");
+                assert_eq!(told.recv(), Ok(None), "the request has arrived");
                 drop(client);
             } else {
                 let mut client = http2::connect(&server);
                 let stream = client.ask(path);
-                assert_eq!(told.recv(), Ok(None), "the request is there");
+                assert_eq!(told.recv(), Ok(None), "the request has arrived");
                 if has_begun && path.starts_with("/stream") {
                     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.body.len() == 6));
                 }
@@ -719,7 +720,7 @@ fn resets_of_upstreams_cause_502_retry_or_abort() {
         let mut client = http2::connect(&server);
         (0..2).any(|_| client.post(&format!("/two/{code}"), &[], b"x").status == 502)
     };
-    assert_eq!([7, 8].map(has_failed), [false, true], "a POST is tried again where it was not processed");
+    assert_eq!([7, 8].map(has_failed), [false, true], "a POST is retried if it was not processed");
 }
 
 /// With `grpc_error_status` gRPC clients get a gRPC status for every error that is not from their upstream.
@@ -755,11 +756,11 @@ fn errors_become_a_grpc_status_with_grpc_error_status() {
     assert_eq!(called("/status/silent"), status("4", "Gateway Time-out"));
     assert_eq!(called("/status/denied/x"), status("7", "Forbidden"));
     let (code, grpc, ..) = called("/status/not-found");
-    assert_eq!((code, grpc.as_str()), (404, "-"), "it is the server's");
+    assert_eq!((code, grpc.as_str()), (404, "-"), "an error of the server itself");
     let (code, grpc, ..) = called("/grpc/2");
     assert_eq!((code, grpc.as_str()), (502, "-"), "the directive is off");
     let got = client.post("/status/2", &[], b"x");
-    assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
+    assert_eq!((got.status, got.field("grpc-status")), (502, None), "the client does not use gRPC");
     // Over HTTP/1 the end of the response must be known.
     let mut client = Client::connect(server.addr(0));
     for _ in 0..2 {
@@ -790,9 +791,9 @@ fn grpc_responses_are_not_cached() {
     let server = start(&app);
     let mut client = http2::connect(&server);
     assert_eq!(client.get("/cache/grpc/a").text(), "0");
-    assert_eq!(client.get("/cache/grpc/a").text(), "1", "not stored");
+    assert_eq!(client.get("/cache/grpc/a").text(), "1", "grpc_pass stores nothing");
     assert_eq!(client.get("/cache/a").text(), "2");
-    assert_eq!(client.get("/cache/a").text(), "2", "by proxy_pass it is");
+    assert_eq!(client.get("/cache/a").text(), "2", "proxy_pass stores it");
 }
 
 /// A connection to an upstream that no longer responds is not used again, once a PING on it gets no response.
@@ -813,7 +814,7 @@ fn a_dead_upstream_connection_is_not_used_again() {
     let mut client = Client::connect(server.addr(0));
     assert_eq!(client.get("/a").head.status, 504);
     let answered = || (client.get("/b").head.status == 200).then_some(());
-    wait::until("another connection", Deadline::default(), answered).expect("the dead one is left");
+    wait::until("another connection", Deadline::default(), answered).expect("the dead one is not used");
 }
 
 /// `keepalive` limits idle connections: of two connections that become idle, the server closes one.
@@ -882,7 +883,7 @@ fn open_streams_are_completed_after_a_reload() {
         assert_eq!(Client::connect(server.addr(0)).get("/a").head.status, 200);
         (app.connections() > 1).then_some(())
     };
-    wait::until("another connection", Deadline::default(), moved).expect("nothing is kept");
+    wait::until("another connection", Deadline::default(), moved).expect("no old connection is reused");
     go.send(()).expect("the origin waits");
     let got = held.response(stream);
     assert_eq!((got.text().as_str(), got.reset), ("one two", None));

@@ -95,7 +95,7 @@ fn check_wsgi(server: &Server) {
 /// Creates a directory with the application, accessible to all users.
 fn wsgi_setup(prefix: &str) -> Setup {
     let setup = Setup::new(CONF).value("P", prefix);
-    fs::write(setup.data().join("application.py"), WSGI).expect("the folder is writable");
+    fs::write(setup.data().join("application.py"), WSGI).expect("the directory is writable");
     setup
 }
 
@@ -135,7 +135,7 @@ fn fcgiwrap_runs_cgi_scripts() {
     let conf = conf.replace("http {", "http { fastcgi_param SCRIPT_FILENAME @DATA@$fastcgi_script_name;");
     let setup = Setup::new(&conf).value("P", "fastcgi");
     let script = setup.data().join("hello.cgi");
-    fs::write(&script, CGI).expect("the folder is writable");
+    fs::write(&script, CGI).expect("the directory is writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let Some(wrap) = programs::fcgiwrap(&setup.data().join("app.sock")) else { return };
     let server = setup.start(BINARY);
@@ -159,14 +159,14 @@ fn fcgiwrap_runs_cgi_scripts() {
 
 /// Copies a directory of `examples/` into the server's directory.
 fn copy(from: &Path, to: &Path) {
-    testkit::create_dir_all(to).expect("a folder in the test's own");
-    for entry in fs::read_dir(from).expect("the folder is there") {
+    testkit::create_dir_all(to).expect("a directory of the test");
+    for entry in fs::read_dir(from).expect("the directory exists") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("an entry has a name"));
         if path.is_dir() {
             copy(&path, &target);
         } else {
-            testkit::copy(&path, &target).expect("a file in the test's own folder");
+            testkit::copy(&path, &target).expect("a file of the test");
         }
     }
 }

@@ -150,7 +150,7 @@ fn requests_and_responses_are_the_same_as_with_nginx() {
         let mut client = Client::connect(nginx.addr(0));
         for ((method, target, fields), ours) in CASES.iter().zip(found) {
             let theirs = send_request(&mut client, method, target, fields, b"");
-            // Row P43: nginx 1.22 does not send it without the client's fields.
+            // Row P43: without the client's fields, nginx 1.22 does not send HTTP_HOST.
             let shown = |text: String| match target.starts_with("/bare/") {
                 true => text.replace("HTTP_HOST=example.org\n", ""),
                 false => text,

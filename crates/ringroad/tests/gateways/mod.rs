@@ -169,7 +169,7 @@ pub(crate) fn request(random: &mut Random, case: u64, place: &str, methods: &[&s
     let mut body = Vec::new();
     // Whether the length is known when such a request is forwarded depends on how much of it has been received.
     let is_chunked = random.chance(30) && place != "/unbuffered/";
-    // That location announces a body and does not send it, so its server would wait for it.
+    // The location `/bare/` announces a body and does not send it, so the application server would wait for the body.
     if has_body && place != "/bare/" {
         let len = random.one_of(&[0, 1, 7, 300, 5_000, 40_000]);
         body = random.bytes(len);
@@ -279,7 +279,7 @@ pub(crate) fn script(seed: u64, case: u64, may_have_line: bool, plain: bool) -> 
         head.push_str(&format!("{name}: {}{end}", random.one_of(values)));
     }
     if random.chance(8) {
-        // Smaller than one buffer, or larger. nginx stores its own 502 as well.
+        // Smaller than one buffer, or larger. nginx would store the 502 that a larger field causes in a cached location.
         let len = if plain { 1_000 } else { random.one_of(&[1_000, 6_000]) };
         head.push_str(&format!("X-Big: {}{end}", "b".repeat(len)));
     }

@@ -34,7 +34,7 @@ impl Program {
     /// Starts it, and waits for its socket, to which every user may then connect.
     fn start(mut command: Command, socket: &Path) -> Program {
         let log = socket.with_extension("log");
-        let file = std::fs::File::create(&log).expect("the folder is writable");
+        let file = std::fs::File::create(&log).expect("the directory is writable");
         let second = file.try_clone().expect("a descriptor");
         command.stdin(Stdio::null()).stdout(file).stderr(second).process_group(0);
         let child = command.spawn().expect("it is a program");

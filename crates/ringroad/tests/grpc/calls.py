@@ -1,4 +1,4 @@
-"""Calls of gRPC by grpcio, as a server and as a client: the same as grpc/go/main.go, and the same words.
+"""A gRPC server and client that use grpcio, with the same calls and arguments as grpc/go/main.go.
 
     calls.py server                     prints "listening ADDRESS"
     calls.py client ADDRESS [CA]        makes each kind of call once, prints "ok NAME" for each
@@ -26,7 +26,7 @@ waits_begun, waits_ended = [], []
 
 
 def say(*words):
-    """One write, so that lines of several threads stay whole."""
+    """Prints a line with one write, so that lines of several threads do not mix."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -45,7 +45,7 @@ def fail(_, context):
 def wait(_, context):
     waits_begun.append(1)
     over = threading.Event()
-    # A call that has ended already takes no callback.
+    # add_callback returns False if the call has already ended.
     if not context.add_callback(over.set) or over.wait(170):
         waits_ended.append(1)
     return b""
@@ -83,7 +83,7 @@ def serve():
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     say("listening", f"127.0.0.1:{port}")
-    # The server ends with its parent.
+    # Standard input ends when the parent exits.
     sys.stdin.read()
     os._exit(0)
 
@@ -127,7 +127,7 @@ class Client:
         assert reply == b"400 1200000", reply
 
     def both(self):
-        """Waits for each reply before the next message, so nothing may be held back on the way."""
+        """Waits for each reply before the next message, so the proxy must not delay any message."""
         turn, requests = threading.Semaphore(1), []
 
         def messages():
@@ -159,11 +159,11 @@ class Client:
         raise AssertionError(f"{name} does not fail")
 
     def counts(self):
-        """Returns the numbers of calls of Wait that the server has begun, and that have ended there."""
+        """Returns how many calls of Wait the server has begun and how many have ended there."""
         return [int(number) for number in self.call("Count")[0].split()]
 
     def ended(self):
-        """Waits until all calls of Wait have ended at the server; returns their number."""
+        """Waits until all calls of Wait have ended at the server, and returns their number."""
         while True:
             begun, ended = self.counts()
             if begun == ended:
@@ -171,8 +171,8 @@ class Client:
             time.sleep(0.01)
 
     def deadline(self):
-        """Tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx. Also
-        tries again where the deadline has passed before the call reached the server."""
+        """Tries again if the deadline passes at the server first: the server resets the stream, and the proxy returns
+        502 as nginx does. It also tries again if the deadline has passed before the call reached the server."""
         for _ in range(20):
             before = self.ended()
             error = self.error_of("Wait", timeout=0.2)
@@ -216,7 +216,7 @@ def load(client, workers):
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
     for thread in threads:
         thread.start()
-    # A byte of input asks how far it is.
+    # Each byte of input requests the current counts.
     while sys.stdin.read(1):
         say("so far", *counts)
     over.set()

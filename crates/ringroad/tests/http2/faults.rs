@@ -228,13 +228,13 @@ fn run(net: &str, seed: u64) -> Option<Counts> {
     let setup = Setup::new(CONF).value("APP", &app.address()).value("NET", net).value("FAULTS", &faults);
     let started = setup.builder(BINARY).file("html/a.bin", FILE).try_start();
     let Ok(server) = started else {
-        assert_eq!(net, "io_uring", "the other one is everywhere");
+        assert_eq!(net, "io_uring", "epoll is available everywhere");
         return None;
     };
     let counts = requests(&mut random, || http2::connect(&server));
     assert!(!server.stderr().contains("panicked"), "{}", server.stderr());
     assert!(server.stop_and_wait().success());
-    assert_eq!(app.finish(), 0, "connections of the origin with something wrong");
+    assert_eq!(app.finish(), 0, "connections of the origin with an error");
     Some(counts)
 }
 
@@ -268,5 +268,5 @@ fn failing_operations_abort_streams_and_nothing_else() {
         }
     }
     println!("{count} seeds: {all:?}");
-    assert!(all.whole > 0, "nothing came whole: {all:?}");
+    assert!(all.whole > 0, "no complete response: {all:?}");
 }

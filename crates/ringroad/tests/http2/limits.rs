@@ -320,8 +320,8 @@ fn flow_control_violations_are_refused() {
     assert_eq!(client.get("/").status, 200);
 }
 
-/// `http2_body_preread_size 0`: bytes of a body are received once the request is processed, however it is read, and those of a tunnel
-/// too.
+/// With `http2_body_preread_size 0`, the bytes of a body are received once the request is processed, for each way of reading a
+/// body. The bytes of a tunnel are received too.
 #[test]
 fn bodies_and_tunnels_are_received_without_a_preread_window() {
     let origin = Origin::start(|request| match request.path() {

@@ -8,8 +8,8 @@ use crate::common::{ours_only, serve_with};
 use testkit::wait::DEFAULT_LIMIT;
 use testkit::{Client, Content, Deadline};
 
-/// Otherwise the next request would be served by another server of the file, whose address it is not, in clear text by a
-/// server that requires TLS, or with the address of a proxy instead of its client's.
+/// If the connections stayed open, their next request could be served by a server block that does not listen on the address, in
+/// clear text by a server that requires TLS, or with the address of a proxy instead of its client's.
 #[test]
 fn a_reload_closes_connections_to_a_removed_or_switched_address() {
     if !ours_only("nginx closes the connections of its old workers") {

@@ -100,7 +100,7 @@ fn an_incomplete_preface_times_out_once() {
 
 #[test]
 fn the_preface_is_refused_without_the_http2_directive() {
-    if !ours_only("nginx answers in its own words") {
+    if !ours_only("nginx sends another response") {
         return;
     }
     let server = serve(&one_server("", "location / { return 200 x; }"));
@@ -274,14 +274,14 @@ fn request_bodies_are_read() {
     );
     let mut client = http2::connect(&server);
     assert_eq!(client.post("/?read=1", &[("content-length", "5")], b"hello").text(), "5|hello");
-    assert_eq!(client.post("/?read=1", &[], b"hello").text(), "5|hello", "its length is counted");
+    assert_eq!(client.post("/?read=1", &[], b"hello").text(), "5|hello", "the length is determined");
     assert_eq!(client.post("/?read=1", &[], b"").text(), "|");
     let long = "x".repeat(10_000);
     assert_eq!(client.post("/?read=1", &[], long.as_bytes()).text(), format!("10000|{long}"));
     assert_eq!(client.post("/?read=1", &[("content-length", "200000")], &[b'x'; 200_000]).status, 413);
     assert_eq!(client.post("/?read=1", &[], &[b'x'; 200_000]).status, 413);
-    // A body that the location does not need: the response is sent immediately, and the client is told to stop
-    // (RST_STREAM with NO_ERROR).
+    // A body that the location does not need: the response is sent immediately, and RST_STREAM with NO_ERROR asks the client to
+    // stop.
     let stream = client.begin("POST", "/none", &[], false);
     client.frame(DATA, 0, stream, &[b'x'; 1000]);
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.ended && got.reset.is_some()));
@@ -316,7 +316,7 @@ fn uploads_are_passed_on_buffered_and_unbuffered() {
         client = http2::connect(&server);
     }
     let got = client.post("/whole", &[], &body);
-    assert_eq!(got.text(), format!("900000 {sum} Some(\"900000\")"), "its length is counted");
+    assert_eq!(got.text(), format!("900000 {sum} Some(\"900000\")"), "the length is determined");
     let mut client = http2::connect(&server);
     assert_eq!(client.post("/pieces", &[], &body).text(), format!("900000 {sum} None"), "in chunks");
     // A client that waits for a 100.
@@ -543,7 +543,7 @@ fn a_connection_closes_after_keepalive_requests_and_keepalive_time() {
         assert_eq!(client.get("/").status, 200);
     }
     client.until_closed();
-    // The last stream ID is announced after the client knows that the connection will be closed (RFC 9113 section 6.8).
+    // The first GOAWAY announces the end of the connection, the second one the last stream ID (RFC 9113 section 6.8).
     assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (5, 0)]);
     let mut client = http2::connect(&server);
     assert_eq!(client.get("/soon").status, 200);
@@ -551,7 +551,7 @@ fn a_connection_closes_after_keepalive_requests_and_keepalive_time() {
     assert_eq!(client.goodbyes, [(1, 0)]);
 }
 
-/// Unless it is off, the server reads on after the last response, as with HTTP/1.
+/// Unless `lingering_close` is off, the server continues to read after the last response, as with HTTP/1.
 #[test]
 fn lingering_close_can_be_turned_off() {
     for (setting, reads_on) in [("on", true), ("off", false)] {
@@ -612,8 +612,8 @@ fn a_header_section_in_slow_pieces_times_out() {
     }
 }
 
-/// Both streams are first polled by the task of the connection, and then continued by tasks of their own, which the outcome of the
-/// fetch must wake.
+/// The waiting streams are first polled by the task of the connection, and later by separate tasks, which the end of the fetch
+/// must wake.
 #[test]
 fn a_stream_that_waits_for_the_fetch_of_another_is_woken() {
     let gate = Gate::new();
@@ -627,7 +627,7 @@ fn a_stream_that_waits_for_the_fetch_of_another_is_woken() {
     )
     .origin(&origin);
     let server = setup.start(BINARY);
-    // Afterwards a lookup does not wait for the disk, so that the first wait is that for the fetch.
+    // After this line a lookup does not wait for the disk, so that a stream waits first for the fetch.
     server.wait_for_log("entries known", Deadline::default());
     let (mut client, mut other) = (http2::connect(&server), http2::connect(&server));
     let leader = client.ask("/a");
@@ -644,7 +644,7 @@ fn a_stream_that_waits_for_the_fetch_of_another_is_woken() {
     assert_eq!(origin.stats().requests, 1);
 }
 
-/// A stopping worker serves begun requests, and those that a client begins before it can know.
+/// A stopping worker serves begun requests, and requests that a client sends before it has received the GOAWAY.
 #[test]
 fn a_graceful_stop_sends_two_goaways_and_loses_no_request() {
     let gate = Gate::new();
@@ -683,9 +683,9 @@ fn a_new_connection_of_a_leaving_server_serves_a_request() {
     let server = serve(&format!("shutdown_delay 1h; {text}"));
     server.signal(Signal::QUIT);
     server.wait_for_log("readiness checks fail", Deadline::default());
-    // The master logs this before it tells the worker.
+    // The master logs this line before it notifies the worker.
     let leaves = || (client(&server).get("/").field("connection") == Some("close")).then_some(());
-    testkit::wait::until("the worker", Deadline::default(), leaves).expect("it is told");
+    testkit::wait::until("the worker", Deadline::default(), leaves).expect("the worker is notified");
     for _ in 0..2 {
         let mut client = http2::connect(&server);
         client.settle();

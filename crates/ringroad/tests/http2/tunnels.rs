@@ -29,7 +29,7 @@ fn connect(client: &mut Http2<TcpStream>, path: &str) -> u32 {
 /// WebSocket over HTTP/2 (RFC 8441): a separate stream, concurrent with other requests on the connection.
 #[test]
 fn websocket_uses_a_separate_stream() {
-    if !ours_only("RFC 8441, which nginx does not have") {
+    if !ours_only("RFC 8441, which nginx does not implement") {
         return;
     }
     let origin = Origin::start(|request| match request.path() {
@@ -60,7 +60,7 @@ fn websocket_uses_a_separate_stream() {
     assert!(client.streams[&stream].body == content);
     client.frame(DATA, END, stream, &[]);
     let got = client.response(stream);
-    assert!(got.ended && got.reset.is_none(), "the end of one direction comes back as that of the other");
+    assert!(got.ended && got.reset.is_none(), "the upstream returns the end of the stream");
     // If a client resets the stream, the upstream connection is closed.
     let stream = connect(&mut client, "/ws");
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));

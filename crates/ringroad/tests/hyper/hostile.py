@@ -1,8 +1,8 @@
-"""Sessions of hyper-h2 that break the rules of HTTP/2: `hostile.py PORT` prints "ok NAME" for each that ends as it has to.
+"""hyper-h2 sessions that violate HTTP/2: `hostile.py PORT` prints "ok NAME" for each session with the expected result.
 
-hyper-h2 makes the connection, compresses fields and reads what comes, with its own checks turned off; hyperframe makes the frames
-that it does not make. What has to come of a session is an error of the connection (GOAWAY), one of the stream (RST_STREAM), or a
-response, as the sections of RFC 9113 behind each say. After each session a new connection is served.
+hyper-h2 opens the connection and compresses fields, with its own checks turned off; hyperframe builds the frames that hyper-h2
+does not send. The expected result of a session is a connection error (GOAWAY), a stream error (RST_STREAM) or a response, as
+required by the section of RFC 9113 that is named next to the case. After each session, a new connection must be served.
 """
 
 import socket
@@ -17,12 +17,12 @@ from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, RstStre
 TIMEOUT = 60
 PROTOCOL, FLOW, CLOSED, SIZE, COMPRESSION, CALM = 1, 3, 5, 6, 9, 11
 GET = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")]
-# Nothing there responds.
+# The upstream of this path never responds.
 POST = [(":method", "POST"), GET[1], (":path", "/slow"), GET[3]]
 
 
 class Session:
-    """A connection that has sent its preface."""
+    """A connection on which the client preface has been sent."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
@@ -39,7 +39,7 @@ class Session:
         self.goaway, self.resets, self.statuses, self.ended, self.is_closed = None, {}, {}, set(), False
 
     def send(self, data):
-        """False where the server reads no more."""
+        """Returns False if the server has closed the connection."""
         try:
             self.socket.sendall(data)
             return True
@@ -66,7 +66,7 @@ class Session:
         return self.send(frame.serialize())
 
     def read(self, until):
-        """Reads until this holds, or the server has closed the connection."""
+        """Reads until `until()` is true or the server has closed the connection."""
         buffer = b""
         while not until() and not self.is_closed:
             try:
@@ -81,7 +81,7 @@ class Session:
                 buffer = buffer[length:]
 
     def note(self, frame):
-        """hyper-h2 knows no streams that it did not open itself, so that frames are told by their bytes."""
+        """Parses the frame here: hyper-h2 rejects frames on streams that it did not open itself."""
         kind, flags, stream = frame[3], frame[4], int.from_bytes(frame[5:9], "big")
         payload = frame[9:]
         if kind == 1:
@@ -99,7 +99,7 @@ class Session:
 
 
 def serves(port):
-    """A session of hyper-h2 as it is meant."""
+    """Runs a valid hyper-h2 session."""
     connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
     h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     h2.initiate_connection()
@@ -119,7 +119,7 @@ def serves(port):
 
 
 def repeat(session, send):
-    """Sends until the server reads no more."""
+    """Calls `send` until the server has closed the connection."""
     for number in range(20000):
         if not send(session, number):
             return
@@ -138,7 +138,7 @@ def rapid_resets(session, number):
 
 
 def cases():
-    """Name, what is sent, and what has to come of it."""
+    """Yields the name of each case, the function that sends its frames, and the expected result."""
     for name, fields in [
         # 8.2.1, 8.2.2, 8.3, 8.3.1
         ("a name in upper case", GET + [("X-A", "b")]),
@@ -235,21 +235,21 @@ def check(port, send, wanted):
         session.read(lambda: False)
         assert session.goaway == code, (session.goaway, session.resets, session.statuses)
     elif what == "closed":
-        # An error of the stream, or of the connection: RFC 9113 section 5.1 leaves both.
+        # RFC 9113 section 5.1 permits both a stream error and a connection error.
         session.read(lambda: session.resets or session.goaway is not None)
         assert code in (session.goaway, session.resets.get(1)), (session.goaway, session.resets)
     elif what == "reset":
         session.read(lambda: session.resets)
         assert session.resets == {1: code}, (session.goaway, session.resets)
     elif what == "malformed":
-        # A stream that both ends have ended needs no reset.
+        # A stream that both peers have ended needs no reset.
         session.read(lambda: session.resets or session.ended)
         assert session.resets in ({}, {1: code}) and session.statuses == {1: 400}, (session.resets, session.statuses)
     else:
         session.read(lambda: session.ended)
         assert session.statuses == {1: code}, (session.goaway, session.resets, session.statuses)
     if what != "goaway":
-        # Other streams of the connection go on.
+        # Other streams of the connection must still work.
         session.head(7, GET)
         session.read(lambda: 7 in session.ended)
         assert session.statuses.get(7) == 200 or what == "closed", session.goaway

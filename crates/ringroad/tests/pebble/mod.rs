@@ -51,7 +51,7 @@ pub(crate) struct Manners {
 pub(crate) struct Pebble {
     program: Program,
     dir: TempDir,
-    /// An address of its own: servers of other tests listen on 127.0.0.1, and could take a port before pebble does.
+    /// A separate loopback address: servers of other tests listen on 127.0.0.1, and could bind a port before pebble does.
     ip: Ipv4Addr,
     /// Ports for ACME and for management.
     ports: (u16, u16),

@@ -165,7 +165,7 @@ fn names_are_verified_over_http_and_the_certificate_is_stored() {
     let Desk { server, pebble, state: _state, .. } = desk;
     assert!(server.quit_and_wait().success());
     let server = Server::start(BINARY, &conf);
-    assert_eq!(shown(&server, SECURE, "a.example"), one, "no connection saw another one");
+    assert_eq!(shown(&server, SECURE, "a.example"), one, "no connection received another certificate");
     server.wait_for_log("is renewed in", Deadline::default());
     assert_eq!(count(&server, "acme: ordering a certificate"), 0, "{}", server.error_log());
     assert_eq!(count(&server, "acme: the account at issuer"), 0, "the account is known");
@@ -262,7 +262,7 @@ fn an_unreachable_authority_does_not_affect_the_server() {
     assert_eq!(
         expiry(&server, "a.example"),
         0,
-        "no alarm waits for the end of a certificate that nobody trusts"
+        "a certificate that no client trusts is reported without an expiry time"
     );
     server.wait_for_log("clients get a certificate that they do not trust", Deadline::default());
     server.reload();

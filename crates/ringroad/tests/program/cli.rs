@@ -99,7 +99,7 @@ fn a_relative_prefix_is_applied_once() {
     let builder = Server::builder(BINARY);
     let folder = builder.dir().to_owned();
     let (around, name) =
-        (folder.parent().expect("one is around it"), folder.file_name().expect("it has one"));
+        (folder.parent().expect("a parent directory"), folder.file_name().expect("it has one"));
     let server = builder
         .conf(
             "pid logs/nginx.pid; events {} http { access_log logs/to.log; index page;
@@ -250,7 +250,7 @@ fn a_dump_prints_every_file_once_to_standard_output() {
     assert!(said.err.ends_with("test is successful\n"));
 }
 
-/// Included files are named below the prefix as given, with one slash.
+/// Returns the path of a file as a dump prints it: the prefix as given, one slash, and the path below it.
 fn shown(path: &Path, prefix: &str) -> String {
     let below = path.display().to_string();
     let below = below.strip_prefix(prefix.trim_end_matches('/')).expect("the file is below the prefix");
@@ -341,7 +341,7 @@ fn serve_reports_errors_with_an_explanation() {
     assert_eq!((said.code, said.err.as_str()), (1, expected));
 }
 
-/// The workers' user cannot access it, whether the test runs as root or not.
+/// The workers' user cannot write to the directory, whether the test runs as root or not.
 #[test]
 fn an_unwritable_temporary_directory_causes_a_warning() {
     let folder = TempDir::new("cli-temp");

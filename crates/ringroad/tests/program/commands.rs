@@ -39,7 +39,7 @@ fn serve_serves_a_directory_and_nothing_outside_it() {
     program.signal(Signal::INT);
     assert!(program.wait_until_ended(Deadline::default()).success());
     assert!(program.stderr().contains("\"GET /style.css HTTP/1.1\" 200"), "{}", program.stderr());
-    assert!(!dir.path().join("logs").exists(), "nothing is written into the folder");
+    assert!(!dir.path().join("logs").exists(), "nothing is written into the directory");
 }
 
 #[test]

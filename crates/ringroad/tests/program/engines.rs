@@ -163,6 +163,6 @@ fn a_panic_ends_the_worker_process_and_a_new_one_starts() {
     server.wait_for_log_count(": start worker process ", 5, Deadline::default());
     let log = server.error_log();
     assert!(log.contains("[alert]") && log.contains("a worker thread has panicked"), "{log}");
-    // Each worker was ready before, so the master waits for none.
+    // Each worker was ready before its exit, so the master starts the next one without a delay.
     assert!(!log.contains("the next one"), "{log}");
 }

@@ -131,7 +131,7 @@ fn fmt_preserves_the_mode_and_a_link_and_loses_nothing_if_a_write_fails() {
     assert_eq!(fs::read_to_string(&file).expect("it is there").lines().count(), 1002);
     assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o640);
-    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 2, "no draft is left");
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 2, "no temporary file is left");
 }
 
 const SITE: &str = "events {}
@@ -264,11 +264,10 @@ fn explain_prints_listener_server_location_and_handler() {
     }
 }
 
-/// The same configuration serves requests: each location names itself in the response.
 #[test]
 fn explain_reports_paths_that_the_worker_may_not_read() {
     if !rustix::process::geteuid().is_root() {
-        return testkit::skip("the workers of another user than root read what that user reads");
+        return testkit::skip("without root the workers have the test's permissions");
     }
     let dir = TempDir::new("explain");
     dir.write("html/open.txt", "1");
@@ -300,6 +299,7 @@ fn explain_reports_paths_that_the_worker_may_not_read() {
     }
 }
 
+/// The same configuration serves requests: each location names itself in the response.
 #[test]
 fn explain_and_the_server_find_the_same_location() {
     let names = ["/", "= /a", "/a", "/a/b/", "^~ /s/", "~ \\.txt$", "~* \\.TXT$", "~ ^/a/b/c"];

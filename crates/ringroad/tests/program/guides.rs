@@ -92,7 +92,7 @@ fn run_page(page: &str) {
 /// As `run_page`, in a directory of the caller and with these environment variables.
 fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     let work = dir.path().join("work");
-    fs::create_dir_all(work.join("bin")).expect("a directory in the test's own");
+    fs::create_dir_all(work.join("bin")).expect("a directory of the test");
     for path in [dir.path(), &work] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
     }
@@ -103,7 +103,7 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     let opened = Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(work.join("examples")).status();
     assert!(opened.is_ok_and(|status| status.success()), "they are ours");
     let profile = root().join("packaging/image/seccomp.json");
-    fs::copy(profile, work.join("seccomp.json")).expect("packages have it beside the examples");
+    fs::copy(profile, work.join("seccomp.json")).expect("packages have it next to the examples");
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
     // These ports replace the fixed ports of the pages, which may be in use. All programs of the pages set SO_REUSEADDR.

@@ -88,7 +88,7 @@ fn limit_descriptors(pid: i32, soft: u64) {
 #[test]
 fn a_worker_without_free_descriptors_continues_with_its_logs_and_configuration() {
     let conf = |text: &str| {
-        // Its user is that of this test, which is root or ignores the directive.
+        // The worker has the user of this test: root, or a user for which the directive has no effect.
         site("user root; worker_processes 8;", text).replace("events {}", "events { use epoll; }")
     };
     let mut server = Server::start(BINARY, &conf("old"));
@@ -116,8 +116,8 @@ fn a_worker_without_free_descriptors_continues_with_its_logs_and_configuration()
     assert!(server.quit_and_wait().success());
 }
 
-/// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
-/// it. The cache belongs to the process, and must survive that.
+/// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without io_uring.
+/// The cache belongs to the process, and must survive the second start of the threads.
 #[test]
 fn the_cache_stores_after_a_fallback_from_io_uring() {
     let conf = "worker_processes 16; error_log logs/error.log info; events {}
@@ -148,7 +148,7 @@ fn with_locked_memory(kib: u32, threads: u32, files: u32) -> Option<Server> {
     let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a row").trim().to_owned();
     // CAP_SYS_RESOURCE, capabilities(7).
     if u64::from_str_radix(&mask, 16).expect("a number") & 1 << 24 != 0 {
-        testkit::skip("this user takes limits off");
+        testkit::skip("this user may exceed limits");
         return None;
     }
     let conf = format!(
@@ -166,7 +166,7 @@ fn with_locked_memory(kib: u32, threads: u32, files: u32) -> Option<Server> {
 fn unregistrable_buffers_are_reported_once_with_the_remedy() {
     let Some(server) = with_locked_memory(700, 2, 8) else { return };
     if server.error_log().contains("using the \"epoll\"") {
-        return testkit::skip("no ring");
+        return testkit::skip("io_uring is not available");
     }
     for file in 0..8 {
         let response = Client::connect(server.addr(0)).get(&format!("/{file}.bin"));

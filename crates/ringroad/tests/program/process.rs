@@ -42,7 +42,7 @@ fn stop_and_quit_end_both_processes_and_remove_the_pid_file() {
         assert!(log.trim_end().ends_with(&format!("{0}#{0}: exit", server.pid())), "{log}");
         let worded = if signal == Signal::QUIT { "gracefully shutting down" } else { "exiting" };
         assert!(log.contains(&format!("{worker}#{worker}: {worded}")), "{log}");
-        assert!(TcpStream::connect(server.addr(0).tcp()).is_err(), "nobody listens any more");
+        assert!(TcpStream::connect(server.addr(0).tcp()).is_err(), "the port is closed");
     }
 }
 
@@ -83,7 +83,7 @@ fn a_killed_worker_is_replaced_within_200_ms() {
     assert!(away < Duration::from_millis(200), "{away:?}");
 }
 
-/// Kills the worker of a server; clients may see only a pause. Returns its length.
+/// Kills the worker of a server; clients may see only a pause. Returns the length of the pause.
 fn kill_worker(server: &Server) -> Duration {
     let first = only_worker(server);
     let address = server.addr(0).tcp();
@@ -193,7 +193,7 @@ fn a_reload_signal_during_the_start_is_obeyed() {
     for round in 0..5 {
         let folder = TempDir::new("early");
         let mut server = begin(&folder, "pid a.pid;");
-        // The worker is not ready immediately. The signal usually arrives before that, and never before it is blocked.
+        // The signal usually arrives before the worker is ready, and never before the server has blocked it.
         server.wait_for_output(": start worker process ", Deadline::default());
         server.signal(Signal::HUP);
         server.wait_for_output("was replaced by 2 in place", Deadline::default());
@@ -272,7 +272,7 @@ fn pool_and_kernel_threads_run_as_the_configured_user() {
     }
     let names: Vec<&str> = all.iter().map(|thread| thread.name.as_str()).collect();
     assert!(names.len() > 3, "threads of the pool: {names:?}");
-    // They are created by the first operation that would block, and exit some time after the last.
+    // The first operation that would block creates these kernel threads; they exit some time after the last.
     if !names.iter().any(|name| name.starts_with("iou-wrk-")) {
         eprintln!("no kernel worker was seen: {names:?}");
     }
@@ -292,7 +292,7 @@ fn an_unknown_user_is_an_error_for_root() {
 #[test]
 fn an_unprivileged_worker_can_use_the_body_temp_directory() {
     if !rustix::process::geteuid().is_root() {
-        testkit::skip("others own their folders anyway");
+        testkit::skip("changing an owner takes root");
         return;
     }
     let server = Server::start(BINARY, &site("user nobody;", "here"));
@@ -312,7 +312,7 @@ fn an_unprivileged_worker_can_use_the_body_temp_directory() {
 
 fn id_of(file: &str, name: &str, field: usize) -> u32 {
     let text = fs::read_to_string(file).expect("every system has it");
-    let row = text.lines().find(|row| row.starts_with(&format!("{name}:"))).expect("nobody is everywhere");
+    let row = text.lines().find(|row| row.starts_with(&format!("{name}:"))).expect("the user exists");
     row.split(':').nth(field).and_then(|id| id.parse().ok()).expect("a number")
 }
 
@@ -363,7 +363,7 @@ fn files_of_a_daemon_are_not_writable_for_others() {
 #[test]
 fn a_reload_works_after_winch_stopped_the_worker_of_an_earlier_reload() {
     let mut server = Server::start(BINARY, &site("daemon on;", "first"));
-    // Another number of threads needs another process. It is hardly ready when it is told to stop.
+    // Another number of threads needs another process. SIGWINCH arrives when the process is hardly ready.
     server.rewrite_conf(&site("daemon on; worker_processes 2;", "second"));
     server.reload();
     server.wait_for_log_count(": start worker process ", 2, Deadline::default());
@@ -661,7 +661,7 @@ fn quit_completes_requests_in_progress() {
     assert!(server.wait_until_ended(Deadline::default()).success());
 }
 
-/// Otherwise a request in flight when the worker begins to shut down meets a closed connection.
+/// Otherwise a request that is in flight when the worker begins to shut down arrives at a closed connection.
 #[test]
 fn keepalive_min_timeout_protects_idle_connections_from_a_shutdown() {
     let conf = "worker_processes 1; events {} http { access_log off; keepalive_timeout 600s; \

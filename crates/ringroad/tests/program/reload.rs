@@ -148,7 +148,7 @@ fn the_next_request_of_an_open_connection_uses_the_new_site() {
     for main in ["worker_processes 3;", "master_process off; worker_processes 3;"] {
         let mut server = Server::start(BINARY, &site(main, "v0"));
         let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
-        // Half of the clients have made a request already, the others wait with their first.
+        // Half of the clients have already made a request; the others have only connected.
         for client in &mut clients[..3] {
             assert_eq!(client.get("/").text(), "v0");
         }

@@ -135,8 +135,8 @@ fn a_drained_server_serves_all_requests_over_tls() {
     assert_no_alerts(&site.server);
 }
 
-/// Clients move to a second server as a load balancer directs them, while the first waits for that (`shutdown_delay`)
-/// and then stops.
+/// Clients move to a second server, as if directed by a load balancer. The first server waits for this (`shutdown_delay`), and
+/// then stops.
 #[test]
 fn a_server_that_stops_leaves_no_request_over_tls_behind() {
     let mut site = Site::start("shutdown_delay 1h;");

@@ -168,7 +168,7 @@ impl Site {
     }
 }
 
-/// Tells the clients to stop when dropped.
+/// Stops the clients when dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -301,7 +301,7 @@ fn upgrades_fail_no_request_over_tls() {
             site.install(Path::new(BINARY));
             let new = site.upgrade();
             load.each_is_served();
-            // Either in two steps, or the old master with its worker.
+            // The old master and its worker are stopped in two steps here, and by one signal below.
             site.finish(old, new);
             load.each_is_served();
             old = new;
@@ -484,7 +484,7 @@ fn the_admin_socket_belongs_to_the_newest_master() {
     site.wait("the socket of the old master", || !is_alive(new) && file().is_some() && asks());
     let new = site.upgrade();
     site.finish(old, new);
-    assert!(asks(), "the end of the old master leaves the file\n{}", site.log());
+    assert!(asks(), "the old master must not remove the file\n{}", site.log());
     signal_process(new, Signal::QUIT).expect("it runs");
     site.wait("the end", || !is_alive(new));
     assert_eq!(file(), None);

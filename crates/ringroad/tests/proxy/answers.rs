@@ -100,9 +100,9 @@ fn a_charset_of_an_upstream_is_converted() {
         (response.field("content-type").unwrap_or_default().to_owned(), response.body)
     };
     let html = |charset: &str| format!("text/html; charset={charset}");
-    assert_eq!(seen("/koi8-r"), (html("koi8-r"), b"\xe1!".to_vec()), "it goes before the location's");
+    assert_eq!(seen("/koi8-r"), (html("koi8-r"), b"\xe1!".to_vec()), "it takes precedence over the location");
     assert_eq!(seen("/utf-8"), (html("utf-8"), "\u{410}!".into()));
-    assert_eq!(seen("/other"), (html("utf-8"), "\u{410}!".into()), "no directive names it");
+    assert_eq!(seen("/other"), (html("utf-8"), "\u{410}!".into()), "an unknown charset is not used");
     server.wait_for_log("unknown charset \"other\" to override", Deadline::default());
     // As in nginx, the location's charset is not used either.
     assert_eq!(seen("/unnamed/off").0, "text/html");
@@ -235,7 +235,7 @@ fn a_426_response_names_the_required_protocol() {
     });
     let server = start(&origin, "", "");
     assert_eq!(get(&server, "/426").field("upgrade"), Some("other/2"));
-    assert_eq!(get(&server, "/200").field("upgrade"), None, "it was for this server");
+    assert_eq!(get(&server, "/200").field("upgrade"), None, "Upgrade is hop-by-hop");
 }
 
 #[test]

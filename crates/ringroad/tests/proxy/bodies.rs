@@ -159,7 +159,7 @@ fn an_http2_upload_without_a_file_is_limited_in_total() {
     assert_eq!(common::http2::connect(&server).post("/full/", &[], &body).status, 413);
 }
 
-/// Otherwise the upstream would get the start and the end of a body without its middle.
+/// The upstream must not get the start and the end of a body without its middle.
 #[test]
 fn an_early_response_to_an_http2_upload_without_a_file_leaves_no_gap() {
     let gate = Gate::new();
@@ -183,7 +183,7 @@ fn an_early_response_to_an_http2_upload_without_a_file_leaves_no_gap() {
     client.response(stream);
 }
 
-/// Where the complete body is needed: it is buffered in memory up to a megabyte, and a longer one is refused.
+/// If the complete body is needed, a body of up to a megabyte is buffered in memory, and a longer body is refused.
 fn assert_is_buffered_in_memory(server: &Server, origin: &Origin, failed: &str) {
     let mut client = Client::connect(server.addr(0));
     let body = Content::new(4, 900_000).bytes(0..900_000);
@@ -290,7 +290,7 @@ fn a_response_may_precede_the_end_of_the_request_body() {
     client.send("PUT /stream/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nfirst");
     let response = client.response();
     assert_eq!((response.status, response.text().as_str()), (413, "no"));
-    assert_eq!(response.field("Connection"), Some("close"), "nobody reads the rest");
+    assert_eq!(response.field("Connection"), Some("close"), "the remaining body is not read");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn upgraded_connections_pass_bytes_in_both_directions() {
         assert_eq!(client.read_exact(part.len()), part);
     }
     client.half_close();
-    assert_eq!(client.read_to_end(), b"", "the end of one direction comes back as that of the other");
+    assert_eq!(client.read_to_end(), b"", "the upstream returns the end of the stream");
     origin.wait_for("the end", |stats| stats.connections_open == 0);
     let log = server.wait_for_access_log(1, Deadline::default());
     let fields: Vec<&str> = log.trim_end().split('|').collect();
@@ -379,7 +379,7 @@ fn an_idle_tunnel_times_out() {
     origin.wait_for("the end", |stats| stats.connections_open == 0);
 }
 
-/// A worker that is told to stop gracefully lets a tunnel continue, and exits after its end.
+/// During a graceful stop, a worker continues a tunnel, and exits after the end of the tunnel.
 #[test]
 fn a_tunnel_continues_during_a_graceful_stop() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
@@ -469,7 +469,7 @@ fn includes_with_wait_run_sequentially() {
 /// A page with many parts has a bounded number of concurrent subrequests, and all of them in the end.
 #[test]
 fn concurrent_includes_are_limited() {
-    // Sixteen parts may be in flight; so many wait at each gate.
+    // Sixteen parts may be in flight, and sixteen parts wait at each gate.
     let gates: Vec<Gate> = (0..6).map(|_| Gate::new()).collect();
     let origin = page_of_parts("", (0..96).map(|part: usize| gates[part / 16].clone()).collect());
     let server = start(&origin);

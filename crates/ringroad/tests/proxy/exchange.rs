@@ -141,7 +141,7 @@ fn a_truncated_response_never_looks_complete() {
         for prefix in ["", "/direct"] {
             let mut client = Client::connect(server.addr(0));
             client.send(testkit::client::request_bytes("GET", &format!("{prefix}{target}"), &[]));
-            let fault = client.try_response().expect_err("the answer is not whole");
+            let fault = client.try_response().expect_err("a truncated response");
             drop(fault);
         }
     }
@@ -153,8 +153,7 @@ fn a_truncated_response_never_looks_complete() {
     let _ = origin.take_faults();
 }
 
-/// HTTP/1.0 clients find the end of such a body by the end of the connection: only a reset distinguishes a truncated
-/// body from a complete one.
+/// For HTTP/1.0 clients the end of the connection ends the body: only a reset distinguishes a truncated body from a complete one.
 #[test]
 fn a_truncated_body_delimited_by_close_ends_with_a_reset() {
     let origin = Origin::start(|_| {
@@ -249,17 +248,17 @@ fn upstream_connections_are_reused() {
     assert_eq!(origin.stats().connections, 1);
     assert_eq!(client.get("/kept/").text(), "kept");
     assert_eq!(client.get("/kept/").text(), "kept");
-    assert_eq!(origin.stats().connections, 2, "six requests, and the seventh on another one");
+    assert_eq!(origin.stats().connections, 2, "six requests, and the seventh on another connection");
     client.get("/kept/closing");
     client.get("/kept/");
     assert_eq!(origin.stats().connections, 3);
-    assert_eq!(client.get("/kept/excess").text(), "a", "what is too much is cut off");
+    assert_eq!(client.get("/kept/excess").text(), "a", "excess bytes are cut off");
     server.wait_for_log(
         "upstream sent more data than specified in \"Content-Length\" header",
         Deadline::default(),
     );
     client.get("/kept/");
-    assert_eq!(origin.stats().connections, 4, "nobody knows what the rest was");
+    assert_eq!(origin.stats().connections, 4, "a connection with excess bytes is not reused");
     let _ = origin.take_faults();
 }
 
@@ -284,8 +283,8 @@ fn connections_are_reused_after_uploads_of_any_size() {
     }
 }
 
-/// An upstream that responds after the head, as one that refuses a body does, and reads the rest later: the request is
-/// sent completely although its response is complete, and the connection is reused.
+/// The upstream responds after the head, as an upstream that refuses a body does, and reads the body later. The request is sent
+/// completely although its response is complete, and the connection is reused.
 #[test]
 fn the_connection_is_reused_after_an_early_response_to_an_upload() {
     let gate = Gate::new();
@@ -447,12 +446,12 @@ fn a_slow_client_needs_a_bounded_amount_of_memory() {
     // Responses to other clients are still forwarded; the first client's slowness blocks its origin.
     Client::connect(server.addr(0)).get("/memory/");
     let sent = origin.stats().bytes_sent;
-    assert!(sent < SIZE + (SIZE / 2), "{sent} bytes: the slow one's are held back");
+    assert!(sent < SIZE + (SIZE / 2), "{sent} bytes: the bytes for the slow client are held back");
     // With a temporary file the origin can send its complete response.
     let mut spooled = Client::connect_narrow(*address, 4096);
     spooled.send("GET /file HTTP/1.1\r\nHost: a\r\n\r\n");
     let spooled_head = spooled.head();
-    origin.wait_for("all of the answer", |stats| stats.replies == 2);
+    origin.wait_for("the complete response", |stats| stats.replies == 2);
     let grown = process::resident_bytes(worker).saturating_sub(before);
     assert!(grown < SIZE / 2, "{grown} bytes of memory");
     Content::new(3, SIZE).compare(0..SIZE, &mut spooled.body(&spooled_head)).expect("the bytes are right");
@@ -481,7 +480,7 @@ fn slow_clients_of_spooled_responses_do_not_end_others() {
     let mut late = get("/late");
     origin.wait_for("all of the response", |stats| stats.replies == 1);
     let _slow: Vec<_> = (0..12).map(|_| get("/slow")).collect();
-    // More of them would need more buffers than exist, and may have to wait.
+    // More slow clients would need more buffers than exist, and may have to wait.
     origin.wait_for("slow clients", |stats| stats.requests >= 5);
     let head = late.head();
     content.compare(0..SIZE, &mut late.body(&head)).expect("the bytes are right");
@@ -641,7 +640,7 @@ fn partial_and_interrupted_system_calls_change_nothing() {
         ] {
             let events = format!("use {net}; {faults}");
             let Ok(server) = setup(&origin).value("EVENTS", &events).builder(BINARY).try_start() else {
-                assert_eq!(net, "io_uring", "the other one is everywhere");
+                assert_eq!(net, "io_uring", "epoll is available everywhere");
                 continue;
             };
             let mut client = Client::connect(server.addr(0));

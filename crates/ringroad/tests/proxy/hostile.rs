@@ -316,8 +316,8 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
             return false;
         }
         Err(testkit::response::Fault::Io(error)) => {
-            assert_ne!(error.kind(), std::io::ErrorKind::TimedOut, "no answer: {about}");
-            assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no answer: {about}");
+            assert_ne!(error.kind(), std::io::ErrorKind::TimedOut, "no response: {about}");
+            assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no response: {about}");
             assert!(!matches!(case.truth, Truth::Whole(_)), "{error}: {about}");
             return false;
         }
@@ -338,14 +338,14 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
             // The first byte of a body may be received although the last one never arrives.
             assert!(
                 response.status >= 500 || response.status == 206,
-                "{} looks whole: {about}",
+                "{} looks complete: {about}",
                 response.status
             );
         }
         Truth::Any => {}
     }
     let start = &response.body[..response.body.len().min(1000)];
-    assert!(!start.windows(4).any(|window| window == b"evil"), "of another answer: {about}");
+    assert!(!start.windows(4).any(|window| window == b"evil"), "bytes of another response: {about}");
     let closes = response.field("Connection") == Some("close");
     if !closes {
         assert_eq!(client.get("/fine").text(), "fine", "behind {about}");
@@ -407,7 +407,7 @@ fn arbitrary_bytes_of_an_origin_are_harmless() {
     play(3000, 1);
 }
 
-/// The same with more cases.
+/// Like [`arbitrary_bytes_of_an_origin_are_harmless`], with more cases.
 #[test]
 #[ignore = "takes minutes"]
 fn many_arbitrary_responses_of_an_origin_are_harmless() {
@@ -480,7 +480,7 @@ fn an_origin_gets_exactly_one_request_for_each() {
             sent += u64::from(got.is_ok());
         }
     }
-    assert!(sent > 100, "{sent} answers");
+    assert!(sent > 100, "{sent} responses");
     for request in origin.requests() {
         let count = |name: &str| request.headers(name).count();
         let shown = || {

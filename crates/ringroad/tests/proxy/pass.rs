@@ -1,5 +1,4 @@
-//! Forwarded requests where the nginx of the comparing tests is too old to compare with, or where this server
-//! guarantees more.
+//! Forwarded requests for which the nginx of `side_by_side` is too old, or for which this server guarantees more than nginx.
 
 use crate::common;
 use crate::common::BINARY;
@@ -78,7 +77,7 @@ fn exactly_one_host_is_sent_as_the_first_field() {
         assert_eq!(text.lines().nth(1), Some(host), "{request}: {text}");
         assert_eq!(text.to_lowercase().matches("\nhost:").count(), 1, "{request}: {text}");
     }
-    assert!(!text("GET /old/ HTTP/1.0").contains("Host"), "HTTP/1.0 needs none");
+    assert!(!text("GET /old/ HTTP/1.0").contains("Host"), "HTTP/1.0 requests need no Host");
 }
 
 #[test]
@@ -234,7 +233,7 @@ fn responses_are_stored_as_files() {
     assert_eq!(get(&server, "/at/missing").status, 404);
     let mut client = common::client(&server);
     client.send("GET /at/broken HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(client.try_response().map_or(true, |response| response.status == 502), "it is not whole");
+    assert!(client.try_response().map_or(true, |response| response.status == 502), "a truncated response");
     assert_eq!(get(&server, "/at/c").text(), "kept");
     appears("other/at/c");
     assert!(!seen("other/at/missing").exists() && !seen("other/at/broken").exists());
@@ -242,7 +241,7 @@ fn responses_are_stored_as_files() {
 
 /// Waits for a stored file and checks that it is the complete response.
 fn assert_stored(path: &std::path::Path, content: Content) {
-    // It has its name only when it is complete.
+    // The file has its name only when it is complete.
     let read = || std::fs::read(path).ok();
     let bytes = testkit::wait::until("a stored file", Deadline::default(), read).expect("it is stored");
     content.assert_body(&bytes);
@@ -301,6 +300,6 @@ fn a_response_is_stored_after_its_client_has_disconnected() {
     gate.open();
     assert_stored(&setup.data().join("kept/at/whole"), content);
     origin.wait_for("the end of all", |stats| stats.connections_open == 0);
-    assert!(!setup.data().join("kept/at/broken").exists(), "a part of an answer is none");
+    assert!(!setup.data().join("kept/at/broken").exists(), "an incomplete response is not stored");
     let _ = origin.take_faults();
 }

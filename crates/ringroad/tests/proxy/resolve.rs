@@ -1,7 +1,7 @@
 //! Names of upstream servers: resolved by the system, or by `resolver`.
 //!
-//! A test cannot replace the system's name servers. Their answers are tested in the crate `server` with a replaceable
-//! resolver; here the system knows only the names that every machine knows.
+//! A test cannot replace the system's name servers. DNS responses to the system are tested in crate `server` with a replaceable
+//! resolver; here the system resolves only names that every machine can resolve.
 
 use crate::common;
 use rustix::process::Signal;
@@ -78,7 +78,7 @@ fn an_unresolvable_name_does_not_prevent_the_start() {
     assert_eq!(client.get("/half").text(), "here");
     let log = server.wait_for_log("host not found in upstream", Deadline::default());
     assert!(log.contains("[error]") && log.contains("nginx.conf:"), "{log}");
-    assert_eq!(log.matches("host not found in upstream").count(), 1, "once, whoever wants it: {log}");
+    assert_eq!(log.matches("host not found in upstream").count(), 1, "one line for all users: {log}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_late_response_to_an_earlier_dns_query_is_accepted() {
     gate.open();
     assert_eq!(client.response().text(), "here");
     let ports: std::collections::BTreeSet<_> = late.asked().iter().map(|asked| asked.from).collect();
-    assert_eq!(ports.len(), 1, "one port for each server and question: {ports:?}");
+    assert_eq!(ports.len(), 1, "one port for each server and query: {ports:?}");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn servers_with_resolve_follow_dns_changes() {
     );
     let server = setup("location / { proxy_pass http://moving; }", &groups).start(BINARY);
     let mut client = common::client(&server);
-    // It resolves only later. The request waits for the first answer.
+    // The name resolves only later. The request waits for the first DNS response.
     assert_eq!(client.get("/").status, 502);
     server.wait_for_log("name.example could not be resolved (3: Host not found)", Deadline::default());
     dns.set_addresses("name.example", &["127.0.0.1"], 1);
@@ -335,7 +335,7 @@ fn a_new_worker_has_the_resolved_addresses_while_dns_fails() {
     server.rewrite_conf(&server.conf().replace("worker_processes 2", "worker_processes 1"));
     server.reload();
     let replaced = || (!server.workers().contains(&first[0])).then_some(());
-    testkit::wait::until("the old worker's end", Deadline::default(), replaced).expect("nothing keeps it");
+    testkit::wait::until("the old worker's end", Deadline::default(), replaced).expect("no request remains");
     assert_eq!(common::client(&server).get("/").text(), "here");
     let second = server.workers();
     signal_process(second[0], Signal::KILL).expect("it is ours");
@@ -356,7 +356,7 @@ fn addresses_of_a_variable_survive_a_reload_while_dns_fails() {
     server.wait_for_log("was replaced by 2 in place", Deadline::default());
     let asked = dns.count("name.example", Kind::A);
     assert_eq!(common::client(&server).get(&target).text(), "here");
-    assert!(dns.count("name.example", Kind::A) > asked, "a reload asks again");
+    assert!(dns.count("name.example", Kind::A) > asked, "a reload sends a new query");
 }
 
 #[test]
@@ -385,5 +385,5 @@ fn servers_of_a_service_are_found_in_srv_records() {
     server.wait_for_log(lost, Deadline::default());
     main.refuse();
     main.end_connections();
-    assert_eq!(client.get("/").text(), "spare", "those with a higher number are backups");
+    assert_eq!(client.get("/").text(), "spare", "records with a higher number are backups");
 }

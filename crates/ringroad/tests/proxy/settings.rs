@@ -200,7 +200,7 @@ fn idle_upstream_connections_obey_requests_time_and_timeout() {
         assert_eq!(origin.stats().connections - before, connections, "{target}");
     }
     // Only the connection without a limit remains.
-    origin.wait_for("the end of the one that rests", |stats| stats.connections_open == 1);
+    origin.wait_for("the end of the idle connection", |stats| stats.connections_open == 1);
 }
 
 #[test]

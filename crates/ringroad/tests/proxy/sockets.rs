@@ -54,7 +54,7 @@ fn a_slow_connect_times_out() {
         Deadline::default(),
     );
     assert_eq!(client.get("/pair").text(), "other");
-    assert_eq!(client.get("/error").status, 504, "a timeout is not meant");
+    assert_eq!(client.get("/error").status, 504, "`error` does not include a timeout");
     let log = server.wait_for_access_log(3, Deadline::default());
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!((lines[0], lines[2]), ("504|504|-", "504|504|-"));
@@ -93,7 +93,7 @@ fn socket_options_are_set_as_configured() {
         gate.wait_reached_by(before + 1);
         let (sockets, is_allowed) = process::sockets_to(server.workers()[0], origin.addr().tcp());
         if !is_allowed {
-            return testkit::skip("the kernel hands out no descriptors of others");
+            return testkit::skip("descriptors of another process cannot be copied here");
         }
         let [socket] = sockets.as_slice() else { panic!("{} sockets", sockets.len()) };
         // The kernel doubles a set value (socket(7)), and sizes an accepted connection's buffers by itself.

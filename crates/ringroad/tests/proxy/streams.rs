@@ -51,7 +51,7 @@ fn piece(number: usize) -> String {
     format!("piece {number:04} of a body that pauses\n")
 }
 
-/// Begins a response whose body's end is marked as `framing` names.
+/// Begins a response whose body has this framing: `length`, `close`, or else chunked.
 fn begin(connection: &mut Connection, framing: &str) -> bool {
     let length = PIECES * piece(0).len();
     let framing = match framing {
@@ -350,13 +350,13 @@ fn bytes_before_the_truncation_of_a_body_are_sent() {
             assert_eq!(head.status, 200, "{what}");
             let mut body = client.body(&head);
             expect(&mut body, &format!("{before}{expected}"), &what);
-            assert!(body.read_to_end(&mut Vec::new()).is_err(), "{what}: an end that looks whole");
+            assert!(body.read_to_end(&mut Vec::new()).is_err(), "{what}: the truncation is not visible");
         }
         let mut client = send_request(&server, "/gzip/", &[("Accept-Encoding", "gzip")]);
         let head = client.head();
         let mut body = flate2::read::GzDecoder::new(client.body(&head));
         expect(&mut body, &expected, net);
-        assert!(body.read_to_end(&mut Vec::new()).is_err(), "{net}: an end that looks whole");
+        assert!(body.read_to_end(&mut Vec::new()).is_err(), "{net}: the truncation is not visible");
     }
 }
 

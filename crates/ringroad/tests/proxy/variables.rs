@@ -209,7 +209,7 @@ fn proxy_buffer_size_limits_the_response_head() {
     server.wait_for_log("upstream sent too big header", Deadline::default());
 }
 
-/// In response fields, and the same in nginx; nginx before 1.23 shows only the first of several fields.
+/// The variables have the same values in response fields as in nginx. nginx before 1.23 returns only the first of several fields.
 #[test]
 fn variables_of_response_fields_are_the_same_as_in_nginx() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));

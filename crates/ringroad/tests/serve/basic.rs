@@ -147,7 +147,7 @@ fn files_allow_only_get_and_head() {
     assert_eq!(client.request("POST", "/text", &[("Content-Length", "0")]).status, 200);
     assert_eq!(client.request("OPTIONS", "/empty", &[]).status, 204);
     assert_eq!(refused(&server, "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n"), 405);
-    // nginx 1.22 did not know this form of target yet.
+    // nginx 1.22 does not support this form of target.
     let connect = if common::against_nginx() { 400 } else { 405 };
     assert_eq!(refused(&server, "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n"), connect);
 }
@@ -217,7 +217,7 @@ fn the_client_may_request_close() {
     }
     let mut client = client(&server);
     client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n").half_close();
-    assert_eq!(client.response().text(), "0123456789", "a client that sent its end still gets its answer");
+    assert_eq!(client.response().text(), "0123456789", "a half-closed client gets its response");
     client.expect_end();
 }
 
@@ -393,8 +393,8 @@ fn a_graceful_stop_logs_no_error() {
     assert!(server.quit_and_wait().success());
 }
 
-/// The server makes the system calls itself if the kernel has deferred the accept until the request arrived, and for
-/// the last response of a connection; clients see no difference with either network engine.
+/// If the kernel has deferred the accept until the request arrived, and for the last response of a connection, the server makes
+/// the system calls without the engine. Clients see no difference with either network engine.
 #[test]
 fn a_deferred_connection_gets_the_same_responses() {
     for engine in ["", "use epoll;"] {
@@ -429,10 +429,9 @@ fn a_deferred_connection_gets_the_same_responses() {
         }
         let mut client = client(&server);
         client.send_in_pieces(request_bytes("GET", "/text", &[]), 5);
-        assert_eq!(client.response().text(), "abc", "what came first was not a whole request");
+        assert_eq!(client.response().text(), "abc", "the first bytes were an incomplete request");
         assert_eq!(client.get("/text").text(), "abc");
-        // Requests whose responses are not awaited: one after the last is not read, and must not prevent the last
-        // response.
+        // Pipelined requests: a request after the last one is not read, and must not prevent the last response.
         let two = [request_bytes("GET", "/text", &close), request_bytes("GET", "/text", &close)].concat();
         let response = client.send(two).response();
         assert_eq!((response.field("connection"), response.text().as_str()), (Some("close"), "abc"));

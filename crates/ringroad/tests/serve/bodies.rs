@@ -66,7 +66,7 @@ fn a_large_unused_body_is_discarded() {
     client.send(post("/unlimited/a.txt", "Transfer-Encoding: chunked\r\n", &format!("{chunked}0\r\n\r\n")));
     assert_eq!(client.response().status, 405);
     client.send(counted("/ok", "end"));
-    assert_eq!(client.response().text(), "ok", "the connection went on behind the bodies");
+    assert_eq!(client.response().text(), "ok", "the connection continues after the bodies");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_client_that_disconnects_during_its_body_is_harmless() {
     }
     let mut client = client(&server);
     client.send(post("/a.txt", "Content-Length: 5\r\n", "half"));
-    assert_eq!(client.response().status, 405, "an answer that needs no body does not wait for it");
+    assert_eq!(client.response().status, 405, "a response that needs no body does not wait for it");
     client.half_close();
     client.expect_end();
     assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok");

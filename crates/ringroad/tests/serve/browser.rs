@@ -51,8 +51,8 @@ fn installed(names: &[&str], package: &str) -> Option<PathBuf> {
 fn home_that_trusts(certutil: PathBuf, root: &str) -> TempDir {
     let home = TempDir::new("browser");
     let database = home.path().join(".pki/nssdb");
-    std::fs::create_dir_all(&database).expect("a directory of our own");
-    std::fs::write(home.path().join("root.pem"), root).expect("a file of our own");
+    std::fs::create_dir_all(&database).expect("a directory of the test");
+    std::fs::write(home.path().join("root.pem"), root).expect("a file of the test");
     let database = format!("sql:{}", database.display());
     let run = |args: &[&str]| {
         let mut command = Command::new(&certutil);

@@ -162,7 +162,7 @@ fn start_with_available_engines(net: &'static str) -> Option<(Server, Vec<&'stat
     let outcome = |disk: &&'static str| start(net, &[*disk]).map_err(|reason| emerg_line(&reason)).err();
     let failed: Vec<(&'static str, String)> =
         DISKS.iter().filter_map(|disk| Some((*disk, outcome(disk)?))).collect();
-    assert!(!failed.is_empty(), "each disk engine alone starts beside {net}, but not all together: {reason}");
+    assert!(!failed.is_empty(), "each disk engine starts alone with {net}, but not all together: {reason}");
     for (disk, reason) in &failed {
         report_skipped(net, disk, reason);
     }
@@ -347,7 +347,7 @@ fn every_pair_of_settings_is_tested() {
     for pair in Way::all().into_iter().flat_map(Way::pairs) {
         assert!(chosen.iter().any(|way| way.pairs().contains(&pair)), "{pair:?}");
     }
-    assert!(chosen.len() < 20, "{} combinations are no small set", chosen.len());
+    assert!(chosen.len() < 20, "{} combinations are too many", chosen.len());
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn long_files_are_served_unchanged_from_disk_and_page_cache() {
 /// they stay cached, all use the page cache again. The bytes are the same.
 #[test]
 fn evicted_files_are_read_with_direct_io() {
-    if !ours_only("nginx does not look what is in memory") {
+    if !ours_only("nginx does not probe the page cache") {
         return;
     }
     for (size, user, more) in [
@@ -483,12 +483,12 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
         (0..FILES).for_each(ask);
         files.iter().filter(|file| cached(file) < half).count() as u64
     };
-    testkit::wait::until("most files to be read past the page cache", Deadline::default(), || {
+    testkit::wait::until("most files to be read bypassing the page cache", Deadline::default(), || {
         (passed(&mut ask) >= FILES / 2).then_some(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
     // Requests read the files into the page cache, where they now stay.
-    testkit::wait::until("files to come through the page cache again", Deadline::default(), || {
+    testkit::wait::until("files to be read through the page cache again", Deadline::default(), || {
         (0..FILES).for_each(&mut ask);
         files.iter().all(|file| cached(file) >= half).then_some(())
     })
@@ -496,8 +496,8 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
     true
 }
 
-/// Shared-memory chunks cannot be taken from a connection, so all bodies together may use a quarter of `buffer_pool`
-/// for them; clients that do not read use at most half of that, and the others continue.
+/// A shared-memory chunk cannot be taken from a connection, so all bodies together may use a quarter of `buffer_pool` for such
+/// chunks. Clients that do not read use at most half of this quarter, and other clients continue.
 #[test]
 fn shared_memory_is_bounded_with_clients_that_do_not_read() {
     const SIZE: u64 = 4 << 20;
@@ -517,9 +517,9 @@ fn shared_memory_is_bounded_with_clients_that_do_not_read() {
         most = most.max(testkit::process::shared_bytes(worker));
     }
     let response = Client::connect(server.addr(0)).get("/a");
-    assert!(response.body == content.bytes(0..SIZE), "somebody who reads");
+    assert!(response.body == content.bytes(0..SIZE), "a client that reads");
     for client in &mut slow {
-        assert!(client.read_exact(SIZE as usize) == content.bytes(0..SIZE), "whoever reads at last");
+        assert!(client.read_exact(SIZE as usize) == content.bytes(0..SIZE), "a client that reads later");
         most = most.max(testkit::process::shared_bytes(worker));
     }
     assert!(most > 0 && most <= 5 << 20, "{most} bytes of shared memory");

@@ -41,15 +41,15 @@ fn localised(text: &str, root: &Path, ports: [u16; 2]) -> String {
 
 /// Copies a directory of configurations, following links.
 fn install(from: &Path, to: &Path, root: &Path, ports: [u16; 2]) {
-    testkit::create_dir_all(to).expect("a folder in the test's own");
-    for entry in fs::read_dir(from).expect("the folder is there") {
+    testkit::create_dir_all(to).expect("a directory of the test");
+    for entry in fs::read_dir(from).expect("the directory exists") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("an entry has a name"));
         if path.is_dir() {
             install(&path, &target, root, ports);
         } else {
             let text = fs::read_to_string(&path).expect("a configuration is text");
-            testkit::write(target, localised(&text, root, ports)).expect("a file in the test's own folder");
+            testkit::write(target, localised(&text, root, ports)).expect("a file of the test");
         }
     }
 }
@@ -107,7 +107,7 @@ fn check(server: &Server) {
 
 #[test]
 fn the_default_configuration_serves() {
-    if !ours_only("it is this project that has to read them") {
+    if !ours_only("the test is about this project's parser") {
         return;
     }
     let server = prepared(BINARY, &own(), "", [0, 0]).start();
@@ -122,7 +122,7 @@ fn the_default_configuration_serves() {
 
 #[test]
 fn the_snippets_can_be_included() {
-    if !ours_only("it is this project that has to read them") {
+    if !ours_only("the test is about this project's parser") {
         return;
     }
     // The certificate that the snippet names is in a separate package.
@@ -154,7 +154,7 @@ const GATEWAY_FILES: [&str; 4] =
 
 #[test]
 fn the_installed_files_serve_the_same_as_nginx() {
-    if !ours_only("both are started here") {
+    if !ours_only("the test starts both servers") {
         return;
     }
     let installed = Path::new(INSTALLED);

@@ -120,7 +120,7 @@ fn the_example_serves_with_io_uring() {
     }
     if let Some(reason) = files_through("nginx-io_uring.conf") {
         assert!(reason.contains("io_uring"), "{reason}");
-        testkit::skip(format_args!("no ring here: {reason}"));
+        testkit::skip(format_args!("io_uring is not available: {reason}"));
     }
 }
 

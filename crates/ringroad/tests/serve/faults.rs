@@ -215,7 +215,7 @@ fn shrinking_server(net: &str) -> Server {
 
 /// Creates a long sparse file of zeros.
 fn sparse(path: &Path) {
-    testkit::create_dir_all(path.parent().expect("it lies in a folder")).expect("below a fresh directory");
+    testkit::create_dir_all(path.parent().expect("it has a parent")).expect("below a fresh directory");
     testkit::write(path, "")
         .and_then(|()| File::options().write(true).open(path)?.set_len(SHRINKING_FROM))
         .expect("a fresh file");
@@ -243,7 +243,7 @@ fn a_shrinking_file_closes_only_its_connection() {
             let _ = std::io::Read::read_to_end(&mut reader.rest(), &mut rest);
             assert!(
                 (rest.len() as u64) < SHRINKING_FROM - 100_000,
-                "{net} {place}: bytes that are not there came"
+                "{net} {place}: bytes beyond the end of the file were received"
             );
             assert!(rest.iter().all(|&byte| byte == 0), "{net} {place}");
             assert_eq!(bystander.get("/ok.txt").text(), "ok", "{net} {place}");
@@ -389,8 +389,8 @@ fn a_shared_chunk_is_never_overwritten_after_sending() {
     }
 }
 
-/// The file is one box that is no movie: a request whose error is that of the file has read the file. The pool has room for twelve
-/// of these reads.
+/// The file is a single box that is not a movie: a request that fails with this error has read the file. The pool has buffers for
+/// twelve of these reads.
 #[test]
 fn readers_of_videos_wait_for_buffers() {
     const CLIENTS: usize = 40;

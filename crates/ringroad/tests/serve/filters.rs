@@ -136,7 +136,7 @@ fn a_shrinking_file_truncates_a_filtered_body() {
             reader.read_exact(100_000);
             file.set_len(1 << 20).expect("the file is the test's own");
             let rest = reader.read_to_end();
-            assert!((rest.len() as u64) < FROM - 100_000, "{net} {way}: bytes that are not there came");
+            assert!((rest.len() as u64) < FROM - 100_000, "{net} {way}: bytes beyond the file's end");
             assert!(!rest.ends_with(b"\r\n\r\n"), "{net} {way}: a last chunk came");
             assert_eq!(client(&server).get("/ok.txt").text(), "ok", "{net} {way}");
         }

@@ -40,7 +40,7 @@ fn database(epoch: u64, country: &str) -> Vec<u8> {
 /// Replaces the database file atomically.
 fn publish(folder: &Path, bytes: &[u8]) {
     let (new, path) = (folder.join("new"), folder.join("country.mmdb"));
-    std::fs::write(&new, bytes).expect("the folder is writable");
+    std::fs::write(&new, bytes).expect("the directory is writable");
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
     std::fs::rename(new, path).expect("both are there");
 }
@@ -48,7 +48,7 @@ fn publish(folder: &Path, bytes: &[u8]) {
 fn setup(interval: &str) -> Setup {
     let setup = Setup::new(&CONF.replace("auto_reload 1s", &format!("auto_reload {interval}")));
     let folder = setup.data().join("db");
-    std::fs::create_dir(&folder).expect("a new folder");
+    std::fs::create_dir(&folder).expect("a new directory");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     publish(&folder, &database(1_700_000_000, "DE"));
     setup

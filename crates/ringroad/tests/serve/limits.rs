@@ -75,15 +75,15 @@ fn connections_are_counted_across_threads_and_reloads() {
     let held = [hold(), hold()];
     assert_eq!(statuses(&server, "/held", 4), [503; 4]);
     reload(&mut server, &conf("second", ZONES), "second");
-    assert_eq!(statuses(&server, "/held", 4), [503; 4], "what is under way since before counts on");
+    assert_eq!(statuses(&server, "/held", 4), [503; 4], "requests before the reload still count");
     drop(held);
     let free = || (statuses(&server, "/held", 1) == [200]).then_some(());
-    wait::until("a free place", Deadline::default(), free).expect("the held ones have gone");
+    wait::until("a free place", Deadline::default(), free).expect("the responses in flight have ended");
 }
 
 #[test]
 fn stub_status_counters_continue_after_a_reload_in_place() {
-    if !ours_only("nginx keeps them in other ways") {
+    if !ours_only("nginx stores them differently") {
         return;
     }
     let mut server = start(&conf("first", ZONES));
@@ -119,8 +119,8 @@ fn limits_apply_once_to_a_request_and_its_subrequests() {
     // On one connection, as each request has then ended before the next is processed.
     let mut client = Client::connect(server.addr(0));
     let mut text = |target: &str| client.get(target).text();
-    assert_eq!(text("/page"), "ok|ok|ok|", "the first part is looked at, and stands for the others");
+    assert_eq!(text("/page"), "ok|ok|ok|", "only the first part is counted");
     let again = text("/page");
     assert!(again.contains("503 Service") && again.ends_with("|ok|ok|"), "refused once: {again}");
-    assert_eq!(text("/whole"), "ok|ok|ok|", "the page itself was looked at");
+    assert_eq!(text("/whole"), "ok|ok|ok|", "the page itself was counted");
 }

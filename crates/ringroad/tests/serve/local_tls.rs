@@ -87,7 +87,7 @@ fn connect(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<Tls, Str
     Ok(tls)
 }
 
-/// Returns such a client's response, and the protocol that ALPN has selected from `alpn`.
+/// Returns the response to a client that trusts only this root, and the protocol that ALPN has selected from `alpn`.
 fn get(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<(String, Option<String>), String> {
     let mut tls = connect(root, port, name, alpn)?;
     let chosen = tls.conn.alpn_protocol().map(|chosen| String::from_utf8_lossy(chosen).into_owned());

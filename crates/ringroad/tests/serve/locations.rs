@@ -247,7 +247,7 @@ fn alias_replaces_the_prefix() {
         |builder| builder.text("html/real/a.txt", "a").text("html/real/index.html", "index"),
     );
     texts(&server, &[("/i/a.txt", "a"), ("/i/", "index"), ("/file", "a"), ("/u/a.t", "a")]);
-    assert_eq!(client(&server).get("/i/../a.txt").status, 404, "the root is not the alias");
+    assert_eq!(client(&server).get("/i/../a.txt").status, 404, "the path is resolved against the root");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn error_page_works_in_all_forms() {
         (response.status, response.text())
     };
     assert_eq!(get("/missing"), (404, "own page".to_owned()));
-    assert_eq!(get("/404.html"), (404, "own page".to_owned()), "internal, so asked for it is missing");
+    assert_eq!(get("/404.html"), (404, "own page".to_owned()), "an internal location is missing for clients");
     assert_eq!(get("/code/x"), (200, "ok".to_owned()));
     assert_eq!(get("/keep/x"), (418, "tea".to_owned()));
     assert_eq!(get("/named/x"), (404, "named-/named/x".to_owned()));

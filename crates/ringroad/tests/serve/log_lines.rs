@@ -94,7 +94,7 @@ fn send_requests(server: &Server) -> Logs {
     let text = |name: &str, lines| String::from_utf8_lossy(&read(name, lines)).into_owned();
     let same: Vec<String> = server.access_log().lines().map(str::to_owned).collect();
     assert_eq!(same.len(), LINES, "{same:#?}");
-    // One request has a log of its own.
+    // One request is logged to a separate file.
     Logs {
         same,
         json: text("logs/json.log", LINES - 1),
@@ -146,7 +146,7 @@ fn without_port(line: impl AsRef<str>) -> String {
     }
 }
 
-/// `1763724586.123|2026-11-21T12:00:00+00:00|21/Nov/2026:12:00:00 +0000|0.001|5|4711`
+/// Checks the form of times: `1763724586.123|2026-11-21T12:00:00+00:00|21/Nov/2026:12:00:00 +0000|0.001|5|4711`.
 fn check_times(times: &str) {
     for line in times.lines() {
         let shape: String = line.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();

@@ -47,7 +47,7 @@ fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
 fn syslog_server() -> (TempDir, UnixDatagram, String) {
     let folder = TempDir::new("syslog");
     let path = folder.path().join("log");
-    let socket = UnixDatagram::bind(&path).expect("a socket in a folder of its own");
+    let socket = UnixDatagram::bind(&path).expect("a socket in its own directory");
     let path = path.display().to_string();
     listen_to(&socket, &path);
     (folder, socket, path)
@@ -167,7 +167,7 @@ fn the_error_log_is_sent_to_syslog_with_each_lines_level() {
 
 #[test]
 fn a_long_json_line_to_syslog_remains_json() {
-    if !ours_only("nginx has no such form") {
+    if !ours_only("nginx does not have this format") {
         return;
     }
     let (_folder, socket, path) = syslog_server();
@@ -184,7 +184,7 @@ fn a_long_json_line_to_syslog_remains_json() {
 
 #[test]
 fn a_restarted_syslog_server_is_reconnected() {
-    if !ours_only("nothing is lost when a server restarts") {
+    if !ours_only("nginx loses lines when a syslog server restarts") {
         return;
     }
     let (_folder, socket, path) = syslog_server();
@@ -219,7 +219,7 @@ fn a_restarted_syslog_server_is_reconnected() {
 
 #[test]
 fn a_syslog_server_that_does_not_read_delays_no_client() {
-    if !ours_only("lines wait for a server that does not read") {
+    if !ours_only("nginx does not queue lines") {
         return;
     }
     let (_folder, socket, path) = syslog_server();
@@ -264,7 +264,7 @@ fn fifo(label: &str) -> (TempDir, fs::File, String) {
     (folder, pipe, path)
 }
 
-/// Network engines, and with them the ways to write a log: io_uring, and a thread pool.
+/// Network engines. Each writes logs in another way: by io_uring, or by a thread pool.
 const NETS: [&str; 2] = ["", "use epoll;"];
 
 #[test]
@@ -293,7 +293,7 @@ fn an_unread_pipe_delays_no_client() {
         while !server.error_log().contains("it works again") {
             // An empty FIFO is not an error.
             let _ = pipe.read(&mut bytes);
-            assert!(started.elapsed() < PATIENCE, "what waits is written: {}", server.error_log());
+            assert!(started.elapsed() < PATIENCE, "queued lines are written: {}", server.error_log());
         }
         let line = server.wait_for_log("it works again", Deadline::default());
         assert!(line.contains("lines were dropped; it works again"), "{line}");
@@ -387,7 +387,7 @@ fn a_full_disk_loses_lines_and_is_reported_once_a_minute() {
 
 #[test]
 fn a_full_disk_is_reported_once_a_minute_for_all_names_with_variables() {
-    if !ours_only("nginx has a report for each log") {
+    if !ours_only("nginx reports each log separately") {
         return;
     }
     let server = serve_open(&one_server(
@@ -420,7 +420,7 @@ fn leave_time(pause: Duration) {
 
 #[test]
 fn free_space_on_a_full_log_disk_is_reported() {
-    if !ours_only("nginx does not say what was lost") {
+    if !ours_only("nginx does not report losses") {
         return;
     }
     // A limit on the size of files, setrlimit(2), acts like a full disk and needs no root privileges: 512 KiB here.
@@ -566,7 +566,7 @@ fn cached_logs_are_bounded_and_follow_their_names() {
         self::client(&server).get("/?v=b");
         log("b").exists().then_some(())
     })
-    .expect("the name is looked up again");
+    .expect("the name is resolved again");
 
     client.get("/twice?v=c");
     wait_for_lines(&log("c"), 1);
@@ -579,7 +579,7 @@ fn cached_logs_are_bounded_and_follow_their_names() {
 
 #[test]
 fn reopening_closes_cached_logs() {
-    if !ours_only("nginx looks the name up after `valid` only") {
+    if !ours_only("nginx resolves the name only after `valid`") {
         return;
     }
     let server = serve_open(&one_server(
@@ -597,7 +597,7 @@ fn reopening_closes_cached_logs() {
         client(&server).get("/?v=a");
         path.exists().then_some(())
     })
-    .expect("the name is looked up again");
+    .expect("the name is resolved again");
 }
 
 #[test]
@@ -680,7 +680,7 @@ fn buffered_lines_are_written_to_the_previously_open_file() {
     server.signal(Signal::USR1);
     assert_eq!(wait_for_lines(&old, 1), ["before"]);
     testkit::wait::until("the new file", Deadline::default(), || log.exists().then_some(()))
-        .expect("opened anew");
+        .expect("opened again");
     client.get("/?n=after");
     let kept = TempDir::new("kept");
     let copy = kept.path().join("copy");
@@ -742,7 +742,7 @@ fn an_unread_error_log_delays_no_client() {
 
 #[test]
 fn error_logs_can_be_written_as_json() {
-    if !ours_only("nginx has no such form") {
+    if !ours_only("nginx does not have this format") {
         return;
     }
     let server = serve(&format!(
@@ -768,7 +768,7 @@ fn error_logs_can_be_written_as_json() {
         assert!(line.contains(&part), "{part} in {line}");
     }
     // The master writes the same format.
-    let first = text(&path).lines().next().expect("the start is told").to_owned();
+    let first = text(&path).lines().next().expect("the start is logged").to_owned();
     assert!(
         first.starts_with("{\"time\":\"2") && first.ends_with("\"message\":\"ringroad/0.1.0\"}"),
         "{first}"

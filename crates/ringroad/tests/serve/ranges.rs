@@ -47,7 +47,7 @@ fn a_single_range_is_served() {
         assert_eq!(response.field("content-range"), Some(wanted.as_str()), "{value}");
         assert_eq!(response.field("content-length"), Some((end - start).to_string().as_str()), "{value}");
         assert_eq!(response.field("content-type"), Some("image/x-test"), "{value}");
-        assert_eq!(response.field("accept-ranges"), None, "nginx says it with whole files alone: {value}");
+        assert_eq!(response.field("accept-ranges"), None, "nginx sends it only with complete files: {value}");
         CONTENT.assert_range(start..end, &response.body);
     }
     assert_eq!(ranged(&mut client, "bytes= 3 - 4 ").status, 206);
@@ -67,11 +67,11 @@ fn unsatisfiable_ranges_are_refused() {
     }
     for value in ["lines=0-1", "byte=0-1", "0-1", "", "bytes="] {
         let response = ranged(&mut client, value);
-        assert_eq!(response.status, 200, "another unit is not understood, so the file comes whole: {value}");
+        assert_eq!(response.status, 200, "with an unknown unit, the complete file is sent: {value}");
         CONTENT.assert_body(&response.body);
     }
     let empty = client.request("GET", "/empty.bin", &[("Range", "bytes=0-0")]);
-    assert_eq!((empty.status, empty.body.len()), (200, 0), "nginx takes no range of nothing");
+    assert_eq!((empty.status, empty.body.len()), (200, 0), "nginx ignores ranges of an empty file");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn if_modified_since_compares_times_as_configured() {
     let later = "Fri, 31 Dec 2099 23:59:59 GMT";
     let mut since =
         |target: &str, time: &str| client.request("GET", target, &[("If-Modified-Since", time)]).status;
-    assert_eq!(since("/a.bin", later), 200, "exact is the default: another time is another file");
+    assert_eq!(since("/a.bin", later), 200, "`exact` is the default");
     assert_eq!(since("/before/a.bin", later), 304);
     assert_eq!(since("/before/a.bin", &modified), 304);
     assert_eq!(since("/off/a.bin", &modified), 200);
@@ -217,11 +217,11 @@ fn if_modified_since_compares_times_as_configured() {
     assert_eq!(client.get("/untagged/a.bin").field("etag"), None);
 }
 
-/// Each part of such a response needs a buffer. A request that retained one while it waited for the next would block
-/// others, and all of them until the timeout.
+/// Each part of a multipart response needs a buffer. Requests that retained one buffer while they waited for the next would block
+/// each other until the timeout.
 #[test]
 fn multipart_responses_complete_with_few_buffers() {
-    if !ours_only("it is about this server's buffers") {
+    if !ours_only("the test is about this server's buffers") {
         return;
     }
     let size = 1 << 20;

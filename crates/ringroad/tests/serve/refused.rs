@@ -1,8 +1,8 @@
 //! Refused requests: always with 400 if two parsers could interpret them differently, and the connection is closed, so
 //! that no bytes after them are parsed as a request.
 //!
-//! nginx refuses most of these and tolerates some; the table marks those, and the run against nginx skips them. Paths
-//! that would leave the root are in `serve/paths.rs`.
+//! nginx refuses most of these requests. The run against nginx skips the requests that nginx tolerates. Paths that would leave
+//! the root are in `serve/paths.rs`.
 
 use crate::common::http2::{self, END, HEADERS, WHOLE, block};
 use crate::common::{client, one_server, ours_only, refused, serve};
@@ -35,7 +35,7 @@ fn control_bytes_in_the_header_section_are_refused() {
     all_400(&server, &[with("A: x\0y\r\n"), with("\0A: x\r\n"), with("A\0: x\r\n"), with("A\x01B: x\r\n")]);
     all_400(&server, &[format!("GET /a\0b HTTP/1.1\r\nHost: a\r\n\r\n{SECOND}")]);
     all_400(&server, &[format!("G\x01T / HTTP/1.1\r\nHost: a\r\n\r\n{SECOND}")]);
-    if ours_only("nginx lets control bytes stand in values") {
+    if ours_only("nginx accepts control bytes in values") {
         let bytes = (1..0x20_u8).chain([0x7f]).filter(|byte| !b"\t\r\n".contains(byte));
         all_400(&server, &bytes.map(|byte| with(&format!("A: x{}y\r\n", byte as char))).collect::<Vec<_>>());
     }
@@ -65,7 +65,7 @@ fn a_bare_cr_is_refused() {
         &server,
         &[format!("GET / HTTP/1.1\rHost: a\r\n\r\n{SECOND}"), with("A\rB: x\r\n"), with("\rA: x\r\n")],
     );
-    if ours_only("nginx takes a bare CR in a value for white space") {
+    if ours_only("nginx treats a bare CR in a value as white space") {
         let first_line = format!("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n{SECOND}");
         all_400(&server, &[with("A: x\rB: y\r\n"), with("A: x\r\r\n"), with("A: \rB: y\r\n"), first_line]);
     }
@@ -117,8 +117,8 @@ fn conflicting_lengths_are_refused() {
     }
 }
 
-/// Pairs of framing fields of which one parser may miss one: the request is refused, or the unusual field is ignored
-/// and the other used, so that every parser finds the following bytes at the same offset.
+/// Pairs of framing fields, one of which a parser may miss: the request is refused, or the unusual field is ignored and the other
+/// one is used. Every parser thus finds the following bytes at the same offset.
 #[test]
 fn ambiguous_framing_fields_are_refused_or_ignored() {
     let server = site();
@@ -134,7 +134,7 @@ fn ambiguous_framing_fields_are_refused_or_ignored() {
         "Host : b\r\n",
     ];
     all_400(&server, &refused_pairs.map(with));
-    if ours_only("nginx takes these for other values or drops them") {
+    if ours_only("nginx accepts or drops these fields") {
         let strict = [
             "Content-Length: 5\r\nTransfer-Encoding:\x0bchunked\r\n",
             "Content-Length: 5\r\nX: y\rTransfer-Encoding: chunked\r\n",
@@ -192,9 +192,7 @@ fn broken_chunk_framing_is_refused() {
         assert!(matches!(first.status, 400 | 405), "{body:?}: {}", first.status);
         client.expect_end();
     }
-    if !ours_only(
-        "nginx 1.22 takes a bare LF for a line end in chunked framing, and a bad size after its answer",
-    ) {
+    if !ours_only("nginx 1.22 accepts a bare LF as a line end, and detects a bad size after its response") {
         return;
     }
     for body in [
@@ -223,7 +221,7 @@ fn broken_chunks_received_with_the_head_are_logged() {
     let server = site();
     broken_chunks(&server, "x\r\n");
     broken_chunks(&server, "5\r\nabcdeXX0\r\n\r\n");
-    if ours_only("nginx 1.22 takes a bare LF for a line end in chunked framing") {
+    if ours_only("nginx 1.22 accepts a bare LF as a line end in chunked framing") {
         broken_chunks(&server, "5\nabcde\r\n0\r\n\r\n");
     }
 }
@@ -260,7 +258,7 @@ fn invalid_request_lines_are_refused() {
     for version in ["HTTP/2.0", "HTTP/3.0"] {
         assert_eq!(refused(&server, line(&format!("GET / {version}"))), 505, "{version}");
     }
-    if ours_only("nginx still speaks HTTP/0.9") {
+    if ours_only("nginx supports HTTP/0.9") {
         assert_eq!(refused(&server, "GET /\r\n"), 400);
     }
 }

@@ -40,7 +40,7 @@ fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&S
         match builder.try_start() {
             Ok(server) => test(&server, net),
             Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
-                testkit::skip(format_args!("no ring here: {reason}"));
+                testkit::skip(format_args!("io_uring is not available: {reason}"));
             }
             Err(reason) => panic!("{reason}"),
         }
@@ -126,7 +126,7 @@ fn the_accept_queue_is_emptied_up_to_worker_connections() {
         for client in &mut clients {
             assert_eq!(client.response().text(), (LIMIT / 2).to_string(), "{net}");
         }
-        // Half of these fit beside the existing connections, and the rest replace idle ones.
+        // Half of these fit in addition to the existing connections; the others replace idle connections.
         let mut more = ask(LIMIT);
         for client in &mut more {
             let active: usize = client.response().text().parse().expect("a number");

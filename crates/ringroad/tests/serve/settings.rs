@@ -217,7 +217,7 @@ fn clients_that_do_not_read_leave_buffers_for_other_clients() {
         let server = match started {
             Ok(server) => server,
             Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
-                return testkit::skip(format_args!("no ring here: {reason}"));
+                return testkit::skip(format_args!("io_uring is not available: {reason}"));
             }
             Err(reason) => panic!("{reason}"),
         };
@@ -257,7 +257,7 @@ fn keepalive_timeout_can_be_set_per_location() {
         "keepalive_timeout 1h; location /short { keepalive_timeout 50ms; return 200; } location /long { return 200; }",
     ));
     let mut long = client(&server);
-    // Together: a slow client would otherwise send the second request too late.
+    // Both requests are sent in one write: a slow client would otherwise send the second one too late.
     long.send([request_bytes("GET", "/short", &[]), request_bytes("GET", "/long", &[])].concat());
     assert_eq!((long.response().status, long.response().status), (200, 200));
     let mut short = client(&server);
@@ -332,7 +332,7 @@ fn a_variable_prefix_without_a_name_is_empty() {
 
 #[test]
 fn a_relative_user_file_is_found_beside_the_configuration() {
-    if !ours_only("testkit's nginx has another folder of the configuration") {
+    if !ours_only("testkit's nginx has another configuration directory") {
         return;
     }
     let conf = one_server(
@@ -357,10 +357,9 @@ fn random_index_also_picks_symlinks_to_files() {
     let server = serve_with(&conf, |builder| {
         let builder = builder.text("html/other/file", "by a link").text("html/lonely/.hidden", "never");
         let html = builder.dir().join("html");
-        std::os::unix::fs::symlink("../other/file", html.join("lonely/link"))
-            .expect("a link in a new folder");
-        std::os::unix::fs::symlink("../other", html.join("lonely/folder")).expect("a link in a new folder");
-        std::os::unix::fs::symlink("nowhere", html.join("lonely/dangling")).expect("a link in a new folder");
+        std::os::unix::fs::symlink("../other/file", html.join("lonely/link")).expect("a new link");
+        std::os::unix::fs::symlink("../other", html.join("lonely/folder")).expect("a new link");
+        std::os::unix::fs::symlink("nowhere", html.join("lonely/dangling")).expect("a new link");
         builder
     });
     for _ in 0..10 {

@@ -13,19 +13,19 @@ fn examples() -> PathBuf {
 
 /// Copies a directory with its content.
 fn copy(from: &Path, to: &Path) {
-    testkit::create_dir_all(to).expect("a folder in the test's own");
-    for entry in fs::read_dir(from).expect("the folder is there") {
+    testkit::create_dir_all(to).expect("a directory of the test");
+    for entry in fs::read_dir(from).expect("the directory exists") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("an entry has a name"));
         if path.is_dir() {
             copy(&path, &target);
         } else {
-            testkit::copy(&path, &target).expect("a file in the test's own folder");
+            testkit::copy(&path, &target).expect("a file of the test");
         }
     }
 }
 
-/// Starts an example: its directories below the prefix, its files beside the configuration.
+/// Starts an example: its directories are below the prefix, its files in the directory of the configuration.
 fn start(name: &str) -> Server {
     let from = examples().join(name);
     let conf = fs::read_to_string(from.join("nginx.conf")).expect("the example has a configuration");
@@ -290,7 +290,7 @@ fn json_logs_work() {
     let server = start("json-logs");
     let agent = [("User-Agent", "a \"strange\"\\agent")];
     let answer = get(&server, "/?q=%22quoted%22", &agent);
-    let id = answer.field("X-Request-Id").expect("every answer has one").to_owned();
+    let id = answer.field("X-Request-Id").expect("every response has one").to_owned();
     assert_eq!(get(&server, "/live", &[]).status, 204);
     assert_eq!(get(&server, "/broken", &[]).status, 500);
     assert_eq!(get(&server, "/none", &[]).status, 404);
@@ -326,7 +326,7 @@ fn split_traffic_works() {
     assert!((5..=40).contains(&new), "about 20 of 100: {new}");
     let again: Vec<(bool, bool)> =
         (0..100).map(|number| visit(&format!("visitor {number}"), "a=b")).collect();
-    assert_eq!(all, again, "everybody stays where he is");
+    assert_eq!(all, again, "each client gets the same variant");
     for number in 0..10 {
         let agent = format!("visitor {number}");
         assert_eq!(visit(&agent, "version=new"), (true, true));

@@ -190,7 +190,8 @@ fn plain_http_on_a_tls_port_gets_an_explaining_page() {
     assert_eq!((response.status, response.field("location")), (302, Some("https://a.test/path")));
 }
 
-/// The library would measure the processor's jitter in the first handshake of a worker, for 70 ms of its thread.
+/// Without the setting in `.cargo/config.toml`, the library measures the processor's jitter in the first handshake of a worker,
+/// which blocks the thread for 70 ms.
 #[test]
 fn random_numbers_come_without_measuring_the_processor() {
     let program = std::fs::read(BINARY).expect("the program is readable");
@@ -345,7 +346,7 @@ fn the_client_certificate_for_an_upstream_depends_on_the_request() {
     let mut ask = |name: &str| client.get(&format!("/?file={}", file(name))).text();
     assert_eq!(ask("one.pem"), "SUCCESS CN=one");
     write("one.pem", "renewed");
-    assert_eq!(ask("one.pem"), "SUCCESS CN=one", "it is kept");
+    assert_eq!(ask("one.pem"), "SUCCESS CN=one", "the cached certificate is used");
     assert_eq!(
         Client::connect(servers[0].as_ref().expect("ours").addr(0))
             .get(&format!("/?file={}", file("one.pem")))

@@ -113,8 +113,8 @@ fn every_suite_has_forward_secrecy_and_authenticated_encryption() {
     assert_eq!(graded.accepted("-tls1_3 -ciphersuites", offered, ""), names(&strong));
 }
 
-/// The key exchange is as strong as 3072 bits of RSA, with elliptic curves of at least 253 bits. The server's RSA key
-/// is that of its owner: the test has one of 2048 bits.
+/// The key exchange is as strong as 3072 bits of RSA, with elliptic curves of at least 253 bits. The length of the server's RSA
+/// key is the operator's choice: the test uses 2048 bits.
 #[test]
 fn groups_of_the_key_exchange_are_strong() {
     let Some(graded) = Graded::start() else { return };
@@ -138,7 +138,7 @@ fn groups_of_the_key_exchange_are_strong() {
     }
 }
 
-/// A client that is made to offer only TLS 1.2 notices that (RFC 7507, RFC 8446 section 4.1.3).
+/// A downgrade attack that makes a client offer only TLS 1.2 is detected (RFC 7507, RFC 8446 section 4.1.3).
 #[test]
 fn renegotiation_is_secure_and_downgrades_and_compression_are_not_possible() {
     let Some(graded) = Graded::start() else { return };
@@ -148,7 +148,7 @@ fn renegotiation_is_secure_and_downgrades_and_compression_are_not_possible() {
     }
     let said = graded.handshake("-tls1_2 -fallback_scsv");
     assert!(said.contains("inappropriate fallback") && suite(&said).is_none(), "{said}");
-    // Nor is there a downgrade without the client's mark.
+    // A client that offers TLS 1.3 is not downgraded.
     let said = graded.handshake("-fallback_scsv");
     assert!(suite(&said).is_some() && said.contains("TLSv1.3"), "{said}");
 }

@@ -57,7 +57,7 @@ impl Responder {
         });
         // The pipe must stay open, because the responder continues to write to it.
         std::thread::spawn(move || lines.for_each(drop));
-        let address = ([127, 0, 0, 1], port.expect("it says its port")).into();
+        let address = ([127, 0, 0, 1], port.expect("it prints its port")).into();
         Responder { child, address }
     }
 }
@@ -312,7 +312,7 @@ fn a_stalled_responder_delays_only_its_own_client() {
     let mut waiting = connect(&server, &client(&root, &[&pem], &key), "a.test");
     let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     waiting.write_all(request).expect("it is sent");
-    let (asked, _) = silent.accept().expect("the server asks");
+    let (asked, _) = silent.accept().expect("the server sends a query");
     let response = get(&server, &root.clients(BOTH, None), "a.test", "/");
     assert_eq!(text(body(&response)), "served NONE");
     let log = server.wait_for_access_log(1, Deadline::default());
@@ -366,7 +366,7 @@ fn an_ocsp_response_is_fetched_and_stapled() {
         server.wait_for_log("was replaced by", Deadline::default());
         let after = stapled(&server);
         assert!(after.contains(STAPLED), "{after}");
-        assert_eq!(gate.count(), 1, "it is known still");
+        assert_eq!(gate.count(), 1, "the response is still stored");
     }
 }
 

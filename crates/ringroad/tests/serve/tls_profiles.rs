@@ -24,7 +24,7 @@ const PROFILES: [(&str, &str, usize); 8] = [
 const PAGE: &str =
     "<!DOCTYPE html><html><head><title>site</title></head><body><p>served over TLS</p></body></html>\n";
 
-/// Starts a server with one of them; returns it with the CA that signed its certificate.
+/// Starts a server with one of the profiles; returns it with the CA that signed its certificate.
 fn start(profile: &str) -> (Server, Authority) {
     let authority = Authority::new("authority of the test");
     let own = authority.issue_names(&["site.test", "www.site.test"]);

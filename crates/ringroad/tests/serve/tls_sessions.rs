@@ -107,7 +107,7 @@ fn handshakes_in_a_flood_are_queued_and_sign_on_other_threads() {
             assert_eq!(number(&page, "ringroad_tls_handshakes_total{result=\"full\"}"), full);
             Some(number(&page, &name)).filter(|count| *count > 0)
         };
-        // The kernel decides how many arrive in one turn: in the end more than one turn's maximum have.
+        // The kernel decides how many ClientHellos arrive in one turn. Eventually more arrive than one turn processes.
         wait::until(&name, Deadline::default(), counted).expect("handshakes wait for others");
         common::assert_no_errors(&server);
     }
@@ -218,7 +218,7 @@ fn a_session_is_not_resumed_at_another_server() {
     }
 }
 
-/// The identifier is the session's, on every connection that resumes it.
+/// Each connection that resumes a session has the identifier of the session.
 #[test]
 fn resumed_connections_have_the_same_session_identifier() {
     let authority = Authority::new("root");

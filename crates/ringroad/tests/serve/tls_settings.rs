@@ -160,7 +160,7 @@ fn certificates_with_variables_follow_the_sni_name() {
                 common::until_stale(1);
                 assert_eq!(shown(&server, &authority, "a.test"), der(&renewed.0), "{cache}");
             }
-            _ => assert_eq!(shown(&server, &authority, "a.test"), der(&a.0), "the old one is kept"),
+            _ => assert_eq!(shown(&server, &authority, "a.test"), der(&a.0), "the cached one is used"),
         }
     }
 }

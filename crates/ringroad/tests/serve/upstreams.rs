@@ -36,7 +36,7 @@ fn names(server: &Server, count: usize, fields: &[(&str, &str)]) -> String {
 
 #[test]
 fn a_sticky_cookie_selects_the_same_server() {
-    if !ours_only("Debian's has no sticky") {
+    if !ours_only("Debian's nginx does not support sticky") {
         return;
     }
     let origins = origins::<3>();
@@ -70,13 +70,13 @@ fn a_sticky_cookie_selects_the_same_server() {
     assert_eq!(moved.status, 200);
     let new = moved.head.all("Set-Cookie").next().expect("a cookie").to_owned();
     assert!(new.starts_with("srv=") && !new.starts_with("srv=one"), "{new}");
-    assert_eq!(moved.head.all("Set-Cookie").count(), 2, "one of ours, whatever was tried");
+    assert_eq!(moved.head.all("Set-Cookie").count(), 2, "one cookie of this server");
 }
 
 /// Only the client whose request is sent to a server gets the cookie, and the cookie is not stored.
 #[test]
 fn a_sticky_cookie_is_set_in_a_location_with_a_cache() {
-    if !ours_only("Debian's has no sticky") {
+    if !ours_only("Debian's nginx does not support sticky") {
         return;
     }
     let origins = [Origin::start(|_| Reply::text("0"))];
@@ -93,7 +93,7 @@ fn a_sticky_cookie_is_set_in_a_location_with_a_cache() {
 
 #[test]
 fn a_route_or_a_session_selects_the_server() {
-    if !ours_only("Debian's has no sticky") {
+    if !ours_only("Debian's nginx does not support sticky") {
         return;
     }
     let origins = origins::<3>();
@@ -101,9 +101,9 @@ fn a_route_or_a_session_selects_the_server() {
         "server @0 route=a; server @1 route=b; server @2 drain route=c; sticky route $cookie_r $arg_r;";
     let server = serve(&conf(&origins, "", group, ""));
     assert_eq!(names(&server, 4, &[("Cookie", "r=b")]), "1111");
-    assert_eq!(names(&server, 2, &[("Cookie", "r=c")]), "22", "it keeps the clients that it has");
-    assert!(!names(&server, 6, &[]).contains('2'), "and gets no others");
-    assert_eq!(send_request(&server, &[]).head.all("Set-Cookie").count(), 1, "no cookie of ours");
+    assert_eq!(names(&server, 2, &[("Cookie", "r=c")]), "22", "existing clients stay");
+    assert!(!names(&server, 6, &[]).contains('2'), "no new clients");
+    assert_eq!(send_request(&server, &[]).head.all("Set-Cookie").count(), 1, "no cookie of this server");
     for header in ["", "header"] {
         let group = format!(
             "server @0; server @1; server @2;
@@ -171,7 +171,7 @@ fn the_server_with_the_fewest_connections_is_next() {
 
 #[test]
 fn threads_share_the_round_robin_state() {
-    if !ours_only("its workers count for themselves") {
+    if !ours_only("nginx's workers count separately") {
         return;
     }
     let origins = origins::<2>();
@@ -182,7 +182,7 @@ fn threads_share_the_round_robin_state() {
 
 #[test]
 fn a_reload_in_place_retains_the_state_of_a_zone() {
-    if !ours_only("its zones begin anew") {
+    if !ours_only("nginx starts with empty zones") {
         return;
     }
     let origins = origins::<2>();
@@ -205,7 +205,7 @@ fn a_reload_in_place_retains_the_state_of_a_zone() {
         });
         let first = first.unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
         assert_eq!(server.workers(), worker, "in place");
-        let peers = first.field("x-peers").expect("it was asked for").to_owned();
+        let peers = first.field("x-peers").expect("the response has this field").to_owned();
         assert_eq!(peers.contains(", "), !is_kept, "{zone}: {peers}");
     }
 }

@@ -110,7 +110,7 @@ fn origin() -> Origin {
     let counts: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
     Origin::start(move |request: &OriginRequest| {
         let count = {
-            let mut counts = counts.lock().expect("nobody panics with it");
+            let mut counts = counts.lock().expect("no panic");
             let count = counts.entry(request.target.clone()).or_default();
             *count += 1;
             *count
@@ -358,7 +358,7 @@ fn stale_responses_match_nginx() {
     let faults =
         ["close", "never", "garbage", "500", "502", "503", "504", "403", "404", "410", "200", "same"];
     let fill = "X-Accel-Expires: 1|ETag: \"a\"|Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT";
-    // What replaces a stored response must be fresh when it is requested again, on a slow machine too.
+    // A response that replaces a stored one must still be fresh at the next request, on a slow machine too.
     let same = "X-Accel-Expires: 60|ETag: \"a\"|Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT";
     let mut fills = Vec::new();
     let mut cases = Vec::new();

@@ -143,7 +143,7 @@ fn setup(gateway: Gateway, app: &App, tokens: &str) -> Setup {
     let keep = if gateway == Gateway::FastCgi { "fastcgi_keep_conn on;" } else { "" };
     // SCGI always sends the length.
     let conf = match gateway {
-        // nginx sends it the number of received bytes, where it does not wait for the complete body (row P38).
+        // If nginx does not wait for the complete body, it sends the number of bytes received so far (row P38).
         Gateway::Scgi => CONF
             .replace("@P@_param CONTENT_LENGTH $content_length;", "")
             .replace("@P@_request_buffering off;", ""),
@@ -187,7 +187,7 @@ impl Answer {
         let is_left_out = |name: &str| match name.to_ascii_lowercase().as_str() {
             // Fields of stored responses (rows C2 and C26 of docs/caching.md).
             "age" | "date" | "transfer-encoding" => true,
-            // Without it, it depends on the bytes received with the header section (row X6).
+            // If the script sends no length, the field depends on the bytes received with the header section (row X6).
             "content-length" => !has_length,
             // Field of stored responses (row C16).
             "accept-ranges" => ask.target.starts_with("/cache/"),
@@ -247,7 +247,7 @@ fn compare(gateway: Gateway, cases: u64) {
         // HEAD and unsafe methods in a cache are documented in the tables of differences.
         let methods: &[&str] = if place == "/cache/" { &["GET"] } else { &[] };
         let ask = gateways::request(random, case, place, methods);
-        // That location does not send the case number to the application.
+        // The location `/bare/` does not send the case number to the application.
         let told = if place == "/bare/" { 0 } else { case };
         let Script { has_length, text } =
             gateways::script(seed, told, gateway != Gateway::FastCgi, place == "/cache/");
@@ -255,7 +255,7 @@ fn compare(gateway: Gateway, cases: u64) {
             let (mine, theirs) = (Answer::to(&ours, &ask, has_length), Answer::to(&nginx, &ask, has_length));
             let (mut mine_got, mut theirs_got) = (our_app.take(), their_app.take());
             if place == "/bare/" {
-                // Row P43: nginx 1.22 does not send it without the client's fields.
+                // Row P43: without the client's fields, nginx 1.22 does not send HTTP_HOST.
                 for (params, ..) in mine_got.iter_mut().chain(&mut theirs_got) {
                     params.retain(|(name, _)| name != "HTTP_HOST");
                 }

@@ -1,7 +1,7 @@
 //! The same requests to Debian's nginx and to this server ([`common::beside`]), both in front of one scripted origin:
 //! the requests that the origin receives, which it returns in its responses, and the responses to the client.
 //!
-//! nginx 1.22 uses HTTP/1.0 to upstreams and sends `Connection: close`; since 1.29.7 its defaults are as here. The
+//! nginx 1.22 uses HTTP/1.0 to upstreams and sends `Connection: close`; since 1.29.7 it has the same defaults as this server. The
 //! configuration makes both use HTTP/1.1 and keep-alive connections.
 
 use crate::common::beside::{self, Case, ask, get, raw};

@@ -343,7 +343,7 @@ fn geo_and_split_clients_match_nginx() {
         cases.push(ask("GET", "/client", &[("X-Forwarded-For", value)]));
     }
     cases.push(get("/client"));
-    // Lengths with every remainder modulo four, and enough of them to select each of the parts.
+    // Keys with every length modulo four, and enough keys to select each part of `split_clients`.
     cases.extend(
         (0..120).map(|id| get(&format!("/split?id={}", "x".repeat(id % 5) + &(id * 7919).to_string()))),
     );

@@ -1,5 +1,5 @@
-//! `api`: its paths, their numbers, changes of upstream servers and who may make them. Debian's Prometheus exporter
-//! reads it, if it is installed.
+//! `api`: its paths and their numbers, changes of upstream servers, and the permission for changes. Debian's Prometheus exporter
+//! reads the API, if it is installed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -295,7 +295,7 @@ fn start_with_state() -> (Site, std::path::PathBuf) {
     let [first, second] = ["first", "second"].map(|name| Origin::start(move |_| Reply::text(name)));
     let setup = Setup::new(STATE);
     let folder = setup.data().join("state");
-    std::fs::create_dir(&folder).expect("a new folder");
+    std::fs::create_dir(&folder).expect("a new directory");
     let open = PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&folder, open).expect("it is ours");
     (Site { server: setup.start(BINARY), first, second, _setup: setup }, folder)
@@ -325,7 +325,7 @@ fn accepted_changes_are_read_again_after_a_reload() {
         std::fs::read_to_string(folder.join("back.state")).expect("it was written"),
         "server \"unix:/my app;x.sock\" backup;\n"
     );
-    // Other users may not write to it.
+    // Other users may not write to the file.
     let mode = std::fs::metadata(folder.join("back.state")).expect("it was written").permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     site.server.reload();

@@ -28,7 +28,7 @@ http {
 }
 ";
 
-/// Timeout of the browser in seconds: it starts in two, but a busy machine is slow.
+/// Timeout of the browser in seconds. On an idle machine the browser starts in two seconds.
 const BROWSER_SECONDS_MAX: &str = "120";
 
 struct Site {
@@ -97,7 +97,7 @@ fn the_page_may_load_only_its_data() {
     let (first, second) = (get(), get());
     let policy = first.field("Content-Security-Policy").expect("a policy");
     assert!(policy.starts_with("default-src 'none'; script-src 'nonce-"), "{policy}");
-    assert_ne!(Some(policy), second.field("Content-Security-Policy"), "its number is used once");
+    assert_ne!(Some(policy), second.field("Content-Security-Policy"), "the nonce is used once");
     assert_eq!(first.field("Cache-Control"), Some("no-store"));
     assert_eq!(Client::connect(site.server.addr(0)).request("POST", "/status", &[]).status, 405);
 }

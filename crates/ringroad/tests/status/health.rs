@@ -91,7 +91,7 @@ fn the_server_stops_after_shutdown_delay() {
     assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
 }
 
-/// An operator drains the server and cancels that; a new worker has the same state.
+/// An operator drains the server and cancels the drain; a new worker has the same state.
 fn drains(main: &str) {
     let text = conf(&format!("{main}admin_socket admin.sock; worker_processes 1;"));
     let mut server = Server::start(BINARY, &text);
@@ -105,7 +105,7 @@ fn drains(main: &str) {
         let response = wait::until("the check", deadline(), || {
             Some(get(server, "/ready")).filter(|response| response.status == status)
         });
-        assert_eq!(response.expect("the worker is told").text(), word);
+        assert_eq!(response.expect("the worker is notified").text(), word);
     };
     assert_eq!(told("undrain"), "the server was not drained\n");
     let mut open = Client::connect(server.addr(0));
@@ -221,7 +221,8 @@ fn no_request_through_haproxy_fails_during_restarts() {
             Some(get(leaving, "/ready")).filter(|response| response.status == 200)
         });
         ready.expect("it is ready");
-        // haproxy has noticed it when a request reaches it; until then only the other server is used and must not stop.
+        // When a request reaches the server, haproxy has noticed it. Until then haproxy uses only the other server, which must
+        // not stop.
         let before = leaving.access_log().len();
         let seen = wait::until("haproxy sends requests there", deadline(), || {
             let response = Client::connect(&front).get("/?round");

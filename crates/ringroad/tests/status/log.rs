@@ -72,7 +72,7 @@ impl Site {
     }
 }
 
-/// A client of the admin socket, as the commands are.
+/// A client of the admin socket, like the commands of `ringroad`.
 struct Watch {
     socket: OwnedFd,
     answer: Value,
@@ -316,7 +316,7 @@ fn disconnected_log_clients_are_removed() {
     assert_eq!(refused.answer, json!({ "error": "16 clients watch requests already" }));
     drop(all);
     site.get("/empty");
-    let alone = wait::until("all are forgotten", deadline(), || {
+    let alone = wait::until("all are removed", deadline(), || {
         // The preceding request may be logged after its response.
         let watch = Watch::begin(&site, "location=/none");
         (watch.answer["watchers"] == 1).then_some(watch)

@@ -190,7 +190,7 @@ fn upstream_connections_above_the_limit_are_counted() {
     let server = setup.start(BINARY);
     let refused = "connections_refused_total{limit=\"upstream\"}";
     assert_eq!(numbers(&server)[refused], 0.0);
-    assert!(!get(&server, "/").starts_with(b"HTTP/1.1 200"), "the client has the only place");
+    assert!(!get(&server, "/").starts_with(b"HTTP/1.1 200"), "the client uses the only connection");
     once(&server, "a refused upstream", |numbers| numbers[refused] >= 1.0);
 }
 
@@ -247,7 +247,7 @@ fn caches_count_bytes_and_ages_of_hits() {
     // The age of each hit is at most some seconds, and not negative.
     assert_eq!(hit["cache_hit_age_seconds_bucket{zone=\"z\",le=\"1024\"}"], HITS as f64);
 
-    // After a reload in place all values are kept.
+    // A reload in place retains all values.
     server.rewrite_conf(&setup.text().replace("access_log off;", "access_log off; log_not_found off;"));
     server.reload();
     let reloaded = once(&server, "a reload", |numbers| reloads(numbers).0[0] == 1.0);
@@ -257,7 +257,7 @@ fn caches_count_bytes_and_ages_of_hits() {
     server.rewrite_conf(&setup.text().replace("worker_processes 2", "worker_processes 1"));
     server.reload();
     let is_over = || (!server.workers().contains(&old[0])).then_some(());
-    wait::until("the old worker's end", Deadline::default(), is_over).expect("nothing keeps it");
+    wait::until("the old worker's end", Deadline::default(), is_over).expect("no request remains");
     let replaced = once(&server, "a replacement", |numbers| reloads(numbers).0[1] == 1.0);
     assert_eq!((served(&replaced, "cache"), hits(&replaced)), (0.0, 0.0));
     let again = get(&server, "/large").len();

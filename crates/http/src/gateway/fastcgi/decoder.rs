@@ -14,7 +14,7 @@ use crate::gateway::join;
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
 use crate::request::Method;
 
-/// See [`crate::gateway::Decoder`].
+/// Decoder of one FastCGI response; see [`crate::gateway::Decoder`].
 #[derive(Debug)]
 pub struct Decoder {
     method: Method,
@@ -23,8 +23,9 @@ pub struct Decoder {
     /// Header of the current record; the first `header_len` bytes are received.
     header: [u8; HEADER_LEN],
     header_len: usize,
-    /// Remaining bytes of the record's content; `padding`: remaining bytes of its padding.
+    /// Number of remaining bytes of the record's content.
     content: usize,
+    /// Number of remaining bytes of the record's padding.
     padding: usize,
     /// Whether an empty `FCGI_STDOUT` record was received.
     stdout_closed: bool,

@@ -6,7 +6,7 @@ use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fields};
 use crate::request::Method;
 
-/// See [`crate::gateway::Decoder`].
+/// Decoder of one HTTP/1 response; see [`crate::gateway::Decoder`].
 #[derive(Debug)]
 pub struct Decoder {
     method: Method,
@@ -317,7 +317,7 @@ mod tests {
                     _ => None,
                 }
             });
-            let len = len.expect("it is whole");
+            let len = len.expect("a complete header section");
             let (found, _) = decoded(&mut decoder, &text.as_bytes()[len..], 100).expect("a body");
             assert_eq!((head.status().code(), &found[..]), (status, body.as_bytes()), "{text:?}");
             assert!(!decoder.keeps_alive());

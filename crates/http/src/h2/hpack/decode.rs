@@ -10,7 +10,7 @@ const RETAINED_BYTES: usize = 1 << 10;
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// Maximum size of the table that was announced to the peer.
+    /// Maximum size of the table in bytes, as announced to the peer.
     limit: usize,
     /// Memory for a Huffman-decoded name and value.
     name: Vec<u8>,

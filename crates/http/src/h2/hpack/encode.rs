@@ -1,8 +1,8 @@
 //! Encoding of header blocks (RFC 7541 section 6).
 //!
-//! A head is encoded in two steps. [`push_status`] and [`push_field`] append fields to a self-contained block that needs no table;
-//! it can be discarded or queued. [`Encoder::compress`] converts it to the block to send, in the order of sending: only this step
-//! changes the table of the connection.
+//! A head is encoded in two steps. [`push_status`] and [`push_field`] append fields to a self-contained block that needs no
+//! table; this block can be discarded or queued. [`Encoder::compress`] converts it to the block to send. It must be called in the
+//! order of sending, because it changes the table of the connection.
 
 use super::table::{STATIC, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
@@ -124,7 +124,7 @@ fn push_literal(out: &mut Vec<u8>, first: u8, name: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Returns the index in the static table of a name that occurs in messages.
+/// Returns the index of a name in the static table; `None` for names that are seldom sent.
 fn static_name(name: &[u8]) -> Option<usize> {
     let candidates: &[usize] = match (name.len(), name.first()? | 0x20) {
         (3, b'a') => &[21],
@@ -165,9 +165,9 @@ fn static_name(name: &[u8]) -> Option<usize> {
     candidates.iter().find(is_it).copied()
 }
 
-/// Whether values of the name with this index are excluded from the table. Some are seldom repeated: length, tag and location of a
-/// body, cookies, addresses. One user could guess secrets of another user on the same connection from the length of sent blocks
-/// (RFC 7541 section 7.1).
+/// Whether values of the name with this index are excluded from the table. Lengths, entity tags, dates and locations are seldom
+/// repeated. Cookies and credentials are secrets: one user could guess those of another user on the same connection from the
+/// length of sent blocks (RFC 7541 section 7.1).
 fn is_forgotten(index: usize) -> bool {
     // :path, authorization, content-length, content-location, content-range, cookie, etag, if-modified-since, if-none-match,
     // last-modified, location, proxy-authorization, set-cookie
@@ -180,14 +180,14 @@ const ENTRIES_MAX: usize = 32;
 /// Maximum size in bytes of a field in the table: longer fields would evict the others.
 const ENTRY_BYTES_MAX: usize = 512;
 
-/// Minimum length in bytes from which a string that is not in the table is Huffman-coded.
+/// Minimum length in bytes of values that are Huffman-coded although they are not added to the table.
 const HUFFMAN_MIN: usize = 32;
 
 /// Encoder state of one direction of a connection.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// A hash of each entry, so that most are excluded by one comparison. The newest is last.
+    /// Hashes of the searched entries, the newest last: one comparison excludes most entries.
     marks: Vec<u32>,
     /// The smallest size of the table since the last block; announced to the peer if it changed.
     smallest: Option<usize>,

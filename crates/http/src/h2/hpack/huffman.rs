@@ -1,7 +1,7 @@
 //! The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B).
 //!
 //! The code is canonical: the lengths of its symbols define it. Codes of up to eight bits are decoded by one table lookup, longer
-//! ones by their length.
+//! codes by a search for their length.
 
 use super::HpackError;
 

@@ -129,7 +129,7 @@ impl Table {
         self.add_value(start, value);
     }
 
-    /// Adds an entry with the name of another entry, which may be evicted by it (RFC 7541 section 4.4).
+    /// Adds an entry with the name of another entry, which the new entry may evict (RFC 7541 section 4.4).
     pub(super) fn add_named_as(&mut self, index: usize, value: &[u8]) {
         let Some(Entry { start: from, name_len, .. }) = self.entries.get(index).copied() else { return };
         if self.is_too_large(name_len + value.len()) {
@@ -140,7 +140,7 @@ impl Table {
         self.add_value(start, value);
     }
 
-    /// Whether an entry of this length is larger than the table; then the table is empty, and has not grown.
+    /// Returns whether an entry of this length is larger than the table. Empties the table in this case.
     fn is_too_large(&mut self, len: usize) -> bool {
         let is_too_large = len + ENTRY_OVERHEAD > self.max;
         if is_too_large {

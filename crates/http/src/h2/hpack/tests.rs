@@ -35,7 +35,7 @@ fn too_large_or_truncated_integers_are_refused() {
     assert_eq!(integer(&bytes("1f ff ff ff"), 5), Err(HpackError::Truncated));
     assert_eq!(integer(&bytes("1f ff ff ff 7f"), 5), Err(HpackError::Integer));
     assert_eq!(integer(&bytes("1f 80 80 80 80 80 80 00"), 5), Err(HpackError::Integer));
-    assert_eq!(integer(&bytes("1f 80 80 80 00"), 5), Ok((31, 5)), "zeros that make it longer");
+    assert_eq!(integer(&bytes("1f 80 80 80 00"), 5), Ok((31, 5)), "redundant zero bytes");
 }
 
 /// RFC 7541 appendices C.2.1 to C.2.4.
@@ -71,7 +71,7 @@ fn never_indexed_fields_remain_never_indexed() {
     let never = decoder.take_never_indexed().expect("some fields");
     assert!(never.has(b"Authorization") && never.has(b"b") && never.has(b"c") && !never.has(b"d"));
     decoded(&mut decoder, &bytes("82")).expect("a good block");
-    assert_eq!(decoder.take_never_indexed(), None, "of the last block");
+    assert_eq!(decoder.take_never_indexed(), None, "only names of the last block");
     let (mut out, mut sent) = (Vec::new(), Vec::new());
     let mut encoder = Encoder::default();
     push_never_indexed(&mut out, b"Authorization", b"abc");
@@ -236,7 +236,7 @@ fn static_names_are_found_except_rare_ones() {
 }
 
 proptest! {
-    /// Whatever fields a server sends in whatever order, the client decodes the same.
+    /// The decoder returns the fields that the encoder has received, for any fields and any table sizes.
     #[test]
     fn random_blocks_are_decoded_unchanged(
         heads in prop::collection::vec(

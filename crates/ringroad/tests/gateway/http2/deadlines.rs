@@ -75,10 +75,10 @@ fn calls_end_at_their_deadline_with_grpc_deadline() {
         assert!(status == 200 && text.contains(&format!("grpc-timeout={timeout}\n")), "{text}");
     }
     let got = client.post("/deadline/echo", &[("grpc-timeout", "0n")], b"x");
-    assert!(got.status == 200, "no client of gRPC: {got:?}");
+    assert!(got.status == 200, "the client does not use gRPC: {got:?}");
     let (_, _, text) = called_within(&mut client, "/grpc/echo", "0n", b"x");
     assert!(text.contains("grpc-timeout=0n\n"), "the directive is off: {text}");
-    assert_eq!(app.connections(), 1, "its other streams went on");
+    assert_eq!(app.connections(), 1, "the connection continues");
 }
 
 /// Further upstreams are tried before the deadline, but not after it. The requests have no body: a request whose body is passed on

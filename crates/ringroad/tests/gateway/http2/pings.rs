@@ -7,8 +7,8 @@ use super::start;
 use crate::common::http2::{self, RESET, WINDOW};
 use crate::common::http2_origin::Http2Origin;
 
-/// A grpc-go server closes a connection with "too_many_pings" after three PINGs without a header section or DATA in between. Calls
-/// that their clients cancel therefore cause none if the upstream has just sent something.
+/// A grpc-go server closes a connection with "too_many_pings" after three PINGs without a header section or DATA in between. A
+/// cancelled call therefore causes no PING if the upstream has sent a frame shortly before.
 #[test]
 fn cancelled_calls_do_not_flood_the_upstream_with_pings() {
     let (tell, told) = channel();
@@ -42,7 +42,7 @@ fn cancelled_calls_do_not_flood_the_upstream_with_pings() {
     assert_eq!(app.connections(), 1);
 }
 
-/// It may be dead, and a third PING could make it close the connection for all calls.
+/// The upstream may be dead. If it is not, a third PING could make it close the connection of all calls.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the silence has no event")]
 fn an_upstream_that_stays_silent_gets_two_pings_and_no_further_call() {

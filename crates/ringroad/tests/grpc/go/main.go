@@ -1,11 +1,10 @@
-// Calls of gRPC by grpc-go, as a server and as a client, for the tests of grpc_pass.
+// gRPC calls by grpc-go, as a server and as a client, for the tests of grpc_pass.
 //
 //	calls server                        prints "listening ADDRESS"
 //	calls client ADDRESS [CA]           makes each kind of call once, prints "ok NAME" for each
 //	calls load ADDRESS WORKERS [CA]     calls until standard input ends, prints "done CALLS STREAMS FAILED"
 //
-// Messages are bytes without a schema, so that no compiler of schemas is needed. With a file of a certificate authority the client
-// speaks TLS.
+// Messages are bytes without a schema, so that no schema compiler is needed. With a CA file the client uses TLS.
 package main
 
 import (
@@ -31,7 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// plain passes bytes as they are.
+// plain is a codec that passes bytes on unchanged.
 type plain struct{}
 
 func (plain) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }
@@ -40,7 +39,7 @@ func (plain) Name() string                       { return "plain" }
 
 const messageMax = 16 << 20
 
-// Calls of Wait that the server has begun, and those that have ended there: cancelled, or after their deadline.
+// Numbers of calls of Wait that the server has begun, and that have ended at the server: cancelled, or after their deadline.
 var waitsBegun, waitsEnded atomic.Int64
 
 func unary(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -68,7 +67,7 @@ func fail(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerIn
 	return nil, status.Error(codes.FailedPrecondition, "not now: 100 % größer")
 }
 
-// wait ends with its call.
+// wait returns when its call is cancelled or has exceeded its deadline.
 func wait(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	var request []byte
 	if err := decode(&request); err != nil {
@@ -89,7 +88,7 @@ func count(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerI
 	return &reply, nil
 }
 
-// down sends as many messages as the request says.
+// down sends the number of messages that the request contains.
 func down(_ any, stream grpc.ServerStream) error {
 	var request []byte
 	if err := stream.RecvMsg(&request); err != nil {
@@ -105,7 +104,7 @@ func down(_ any, stream grpc.ServerStream) error {
 	return nil
 }
 
-// up tells how many messages and bytes came.
+// up returns the numbers of received messages and bytes.
 func up(_ any, stream grpc.ServerStream) error {
 	messages, size := 0, 0
 	for {
@@ -122,7 +121,7 @@ func up(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&reply)
 }
 
-// both returns each message as it comes.
+// both returns each message when it is received.
 func both(_ any, stream grpc.ServerStream) error {
 	for {
 		var request []byte
@@ -159,7 +158,7 @@ func serve() error {
 		},
 	}, struct{}{})
 	fmt.Println("listening", listener.Addr())
-	// The server ends with its parent.
+	// The end of standard input means that the parent has exited.
 	go func() {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
@@ -279,7 +278,7 @@ func (c client) up(ctx context.Context) error {
 	return nil
 }
 
-// both waits for each reply before the next message, so nothing may be held back on the way.
+// both waits for each reply before it sends the next message, so the proxy must not delay a message.
 func (c client) both(ctx context.Context) error {
 	stream, err := c.stream(ctx, "Both")
 	if err != nil {
@@ -315,7 +314,7 @@ func (c client) fails(ctx context.Context) error {
 	return nil
 }
 
-// counts returns the numbers of calls of Wait that the server has begun, and that have ended there.
+// counts returns the numbers of calls of Wait that the server has begun, and that have ended at the server.
 func (c client) counts(ctx context.Context) (begun, ended int, err error) {
 	reply, err := c.call(ctx, "Count", nil)
 	if err == nil {
@@ -335,8 +334,8 @@ func (c client) ended(ctx context.Context) (int, error) {
 	}
 }
 
-// deadline tries again where the server's clock is first: it resets the stream then, which is 502 as in nginx. It also tries again
-// where the deadline has passed before the call reached the server.
+// deadline tries again if the deadline passes at the server first: the server resets the stream, and the proxy returns 502 as
+// nginx does. It also tries again if the deadline has passed before the call reached the server.
 func (c client) deadline(ctx context.Context) error {
 	for range 20 {
 		before, err := c.ended(ctx)
@@ -437,7 +436,7 @@ func load(address, workers string, authority []string) error {
 			}
 		})
 	}
-	// A line of input asks how far it is.
+	// Each byte of input requests the current counts.
 	input := make([]byte, 1)
 	for {
 		if _, err := os.Stdin.Read(input); err != nil {
