@@ -23,4 +23,5 @@ mod worker;
 pub(crate) use outcome::{Outcome, Tally, histogram};
 pub(crate) use plan::{Expect, Length, LoopKind, Plan, ResponseKind, Reuse};
 pub(crate) use run::run;
+#[cfg(test)]
 pub(crate) use target::Target;
