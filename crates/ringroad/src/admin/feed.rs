@@ -73,10 +73,12 @@ impl Feed {
 
     /// Sends lines that are due, and removes clients that have disconnected.
     pub(crate) fn turn(&mut self, worker: &Worker) {
+        // Also without clients: a line of a client that has just been removed must not suppress the wake-up for the next client.
+        self.has_lines |= worker.take_has_lines();
         if self.clients.is_empty() {
+            self.has_lines = false;
             return;
         }
-        self.has_lines |= worker.take_has_lines();
         let now = Instant::now();
         let is_due = self.has_lines && self.next.is_none_or(|next| next <= now);
         if is_due {
