@@ -186,5 +186,5 @@ fn wrong_blocks_are_refused_with_their_line() {
 fn the_obsolete_geoip_module_is_reported_with_its_replacement() {
     let error =
         load("geoip_country /usr/share/GeoIP/GeoIP.dat;").expect_err("it is not supported").to_string();
-    assert!(error.contains("use geoip2 with a file .mmdb"), "{error}");
+    assert!(error.contains("use geoip2 with an .mmdb file"), "{error}");
 }

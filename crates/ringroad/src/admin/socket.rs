@@ -136,7 +136,7 @@ mod tests {
         let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let refused = AdminSocket::open(&path, false).expect_err("another one listens");
-        assert!(refused.contains("another server listens at"), "{refused}");
+        assert!(refused.contains("another server listens on"), "{refused}");
         let second = AdminSocket::open(&path, true).expect("it takes over");
         drop(first);
         assert!(path.exists(), "the file is that of the second");
@@ -148,7 +148,7 @@ mod tests {
         assert!(!path.exists());
         std::fs::write(&path, "text").expect("a file");
         let refused = AdminSocket::open(&path, true).expect_err("a file of another kind");
-        assert!(refused.contains("is no socket"), "{refused}");
+        assert!(refused.contains("is not a socket"), "{refused}");
         std::fs::remove_dir_all(&folder).expect("it was made here");
     }
 }

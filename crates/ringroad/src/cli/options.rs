@@ -279,7 +279,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         exits: &[
             (0, "success; with --check: the file is formatted"),
-            (1, "the file cannot be read, parsed or written; with --check: the file is not formatted"),
+            (1, "the file is unusable, or with --check: it is not formatted"),
         ],
         examples: &["fmt -w nginx.conf"],
     },

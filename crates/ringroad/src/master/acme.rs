@@ -176,8 +176,7 @@ impl Acme {
             let id = issuer.id_of(order);
             if known.iter().all(|(known, _)| *known != id) {
                 let (shown, name) = (order.shown(), &issuer.name);
-                let what =
-                    format!("acme: no certificate for {shown} from issuer \"{name}\" is available yet");
+                let what = format!("acme: there is no certificate for {shown} from issuer \"{name}\" yet");
                 let line = format!("{what}; clients get a certificate that they do not trust");
                 cycle.log.write(Level::Warn, line);
             }

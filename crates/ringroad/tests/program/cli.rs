@@ -381,7 +381,7 @@ fn typical_mistakes_are_reported_with_a_correction() {
         (
             &["stat", "-1", "http://127.0.0.1:1/"],
             1,
-            "a location with \"dashboard;\" in a running server".to_owned(),
+            "a location with \"dashboard;\" of a running server".to_owned(),
         ),
     ] {
         let said = run(args);

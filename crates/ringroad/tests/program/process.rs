@@ -473,7 +473,7 @@ fn a_port_in_use_is_tried_five_times_and_reported() {
     let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use)\n");
     assert_eq!(stderr.matches(&line).count(), 5, "{stderr}");
     let last = "ringroad: [emerg] still could not bind(); another program uses the address, or this server runs already: \
-                \"ss -ltnp\" names its process\n";
+                \"ss -ltnp\" shows the process\n";
     assert!(stderr.ends_with(last), "{stderr}");
 }
 

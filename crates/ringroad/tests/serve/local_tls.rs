@@ -213,7 +213,7 @@ fn damaged_and_unrelated_files_are_refused_by_name() {
 
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).expect("it is ours");
     let said = desk.refused();
-    let expected = format!("\"{}\" must be yours, with mode 0600 (it has 0644)", key.display());
+    let expected = format!("\"{}\" must belong to this user, with mode 0600 (it has 0644)", key.display());
     assert!(said.contains(&expected), "{said}");
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).expect("it is ours");
 
@@ -233,6 +233,7 @@ fn damaged_and_unrelated_files_are_refused_by_name() {
     std::fs::write(&key, kept).expect("it is ours");
     std::fs::remove_file(directory.join("root.pem")).expect("it is there");
     let said = desk.refused();
-    let expected = format!("cannot use \"{}\": 2: No such file", directory.join("root.pem").display());
+    let expected =
+        format!("cannot read or write \"{}\": 2: No such file", directory.join("root.pem").display());
     assert!(said.contains(&expected), "{said}");
 }

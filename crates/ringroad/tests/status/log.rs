@@ -466,7 +466,7 @@ fn the_socket_of_a_running_server_is_not_replaced() {
         site.socket().display()
     );
     let (status, said) = Server::builder(BINARY).conf(&text).run_to_end();
-    assert!(!status.success() && said.contains("another server listens at"), "{said}");
+    assert!(!status.success() && said.contains("another server listens on"), "{said}");
     assert_eq!(site.get("/empty"), 204);
     Watch::begin(&site, "");
 }
