@@ -157,6 +157,6 @@ mod tests {
         let other = Report::parse("skipped: no nginx\nskipped: no nginx\n");
         assert!(other.table().ends_with("skipped for other reasons:\n  2x no nginx\n"), "{}", other.table());
         assert!(Report::parse("engines: ran epoll+thread\n").problems("io_uring")[0].contains("unreadable"));
-        assert!(Report::parse(ALL).problems("ring")[0].contains("no engine"));
+        assert!(Report::parse(ALL).problems("ring")[0].contains("not an engine"));
     }
 }

@@ -179,6 +179,6 @@ mod tests {
     fn an_unknown_crate_needs_a_layer() {
         let mut metadata = workspace(&[]);
         metadata.packages[0].name = "extra".to_owned();
-        assert!(check(&metadata)[0].contains("extra has no place"));
+        assert!(check(&metadata)[0].contains("extra is not in LAYERS"));
     }
 }

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn each_rule_reports_file_and_line() {
         let cases = [
-            ("crates/a/src/b.rs", "use x;\n".to_owned(), "b.rs:1: the file has to open"),
+            ("crates/a/src/b.rs", "use x;\n".to_owned(), "b.rs:1: the file must begin"),
             ("crates/a/src/main.rs", "//! A.\n".to_owned(), "main.rs: #![forbid"),
             ("crates/a/src/b.rs", format!("//! A.\n{}", "\n".repeat(1000)), "b.rs: 1001 lines"),
             (
