@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{BINARY, ours_only};
 use testkit::origin::{At, Do, Origin, Reply};
-use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup, process};
+use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup, process, wait};
 
 /// One location for everything that needs no other settings, and a log of each request.
 const CONF: &str = "worker_processes @THREADS@; error_log logs/error.log info;
@@ -314,7 +314,7 @@ fn the_connection_is_reused_after_an_early_response_to_an_upload() {
     assert_eq!(client.response().text(), "first", "the response does not wait for the upload");
     gate.open();
     let is_reused = || (Client::connect(server.addr(0)).get("/kept/").text() == "first").then_some(());
-    testkit::wait::until("the first connection", Deadline::default(), is_reused).expect("it is used again");
+    wait::until("the first connection", Deadline::default(), is_reused).expect("it is used again");
     let _ = origin.take_faults();
 }
 
@@ -478,12 +478,28 @@ fn slow_clients_of_spooled_responses_do_not_end_others() {
         client
     };
     let mut late = get("/late");
-    origin.wait_for("all of the response", |stats| stats.replies == 1);
+    wait_until_received(&origin);
     let _slow: Vec<_> = (0..12).map(|_| get("/slow")).collect();
     // More slow clients would need more buffers than exist, and may have to wait.
     origin.wait_for("slow clients", |stats| stats.requests >= 5);
     let head = late.head();
     content.compare(0..SIZE, &mut late.body(&head)).expect("the bytes are right");
+}
+
+/// Waits until the server has received the complete response: it then closes the connection to the origin.
+fn wait_until_received(origin: &Origin) {
+    origin.wait_for("a response", |stats| stats.replies == 1);
+    let port = format!(":{:04X}", origin.addr().tcp().port());
+    // The columns 2 and 3 of proc_net_tcp(5); 01 is ESTABLISHED, and 08 is CLOSE_WAIT.
+    let is_open = |line: &str| {
+        let columns: Vec<&str> = line.split_ascii_whitespace().skip(2).take(2).collect();
+        columns[0].ends_with(&port) && ["01", "08"].contains(&columns[1])
+    };
+    let closed = wait::until("the end of the connection to the origin", Deadline::default(), || {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("procfs");
+        (!table.lines().skip(1).any(is_open)).then_some(())
+    });
+    closed.expect("the server receives the response");
 }
 
 /// Requests more than buffers and sockets hold, makes the file fail, and then reads everything.
