@@ -20,8 +20,6 @@ pub struct Config {
     pub path: PathBuf,
     /// `levels`.
     pub levels: Levels,
-    /// `store`.
-    pub engine: EngineKind,
     /// `max_size` in bytes; `None` is no limit.
     pub max_size: Option<u64>,
     /// `min_free` in bytes; 0 is no limit.
@@ -85,28 +83,6 @@ impl Pace {
         Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
 
-/// The engine that stores the entries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EngineKind {
-    /// One file per entry, in nginx's layout of directories.
-    #[default]
-    Files,
-    /// A few large files; not supported yet.
-    Segments,
-}
-
-impl EngineKind {
-    /// Returns the reason why this engine is unavailable, for the error of the configuration line that selects it.
-    pub fn refusal(self) -> Option<&'static str> {
-        match self {
-            EngineKind::Files => None,
-            EngineKind::Segments => {
-                Some("\"store=segments\" is not supported yet; remedy: use \"store=files\"")
-            }
-        }
-    }
-}
-
 /// The receiver of a [`Note`]. May be called on any thread.
 #[derive(Clone)]
 pub struct Notify(pub Arc<dyn Fn(Note) + Send + Sync>);
@@ -159,7 +135,6 @@ impl Config {
             name: name.to_owned(),
             path,
             levels: Levels::default(),
-            engine: EngineKind::Files,
             max_size: None,
             min_free: 0,
             inactive: Duration::from_secs(600),
@@ -177,28 +152,6 @@ impl Config {
             calls_directly: false,
             notify: Notify::ignore(),
         }
-    }
-
-    /// Whether a store that was opened with these settings can also be used for `other`, for example after a reload.
-    pub fn is_same(&self, other: &Config) -> bool {
-        let values = |config: &Config| {
-            (
-                (config.levels, config.engine, config.max_size, config.min_free, config.inactive),
-                (config.keys_zone, config.memory, config.loader, config.manager, config.purger),
-                (
-                    config.purger_pace,
-                    config.via,
-                    config.direct,
-                    config.calls_directly,
-                    config.verify,
-                    config.scrub,
-                ),
-            )
-        };
-        self.name == other.name
-            && self.path == other.path
-            && self.use_temp_path == other.use_temp_path
-            && values(self) == values(other)
     }
 
     /// Returns the maximum number of entries in the index.

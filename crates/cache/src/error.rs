@@ -10,31 +10,21 @@ use crate::format::Damage;
 /// The reason why a cache cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// The engine is not supported.
-    Engine(&'static str),
-    /// The directory cannot be created or opened.
+    /// The directory, or a file in it that a cache needs, cannot be created or opened.
     Directory {
-        /// The path of the directory.
+        /// The path of the directory or file.
         path: PathBuf,
         /// The system's error.
         errno: Errno,
     },
     /// The path contains a zero byte, so it cannot be passed to the system.
     Path(PathBuf),
-    /// The lock file cannot be created.
-    Lock {
-        /// The path of the lock file.
-        path: PathBuf,
-        /// The system's error.
-        errno: Errno,
-    },
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Engine(reason) => f.write_str(reason),
-            OpenError::Directory { path, errno } | OpenError::Lock { path, errno } => {
+            OpenError::Directory { path, errno } => {
                 write!(
                     f,
                     "\"{}\" cannot be used for a cache: {}",

@@ -33,7 +33,7 @@ pub mod purge;
 mod stats;
 mod store;
 
-pub use config::{Access, Config, EngineKind, Notify, Pace, VERIFY};
+pub use config::{Access, Config, Notify, Pace, VERIFY};
 pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::new::New;
 pub use fill::order::Ticket;

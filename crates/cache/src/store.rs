@@ -50,9 +50,6 @@ impl Store {
     /// Opens a cache: creates its directory, takes its lock and reads its purges. These calls may block on the disk, so
     /// this is for a start or for [`rt::offload`]. [`Store::run`] does everything else.
     pub fn open(config: Config) -> Result<Arc<Store>, OpenError> {
-        if let Some(refusal) = config.engine.refusal() {
-            return Err(OpenError::Engine(refusal));
-        }
         let mut random = [0; 24];
         // Fails only on kernels without getrandom(2). The seed is predictable then.
         let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());

@@ -113,7 +113,7 @@ impl Directory {
             Ok(lock) => lock,
             // The directory is readable but not writable: treated as if another process owned it.
             Err(Errno::ROFS | Errno::ACCESS) => None,
-            Err(errno) => return Err(OpenError::Lock { path: lock_path, errno }),
+            Err(errno) => return Err(OpenError::Directory { path: lock_path, errno }),
         };
         let (base, staging) = (trimmed(&config.path), trimmed(&staging));
         let temp_start =

@@ -160,14 +160,6 @@ impl Located {
         Reader::new(self.clone(), range, window)
     }
 
-    /// Reports that sending from this file failed, or that the file is shorter than its header specifies.
-    pub fn failed(&self, errno: Option<io::Errno>, at: u64) -> StoreError {
-        match errno {
-            Some(errno) => self.entries.dir.read_failed("reading an entry", errno),
-            None => self.damaged(Damage::Truncated { index: at / crate::format::CHUNK_BYTES }),
-        }
-    }
-
     /// Reports damage and drops the entry.
     pub(crate) fn damaged(&self, damage: Damage) -> StoreError {
         if self.chunks.is_some() {

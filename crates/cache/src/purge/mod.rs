@@ -257,13 +257,8 @@ impl Purges {
     /// Number of ranges for [`Purges::part`] and [`Purges::forget_part`].
     pub const PARTS: usize = SHARDS + 1;
 
-    /// Forgets the purges up to this number. No stored object that they match may be older than they are. With
-    /// `keeps_soft`, soft purges are retained because they still apply to stored objects.
-    pub fn forget(&mut self, sequence: u64, keeps_soft: bool) {
-        (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
-    }
-
-    /// As [`Purges::forget`] for one range of the names, so that each call takes a bounded time.
+    /// Forgets the purges of one range up to this number. No stored object that they match may be older than they are.
+    /// With `keeps_soft`, soft purges are retained because they still apply to stored objects.
     pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
         let keep = |purged: &mut Numbers| {
             let is_over = |effect: PurgeEffect| !(keeps_soft && effect == PurgeEffect::Stale);
@@ -487,6 +482,10 @@ mod tests {
         (0..Purges::PARTS).flat_map(|part| purges.part(part)).collect()
     }
 
+    fn forget(purges: &mut Purges, sequence: u64, keeps_soft: bool) {
+        (0..Purges::PARTS).for_each(|part| purges.forget_part(part, sequence, keeps_soft));
+    }
+
     #[test]
     fn a_key_that_was_purged_twice_is_retained() {
         let mut purges = Purges::default();
@@ -556,11 +555,11 @@ mod tests {
         purges.add(Scope::Key(KEY), PurgeEffect::Unusable);
         purges.add(Scope::All, PurgeEffect::Stale);
         purges.add(tag("a"), PurgeEffect::Unusable);
-        purges.forget(2, true);
+        forget(&mut purges, 2, true);
         assert_eq!((purges.len(), purges.sequence()), (2, 3), "the soft one is kept");
-        purges.forget(2, false);
+        forget(&mut purges, 2, false);
         assert_eq!((purges.len(), purges.sequence()), (1, 3));
-        purges.forget(3, false);
+        forget(&mut purges, 3, false);
         assert!(purges.is_empty());
         let mut next = Purges::default();
         all(&purges).iter().for_each(|purge| next.apply(purge));
