@@ -59,7 +59,7 @@ impl Store {
         if dir.is_owner() {
             set_aside(&dir);
         } else {
-            dir.note(|name| Note::NotOwner { name, path: config.path.clone() });
+            dir.note(Note::NotOwner { path: config.path.clone() });
         }
         let purges = Arc::new(PurgeLog::open(&config.path, &dir)?);
         let used = Used::default();

@@ -29,8 +29,6 @@ use crate::stats::Counter;
 
 /// The directory of a cache.
 pub(crate) struct Directory {
-    /// Name of the zone, for messages.
-    name: String,
     /// Path as passed to the kernel, without a trailing slash.
     base: Vec<u8>,
     /// Path of the staging directory.
@@ -119,7 +117,6 @@ impl Directory {
         let temp_start =
             [&staging, &b"/"[..], format!("{}{seed:016x}.", temp_family(&base)).as_bytes()].concat();
         Ok(Directory {
-            name: config.name.clone(),
             base,
             staging,
             device,
@@ -379,16 +376,21 @@ impl Directory {
     }
 
     /// Passes a note to the operator.
-    pub(crate) fn note(&self, note: impl FnOnce(String) -> Note) {
-        (self.notify.0)(note(self.name.clone()));
+    pub(crate) fn note(&self, note: Note) {
+        (self.notify.0)(note);
+    }
+
+    /// Records that a failure has begun a pause of the disk.
+    fn begin_pause(&self, doing: &'static str, errno: Errno) {
+        self.errors.pass_throughs.count();
+        self.note(Note::PassThrough { doing, errno });
     }
 
     /// Records a failed write, rename or removal.
     pub(crate) fn write_failed(&self, doing: &'static str, errno: Errno) {
         self.errors.writes.count();
         if self.health.write_failed(errno, self.clock_ms()) {
-            self.errors.pass_throughs.count();
-            self.note(|name| Note::PassThrough { name, doing, errno });
+            self.begin_pause(doing, errno);
             // The manager schedules a trial write.
             self.manager.wake();
         }
@@ -398,8 +400,7 @@ impl Directory {
     pub(crate) fn read_failed(&self, doing: &'static str, errno: Errno) -> StoreError {
         self.errors.reads.count();
         if self.health.read_failed(errno, self.clock_ms()) {
-            self.errors.pass_throughs.count();
-            self.note(|name| Note::PassThrough { name, doing, errno });
+            self.begin_pause(doing, errno);
         }
         StoreError::Disk { doing, errno }
     }
@@ -417,7 +418,7 @@ impl Directory {
     /// Records a successful read.
     pub(crate) fn read_succeeded(&self) {
         if self.health.read_succeeded() {
-            self.note(|name| Note::Recovered { name });
+            self.note(Note::Recovered);
         }
     }
 

@@ -208,7 +208,7 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
     dir.errors.writes.count();
     if dir.health.staging_failed(dir.clock_ms()) {
         let path = OsString::from_vec(staging.to_bytes().to_vec()).into();
-        dir.note(|name| Note::StagingFailed { name, path, doing, errno });
+        dir.note(Note::StagingFailed { path, doing, errno });
     }
 }
 

@@ -178,7 +178,7 @@ impl Entries {
         if NOTES.fetch_add(1, Ordering::Relaxed) < DAMAGE_NOTES_MAX {
             let path = self.dir.path_of(key).0;
             let path = String::from_utf8_lossy(path.as_bytes()).into_owned().into();
-            self.dir.note(|name| Note::Damaged { name, path, damage });
+            self.dir.note(Note::Damaged { path, damage });
         }
         match version {
             Some(version) => {

@@ -97,8 +97,7 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
         due: started,
     };
     let (first, errno, unread) = walk(entries, pace, unread).await?;
-    dir.note(|name| Note::Unreadable {
-        name,
+    dir.note(Note::Unreadable {
         path: std::ffi::OsString::from_vec(first.path.as_bytes().to_vec()).into(),
         errno,
         directories: unread.directories.len() as u64,
@@ -156,7 +155,7 @@ async fn walk(
     if !dir.is_stopping() {
         all_measured(entries);
         let bytes = entries.space.used() * BLOCK_BYTES;
-        dir.note(|name| Note::Measured { name, bytes, time_ms: since_ms(wanted.started) });
+        dir.note(Note::Measured { bytes, time_ms: since_ms(wanted.started) });
     }
     None
 }
@@ -171,7 +170,7 @@ fn mark_loaded(entries: &Entries, started: Instant, from_snapshot: bool) {
     }
     entries.is_loaded.store(true, Ordering::Release);
     let (count, time_ms) = (entries.index.len() as u64, since_ms(started));
-    entries.dir.note(|name| Note::Loaded { name, entries: count, time_ms, from_snapshot });
+    entries.dir.note(Note::Loaded { entries: count, time_ms, from_snapshot });
 }
 
 /// Marks the cache as measured: from now on, the limits apply to the known entries.

@@ -147,7 +147,7 @@ impl Manager {
         let owned = Arc::clone(dir);
         rt::offload_file(move || set_aside(&owned)).await;
         dir.begin_owning();
-        dir.note(|name| Note::Owner { name });
+        dir.note(Note::Owner);
     }
 
     /// Reads the purges of the process that owned the directory; returns whether all were read. A failure is noted once.
@@ -155,7 +155,7 @@ impl Manager {
         let Err(errno) = self.entries.purges.follow().await else { return true };
         self.entries.dir.errors.reads.count();
         if !std::mem::replace(is_noted, true) {
-            self.entries.dir.note(|name| Note::PassThrough { name, doing: "reading the purges", errno });
+            self.entries.dir.note(Note::PassThrough { doing: "reading the purges", errno });
         }
         false
     }
@@ -235,7 +235,7 @@ impl Manager {
             return dir.write_failed("writing to the disk", errno);
         }
         if dir.health.write_succeeded() {
-            dir.note(|name| Note::Recovered { name });
+            dir.note(Note::Recovered);
         }
     }
 

@@ -116,11 +116,11 @@ impl Cache {
             let write_notes = async {
                 loop {
                     rt::sleep_until(rt::now() + NOTES_EVERY).await;
-                    cache.notes.write(&thread);
+                    cache.write_notes(&thread);
                 }
             };
             rt::select(run, write_notes).await;
-            cache.notes.write(&thread);
+            cache.write_notes(&thread);
         });
     }
 
@@ -156,6 +156,15 @@ impl Cache {
         !*is_closed && self.store.set(Arc::clone(store)).is_ok()
     }
 
+    /// Writes the pending notes to the log.
+    fn write_notes(&self, thread: &Thread) {
+        let notes = std::mem::take(&mut *self.notes.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for note in notes {
+            let level = if note.is_error() { Level::Error } else { Level::Notice };
+            error_log::write(thread, level, format_args!("cache \"{}\": {note}", self.config.name));
+        }
+    }
+
     /// Stops the cache, so that another process or configuration can take over the directory.
     fn stop(&self) {
         *self.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -177,14 +186,6 @@ impl Notes {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < NOTES_MAX {
             notes.push(note);
-        }
-    }
-
-    fn write(&self, thread: &Thread) {
-        let notes = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for note in notes {
-            let level = if note.is_error() { Level::Error } else { Level::Notice };
-            error_log::write(thread, level, format_args!("{note}"));
         }
     }
 }
