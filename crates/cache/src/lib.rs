@@ -28,6 +28,7 @@ mod key;
 mod lookup;
 mod manager;
 mod meta;
+mod mutex;
 mod note;
 pub mod purge;
 mod stats;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, UNIX_EPOCH};
 
 use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
@@ -24,6 +24,7 @@ use crate::disk::key_locks::KeyLocks;
 use crate::disk::wakeup::Wakeup;
 use crate::error::{OpenError, Refused, StoreError};
 use crate::key::{Key, Levels, Parents};
+use crate::mutex::lock;
 use crate::note::Note;
 use crate::stats::Counter;
 
@@ -457,7 +458,7 @@ impl Directory {
 
     /// Takes the lock if its holder has exited; returns whether this process has the lock.
     pub(crate) fn try_lock(&self) -> bool {
-        let mut lock = self.lock_guard();
+        let mut lock = lock(&self.lock);
         if lock.is_none() {
             *lock = Lock::try_take(&self.path_in(LOCK_NAME.as_bytes())).ok().flatten();
         }
@@ -466,7 +467,7 @@ impl Directory {
 
     /// Begins ownership: from now on this process may write.
     pub(crate) fn begin_owning(&self) {
-        assert!(self.lock_guard().is_some(), "the owner has the lock");
+        assert!(lock(&self.lock).is_some(), "the owner has the lock");
         self.is_owner.store(true, Ordering::Release);
     }
 
@@ -478,12 +479,8 @@ impl Directory {
     /// Releases the lock, so that another process can own the directory.
     pub(crate) fn unlock(&self) {
         assert!(!self.is_owner(), "nothing is written without the lock");
-        let lock = self.lock_guard().take();
+        let lock = lock(&self.lock).take();
         drop(lock);
-    }
-
-    fn lock_guard(&self) -> MutexGuard<'_, Option<Lock>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use crate::key::{Key, KeyMap};
+use crate::mutex::lock;
 
 /// The locks in use, with the wakers of waiting tasks.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +25,7 @@ pub(crate) struct KeyLock {
 impl KeyLocks {
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self, key: &Key) -> Option<KeyLock> {
-        match self.map().entry(*key) {
+        match lock(&self.0).entry(*key) {
             Entry::Occupied(_) => None,
             Entry::Vacant(free) => {
                 free.insert(Vec::new());
@@ -35,7 +36,7 @@ impl KeyLocks {
 
     /// Waits for the lock; the holder releases it after a few file system calls.
     pub(crate) async fn lock(&self, key: &Key) -> KeyLock {
-        poll_fn(|context| match self.map().entry(*key) {
+        poll_fn(|context| match lock(&self.0).entry(*key) {
             Entry::Occupied(mut taken) => {
                 taken.get_mut().push(context.waker().clone());
                 Poll::Pending
@@ -50,18 +51,14 @@ impl KeyLocks {
 
     /// Whether no lock is held.
     pub(crate) fn is_empty(&self) -> bool {
-        self.map().is_empty()
-    }
-
-    fn map(&self) -> MutexGuard<'_, KeyMap<Vec<Waker>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).is_empty()
     }
 }
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
         // All waiting tasks are woken and compete for the lock. More than one is rare.
-        let waiting = self.locks.map().remove(&self.key);
+        let waiting = lock(&self.locks.0).remove(&self.key);
         debug_assert!(waiting.is_some(), "a lock is released once");
         waiting.into_iter().flatten().for_each(Waker::wake);
     }

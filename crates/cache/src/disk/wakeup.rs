@@ -1,8 +1,10 @@
 //! Wakes the manager from any thread: [`Wakeup`].
 
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::{Poll, Waker};
+
+use crate::mutex::lock;
 
 /// A wake-up from any thread for one waiting task. A wake-up before the wait is not lost.
 #[derive(Debug, Default)]
@@ -17,7 +19,7 @@ struct Pending {
 impl Wakeup {
     /// Wakes the waiting task, or makes its next wait return immediately.
     pub(crate) fn wake(&self) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.0);
         pending.is_woken = true;
         let waiter = pending.waiter.take();
         drop(pending);
@@ -29,7 +31,7 @@ impl Wakeup {
     /// Waits for a wake-up since the last wait.
     pub(crate) async fn woken(&self) {
         poll_fn(|context| {
-            let mut pending = self.pending();
+            let mut pending = lock(&self.0);
             if std::mem::take(&mut pending.is_woken) {
                 return Poll::Ready(());
             }
@@ -37,9 +39,5 @@ impl Wakeup {
             Poll::Pending
         })
         .await;
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,10 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::format::crc32c::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, LENGTH_MAX, chunks_of};
+use crate::mutex::lock;
 
 /// The chunks of one entry.
 #[derive(Debug)]
@@ -209,12 +210,12 @@ struct Remembered {
 impl RecentChunks {
     /// Returns the cached chunks of the entry with this nonce.
     pub(crate) fn get(&self, nonce: u64, length: u64) -> Option<Arc<Chunks>> {
-        self.state().entries.get(&nonce).filter(|chunks| chunks.length == length).map(Arc::clone)
+        lock(&self.0).entries.get(&nonce).filter(|chunks| chunks.length == length).map(Arc::clone)
     }
 
     /// Caches the chunks of an entry, unless another reader has done that; returns the shared ones.
     pub(crate) fn put(&self, chunks: Arc<Chunks>) -> Arc<Chunks> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if let Some(known) = state.entries.get(&chunks.nonce).filter(|known| known.length == chunks.length) {
             return Arc::clone(known);
         }
@@ -231,10 +232,6 @@ impl RecentChunks {
         }
         debug_assert_eq!(state.order.len(), state.entries.len());
         chunks
-    }
-
-    fn state(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -297,7 +294,7 @@ mod tests {
         let first = recent.get(10, 100).unwrap();
         assert!(Arc::ptr_eq(&first, &recent.put(Arc::new(Chunks::new(10, 100)))));
         recent.put(Arc::new(Chunks::new(1, RECENT_CHUNKS_MAX * CHUNK_BYTES)));
-        assert_eq!(recent.state().order.len(), 1, "a large one takes the place of many");
-        assert_eq!(recent.state().chunks, RECENT_CHUNKS_MAX);
+        assert_eq!(lock(&recent.0).order.len(), 1, "a large one takes the place of many");
+        assert_eq!(lock(&recent.0).chunks, RECENT_CHUNKS_MAX);
     }
 }

@@ -12,13 +12,14 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use rt::Either;
 
 use crate::error::Refused;
+use crate::mutex::lock;
 
 /// Number of waiting entries from which on no further fill begins. It is above the number of writes that a disk
 /// processes concurrently. It is low enough that the entries stay in the CPU caches and fit into a thread's buffers.
@@ -59,12 +60,12 @@ pub(crate) struct BacklogGuard(Backlog);
 impl Backlog {
     /// Waits until another fill may begin.
     pub(crate) async fn wait_for_turn(&self) -> Result<(), Refused> {
-        if let Some(admission) = self.waiting().admission() {
+        if let Some(admission) = lock(&self.0).admission() {
             return admission;
         }
         let admission = poll_fn(|context| {
             // Checked and registered under one lock; otherwise the wake-up could be lost in between.
-            let mut state = self.waiting();
+            let mut state = lock(&self.0);
             match state.admission() {
                 Some(admission) => Poll::Ready(admission),
                 None => {
@@ -76,7 +77,7 @@ impl Backlog {
         match rt::select(admission, rt::sleep_until(rt::now() + STUCK_TIME)).await {
             Either::Left(admission) => admission,
             Either::Right(()) => {
-                let mut state = self.waiting();
+                let mut state = lock(&self.0);
                 state.is_stuck = true;
                 // Other fills are refused immediately, instead of each waiting for its own timeout.
                 let waiting = std::mem::take(&mut state.waiting);
@@ -89,23 +90,19 @@ impl Backlog {
 
     /// Counts a complete entry that is not on the disk yet.
     pub(crate) fn enter(&self) -> BacklogGuard {
-        self.waiting().count += 1;
+        lock(&self.0).count += 1;
         BacklogGuard(self.clone())
     }
 
     /// Whether no entry waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting().count == 0
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).count == 0
     }
 }
 
 impl Drop for BacklogGuard {
     fn drop(&mut self) {
-        let mut state = self.0.waiting();
+        let mut state = lock(&self.0.0);
         assert!(state.count > 0, "an entry leaves the backlog once");
         state.count -= 1;
         state.is_stuck = false;

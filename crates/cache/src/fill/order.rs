@@ -6,9 +6,10 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::key::{Key, KeyMap};
+use crate::mutex::lock;
 
 /// The fetches in flight, by primary key.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ pub struct Ticket {
 impl Orders {
     /// Returns a ticket for a fetch that begins now.
     pub(crate) fn take(self: &Arc<Orders>, key: Key) -> Ticket {
-        let mut records = self.records();
+        let mut records = lock(&self.records);
         records.entry(key).or_default().held += 1;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         drop(records);
@@ -58,20 +59,16 @@ impl Orders {
     /// Prevents the publication of all responses that were requested up to now, because a request has changed their
     /// resource.
     pub(crate) fn outdate(&self, key: &Key) {
-        if let Some(record) = self.records().get_mut(key) {
+        if let Some(record) = lock(&self.records).get_mut(key) {
             record.changed = self.next.load(Ordering::Relaxed);
         }
-    }
-
-    fn records(&self) -> MutexGuard<'_, KeyMap<Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
     /// Records that the complete response was received. `variant` is [`crate::Meta::variant`].
     pub fn complete(&self, variant: &[u8]) {
-        let mut records = self.orders.records();
+        let mut records = lock(&self.orders.records);
         let Some(record) = records.get_mut(&self.key) else { return };
         record.newest = record.newest.max(self.number);
         if variant.is_empty() {
@@ -89,7 +86,7 @@ impl Ticket {
     /// Whether no later response for the same variant is complete, and no request has changed the resource. An empty
     /// variant matches all requests.
     pub fn is_newest(&self, variant: &[u8]) -> bool {
-        let records = self.orders.records();
+        let records = lock(&self.orders.records);
         let Some(record) = records.get(&self.key) else { return true };
         let complete = match variant.is_empty() {
             true => record.newest,
@@ -109,7 +106,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut record) = self.orders.records().entry(self.key) {
+        if let Entry::Occupied(mut record) = lock(&self.orders.records).entry(self.key) {
             assert!(record.get().held > 0, "a ticket is returned once");
             record.get_mut().held -= 1;
             if record.get().held == 0 {
@@ -140,7 +137,7 @@ mod tests {
         // The order of a key is dropped with its last ticket.
         drop((first, second));
         orders.outdate(&key);
-        assert!(orders.records().is_empty());
+        assert!(lock(&orders.records).is_empty());
     }
 
     #[test]
@@ -152,7 +149,7 @@ mod tests {
             ticket.complete(number.to_string().as_bytes());
             assert!(ticket.is_newest(number.to_string().as_bytes()) && ticket.is_newest(b""));
         }
-        assert!(orders.records()[&key].complete.len() <= VARIANTS_MAX);
+        assert!(lock(&orders.records)[&key].complete.len() <= VARIANTS_MAX);
         assert!(!first.is_newest(b"0") && !first.is_newest(b""), "the variants were merged, not dropped");
         assert!(orders.take(key).is_newest(b"0"));
     }

@@ -4,9 +4,10 @@
 //! chosen to fit the memory limit of a container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::s3fifo::{Exhausted, KeyBytes, S3Fifo};
+use crate::mutex::lock;
 
 /// Number of shards, each with its lock.
 const SHARDS: usize = 16;
@@ -118,10 +119,6 @@ impl<T> MemoryTier<T> {
     fn shard(&self, key: &KeyBytes) -> Option<MutexGuard<'_, S3Fifo<Slot<T>>>> {
         self.shards.get(usize::from(key[15]) % SHARDS).map(lock)
     }
-}
-
-fn lock<T>(shard: &Mutex<S3Fifo<Slot<T>>>) -> MutexGuard<'_, S3Fifo<Slot<T>>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> std::fmt::Debug for MemoryTier<T> {

@@ -9,10 +9,11 @@ pub(crate) mod s3fifo;
 pub(crate) mod space;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use self::s3fifo::{Exhausted, KeyBytes, Removed, S3Fifo};
 pub use self::space::{SpaceReservation, Used};
+use crate::mutex::lock;
 
 /// Maximum number of bytes of index memory per object, including its share of buckets and ghosts.
 pub const OBJECT_BYTES: u64 = 64;
@@ -357,11 +358,6 @@ fn insert_or_evict(
 
 fn weight_of(blocks: &SpaceReservation) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
-}
-
-/// Locks a shard. A poisoned lock is not an error: every state that a panicking thread can leave is valid for lookups.
-fn lock(shard: &Mutex<S3Fifo<Facts>>) -> MutexGuard<'_, S3Fifo<Facts>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Index {

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Poll, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -37,6 +37,7 @@ use crate::disk::read::{ReadError, read_all};
 use crate::error::{OpenError, StoreError};
 use crate::format::crc32c;
 use crate::key::Key;
+use crate::mutex::lock;
 use crate::purge::{Log, PurgeEffect, Purges, Scope, TEXT_MAX, encode};
 use crate::stats::Counter;
 
@@ -108,7 +109,7 @@ struct BatchState {
 impl Batch {
     async fn done(&self) -> Result<(), StoreError> {
         poll_fn(|context| {
-            let mut state = self.state();
+            let mut state = lock(&self.0);
             match &state.result {
                 Some(result) => Poll::Ready(result.clone()),
                 None => {
@@ -121,16 +122,12 @@ impl Batch {
     }
 
     fn finish(&self, result: Result<(), StoreError>) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         debug_assert!(state.result.is_none(), "a group ends once");
         state.result = Some(result);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
-    }
-
-    fn state(&self) -> MutexGuard<'_, BatchState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,7 +145,7 @@ impl Drop for Writer {
         if self.is_done {
             return;
         }
-        let mut group = self.log.group();
+        let mut group = lock(&self.log.group);
         group.is_written = false;
         group.records.clear();
         let next = std::mem::take(&mut group.batch);
@@ -264,7 +261,7 @@ impl PurgeLog {
     /// Numbers purges and adds their records to the group that is written next.
     fn gather(self: &Arc<PurgeLog>, scopes: Vec<Scope>, effect: PurgeEffect) -> (u64, Arc<Batch>) {
         // One lock for both, so that the order of the numbers is the order in the log.
-        let mut group = self.group();
+        let mut group = lock(&self.group);
         let mut purges = self.set_mut();
         // The time of day is above all numbers of a log that was lost, so new purges apply to all stored entries.
         purges.raise_to(rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64));
@@ -286,23 +283,14 @@ impl PurgeLog {
         (number, batch)
     }
 
-    fn group(&self) -> MutexGuard<'_, Group> {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the open log file.
     fn take_file(&self) -> Option<File> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        file.map(File::new)
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Option<(Seen, Option<OwnedFd>)>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.file).take().map(File::new)
     }
 
     /// Replaces the state of the log file as last read, and closes the file of the previous state.
     fn set_seen(&self, seen: Option<(Seen, Option<OwnedFd>)>) {
-        let before = std::mem::replace(&mut *self.seen(), seen);
+        let before = std::mem::replace(&mut *lock(&self.seen), seen);
         drop(before.and_then(|(_, file)| file).map(File::new));
     }
 
@@ -334,15 +322,15 @@ impl PurgeLog {
         }
         self.valid_len.store(end, Ordering::Relaxed);
         self.writes.count();
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file.into_fd();
+        *lock(&self.file) = file.into_fd();
         Ok(())
     }
 
     /// Rewrites the log while purges continue, to remove forgotten purges from the disk.
     pub(crate) async fn rewrite(&self) {
-        self.group().since_rewrite = Some(Vec::new());
+        lock(&self.group).since_rewrite = Some(Vec::new());
         let result = self.rewrite_concurrently().await;
-        self.group().since_rewrite = None;
+        lock(&self.group).since_rewrite = None;
         if let Err(errno) = result {
             // The next attempt is made when the log has doubled its length again.
             self.rewrite_at.store(2 * self.valid_len.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -361,7 +349,7 @@ impl PurgeLog {
             // No group is written from here on.
             let _lock = self.dir.locks.lock(&log_key()).await;
             drop(turn);
-            let since = self.group().since_rewrite.take().unwrap_or_default();
+            let since = lock(&self.group).since_rewrite.take().unwrap_or_default();
             self.replace(&file, len, since, &temp).await
         };
         let result = written.await;
@@ -427,7 +415,7 @@ impl PurgeLog {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        let seen = self.seen().as_ref().map(|(seen, _)| *seen);
+        let seen = lock(&self.seen).as_ref().map(|(seen, _)| *seen);
         if seen == Some(stat.into()) {
             return Ok(());
         }
@@ -491,7 +479,7 @@ impl Writer {
 
     /// Takes the records of the next group. Without records, the task has ended, and the next purge starts another one.
     fn take_group(&mut self) -> Option<(Vec<u8>, u64)> {
-        let mut group = self.log.group();
+        let mut group = lock(&self.log.group);
         let group = &mut *group;
         if group.records.is_empty() {
             group.is_written = false;

@@ -12,10 +12,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::key::{Key, KeyMap};
+use crate::mutex::lock;
 
 /// A request to an upstream with the sequence number of the last purge when it was sent. The stored response gets this
 /// number. Later purges are retained until this value is dropped.
@@ -49,7 +50,7 @@ impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(pending_requests) = &self.open else { return };
         if let std::collections::btree_map::Entry::Occupied(mut count) =
-            pending_requests.open().entry(self.number)
+            lock(&pending_requests.open).entry(self.number)
         {
             debug_assert!(*count.get() > 0, "a request ends once");
             *count.get_mut() -= 1;
@@ -62,7 +63,7 @@ impl Drop for PendingRequest {
 
 impl PendingRequests {
     fn register(self: &Arc<PendingRequests>, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         // The number is read under the lock: a concurrent purge cannot be forgotten before this request is registered.
         let number = number();
         *open.entry(number).or_default() += 1;
@@ -71,11 +72,7 @@ impl PendingRequests {
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
     fn settled(&self) -> u64 {
-        self.open().keys().next().copied().unwrap_or(u64::MAX)
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open).keys().next().copied().unwrap_or(u64::MAX)
     }
 }
 
@@ -172,7 +169,7 @@ impl Settling {
 
     /// Retains a purge of a key until no older request is in flight.
     pub(crate) fn postpone(&self, key: &Key, purge: u64) {
-        self.pending().push_back((*key, purge));
+        lock(&self.pending).push_back((*key, purge));
     }
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
@@ -182,12 +179,12 @@ impl Settling {
 
     /// Records that the file of a key is about to be removed.
     pub(crate) fn begin_removal(&self, key: &Key) {
-        self.removing().under_way.entry(*key).or_default().0 += 1;
+        lock(&self.removing).under_way.entry(*key).or_default().0 += 1;
     }
 
     /// Records the result of a removal; returns the purge that this settles.
     pub(crate) fn end_removal(&self, key: &Key, is_gone: bool) -> Option<u64> {
-        let mut removing = self.removing();
+        let mut removing = lock(&self.removing);
         match is_gone {
             true => removing.left.remove(key),
             false => removing.left.insert(*key, ()),
@@ -206,7 +203,7 @@ impl Settling {
     /// Whether the file of a key is certainly removed. If a removal is in flight, the purge is returned by its
     /// [`Settling::end_removal`].
     pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
-        let mut removing = self.removing();
+        let mut removing = lock(&self.removing);
         if let Some((_, later)) = removing.under_way.get_mut(key) {
             *later = purge.max(*later);
             return false;
@@ -216,35 +213,27 @@ impl Settling {
 
     /// Waits for the removals in flight; returns whether all files were removed.
     pub(crate) async fn all_removed(&self) -> bool {
-        let mut keys: Vec<Key> = self.removing().under_way.keys().copied().collect();
+        let mut keys: Vec<Key> = lock(&self.removing).under_way.keys().copied().collect();
         let deadline = rt::now() + REMOVAL_MAX;
         while !keys.is_empty() && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
-            let removing = self.removing();
+            let removing = lock(&self.removing);
             keys.retain(|key| removing.under_way.contains_key(key));
         }
-        keys.is_empty() && self.removing().left.is_empty()
-    }
-
-    fn removing(&self) -> MutexGuard<'_, Removing> {
-        self.removing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pending(&self) -> MutexGuard<'_, VecDeque<(Key, u64)>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        keys.is_empty() && lock(&self.removing).left.is_empty()
     }
 
     /// Removes and returns the first pending purge, if no older request is in flight.
     pub(crate) fn next_pending(&self) -> Option<(Key, u64)> {
         let settled = self.settled();
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         pending.front().filter(|(_, purge)| *purge <= settled)?;
         pending.pop_front()
     }
 
     /// Whether a purge waits for the end of an upstream request.
     pub(crate) fn is_pending(&self) -> bool {
-        !self.pending().is_empty()
+        !lock(&self.pending).is_empty()
     }
 }
 
