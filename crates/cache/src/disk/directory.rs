@@ -21,6 +21,7 @@ use rustix::fs::{CWD, Dir, Mode, OFlags};
 use crate::config::{Config, Notify};
 use crate::disk::health::{Fault, Health, fault_of};
 use crate::disk::key_locks::KeyLocks;
+use crate::disk::read::DiskFile;
 use crate::disk::wakeup::Wakeup;
 use crate::error::{OpenError, Refused, StoreError};
 use crate::key::{Key, Levels, Parents};
@@ -256,6 +257,11 @@ impl Directory {
     /// Returns the next entries of a directory; an empty list at its end.
     pub(crate) async fn read_dir(&self, dir: &File) -> Result<Vec<DirEntry>, Errno> {
         dir.read_dir(DIR_READ_BYTES, EntryAttributes::Kind, self.device, self.via()).await
+    }
+
+    /// Returns an open file below the directory, to be read.
+    pub(crate) fn to_read<'a>(&self, file: &'a File) -> DiskFile<'a> {
+        DiskFile { file, device: self.device, via: self.via() }
     }
 
     /// Creates a file, or opens it for reading and writing.

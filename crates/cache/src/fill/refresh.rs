@@ -11,7 +11,7 @@ use rt::File;
 use rustix::fs::OFlags;
 
 use crate::disk::directory::Directory;
-use crate::disk::read::{ReadError, extend_to, read_prefix};
+use crate::disk::read::ReadError;
 use crate::entries::Entries;
 use crate::error::Refused;
 use crate::fill::new::New;
@@ -122,7 +122,6 @@ pub(crate) async fn open_to_change(
     key: &Key,
     header: &Header,
 ) -> Result<(File, Header), Refused> {
-    let (device, via) = (dir.device(), dir.via());
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match dir.open_file(dir.path_of(key).0, flags).await {
         Ok(file) => file,
@@ -134,8 +133,8 @@ pub(crate) async fn open_to_change(
     };
     let wanted = 2 * u64::from(header.layout.slot_bytes);
     let read = async {
-        let buf = read_prefix(&file, wanted, device, via).await?;
-        extend_to(&file, buf, wanted, device, via).await
+        let file = dir.to_read(&file);
+        file.extend_to(file.read_some(0, wanted).await?, wanted).await
     };
     let buf = match read.await {
         Ok(buf) => buf,

@@ -7,7 +7,7 @@ use io::Buf;
 use io::op::Stat;
 use rt::File;
 
-use crate::disk::read::{ReadError, buffer, extend_to, read_full, read_into, read_prefix};
+use crate::disk::read::{DiskFile, ReadError, buffer};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
 use crate::format::crc32c;
@@ -116,17 +116,15 @@ pub(crate) async fn read_header(
     bytes: u64,
     plan: ReadPlan,
 ) -> Result<(Buf, Arc<Header>), ReadError> {
-    let device = entries.dir.device();
     // Decided after a buffer is available: pages that are resident now may be evicted while waiting for it.
     let mut buf = match opener.read_resident(file, bytes, plan, buffer(bytes).await?) {
         Ok(buf) => buf,
         Err(buf) => {
             opener.bypass(file, plan);
-            read_into(buf, file, 0, bytes, device, plan.reads_of(file)).await?
+            disk_file(entries, file, plan).read_into(buf, 0, bytes).await?
         }
     };
     entries.dir.moved.read.add(buf.len() as u64);
-    let via = plan.reads_of(file);
     let mut tries = 1;
     loop {
         match decode(&buf) {
@@ -141,11 +139,16 @@ pub(crate) async fn read_header(
             Err(Unread::Damaged(Damage::Header)) if tries < HEADER_TRIES => {
                 tries += 1;
                 rt::yield_now().await;
-                buf = Box::pin(read_prefix(file, buf.len() as u64, device, via)).await?;
+                buf = Box::pin(disk_file(entries, file, plan).read_some(0, buf.len() as u64)).await?;
             }
             Err(Unread::Damaged(damage)) => return Err(ReadError::Damaged(damage)),
         }
     }
+}
+
+/// Returns the open file with the backend that the plan chooses for it.
+fn disk_file<'a>(entries: &Entries, file: &'a File, plan: ReadPlan) -> DiskFile<'a> {
+    DiskFile { file, device: entries.dir.device(), via: plan.reads_of(file) }
 }
 
 /// Reads more of a file, from the end of the content of `buf`.
@@ -157,7 +160,7 @@ async fn extend(
     plan: ReadPlan,
 ) -> Result<Buf, ReadError> {
     let before = buf.len();
-    let buf = extend_to(file, buf, end, entries.dir.device(), plan.reads_of(file)).await?;
+    let buf = disk_file(entries, file, plan).extend_to(buf, end).await?;
     entries.dir.moved.read.add(buf.len().saturating_sub(before) as u64);
     Ok(buf)
 }
@@ -199,7 +202,7 @@ async fn read_table(
     header: &Header,
     plan: ReadPlan,
 ) -> Result<Arc<Chunks>, ReadError> {
-    let (device, via) = (entries.dir.device(), plan.reads_of(file));
+    let file = disk_file(entries, file, plan);
     let chunks = Chunks::new(header.nonce, header.length);
     let start = header.layout.table;
     let end = start + chunks_of(header.length) * RECORD_BYTES;
@@ -208,7 +211,7 @@ async fn read_table(
         // The unwritten end of the table of a partial entry reads as zeroes, which are not valid records. A single read
         // may end inside a record, so each range is read completely.
         let wanted = (end - at).min(CHUNK_BYTES);
-        let part = read_full(file, at, wanted, device, via).await?;
+        let part = file.read_full(at, wanted).await?;
         entries.dir.moved.read.add(part.len() as u64);
         let part = &part[..part.len().min(wanted as usize)];
         chunks.take_records((at - start) / RECORD_BYTES, part);

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use io::Buf;
 
-use crate::disk::read::{ReadError, read_full};
+use crate::disk::read::{DiskFile, ReadError};
 use crate::error::StoreError;
 use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};
@@ -137,15 +137,15 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
     {
         return Err(StoreError::Missing { at: absent * CHUNK_BYTES });
     }
-    let buf =
-        match read_full(&located.file, located.offset + start, wanted, located.device, located.via).await {
-            Ok(buf) => buf,
-            Err(ReadError::Disk(errno)) => {
-                return Err(located.entries.dir.read_failed("reading an entry", errno));
-            }
-            Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
-            Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
-        };
+    let file = DiskFile { file: &located.file, device: located.device, via: located.via };
+    let buf = match file.read_full(located.offset + start, wanted).await {
+        Ok(buf) => buf,
+        Err(ReadError::Disk(errno)) => {
+            return Err(located.entries.dir.read_failed("reading an entry", errno));
+        }
+        Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
+        Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
+    };
     located.entries.dir.moved.read.add(buf.len() as u64);
     if (buf.len() as u64) < wanted {
         return Err(located.damaged(Damage::Truncated { index: run.start + buf.len() as u64 / CHUNK_BYTES }));

@@ -20,7 +20,6 @@ use rt::file::Create;
 use rustix::fs::{AtFlags, CWD, OFlags};
 
 use crate::disk::directory::{Directory, now_s};
-use crate::disk::read::read_some;
 use crate::entries::Entries;
 use crate::format::crc32c;
 use crate::index::{Cursor, Index, Origin};
@@ -122,13 +121,13 @@ pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
 
 /// Adds the records of a snapshot to the index; returns `None` if it is damaged.
 async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
-    let (device, via) = (entries.dir.device(), entries.dir.via());
-    let start = read_some(file, 0, HEADER_BYTES as u64, device, via).await.ok()?;
+    let file = entries.dir.to_read(file);
+    let start = file.read_some(0, HEADER_BYTES as u64).await.ok()?;
     let (count, is_whole, saved_s) = parse_header(&start)?;
     let stopped_s = if saved_s > 0 { now_s().saturating_sub(saved_s) } else { 0 };
     let (mut at, mut entered, mut text) = (HEADER_BYTES as u64, 0, Vec::new());
     while entered < count {
-        let part = read_some(file, at, 1 << 18, device, via).await.ok()?;
+        let part = file.read_some(at, 1 << 18).await.ok()?;
         if part.is_empty() {
             return None;
         }

@@ -33,7 +33,7 @@ use rt::file::{self, Create};
 use rustix::fs::OFlags;
 
 use crate::disk::directory::Directory;
-use crate::disk::read::{ReadError, read_all};
+use crate::disk::read::ReadError;
 use crate::error::{OpenError, StoreError};
 use crate::format::crc32c;
 use crate::key::Key;
@@ -426,11 +426,10 @@ impl PurgeLog {
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.valid_len.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
-        let bytes =
-            read_all(&file, from, to, dir.device(), dir.via()).await.map_err(|error| match error {
-                ReadError::Disk(errno) => errno,
-                ReadError::NoMemory | ReadError::Damaged(_) => Errno::NOMEM,
-            })?;
+        let bytes = dir.to_read(&file).read_all(from, to).await.map_err(|error| match error {
+            ReadError::Disk(errno) => errno,
+            ReadError::NoMemory | ReadError::Damaged(_) => Errno::NOMEM,
+        })?;
         let valid_len = from + apply(&mut self.set_mut(), &bytes);
         debug_assert!(valid_len <= to.max(from), "no record is behind the end of the file");
         self.valid_len.store(valid_len, Ordering::Relaxed);
