@@ -105,7 +105,7 @@ impl Store {
         Stats {
             entries: entries.index.len() as u64,
             entries_max: self.config.entries_max(),
-            bytes: entries.space.used() * BLOCK_BYTES,
+            bytes: entries.space.used.get() * BLOCK_BYTES,
             memory_bytes: entries.memory.bytes(),
             purges: entries.purges.confirmed.get(),
             purge_writes: entries.purges.writes.get(),
@@ -125,7 +125,7 @@ impl Store {
 
     /// Returns the device of the file system with the entries.
     pub fn device(&self) -> DeviceId {
-        self.entries.dir.device()
+        self.entries.dir.device
     }
 
     /// Whether this process owns the directory: it fills, evicts and purges.

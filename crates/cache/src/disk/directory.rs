@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, UNIX_EPOCH};
 
 use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
-use io::{Buf, DiskVia, Errno, Segments};
+use io::{DiskVia, Errno, Segments};
 use rt::File;
 use rt::file::{self, Create, Lock};
 use rustix::fs::{CWD, Dir, Mode, OFlags};
@@ -35,14 +35,16 @@ pub(crate) struct Directory {
     base: Vec<u8>,
     /// Path of the staging directory.
     staging: Vec<u8>,
-    device: DeviceId,
+    /// The device of its file system.
+    pub(crate) device: DeviceId,
     /// The disk backend of the configuration.
     via: DiskVia,
-    levels: Levels,
+    /// The directory levels over which the entries are spread.
+    pub(crate) levels: Levels,
     /// Whether written bytes leave the page cache.
-    is_uncached: bool,
+    pub(crate) is_uncached: bool,
     /// See [`Config::calls_directly`].
-    calls_directly: bool,
+    pub(crate) calls_directly: bool,
     lock: Mutex<Option<Lock>>,
     is_owner: AtomicBool,
     is_stopping: AtomicBool,
@@ -56,8 +58,9 @@ pub(crate) struct Directory {
     /// Wakes the manager: for a stop, when space is scarce, or after a disk failure.
     pub(crate) manager: Wakeup,
     notify: Notify,
-    /// Random number, so that two processes never choose the same nonce or temporary name.
-    seed: u64,
+    /// Random number, so that two processes never choose the same nonce or temporary name. It identifies the directory
+    /// in this process.
+    pub(crate) seed: u64,
     /// Common prefix of all temporary paths of this process.
     temp_start: Vec<u8>,
     count: AtomicU64,
@@ -79,9 +82,9 @@ pub(crate) struct MovedBytes {
 }
 
 /// Permission bits of directories: only the user of the workers has access, as in nginx.
-const DIRECTORY_MODE: u32 = 0o700;
+pub(crate) const DIRECTORY_MODE: u32 = 0o700;
 /// Permission bits of files: also restricted to the user of the workers.
-const FILE_MODE: u32 = 0o600;
+pub(crate) const FILE_MODE: u32 = 0o600;
 
 /// Start of the names of all files and directories that do not belong to entries.
 const OWN_NAMES: &[u8] = b"ringroad.";
@@ -152,11 +155,6 @@ impl Directory {
         })
     }
 
-    /// Returns the device of its file system.
-    pub(crate) fn device(&self) -> DeviceId {
-        self.device
-    }
-
     /// Returns the configured disk backend, or the next best one that this thread has.
     pub(crate) fn via(&self) -> DiskVia {
         let caps = rt::caps();
@@ -168,16 +166,6 @@ impl Directory {
         };
         let choices = [self.via, DiskVia::Ring, DiskVia::Pool(0), DiskVia::Sync];
         choices.into_iter().find(|via| has(*via)).unwrap_or(DiskVia::Sync)
-    }
-
-    /// Returns a number that is unique among the directories of this process.
-    pub(crate) fn id(&self) -> u64 {
-        self.seed
-    }
-
-    /// Returns the directory levels over which the entries are spread.
-    pub(crate) fn levels(&self) -> Levels {
-        self.levels
     }
 
     /// Returns a unique number for a new entry.
@@ -286,14 +274,6 @@ impl Directory {
         Ok(())
     }
 
-    /// Writes all of `buf` at `offset`.
-    pub(crate) async fn write_buf(&self, file: &File, offset: u64, buf: Buf) -> Result<(), Errno> {
-        let bytes = buf.len() as u64;
-        file.write_at(offset, buf, self.device, self.via()).await.0?;
-        self.moved.written.add(bytes);
-        Ok(())
-    }
-
     /// Creates a complete file, or completes `open_temp`, and renames it to `to` in one operation. Creates missing parent
     /// directories.
     pub(crate) async fn publish(
@@ -361,16 +341,6 @@ impl Directory {
     /// Returns the free and total space of its file system.
     pub(crate) async fn space(&self) -> Result<Space, Errno> {
         file::space(self.path(), self.device, self.via()).await
-    }
-
-    /// See [`Config::calls_directly`].
-    pub(crate) fn calls_directly(&self) -> bool {
-        self.calls_directly
-    }
-
-    /// Whether written bytes leave the page cache.
-    pub(crate) fn is_uncached(&self) -> bool {
-        self.is_uncached
     }
 }
 

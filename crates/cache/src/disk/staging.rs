@@ -10,11 +10,12 @@ use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use io::{Buf, Errno, Segments};
+use io::op::Source;
+use io::{Errno, Segments};
 use rt::File;
 use rt::file::Create;
 
-use crate::disk::directory::Directory;
+use crate::disk::directory::{DIRECTORY_MODE, Directory, FILE_MODE};
 use crate::disk::finishing::Finishing;
 use crate::error::Refused;
 use crate::key::Parents;
@@ -25,9 +26,6 @@ pub(crate) type StagingDir = Arc<CStr>;
 
 /// Number of bytes per step of a copy, which uses one buffer of the pool.
 const COPY_BYTES: u64 = 256 << 10;
-
-/// Permission bits of a staging directory and of the files in it, the same as in the cache.
-const MODES: (u32, u32) = (0o700, 0o600);
 
 /// A file that is not an entry yet; dropping this removes it.
 pub(crate) struct TempFile {
@@ -100,16 +98,8 @@ impl TempFile {
 
     /// Writes all of `data` at `offset`.
     pub(crate) async fn write(&self, offset: u64, data: Segments) -> Result<(), Refused> {
-        self.dir.write(&self.file, offset, data).await.map_err(|errno| self.failed(errno))
-    }
-
-    /// Writes all of `buf` at `offset`.
-    pub(crate) async fn write_buf(&self, offset: u64, buf: Buf) -> Result<(), Refused> {
-        self.dir.write_buf(&self.file, offset, buf).await.map_err(|errno| self.failed(errno))
-    }
-
-    fn failed(&self, errno: Errno) -> Refused {
-        write_failed(&self.dir, self.staging.as_ref(), errno)
+        let written = self.dir.write(&self.file, offset, data).await;
+        written.map_err(|errno| write_failed(&self.dir, self.staging.as_ref(), errno))
     }
 
     /// Writes `start` at the start of the file and renames it to the name of an entry.
@@ -149,19 +139,19 @@ impl TempFile {
     }
 
     async fn link(&self, path: &CStr) -> Result<(), Errno> {
-        self.file.link(path.to_owned(), self.dir.device(), self.dir.via()).await
+        self.file.link(path.to_owned(), self.dir.device, self.dir.via()).await
     }
 
     /// Copies the file from another file system. Missing chunks of a partial entry remain holes.
     async fn copy(&self, staging: &StagingDir) -> Result<TempFile, Refused> {
-        let (dir, device, via) = (&self.dir, self.dir.device(), self.dir.via());
+        let (dir, device, via) = (&self.dir, self.dir.device, self.dir.via());
         let failed = |errno| {
             staging_failed(dir, staging, "reading a file", errno);
             Refused::Disk(errno)
         };
         let len = self.file.stat(device, via).await.map_err(failed)?.size;
         let copy = TempFile::create(dir).await?;
-        if dir.is_uncached() {
+        if dir.is_uncached {
             copy.file.set_uncached();
         }
         let mut at = 0;
@@ -172,7 +162,9 @@ impl TempFile {
             // The last range is always written, because it sets the length of the file.
             let is_hole = end < len && buf.iter().all(|&byte| byte == 0);
             if !is_hole {
-                copy.write_buf(at, buf).await?;
+                let mut data = Segments::new();
+                data.push(Source::Buf(buf));
+                copy.write(at, data).await?;
             }
             at = end;
         }
@@ -216,12 +208,12 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
 async fn unnamed(staging: &StagingDir, dir: &Directory) -> Result<File, Errno> {
     let path = || CString::from(&**staging);
     // Usually the directory is on the disk of the cache, so that its files can be linked there.
-    let (device, via, (dir_mode, mode)) = (dir.device(), dir.via(), MODES);
-    let made = File::create(path(), Create::Unnamed, mode, device, via).await;
+    let (device, via) = (dir.device, dir.via());
+    let made = File::create(path(), Create::Unnamed, FILE_MODE, device, via).await;
     if made.as_ref().err() != Some(&Errno::NOENT) {
         return made;
     }
     // The second attempt returns the result.
-    let _ = rt::file::mkdir(path(), dir_mode, device, via).await;
-    File::create(path(), Create::Unnamed, mode, device, via).await
+    let _ = rt::file::mkdir(path(), DIRECTORY_MODE, device, via).await;
+    File::create(path(), Create::Unnamed, FILE_MODE, device, via).await
 }

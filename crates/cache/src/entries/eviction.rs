@@ -26,7 +26,7 @@ impl Entries {
         key: &Key,
         blocks: u64,
     ) -> Result<SpaceReservation, Refused> {
-        if blocks > self.space.max() {
+        if blocks > self.space.max {
             return Err(Refused::TooLarge);
         }
         let is_short = self.space.above_watermark(blocks) > 0;
@@ -35,7 +35,7 @@ impl Entries {
             self.dir.manager.wake();
             return Err(Refused::NotAdmitted);
         }
-        let mut reserved = self.no_space();
+        let mut reserved = self.space.none();
         self.grow(&mut reserved, blocks).await?;
         assert!(reserved.count() == blocks, "{} of {blocks} blocks are reserved", reserved.count());
         Ok(reserved)
@@ -47,7 +47,7 @@ impl Entries {
         reserved: &mut SpaceReservation,
         more: u64,
     ) -> Result<(), Refused> {
-        if reserved.count() + more > self.space.max() {
+        if reserved.count() + more > self.space.max {
             return Err(Refused::TooLarge);
         }
         for _ in 0..TRIES {

@@ -16,9 +16,9 @@ use crate::disk::directory::{Directory, now_ms, now_s};
 use crate::entries::chunks::{Chunks, RecentChunks};
 use crate::format::Damage;
 use crate::format::header::Header;
+use crate::index::Index;
 use crate::index::memory::MemoryTier;
 use crate::index::space::{Space, blocks_of};
-use crate::index::{Index, SpaceReservation};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
@@ -191,10 +191,5 @@ impl Entries {
     /// Whether no removal is in flight and no key is locked, so that nothing changes on the disk.
     pub(crate) fn is_quiet(&self) -> bool {
         self.dir.locks.is_empty() && self.removals.load(Ordering::Acquire) == 0
-    }
-
-    /// Returns an empty reservation, to which a fill adds the space that it needs.
-    pub(crate) fn no_space(&self) -> SpaceReservation {
-        self.space.none()
     }
 }

@@ -199,7 +199,7 @@ impl Fill {
         let staging = self.staging.as_ref().filter(|_| !self.new.is_partial);
         let dir = &self.entries().dir;
         let temp = TempFile::create_in(dir, staging).await.map_err(|r| self.refuse(r))?;
-        if dir.is_uncached() {
+        if dir.is_uncached {
             // Chunks leave the page cache as soon as they are on the disk.
             temp.file().set_uncached();
         }
@@ -615,7 +615,7 @@ impl FillReader {
         let dir = &self.entries.dir;
         Ok(Located {
             file: rt::File::new(fd),
-            device: dir.device(),
+            device: dir.device,
             via: dir.via(),
             offset: self.offset,
             length: self.on_disk(),

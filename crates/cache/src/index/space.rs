@@ -100,9 +100,10 @@ impl Drop for SpaceReservation {
 /// Disk space of one cache, in blocks of [`BLOCK_BYTES`].
 #[derive(Debug)]
 pub(crate) struct Space {
-    max: u64,
+    /// Maximum number of blocks in use.
+    pub(crate) max: u64,
     min_free: u64,
-    used: Used,
+    pub(crate) used: Used,
     removing: AtomicU64,
     /// Free blocks of the file system at the last query.
     free: AtomicU64,
@@ -143,11 +144,6 @@ impl Space {
         }
     }
 
-    /// Returns the maximum number of blocks in use.
-    pub(crate) fn max(&self) -> u64 {
-        self.max
-    }
-
     /// Whether `min_free` is set.
     pub(crate) fn has_min_free(&self) -> bool {
         self.min_free > 0
@@ -156,16 +152,6 @@ impl Space {
     /// Records that the sizes of all entries in readable directories are known: from now on, space can be reserved.
     pub(crate) fn loaded(&self) {
         self.is_unmeasured.store(false, Ordering::Release);
-    }
-
-    /// Returns the number of blocks in use.
-    pub(crate) fn used(&self) -> u64 {
-        self.used.get()
-    }
-
-    /// Counts the blocks of an existing file.
-    pub(crate) fn adopt(&self, count: u64) -> SpaceReservation {
-        self.used.adopt(count)
     }
 
     /// Returns an empty reservation, to which a fill adds the space that it needs.
@@ -207,7 +193,7 @@ impl Space {
         let removing = self.removing.load(Ordering::Relaxed);
         let size = match self.max {
             u64::MAX => 0,
-            max => (self.used() + more).saturating_sub(removing).saturating_sub(max - margin(max)),
+            max => (self.used.get() + more).saturating_sub(removing).saturating_sub(max - margin(max)),
         };
         let free = match self.short_of_free(self.spent.load(Ordering::Relaxed) + margin(self.min_free)) {
             Some(NoSpace::Free(short)) => short.saturating_sub(removing),
@@ -253,16 +239,16 @@ mod tests {
         space.set_free(60 * BLOCK_BYTES);
         let fill = space.reserve(20).unwrap();
         assert_eq!(lacking(20), Some(NoSpace::Size(10)));
-        assert_eq!(space.used(), 90, "a refused reservation leaves nothing");
+        assert_eq!(space.used.get(), 90, "a refused reservation leaves nothing");
         drop(used.release_of(60));
         assert_eq!(lacking(35), Some(NoSpace::Free(5)), "20 of the 60 may be gone");
-        assert_eq!((lacking(30), space.used()), (None, 30));
+        assert_eq!((lacking(30), space.used.get()), (None, 30));
         fill.commit();
         let mut entry = used.release_of(20);
         space.removing(&entry);
-        assert_eq!(space.used(), 30, "until the file is removed");
+        assert_eq!(space.used.get(), 30, "until the file is removed");
         space.removed(&mut entry);
-        assert_eq!((space.used(), entry.count()), (10, 0));
+        assert_eq!((space.used.get(), entry.count()), (10, 0));
     }
 
     #[test]
@@ -290,12 +276,12 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..2000 {
                         let fills = [33, 34, 35].map(|count| space.reserve(count).ok());
-                        assert!(space.used() <= 100);
+                        assert!(space.used.get() <= 100);
                         drop(fills);
                     }
                 });
             }
         });
-        assert_eq!(space.used(), 0);
+        assert_eq!(space.used.get(), 0);
     }
 }

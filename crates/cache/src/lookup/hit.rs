@@ -151,7 +151,7 @@ impl Located {
 
     /// See [`crate::Config::calls_directly`].
     pub fn calls_directly(&self) -> bool {
-        self.entries.dir.calls_directly()
+        self.entries.dir.calls_directly
     }
 
     /// Returns a reader of a range with `window` reads in flight, which verifies each chunk that was not verified
@@ -254,7 +254,7 @@ impl Check<'_> {
         let is_as_planned = file.fd().is_direct() == plan.direct;
         let may_keep = version.is_some() && plan.calls_directly && is_as_planned && !header.layout.is_partial;
         let version = version.unwrap_or_else(|| entries.adopt(key.key, &header, chunks.as_deref()));
-        let name = (entries.dir.id(), *key.key);
+        let name = (entries.dir.seed, *key.key);
         let retained = (may_keep && open_files::should_retain(name)).then(|| file.clone());
         let mut cached = None;
         let (image, body) = match chunks {
@@ -314,7 +314,7 @@ impl Check<'_> {
             chunks.set_all_verified();
         }
         Located {
-            device: self.entries.dir.device(),
+            device: self.entries.dir.device,
             via: plan.reads_of(&file),
             file,
             offset: header.layout.body,

@@ -59,7 +59,7 @@ impl Lookup {
             direct_via: dir.via(),
             sends_files: false,
             client_has_space: true,
-            calls_directly: dir.calls_directly(),
+            calls_directly: dir.calls_directly,
         }
     }
 

@@ -170,7 +170,7 @@ impl Opener {
     /// must also be resident.
     pub(crate) fn open_file(&self, key: &Key, known: Option<IndexEntry>, plan: ReadPlan) -> Option<OpenFile> {
         let known = known.filter(|known| plan.calls_directly && known.measured)?;
-        let open = open_files::find((self.dir.id(), *key), known.version, plan.direct)?;
+        let open = open_files::find((self.dir.seed, *key), known.version, plan.direct)?;
         if !plan.bypass_page_cache {
             return Some(open);
         }
@@ -201,11 +201,11 @@ impl Opener {
                 }
             }
         }
-        match File::open(None, path(), how, dir.device(), plan.opens).await {
+        match File::open(None, path(), how, dir.device, plan.opens).await {
             // The file system does not support direct I/O.
             Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
                 how.flags = (flags - OFlags::DIRECT).bits() as i32;
-                Box::pin(File::open(None, path(), how, dir.device(), plan.opens)).await
+                Box::pin(File::open(None, path(), how, dir.device, plan.opens)).await
             }
             opened => opened,
         }

@@ -148,7 +148,7 @@ pub(crate) async fn read_header(
 
 /// Returns the open file with the backend that the plan chooses for it.
 fn disk_file<'a>(entries: &Entries, file: &'a File, plan: ReadPlan) -> DiskFile<'a> {
-    DiskFile { file, device: entries.dir.device(), via: plan.reads_of(file) }
+    DiskFile { file, device: entries.dir.device, via: plan.reads_of(file) }
 }
 
 /// Reads more of a file, from the end of the content of `buf`.

@@ -154,7 +154,7 @@ async fn walk(
     measure(entries, named).await;
     if !dir.is_stopping() {
         all_measured(entries);
-        let bytes = entries.space.used() * BLOCK_BYTES;
+        let bytes = entries.space.used.get() * BLOCK_BYTES;
         dir.note(Note::Measured { bytes, time_ms: since_ms(wanted.started) });
     }
     None
@@ -233,7 +233,7 @@ impl Walk {
         Subdirectory { path, digits }: &Subdirectory,
     ) -> Result<(), Errno> {
         let dir = &self.entries.dir;
-        let levels = dir.levels();
+        let levels = dir.levels;
         let is_leaf = digits.len() == levels.digits().len();
         let opened = dir.open_dir(path.clone()).await?;
         let mut inner = Vec::new();

@@ -91,7 +91,7 @@ impl Scrub<'_> {
         let entries = &self.lookup.entries;
         let chunks = Arc::new(chunks.unverified(entries.epoch()));
         let located = Located {
-            device: entries.dir.device(),
+            device: entries.dir.device,
             via: plan.reads_of(&file),
             file,
             offset: header.layout.body,
@@ -116,7 +116,7 @@ impl Scrub<'_> {
 
     /// Waits for the share of the pass that corresponds to this many blocks.
     async fn pause(&self, blocks: u64) {
-        let used = self.lookup.entries.space.used().max(blocks).max(1);
+        let used = self.lookup.entries.space.used.get().max(blocks).max(1);
         let share = self.pass.mul_f64(blocks as f64 / used as f64);
         rt::sleep_until(rt::now() + share.min(PAUSE_MAX)).await;
     }

@@ -222,7 +222,7 @@ pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32,
         return false;
     }
     let (blocks, accessed_s) = known.map_or((1, now_s), |known| (known.blocks, known.accessed_s));
-    let blocks = entries.space.adopt(u64::from(blocks));
+    let blocks = entries.space.used.adopt(u64::from(blocks));
     let (_, victim) = entries.index.insert(&key.0, blocks, Origin::Named, accessed_s);
     entries.remove_evicted(victim);
     true
