@@ -7,13 +7,12 @@
 //!   plan -> open -> read (all of a small entry; slots and table of a large one) -> check -> hit
 //!     header, key, variant, purges, chunk or table: each failed check is a miss, and a damaged entry is removed
 //! ```
-//! [`open`] plans the read, and opens the file or takes one of the [`open_files`]. [`read`] reads it; [`hit`] compares
-//! it with the request and creates the hit. [`reader`] reads the bodies of large entries.
+//! [`file`] plans the read, opens the file or takes one of the [`open_files`], and reads it. [`hit`] compares it with
+//! the request and creates the hit. [`reader`] reads the bodies of large entries.
 
+pub(crate) mod file;
 pub(crate) mod hit;
-pub(crate) mod open;
 pub(crate) mod open_files;
-pub(crate) mod read;
 pub(crate) mod reader;
 
 use std::sync::Arc;
@@ -27,9 +26,8 @@ use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::index::IndexEntry;
 use crate::key::Key;
+use crate::lookup::file::{EntryFiles, FirstRead, LookupKey, PREFIX_BYTES};
 use crate::lookup::hit::{Check, Checked, Hit};
-use crate::lookup::open::{FirstRead, LookupKey, Opener, PREFIX_BYTES};
-use crate::lookup::read::{read_entry, read_header};
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
 
@@ -40,14 +38,14 @@ pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 /// Lookups in one cache.
 pub(crate) struct Lookup {
     pub(crate) entries: Arc<Entries>,
-    pub(crate) opener: Opener,
+    pub(crate) files: EntryFiles,
     /// Whether entries are read bypassing the page cache if the lookup does not specify it.
     is_direct: bool,
 }
 
 impl Lookup {
     pub(crate) fn new(entries: &Arc<Entries>, is_direct: bool) -> Lookup {
-        Lookup { entries: Arc::clone(entries), opener: Opener::new(&entries.dir), is_direct }
+        Lookup { entries: Arc::clone(entries), files: EntryFiles::new(entries), is_direct }
     }
 
     /// Returns the default settings for reading entries.
@@ -152,15 +150,15 @@ impl Lookup {
     /// Opens, reads and checks a file.
     async fn file(&self, check: Check<'_>) -> Result<Checked, StoreError> {
         let Check { entries, key: LookupKey { key, access, .. }, known } = check;
-        let plan = self.opener.plan(key, access, known);
-        let opened = match self.opener.open_file(key, known, plan) {
+        let plan = self.files.plan(key, access, known);
+        let opened = match self.files.open_file(key, known, plan) {
             Some(open) => match open.read {
                 Some(read) if plan.first == FirstRead::Prefix => {
                     return Ok(check.cached_header(plan, open.file, &read));
                 }
                 _ => Ok(open.file),
             },
-            None => self.opener.open(key, plan).await,
+            None => self.files.open(key, plan).await,
         };
         let file = match opened {
             Ok(file) => file,
@@ -173,7 +171,7 @@ impl Lookup {
             }
             Err(errno) => return Err(entries.dir.open_failed(errno)),
         };
-        let read = match read_entry(entries, &self.opener, &file, key, known, plan).await {
+        let read = match self.files.read_entry(&file, key, known, plan).await {
             Ok(read) => read,
             Err(ReadError::Disk(errno)) => return Err(entries.dir.read_failed("reading an entry", errno)),
             Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
@@ -194,8 +192,8 @@ impl Lookup {
             Err(Errno::NOENT) => return Judged::Outlived,
             Err(_) => return Judged::Unknown,
         };
-        let plan = self.opener.plan(key, self.access(), None);
-        match read_header(entries, &self.opener, &file, PREFIX_BYTES, plan).await {
+        let plan = self.files.plan(key, self.access(), None);
+        match self.files.read_header(&file, PREFIX_BYTES, plan).await {
             Ok((buf, header)) => {
                 if header.primary != *key {
                     entries.settling.add_variant(&header.primary);

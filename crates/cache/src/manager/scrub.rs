@@ -18,9 +18,8 @@ use crate::index::space::blocks_of;
 use crate::index::{Cursor, IndexEntry};
 use crate::key::Key;
 use crate::lookup::Lookup;
+use crate::lookup::file::{Read, ReadPlan};
 use crate::lookup::hit::Located;
-use crate::lookup::open::ReadPlan;
-use crate::lookup::read::{Read, read_entry};
 use crate::manager::pace::SCAN_MAX;
 
 /// Maximum pause between two reads. An entry that is removed during a pause occupies its space until the pause ends.
@@ -56,7 +55,7 @@ impl Scrub<'_> {
     }
 
     async fn entry(&self, key: &Key) {
-        let (entries, opener) = (&self.lookup.entries, &self.lookup.opener);
+        let (entries, files) = (&self.lookup.entries, &self.lookup.files);
         // A key that was only counted has no file. The entry may also have been removed since the scan.
         let Some(known) = entries.index.peek(&key.0).filter(|known| known.blocks > 0) else { return };
         if entries.dir.health.can_read(entries.dir.clock_ms()) {
@@ -67,9 +66,9 @@ impl Scrub<'_> {
                 client_has_space: false,
                 ..self.lookup.access()
             };
-            let plan = opener.plan(key, access, Some(known));
-            let Ok(file) = opener.open(key, plan).await else { return };
-            match read_entry(entries, opener, &file, key, None, plan).await {
+            let plan = files.plan(key, access, Some(known));
+            let Ok(file) = files.open(key, plan).await else { return };
+            match files.read_entry(&file, key, None, plan).await {
                 Ok(Read { chunks: Some(chunks), header, .. }) => {
                     return self.chunks(key, known, (file, plan), (&header, &chunks)).await;
                 }
