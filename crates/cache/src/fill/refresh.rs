@@ -21,7 +21,7 @@ use crate::format::crc32c;
 use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::hit::{BodyLocation, Hit};
+use crate::lookup::hit::{Body, Hit};
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
 
@@ -63,11 +63,11 @@ pub(crate) async fn refresh(
     }
     match &hit.body {
         // A large entry may have been read in one operation; its header is still rewritten in place.
-        BodyLocation::Image(range) if hit.header.layout.is_small => {
+        Body::Image(range) if hit.header.layout.is_small => {
             let body = &hit.image.bytes()[range.clone()];
             refresh_small(entries, hit, &new, body).await
         }
-        BodyLocation::Image(_) | BodyLocation::File(_) => refresh_large(&entries.dir, hit, &new).await,
+        Body::Image(_) | Body::File(_) => refresh_large(&entries.dir, hit, &new).await,
     }
 }
 

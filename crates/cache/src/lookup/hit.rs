@@ -37,30 +37,17 @@ pub struct Hit {
     /// Sequence number of the last purge at the time of the lookup.
     pub(crate) sequence: u64,
     pub(crate) header: Arc<Header>,
-    pub(crate) image: Source,
-    pub(crate) body: BodyLocation,
+    /// Bytes of the file in memory: at least its header and texts.
+    pub image: Source,
+    /// The body.
+    pub body: Body,
 }
 
 /// The location of a body.
-pub(crate) enum BodyLocation {
-    /// In the image in memory, with the header section.
-    Image(Range<usize>),
-    /// In the file.
-    File(Located),
-}
-
-/// The body of a hit.
 pub enum Body {
-    /// Verified bytes in memory: the range from `start` to `end` of `source`.
-    Bytes {
-        /// The owner of the bytes.
-        source: Source,
-        /// Offset of the first byte.
-        start: usize,
-        /// Offset behind the last byte.
-        end: usize,
-    },
-    /// A range of a file.
+    /// A verified range of the image in memory.
+    Image(Range<usize>),
+    /// A range of the file.
     File(Located),
 }
 
@@ -75,37 +62,19 @@ impl Hit {
         &self.image.bytes()[self.header.head.clone()]
     }
 
-    /// Returns the bytes of the body if they are in memory.
-    pub fn bytes(&self) -> Option<&[u8]> {
-        match &self.body {
-            BodyLocation::Image(range) => Some(&self.image.bytes()[range.clone()]),
-            BodyLocation::File(_) => None,
-        }
-    }
-
     /// Returns the location of the body if it is in a file.
     pub fn located(&self) -> Option<&Located> {
         match &self.body {
-            BodyLocation::Image(_) => None,
-            BodyLocation::File(located) => Some(located),
+            Body::Image(_) => None,
+            Body::File(located) => Some(located),
         }
     }
 
     /// Returns the length of the complete body in bytes.
     pub fn length(&self) -> u64 {
         match &self.body {
-            BodyLocation::Image(range) => range.len() as u64,
-            BodyLocation::File(located) => located.length,
-        }
-    }
-
-    /// Returns the body.
-    pub fn into_body(self) -> Body {
-        match self.body {
-            BodyLocation::Image(range) => {
-                Body::Bytes { source: self.image, start: range.start, end: range.end }
-            }
-            BodyLocation::File(located) => Body::File(located),
+            Body::Image(range) => range.len() as u64,
+            Body::File(located) => located.length,
         }
     }
 }
@@ -184,25 +153,14 @@ impl fmt::Debug for Hit {
     }
 }
 
-/// The result of a check.
-pub(crate) enum Checked {
-    Entry(Hit),
-    /// No entry exists, or it was purged.
-    Nothing,
-    /// The file has another key text with the same digest.
-    KeyCollision,
-}
-
-/// The check of one lookup: the key, and its state in the index.
+/// The check of one lookup: the key, and its state in the index. Its methods return `None` for an entry that was purged,
+/// is damaged, or has another key text with the same digest.
 #[derive(Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) entries: &'a Arc<Entries>,
     pub(crate) key: LookupKey<'a>,
     pub(crate) known: Option<IndexEntry>,
 }
-
-/// Error: a purge has removed the entry.
-struct Purged;
 
 impl Check<'_> {
     /// Checks an entry of the memory tier.
@@ -211,31 +169,31 @@ impl Check<'_> {
         if image.bytes[header.text.clone()] != *self.key.text {
             return None;
         }
-        let is_purged_soft = self.outlived(header).ok()?;
+        let is_purged_soft = self.outlived(header)?;
         debug_assert!(body_of(header).end <= image.bytes.len());
         let version = self.known.map_or(0, |known| known.version);
         let bytes = Source::Shared(Arc::clone(&image.bytes));
-        let hit = self.hit(version, header, bytes, BodyLocation::Image(body_of(header)));
+        let hit = self.hit(version, header, bytes, Body::Image(body_of(header)));
         Some(Hit { is_purged_soft, is_from_memory: true, ..hit })
     }
 
     /// Checks a large entry with an open file whose header was read recently.
-    pub(crate) fn cached_header(self, plan: ReadPlan, file: File, read: &CachedHeader) -> Checked {
+    pub(crate) fn cached_header(self, plan: ReadPlan, file: File, read: &CachedHeader) -> Option<Hit> {
         let (header, key) = (&read.header, self.key);
         if header.primary != *key.primary || read.image[header.text.clone()] != *key.text {
-            return Checked::KeyCollision;
+            return None;
         }
-        let Ok(is_purged_soft) = self.outlived(header) else { return Checked::Nothing };
+        let is_purged_soft = self.outlived(header)?;
         let version = self.known.map_or(0, |known| known.version);
         let read_by = (plan.reads_of(&file), file.fd().is_direct());
         let located = self.located(plan, file, header, Arc::clone(&read.chunks));
         let image = Source::Shared(Arc::clone(&read.image));
-        let hit = self.hit(version, header, image, BodyLocation::File(located));
-        Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
+        let hit = self.hit(version, header, image, Body::File(located));
+        Some(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
     /// Checks a file that was read.
-    pub(crate) fn file(self, plan: ReadPlan, file: File, read: Read) -> Checked {
+    pub(crate) fn file(self, plan: ReadPlan, file: File, read: Read) -> Option<Hit> {
         let Read { buf, header, chunks, seen } = read;
         let (entries, key) = (self.entries, self.key);
         let read_by = (plan.reads_of(&file), file.fd().is_direct());
@@ -243,12 +201,12 @@ impl Check<'_> {
         let is_named = header.primary == *key.key || header.primary.variant(&header.meta.variant) == *key.key;
         if !is_named {
             entries.drop_damaged(key.key, version, Damage::Key);
-            return Checked::Nothing;
+            return None;
         }
         if header.primary != *key.primary || buf[header.text.clone()] != *key.text {
-            return Checked::KeyCollision;
+            return None;
         }
-        let Ok(is_purged_soft) = self.outlived(&header) else { return Checked::Nothing };
+        let is_purged_soft = self.outlived(&header)?;
         // A file that bypasses the page cache contrary to its plan is used by this reader only.
         let is_as_planned = file.fd().is_direct() == plan.direct;
         let may_keep = version.is_some() && plan.calls_directly && is_as_planned && !header.layout.is_partial;
@@ -264,19 +222,19 @@ impl Check<'_> {
                 let image = Source::Shared(Arc::clone(&read.image));
                 cached = seen.and(Some(read));
                 let located = self.located(plan, file, &header, chunks);
-                (image, BodyLocation::File(Located { version, ..located }))
+                (image, Body::File(Located { version, ..located }))
             }
-            None => (self.remember(version, buf, &header), BodyLocation::Image(body_of(&header))),
+            None => (self.remember(version, buf, &header), Body::Image(body_of(&header))),
         };
         if let Some(file) = retained {
             open_files::retain_file(name, OpenFile { version, direct: plan.direct, file, read: cached });
         }
         let hit = self.hit(version, &header, image, body);
-        Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
+        Some(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
     /// Returns the hit; the caller sets the fields that depend on how the entry was found.
-    fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: BodyLocation) -> Hit {
+    fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: Body) -> Hit {
         Hit {
             meta: Arc::clone(&header.meta),
             is_purged_soft: false,
@@ -291,17 +249,17 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and fails.
-    fn outlived(self, header: &Header) -> Result<bool, Purged> {
+    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and returns `None`.
+    fn outlived(self, header: &Header) -> Option<bool> {
         let effect = self.entries.purge_effect(header, self.key.text);
         if effect == Some(PurgeEffect::Unusable) {
             match self.known {
                 Some(known) => self.entries.forget_purged(self.key.key, known.version),
                 None => self.entries.remove_purged_file(self.key.key),
             }
-            return Err(Purged);
+            return None;
         }
-        Ok(effect.is_some())
+        Some(effect.is_some())
     }
 
     /// Returns the location of the body of a large entry.

@@ -27,7 +27,7 @@ use crate::error::StoreError;
 use crate::index::IndexEntry;
 use crate::key::Key;
 use crate::lookup::file::{EntryFiles, FirstRead, LookupKey, PREFIX_BYTES};
-use crate::lookup::hit::{Check, Checked, Hit};
+use crate::lookup::hit::{Check, Hit};
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
 
@@ -141,14 +141,11 @@ impl Lookup {
         if !entries.dir.health.can_read(entries.dir.clock_ms()) {
             return Err(StoreError::PassThrough);
         }
-        match self.file(check).await? {
-            Checked::Entry(hit) => Ok(Some(hit)),
-            Checked::Nothing | Checked::KeyCollision => Ok(None),
-        }
+        self.file(check).await
     }
 
     /// Opens, reads and checks a file.
-    async fn file(&self, check: Check<'_>) -> Result<Checked, StoreError> {
+    async fn file(&self, check: Check<'_>) -> Result<Option<Hit>, StoreError> {
         let Check { entries, key: LookupKey { key, access, .. }, known } = check;
         let plan = self.files.plan(key, access, known);
         let opened = match self.files.open_file(key, known, plan) {
@@ -167,7 +164,7 @@ impl Lookup {
                 if let Some(known) = known {
                     entries.forget(key, known.version);
                 }
-                return Ok(Checked::Nothing);
+                return Ok(None);
             }
             Err(errno) => return Err(entries.dir.open_failed(errno)),
         };
@@ -177,7 +174,7 @@ impl Lookup {
             Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
             Err(ReadError::Damaged(damage)) => {
                 entries.drop_damaged(key, known.map(|known| known.version), damage);
-                return Ok(Checked::Nothing);
+                return Ok(None);
             }
         };
         entries.dir.read_succeeded();

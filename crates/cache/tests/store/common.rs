@@ -247,8 +247,8 @@ pub(crate) async fn find(store: &Arc<Store>, number: u64) -> Option<Hit> {
 
 /// Returns the complete body of a hit.
 pub(crate) async fn whole(hit: Hit) -> Vec<u8> {
-    match hit.into_body() {
-        Body::Bytes { source, start, end } => source.bytes()[start..end].to_vec(),
+    match hit.body {
+        Body::Image(range) => hit.image.bytes()[range].to_vec(),
         Body::File(located) => {
             let length = located.length;
             read(&located, 0..length).await.unwrap()

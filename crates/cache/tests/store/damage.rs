@@ -48,7 +48,7 @@ fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
         };
         assert_eq!((hit.head(), hit.meta.length), (HEAD, Some(size)));
         let Some(located) = hit.located() else {
-            assert!(hit.bytes().unwrap() == wanted);
+            assert!(whole(hit).await == wanted);
             return true;
         };
         for start in (0..size).step_by(CHUNK as usize) {

@@ -37,10 +37,10 @@ async fn next_epoch() {
 
 /// Looks an entry up and reads it; returns whether it is damaged.
 async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
-    match find(store, 1).await.map(cache::Hit::into_body) {
+    match find(store, 1).await.map(|hit| hit.body) {
         // Its body was read with its header section.
         None => store.stats().damaged == 1,
-        Some(Body::Bytes { .. }) => false,
+        Some(Body::Image(_)) => false,
         Some(Body::File(located)) => match read(&located, 0..size).await {
             Ok(_) => false,
             Err(StoreError::Damaged(_)) => true,

@@ -39,10 +39,10 @@ pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
         return Some(of_head(heading, age));
     }
     let (length, read_by) = (hit.length(), hit.read_by);
-    let body = match hit.into_body() {
-        cache::Body::Bytes { source, start, end } => {
+    let body = match hit.body {
+        cache::Body::Image(range) => {
             request.mover = read_by.map(|(via, direct)| Mover::Read { via, direct });
-            Body::Slice(source, start..end)
+            Body::Slice(hit.image, range)
         }
         cache::Body::File(located) => body_of(request, located),
     };
