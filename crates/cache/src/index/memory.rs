@@ -121,12 +121,6 @@ impl<T> MemoryTier<T> {
     }
 }
 
-impl<T> std::fmt::Debug for MemoryTier<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryTier").field("bytes", &self.bytes()).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

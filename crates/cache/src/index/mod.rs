@@ -21,6 +21,9 @@ pub const OBJECT_BYTES: u64 = 64;
 /// Number of shards: far more than threads, so that two threads rarely contend for a lock.
 const SHARDS: usize = 64;
 
+/// Maximum number of objects in a batch, which are read under one lock.
+pub(crate) const BATCH_MAX: usize = 512;
+
 /// Block size in bytes for counting disk space: the smallest allocation unit of usual file systems.
 pub const BLOCK_BYTES: u64 = 4096;
 
@@ -39,8 +42,6 @@ pub struct IndexEntry {
     pub verified: u16,
     /// Whether it was requested since it was found or written.
     pub requested: bool,
-    /// Number of requests for the key before it got a file (`proxy_cache_min_uses`).
-    pub uses: u8,
     /// The time of its last request, in seconds of the store's clock.
     pub accessed_s: u32,
 }
@@ -52,6 +53,7 @@ struct Facts {
     verified: u16,
     /// The flags [`REQUESTED`] and [`MEASURED`] in one byte, because every object has such a field.
     marks: u8,
+    /// Number of requests for the key before it got a file (`proxy_cache_min_uses`).
     uses: u8,
 }
 
@@ -66,9 +68,9 @@ const MEASURED: u8 = 2;
 
 impl Facts {
     fn entry(self, blocks: u32) -> IndexEntry {
-        let Facts { accessed_s, version, verified, marks, uses } = self;
+        let Facts { accessed_s, version, verified, marks, .. } = self;
         let (requested, measured) = (marks & REQUESTED != 0, marks & MEASURED != 0);
-        IndexEntry { blocks, measured, version, verified, requested, uses, accessed_s }
+        IndexEntry { blocks, measured, version, verified, requested, accessed_s }
     }
 }
 
@@ -270,47 +272,33 @@ impl Index {
         freed
     }
 
-    /// Removes objects without a request since `before_s`, from a limited number of objects behind a cursor. Returns
-    /// the position to continue at; `None` at the end.
-    pub fn expire(
-        &self,
-        cursor: Cursor,
-        count: usize,
-        before_s: u32,
-        victims: &mut Vec<Victim>,
-    ) -> Option<Cursor> {
-        let mut old = Vec::new();
-        let next = self.scan(cursor, count, |key, known| {
-            if known.accessed_s < before_s {
-                old.push((*key, known.version));
-            }
-        });
-        for (key, version) in old {
+    /// Removes the objects of a batch that had no request since `before_s`; returns their files.
+    pub fn expire(&self, batch: &[(KeyBytes, IndexEntry)], before_s: u32) -> Vec<Victim> {
+        let is_old = |known: IndexEntry| known.accessed_s < before_s;
+        let mut victims = Vec::new();
+        for (key, known) in batch.iter().filter(|(_, known)| is_old(*known)) {
             // It may have been requested since, so it is checked again under the lock.
-            if self.peek(&key).is_some_and(|known| known.accessed_s < before_s) {
-                victims.extend(self.remove(&key, Some(version)));
+            if self.peek(key).is_some_and(is_old) {
+                victims.extend(self.remove(key, Some(known.version)));
             }
         }
-        next
+        victims
     }
 
-    /// Visits some objects behind a cursor, under the lock of one shard.
-    pub fn scan(
-        &self,
-        cursor: Cursor,
-        count: usize,
-        mut look: impl FnMut(&KeyBytes, IndexEntry),
-    ) -> Option<Cursor> {
-        debug_assert!(cursor.shard < SHARDS);
-        let shard = self.shards.get(cursor.shard)?;
-        let position =
-            lock(shard).scan(cursor.position, count, |key, blocks, facts| look(key, facts.entry(blocks)));
-        match position {
-            0 => Some(cursor.shard + 1)
-                .filter(|&shard| shard < SHARDS)
-                .map(|shard| Cursor { shard, position: 0 }),
-            position => Some(Cursor { position, ..cursor }),
-        }
+    /// Returns all objects in batches, each of which is read under the lock of one shard. Begins with the shard of this
+    /// number. Objects that are inserted or removed meanwhile may be missed.
+    pub fn batches(&self, first: u64) -> impl Iterator<Item = Vec<(KeyBytes, IndexEntry)>> {
+        let mut next = Some((first as usize % SHARDS, 0));
+        std::iter::from_fn(move || {
+            let (shard, position) = next?;
+            let mut batch = Vec::new();
+            let add = |key: &KeyBytes, blocks, facts: &Facts| batch.push((*key, facts.entry(blocks)));
+            next = match lock(&self.shards[shard]).scan(position, BATCH_MAX, add) {
+                0 => Some((shard + 1, 0)).filter(|(shard, _)| *shard < SHARDS),
+                position => Some((shard, position)),
+            };
+            Some(batch)
+        })
     }
 
     /// Returns the file to delete for a removed object; `None` for a key without a file.
@@ -322,20 +310,6 @@ impl Index {
     fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, S3Fifo<Facts>> {
         // The last byte of the key also selects the directory of the file, but nothing else in the index depends on it.
         lock(&self.shards[usize::from(key[15]) % SHARDS])
-    }
-}
-
-/// Position of a scan of the index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    shard: usize,
-    position: usize,
-}
-
-impl Cursor {
-    /// Returns the start of a random shard.
-    pub(crate) fn random(random: u64) -> Cursor {
-        Cursor { shard: (random % SHARDS as u64) as usize, position: 0 }
     }
 }
 
@@ -360,15 +334,6 @@ fn weight_of(blocks: &SpaceReservation) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
 
-impl std::fmt::Debug for Index {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Index")
-            .field("len", &self.len())
-            .field("used", &self.used.get())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,13 +347,9 @@ mod tests {
         Index::new(objects * OBJECT_BYTES, [3, 5], Used::default())
     }
 
-    /// Returns the sum of blocks that a scan finds, which must equal the count.
+    /// Returns the sum of the blocks of all objects, which must equal the count.
     fn counted(index: &Index) -> u64 {
-        let (mut sum, mut cursor) = (0, Some(Cursor::default()));
-        while let Some(at) = cursor {
-            cursor = index.scan(at, 7, |_, known| sum += u64::from(known.blocks));
-        }
-        sum
+        index.batches(0).flatten().map(|(_, known)| u64::from(known.blocks)).sum()
     }
 
     #[test]
@@ -400,15 +361,7 @@ mod tests {
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
             known,
-            IndexEntry {
-                blocks: 3,
-                measured: true,
-                version,
-                verified: 0,
-                requested: false,
-                uses: 0,
-                accessed_s: 9
-            }
+            IndexEntry { blocks: 3, measured: true, version, verified: 0, requested: false, accessed_s: 9 }
         );
         index.set_verified(&key(1), version + 1, 5);
         assert_eq!(index.peek(&key(1)).expect("it is there").verified, 0, "that was another object");
@@ -520,16 +473,18 @@ mod tests {
 
     #[test]
     fn entries_without_requests_expire() {
-        let index = index(1000);
-        for number in 0..200 {
-            index.insert(&key(number), index.used.adopt(1), Origin::Found, number as u32);
+        // More objects per shard than a batch has.
+        let index = index(100_000);
+        for number in 0..40_000 {
+            index.insert(&key(number), index.used.adopt(1), Origin::Found, number as u32 / 200);
         }
         index.touch(&key(5), 300);
-        let (mut victims, mut cursor) = (Vec::new(), Some(Cursor::default()));
-        while let Some(at) = cursor {
-            cursor = index.expire(at, 3, 100, &mut victims);
-        }
-        assert_eq!((victims.len(), index.len()), (99, 101));
+        let victims: Vec<_> = index.batches(3).flat_map(|batch| index.expire(&batch, 100)).collect();
+        let before: usize = (0..3).map(|shard| lock(&index.shards[shard]).len()).sum();
+        victims.iter().for_each(|victim| assert!(usize::from(victim.key[15]) % SHARDS >= 3));
+        let others: Vec<_> = index.batches(0).flat_map(|batch| index.expire(&batch, 100)).collect();
+        assert!(others.len() < before);
+        assert_eq!((victims.len() + others.len(), index.len()), (19_999, 20_001));
         assert!(index.peek(&key(5)).is_some());
     }
 

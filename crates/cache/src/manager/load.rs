@@ -22,9 +22,9 @@ use rustix::fs::FileType;
 use crate::config::Pace;
 use crate::disk::directory::{Directory, now_s};
 use crate::entries::Entries;
-use crate::index::{BLOCK_BYTES, Cursor};
+use crate::index::BLOCK_BYTES;
 use crate::key::Key;
-use crate::manager::pace::{Paced, SCAN_MAX};
+use crate::manager::pace::Paced;
 use crate::manager::sizes::{Named, SIZES_PENDING_MAX, measure};
 use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
 use crate::note::Note;
@@ -181,16 +181,9 @@ fn all_measured(entries: &Entries) {
 
 /// Forgets entries that only the snapshot contained: all directories were read, and none had them.
 fn forget_unconfirmed(entries: &Entries, unconfirmed_up_to: u32) {
-    let mut cursor = Some(Cursor::default());
-    while let Some(here) = cursor {
-        let mut gone = Vec::new();
-        cursor = entries.index.scan(here, SCAN_MAX, |key, known| {
-            if known.blocks > 0 && known.version <= unconfirmed_up_to {
-                gone.push((*key, known.version));
-            }
-        });
-        for (key, version) in gone {
-            entries.index.remove(&key, Some(version));
+    for (key, known) in entries.index.batches(0).flatten() {
+        if known.blocks > 0 && known.version <= unconfirmed_up_to {
+            entries.index.remove(&key, Some(known.version));
         }
     }
 }

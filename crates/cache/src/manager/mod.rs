@@ -21,10 +21,9 @@ use crate::disk::staging::TempFile;
 use crate::entries::Entries;
 use crate::entries::removal::REMOVALS_MAX;
 use crate::fill::backlog::Backlog;
-use crate::index::Cursor;
 use crate::lookup::Lookup;
 use crate::manager::load::{UnreadDirectories, load, load_rest};
-use crate::manager::pace::{NAP, Paced, SCAN_MAX};
+use crate::manager::pace::{NAP, Paced};
 use crate::manager::purger::{UNHURRIED_MAX, settle_pending, work_off_purges};
 use crate::manager::scrub::Scrub;
 use crate::manager::snapshot::{save_snapshot, set_aside};
@@ -162,13 +161,8 @@ impl Manager {
 
     fn forget_all(&self) {
         let index = &self.entries.index;
-        let mut cursor = Some(Cursor::default());
-        while let Some(here) = cursor {
-            let mut keys = Vec::new();
-            cursor = index.scan(here, SCAN_MAX, |key, _| keys.push(*key));
-            keys.iter().for_each(|key| {
-                index.remove(key, None);
-            });
+        for (key, _) in index.batches(0).flatten() {
+            index.remove(&key, None);
         }
         self.entries.memory.clear();
     }
@@ -272,10 +266,8 @@ impl Manager {
         let entries = &self.entries;
         let before_s = now_s().saturating_sub(self.config.inactive.as_secs() as u32);
         let pace = Paced::new(self.config.manager);
-        let mut cursor = Some(Cursor::default());
-        while let Some(here) = cursor {
-            let mut victims = Vec::new();
-            cursor = entries.index.expire(here, SCAN_MAX, before_s, &mut victims);
+        for batch in entries.index.batches(0) {
+            let mut victims = entries.index.expire(&batch, before_s);
             entries.counters.inactive.add(victims.len() as u64);
             while !victims.is_empty() {
                 let rest = victims.split_off(victims.len().min(UNHURRIED_MAX));

@@ -8,9 +8,6 @@ use crate::config::Pace;
 /// Maximum sleep of the manager between two checks for a stop.
 pub(crate) const NAP: Duration = Duration::from_millis(500);
 
-/// Maximum number of entries that are checked under the lock of a shard.
-pub(crate) const SCAN_MAX: usize = 512;
-
 /// Pauses background work after the number of files or the time of a [`Pace`].
 pub(crate) struct Paced {
     pace: Pace,

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use rt::local::WaitGroup;
 
 use crate::config::Pace;
-use crate::index::Cursor;
 use crate::key::Key;
 use crate::lookup::{Judged, Lookup};
-use crate::manager::pace::{Paced, SCAN_MAX};
+use crate::manager::pace::Paced;
 use crate::purge::Purges;
 
 /// Maximum number of concurrent removals that no request waits for. Each removal runs on a kernel thread, which
@@ -43,21 +42,15 @@ pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: P
     let entries = &lookup.entries;
     let pace = Paced::new(pace);
     let (unjudged, stale) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(false)));
-    let mut cursor = Some(Cursor::default());
-    while let Some(here) = cursor {
-        let mut keys = Vec::new();
-        cursor = entries.index.scan(here, SCAN_MAX, |key, known| {
-            if known.blocks > 0 {
-                keys.push((Key(*key), known));
-            }
-        });
-        for some in keys.chunks(UNHURRIED_MAX) {
+    for mut batch in entries.index.batches(0) {
+        batch.retain(|(_, known)| known.blocks > 0);
+        for some in batch.chunks(UNHURRIED_MAX) {
             let gauge = WaitGroup::new();
             for (key, known) in some.iter().copied() {
                 let (lookup, counted) = (Arc::clone(lookup), gauge.enter());
                 let (unjudged, stale) = (Rc::clone(&unjudged), Rc::clone(&stale));
                 rt::spawn(async move {
-                    match lookup.judge_purged(&key, known).await {
+                    match lookup.judge_purged(&Key(key), known).await {
                         Judged::Outlived => {}
                         Judged::Stale => stale.set(true),
                         Judged::Unknown => unjudged.set(unjudged.get() + 1),

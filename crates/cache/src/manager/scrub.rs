@@ -14,13 +14,12 @@ use crate::disk::read::ReadError;
 use crate::entries::chunks::Chunks;
 use crate::format::CHUNK_BYTES;
 use crate::format::header::Header;
+use crate::index::IndexEntry;
 use crate::index::space::blocks_of;
-use crate::index::{Cursor, IndexEntry};
 use crate::key::Key;
 use crate::lookup::Lookup;
 use crate::lookup::file::{Read, ReadPlan};
 use crate::lookup::hit::Located;
-use crate::manager::pace::SCAN_MAX;
 
 /// Maximum pause between two reads. An entry that is removed during a pause occupies its space until the pause ends.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -37,20 +36,18 @@ impl Scrub<'_> {
     pub(crate) async fn run(&self) {
         let entries = &self.lookup.entries;
         // A random start: over time, all entries are verified even if every pass is interrupted by a restart.
-        let mut cursor = Some(Cursor::random(entries.dir.nonce()));
+        let mut first = entries.dir.nonce();
         loop {
             let began = rt::now();
-            while let Some(here) = cursor {
-                let mut keys = Vec::new();
-                cursor = entries.index.scan(here, SCAN_MAX, |key, _| keys.push(Key(*key)));
-                for key in keys {
-                    self.entry(&key).await;
+            for batch in entries.index.batches(first) {
+                for (key, _) in batch {
+                    self.entry(&Key(key)).await;
                 }
                 rt::yield_now().await;
             }
             // Waits for the end of the pass, so that a small cache is not read more often than a large one.
             rt::sleep_until((began + self.pass).max(rt::now() + Duration::from_millis(1))).await;
-            cursor = Some(Cursor::default());
+            first = 0;
         }
     }
 

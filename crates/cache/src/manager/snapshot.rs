@@ -22,9 +22,8 @@ use rustix::fs::{AtFlags, CWD, OFlags};
 use crate::disk::directory::{Directory, now_s};
 use crate::entries::Entries;
 use crate::format::crc32c;
-use crate::index::{Cursor, Index, Origin};
+use crate::index::{BATCH_MAX, Origin};
 use crate::key::Key;
-use crate::manager::pace::SCAN_MAX;
 
 /// File name of the snapshot.
 pub(crate) const NAME: &str = "ringroad.index";
@@ -183,11 +182,15 @@ pub(crate) async fn save_snapshot(entries: &Entries, is_whole: bool) -> Result<(
 async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Result<(), Errno> {
     let dir = &entries.dir;
     let (mut at, mut count, mut records) = (HEADER_BYTES as u64, 0, Vec::new());
-    let mut cursor = Some(Cursor::default());
-    while let Some(here) = cursor {
-        cursor = gather(&entries.index, here, &mut records);
-        let is_last = cursor.is_none();
-        if records.len() < (BLOCK_RECORDS - SCAN_MAX) * RECORD_BYTES && !is_last {
+    let mut batches = entries.index.batches(0).peekable();
+    while let Some(batch) = batches.next() {
+        for (key, known) in batch.iter().filter(|(_, known)| known.blocks > 0) {
+            records.extend_from_slice(key);
+            records.extend_from_slice(&known.blocks.to_le_bytes());
+            records.extend_from_slice(&known.accessed_s.to_le_bytes());
+        }
+        let is_last = batches.peek().is_none();
+        if records.len() < (BLOCK_RECORDS - BATCH_MAX) * RECORD_BYTES && !is_last {
             continue;
         }
         let mut block = Vec::new();
@@ -201,17 +204,6 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
     dir.write(file, 0, header(count, is_whole, now_s()).to_vec().into()).await?;
     // The next start trusts a complete snapshot, so it must be durable before the rename.
     dir.sync(file).await
-}
-
-/// Appends the records of some entries behind a cursor.
-fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor> {
-    index.scan(cursor, SCAN_MAX, |key, known| {
-        if known.blocks > 0 {
-            records.extend_from_slice(key);
-            records.extend_from_slice(&known.blocks.to_le_bytes());
-            records.extend_from_slice(&known.accessed_s.to_le_bytes());
-        }
-    })
 }
 
 /// Inserts an entry found by a walk; returns whether its size must be measured. An entry known only from a snapshot
