@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
 mod config;
 mod disk;
 mod entries;

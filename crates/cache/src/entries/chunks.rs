@@ -3,9 +3,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::bits::Bits;
 use crate::format::crc32c::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, LENGTH_MAX, chunks_of};
 use crate::mutex::lock;
@@ -147,44 +148,6 @@ impl Chunks {
         let bytes = self.present.count() * CHUNK_BYTES - short;
         debug_assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
         bytes
-    }
-}
-
-/// One bit per chunk, set by any thread.
-#[derive(Debug)]
-struct Bits {
-    words: Box<[AtomicU64]>,
-    count: u64,
-}
-
-impl Bits {
-    fn new(count: usize) -> Bits {
-        let words = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Bits { words, count: count as u64 }
-    }
-
-    fn has(&self, index: u64) -> bool {
-        let word = self.words.get((index / 64) as usize);
-        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
-    }
-
-    /// Sets a bit; returns whether it was not set before.
-    fn set(&self, index: u64) -> bool {
-        assert!(index < self.count, "chunk {index} of {}", self.count);
-        let bit = 1 << (index % 64);
-        self.words[(index / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
-    }
-
-    fn clear(&self) {
-        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
-    }
-
-    fn count(&self) -> u64 {
-        self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
-    }
-
-    fn is_full(&self) -> bool {
-        self.count() == self.count
     }
 }
 

@@ -10,11 +10,12 @@
 //! there are enough purges to justify its reads.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque, btree_map};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::bits::Bits;
 use crate::key::{Key, KeyMap};
 use crate::mutex::lock;
 
@@ -24,15 +25,11 @@ use crate::mutex::lock;
 pub struct PendingRequest {
     number: u64,
     /// `None` if no entry is stored with the number: then the number delays no purge.
-    open: Option<Arc<PendingRequests>>,
+    open: Option<Arc<OpenRequests>>,
 }
 
-/// The upstream requests in flight.
-#[derive(Debug, Default)]
-pub(crate) struct PendingRequests {
-    /// Number of requests in flight for each sequence number.
-    open: Mutex<BTreeMap<u64, usize>>,
-}
+/// Number of upstream requests in flight for each sequence number.
+type OpenRequests = Mutex<BTreeMap<u64, usize>>;
 
 impl PendingRequest {
     /// Returns a value with the number of an existing entry.
@@ -48,10 +45,8 @@ impl PendingRequest {
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        let Some(pending_requests) = &self.open else { return };
-        if let std::collections::btree_map::Entry::Occupied(mut count) =
-            lock(&pending_requests.open).entry(self.number)
-        {
+        let Some(open) = &self.open else { return };
+        if let btree_map::Entry::Occupied(mut count) = lock(open).entry(self.number) {
             debug_assert!(*count.get() > 0, "a request ends once");
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -61,46 +56,13 @@ impl Drop for PendingRequest {
     }
 }
 
-impl PendingRequests {
-    fn register(self: &Arc<PendingRequests>, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
-        let mut open = lock(&self.open);
-        // The number is read under the lock: a concurrent purge cannot be forgotten before this request is registered.
-        let number = number();
-        *open.entry(number).or_default() += 1;
-        Arc::new(PendingRequest { number, open: Some(Arc::clone(self)) })
-    }
+/// Number of bits of [`Settling::families`]: 128 KiB. With a million keys that have variants, most bits are set, and
+/// most purges of keys are left to the sweep.
+const FAMILY_BITS: u64 = 1 << 20;
 
-    /// Returns the highest purge number for which all requests in flight were sent after the purge.
-    fn settled(&self) -> u64 {
-        lock(&self.open).keys().next().copied().unwrap_or(u64::MAX)
-    }
-}
-
-/// Number of bits of [`Families`]: 128 KiB. With a million keys that have variants, most bits are set, and most purges
-/// of keys are left to the sweep.
-const FAMILY_BITS: usize = 1 << 20;
-
-/// Keys that have variants in files with other names: one bit per key, which several keys may share (a Bloom filter
-/// with one hash).
-#[derive(Debug)]
-struct Families(Box<[AtomicU64]>);
-
-impl Families {
-    fn bit(&self, key: &Key) -> (&AtomicU64, u64) {
-        let number =
-            u64::from_le_bytes(key.0[..8].try_into().expect("eight of sixteen bytes")) as usize % FAMILY_BITS;
-        (&self.0[number / 64], 1 << (number % 64))
-    }
-
-    fn add(&self, key: &Key) {
-        let (word, bit) = self.bit(key);
-        word.fetch_or(bit, Ordering::AcqRel);
-    }
-
-    fn may_have(&self, key: &Key) -> bool {
-        let (word, bit) = self.bit(key);
-        word.load(Ordering::Acquire) & bit != 0
-    }
+/// Returns the bit of a key in [`Settling::families`].
+fn family(key: &Key) -> u64 {
+    u64::from_le_bytes(key.0[..8].try_into().expect("eight of sixteen bytes")) % FAMILY_BITS
 }
 
 /// Maximum time for which a sweep waits for removals; afterwards, the purges are retained until the next sweep.
@@ -118,8 +80,11 @@ struct Removing {
 /// State that decides which purges may be forgotten.
 #[derive(Debug)]
 pub(crate) struct Settling {
-    pending_requests: Arc<PendingRequests>,
-    families: Families,
+    /// The upstream requests in flight.
+    open: Arc<OpenRequests>,
+    /// Keys that have variants in files with other names: one bit per key, which several keys may share (a Bloom filter
+    /// with one hash).
+    families: Bits,
     removing: Mutex<Removing>,
     /// Purges of keys that were added while an older request was in flight, in the order of their numbers.
     pending: Mutex<VecDeque<(Key, u64)>>,
@@ -129,10 +94,9 @@ pub(crate) struct Settling {
 
 impl Default for Settling {
     fn default() -> Settling {
-        let families = (0..FAMILY_BITS / 64).map(|_| AtomicU64::new(0)).collect();
         Settling {
-            pending_requests: Arc::default(),
-            families: Families(families),
+            open: Arc::default(),
+            families: Bits::new(FAMILY_BITS as usize),
             removing: Mutex::default(),
             pending: Mutex::default(),
             is_surveyed: AtomicBool::new(false),
@@ -143,12 +107,16 @@ impl Default for Settling {
 impl Settling {
     /// Registers an upstream request; `number` returns the last purge at this time.
     pub(crate) fn register(&self, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
-        self.pending_requests.register(number)
+        let mut open = lock(&self.open);
+        // The number is read under the lock: a concurrent purge cannot be forgotten before this request is registered.
+        let number = number();
+        *open.entry(number).or_default() += 1;
+        Arc::new(PendingRequest { number, open: Some(Arc::clone(&self.open)) })
     }
 
     /// Records that an entry is stored under another name than its primary key.
     pub(crate) fn add_variant(&self, primary: &Key) {
-        self.families.add(primary);
+        self.families.set(family(primary));
     }
 
     /// Records that every entry was checked.
@@ -158,13 +126,13 @@ impl Settling {
 
     /// Whether entries of this key may be stored under other names.
     pub(crate) fn may_have_variants(&self, key: &Key) -> bool {
-        self.families.may_have(key)
+        self.families.has(family(key))
     }
 
     /// Whether this purge of a key could be forgotten, provided that nothing is stored under the key.
     pub(crate) fn may_forget(&self, key: &Key, purge: u64) -> bool {
         let is_surveyed = self.is_surveyed.load(Ordering::Acquire);
-        is_surveyed && !self.families.may_have(key) && self.is_removed(key, purge)
+        is_surveyed && !self.may_have_variants(key) && self.is_removed(key, purge)
     }
 
     /// Retains a purge of a key until no older request is in flight.
@@ -174,7 +142,7 @@ impl Settling {
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
     pub(crate) fn settled(&self) -> u64 {
-        self.pending_requests.settled()
+        lock(&self.open).keys().next().copied().unwrap_or(u64::MAX)
     }
 
     /// Records that the file of a key is about to be removed.
@@ -243,18 +211,18 @@ mod tests {
 
     #[test]
     fn the_oldest_pending_request_limits_what_is_settled() {
-        let pending_requests = Arc::new(PendingRequests::default());
-        assert_eq!(pending_requests.settled(), u64::MAX);
-        let first = pending_requests.register(|| 3);
-        let (again, second) = (pending_requests.register(|| 3), pending_requests.register(|| 7));
+        let settling = Settling::default();
+        assert_eq!(settling.settled(), u64::MAX);
+        let first = settling.register(|| 3);
+        let (again, second) = (settling.register(|| 3), settling.register(|| 7));
         drop(first);
-        assert_eq!(pending_requests.settled(), 3);
+        assert_eq!(settling.settled(), 3);
         drop(again);
-        assert_eq!(pending_requests.settled(), 7);
+        assert_eq!(settling.settled(), 7);
         drop(PendingRequest::before(1));
-        assert_eq!((pending_requests.settled(), second.number()), (7, 7));
+        assert_eq!((settling.settled(), second.number()), (7, 7));
         drop(second);
-        assert_eq!(pending_requests.settled(), u64::MAX);
+        assert_eq!(settling.settled(), u64::MAX);
     }
 
     #[test]
