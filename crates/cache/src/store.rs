@@ -114,11 +114,11 @@ impl Store {
             is_measured: self.is_measured(),
             is_owner: self.is_owner(),
             is_pass_through: !dir.health.can_write(),
-            read_errors: dir.errors.reads.get(),
-            write_errors: dir.errors.writes.get(),
-            read_bytes: dir.moved.read.get(),
-            written_bytes: dir.moved.written.get(),
-            pass_throughs: dir.errors.pass_throughs.get(),
+            read_errors: dir.counts.read_errors.get(),
+            write_errors: dir.counts.write_errors.get(),
+            read_bytes: dir.counts.read_bytes.get(),
+            written_bytes: dir.counts.written_bytes.get(),
+            pass_throughs: dir.counts.pass_throughs.get(),
             ..entries.counters.stats()
         }
     }

@@ -19,7 +19,7 @@ use rt::file::{self, Create, Lock};
 use rustix::fs::{CWD, Dir, Mode, OFlags};
 
 use crate::config::{Config, Notify};
-use crate::disk::health::{Fault, Health, fault_of};
+use crate::disk::health::{Health, is_shortage};
 use crate::disk::key_locks::KeyLocks;
 use crate::disk::read::DiskFile;
 use crate::disk::wakeup::Wakeup;
@@ -51,8 +51,7 @@ pub(crate) struct Directory {
     pub(crate) health: Health,
     /// Start of the clock of `health`: set at its first use.
     began: OnceLock<Instant>,
-    pub(crate) errors: ErrorCounts,
-    pub(crate) moved: MovedBytes,
+    pub(crate) counts: DiskCounts,
     /// Locks on cache files, by key.
     pub(crate) locks: KeyLocks,
     /// Wakes the manager: for a stop, when space is scarce, or after a disk failure.
@@ -66,19 +65,14 @@ pub(crate) struct Directory {
     count: AtomicU64,
 }
 
-/// Counters of failed disk calls.
+/// Counters of disk calls, see [`crate::Stats`].
 #[derive(Debug, Default)]
-pub(crate) struct ErrorCounts {
-    pub(crate) reads: Counter,
-    pub(crate) writes: Counter,
+pub(crate) struct DiskCounts {
+    pub(crate) read_errors: Counter,
+    pub(crate) write_errors: Counter,
     pub(crate) pass_throughs: Counter,
-}
-
-/// Numbers of bytes read from and written to cache files.
-#[derive(Debug, Default)]
-pub(crate) struct MovedBytes {
-    pub(crate) read: Counter,
-    pub(crate) written: Counter,
+    pub(crate) read_bytes: Counter,
+    pub(crate) written_bytes: Counter,
 }
 
 /// Permission bits of directories: only the user of the workers has access, as in nginx.
@@ -134,8 +128,7 @@ impl Directory {
             is_stopping: AtomicBool::new(false),
             health: Health::default(),
             began: OnceLock::new(),
-            errors: ErrorCounts::default(),
-            moved: MovedBytes::default(),
+            counts: DiskCounts::default(),
             locks: KeyLocks::default(),
             manager: Wakeup::default(),
             notify: config.notify.clone(),
@@ -270,7 +263,7 @@ impl Directory {
         let wanted = data.len() as u64;
         let written = file.write_segments_at(offset, data, self.device, self.via()).await.0?;
         assert!(written == wanted, "{written} of {wanted} bytes were written");
-        self.moved.written.add(written);
+        self.counts.written_bytes.add(written);
         Ok(())
     }
 
@@ -296,7 +289,7 @@ impl Directory {
             (done, _) => done,
         };
         if done.is_ok() {
-            self.moved.written.add(bytes as u64);
+            self.counts.written_bytes.add(bytes as u64);
         }
         done
     }
@@ -359,13 +352,13 @@ impl Directory {
 
     /// Records that a failure has begun a pause of the disk.
     fn begin_pause(&self, doing: &'static str, errno: Errno) {
-        self.errors.pass_throughs.count();
+        self.counts.pass_throughs.count();
         self.note(Note::PassThrough { doing, errno });
     }
 
     /// Records a failed write, rename or removal.
     pub(crate) fn write_failed(&self, doing: &'static str, errno: Errno) {
-        self.errors.writes.count();
+        self.counts.write_errors.count();
         if self.health.write_failed(errno, self.clock_ms()) {
             self.begin_pause(doing, errno);
             // The manager schedules a trial write.
@@ -375,7 +368,7 @@ impl Directory {
 
     /// Records a failed read.
     pub(crate) fn read_failed(&self, doing: &'static str, errno: Errno) -> StoreError {
-        self.errors.reads.count();
+        self.counts.read_errors.count();
         if self.health.read_failed(errno, self.clock_ms()) {
             self.begin_pause(doing, errno);
         }
@@ -386,9 +379,9 @@ impl Directory {
     /// failed read.
     pub(crate) fn open_failed(&self, errno: Errno) -> StoreError {
         let doing = "opening an entry";
-        match fault_of(errno) {
-            Fault::Process => StoreError::Disk { doing, errno },
-            Fault::Disk => self.read_failed(doing, errno),
+        match is_shortage(errno) {
+            true => StoreError::Disk { doing, errno },
+            false => self.read_failed(doing, errno),
         }
     }
 

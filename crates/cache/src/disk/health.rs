@@ -72,23 +72,10 @@ impl Direction {
     }
 }
 
-/// The cause of a failed call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// A fault of the disk, the file system or the directory.
-    Disk,
-    /// A temporary shortage of descriptors or memory in this process.
-    Process,
-}
-
-/// Returns the cause of an error.
-pub(crate) fn fault_of(errno: Errno) -> Fault {
-    match errno {
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::CANCELED => {
-            Fault::Process
-        }
-        _ => Fault::Disk,
-    }
+/// Whether an error is a temporary shortage of descriptors or memory in this process, not a fault of the disk, the file
+/// system or the directory.
+pub(crate) fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::CANCELED)
 }
 
 impl Health {
@@ -110,7 +97,7 @@ impl Health {
 
     /// Records a failed write; returns whether this changed the state.
     pub(crate) fn write_failed(&self, errno: Errno, now_ms: u64) -> bool {
-        fault_of(errno) == Fault::Disk && self.writes.fail(now_ms)
+        !is_shortage(errno) && self.writes.fail(now_ms)
     }
 
     /// Records a successful trial; returns whether this changed the state.
@@ -120,7 +107,7 @@ impl Health {
 
     /// Records a failed read; returns whether this changed the state.
     pub(crate) fn read_failed(&self, errno: Errno, now_ms: u64) -> bool {
-        if fault_of(errno) == Fault::Process {
+        if is_shortage(errno) {
             return false;
         }
         let count = self.read_errors.fetch_add(1, Ordering::Relaxed) + 1;

@@ -197,7 +197,7 @@ pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno:
 
 /// Records that a call on a file of this staging directory failed.
 fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, errno: Errno) {
-    dir.errors.writes.count();
+    dir.counts.write_errors.count();
     if dir.health.staging_failed(dir.clock_ms()) {
         let path = OsString::from_vec(staging.to_bytes().to_vec()).into();
         dir.note(Note::StagingFailed { path, doing, errno });

@@ -438,7 +438,7 @@ impl Fill {
             file,
             key,
             reserved: self.reserved.take(),
-            condition: Condition::newest(new),
+            condition: Condition::Newest(new.ticket.clone(), Arc::clone(&new.meta)),
             request: Arc::clone(&new.request),
             variants,
             backlog,

@@ -15,7 +15,6 @@ use crate::disk::staging::TempFile;
 use crate::entries::Entries;
 use crate::error::Refused;
 use crate::fill::backlog::BacklogGuard;
-use crate::fill::new::New;
 use crate::fill::order::Ticket;
 use crate::index::{Origin, SpaceReservation};
 use crate::key::{Key, Parents};
@@ -64,11 +63,6 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// Returns the condition of a new response.
-    pub(crate) fn newest(new: &New) -> Condition {
-        Condition::Newest(new.ticket.clone(), Arc::clone(&new.meta))
-    }
-
     fn check(&self, entries: &Entries, key: &Key) -> Result<(), Refused> {
         match self {
             Condition::Version(version) => {

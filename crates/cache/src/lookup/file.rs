@@ -343,7 +343,7 @@ impl EntryFiles {
                 self.disk_file(file, plan).read_into(buf, 0, bytes).await?
             }
         };
-        self.entries.dir.moved.read.add(buf.len() as u64);
+        self.entries.dir.counts.read_bytes.add(buf.len() as u64);
         let mut tries = 1;
         loop {
             match decode(&buf) {
@@ -374,7 +374,7 @@ impl EntryFiles {
     async fn extend(&self, file: &File, buf: Buf, end: u64, plan: ReadPlan) -> Result<Buf, ReadError> {
         let before = buf.len();
         let buf = self.disk_file(file, plan).extend_to(buf, end).await?;
-        self.entries.dir.moved.read.add(buf.len().saturating_sub(before) as u64);
+        self.entries.dir.counts.read_bytes.add(buf.len().saturating_sub(before) as u64);
         Ok(buf)
     }
 
@@ -425,7 +425,7 @@ impl EntryFiles {
             // read may end inside a record, so each range is read completely.
             let wanted = (end - at).min(CHUNK_BYTES);
             let part = file.read_full(at, wanted).await?;
-            self.entries.dir.moved.read.add(part.len() as u64);
+            self.entries.dir.counts.read_bytes.add(part.len() as u64);
             let part = &part[..part.len().min(wanted as usize)];
             chunks.take_records((at - start) / RECORD_BYTES, part);
             if (part.len() as u64) < wanted {

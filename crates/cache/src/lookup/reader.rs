@@ -146,7 +146,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
         Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
         Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
     };
-    located.entries.dir.moved.read.add(buf.len() as u64);
+    located.entries.dir.counts.read_bytes.add(buf.len() as u64);
     if (buf.len() as u64) < wanted {
         return Err(located.damaged(Damage::Truncated { index: run.start + buf.len() as u64 / CHUNK_BYTES }));
     }

@@ -26,7 +26,7 @@ use crate::index::BLOCK_BYTES;
 use crate::key::Key;
 use crate::manager::pace::Paced;
 use crate::manager::sizes::{Named, SIZES_PENDING_MAX, measure};
-use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
+use crate::manager::snapshot::{confirm, load_snapshot};
 use crate::note::Note;
 
 /// Maximum number of directories that are read concurrently. Each read occupies a thread, and the number of threads per
@@ -78,7 +78,7 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
     let dir = &entries.dir;
     let started = rt::now();
     remove_leftovers(dir).await;
-    if load_snapshot(entries).await == Loaded::All {
+    if load_snapshot(entries).await {
         mark_loaded(entries, started, true);
         all_measured(entries);
         return None;

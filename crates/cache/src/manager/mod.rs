@@ -152,7 +152,7 @@ impl Manager {
     /// Reads the purges of the process that owned the directory; returns whether all were read. A failure is noted once.
     async fn read_purges(&self, is_noted: &mut bool) -> bool {
         let Err(errno) = self.entries.purges.follow().await else { return true };
-        self.entries.dir.errors.reads.count();
+        self.entries.dir.counts.read_errors.count();
         if !std::mem::replace(is_noted, true) {
             self.entries.dir.note(Note::PassThrough { doing: "reading the purges", errno });
         }

@@ -40,15 +40,6 @@ const RECORD_BYTES: usize = 24;
 /// Maximum number of records per block. A block is one write of some 48 KiB, and is lost as a unit when it is damaged.
 const BLOCK_RECORDS: usize = 2048;
 
-/// The result of reading a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loaded {
-    /// All entries were loaded.
-    All,
-    /// Some entries may have been loaded; a walk is needed.
-    Some,
-}
-
 /// Renames the snapshot before anything changes, so that the next start does not use it. These calls may block on the
 /// disk.
 pub(crate) fn set_aside(dir: &Directory) {
@@ -105,21 +96,22 @@ fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     count as u64
 }
 
-/// Reads the renamed snapshot and adds its records to the index.
-pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
+/// Reads the renamed snapshot and adds its records to the index. Returns whether these are all entries; otherwise a
+/// walk is needed.
+pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> bool {
     let dir = &entries.dir;
     let path = dir.path_in(OLD_NAME.as_bytes());
     let opened = dir.open_file(path.clone(), OFlags::RDONLY | OFlags::NOFOLLOW).await;
-    let Ok(file) = opened else { return Loaded::Some };
-    let loaded = enter_snapshot(entries, &file).await.unwrap_or(Loaded::Some);
+    let Ok(file) = opened else { return false };
+    let is_whole = enter_snapshot(entries, &file).await == Some(true);
     drop(file);
     // Removed after use: the next start finds a newer one, or walks the directories.
     let _ = dir.unlink(path).await;
-    loaded
+    is_whole
 }
 
-/// Adds the records of a snapshot to the index; returns `None` if it is damaged.
-async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
+/// Adds the records of a snapshot to the index. Returns whether it is complete; `None` if it is damaged.
+async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<bool> {
     let file = entries.dir.to_read(file);
     let start = file.read_some(0, HEADER_BYTES as u64).await.ok()?;
     let (count, is_whole, saved_s) = parse_header(&start)?;
@@ -145,7 +137,7 @@ async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
         text = rest.to_vec();
         rt::yield_now().await;
     }
-    Some(if is_whole { Loaded::All } else { Loaded::Some })
+    Some(is_whole)
 }
 
 /// Adds records to the index; `stopped_s` is the time since the save.

@@ -18,6 +18,7 @@
 
 use std::ffi::{CStr, CString};
 use std::future::poll_fn;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -183,18 +184,9 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
         // A cache with an unreadable purge log must not be used: purged entries would be valid again.
         Err(errno) => return Err(failed(errno)),
     };
-    let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;
-    let mut bytes = vec![0; size.min(LOG_BYTES_MAX) as usize];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match rustix::io::pread(&file, &mut bytes[filled..], filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-    }
-    bytes.truncate(filled);
+    let mut bytes = Vec::new();
+    let read = std::fs::File::from(file).take(LOG_BYTES_MAX).read_to_end(&mut bytes);
+    read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
     Ok(bytes)
 }
 
