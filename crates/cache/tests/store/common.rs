@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cache::{Body, Config, FillError, Hit, Key, Levels, Located, Meta, New, Note, Notify, Refused, Store};
+use cache::{
+    Body, Config, FillError, Hit, Key, Levels, Located, Meta, New, Note, Notify, PurgeEffect, Refused, Scope,
+    Store,
+};
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::fault::FaultPlan;
@@ -109,39 +112,53 @@ pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     }
 }
 
-/// A directory for a cache, and the notes that the cache has reported.
+/// A directory for a cache, the settings of its stores, and the notes that the cache has reported.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
+    pub(crate) config: Config,
     pub(crate) notes: Arc<Mutex<Vec<Note>>>,
 }
 
 impl Place {
     pub(crate) fn new() -> Place {
-        Place { dir: TempDir::new("cache"), notes: Arc::default() }
+        let (dir, notes) = (TempDir::new("cache"), Arc::<Mutex<Vec<Note>>>::default());
+        let reported = Arc::clone(&notes);
+        let config = Config {
+            levels: Levels::new(&[1, 2]).unwrap(),
+            notify: Notify(Arc::new(move |note| reported.lock().unwrap().push(note))),
+            ..Config::new("test", dir.path().join("cache"))
+        };
+        Place { dir, config, notes }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        self.dir.path().join("cache")
-    }
-
-    pub(crate) fn config(&self, pair: Pair) -> Config {
-        let notes = Arc::clone(&self.notes);
-        Config {
-            levels: Levels::new(&[1, 2]).unwrap(),
-            via: pair.via,
-            notify: Notify(Arc::new(move |note| notes.lock().unwrap().push(note))),
-            ..Config::new("test", self.path())
-        }
+        self.config.path.clone()
     }
 
     /// Opens a store on [`PLAIN`] for a test, without a manager.
     pub(crate) fn opened<T>(&self, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
-        PLAIN.run(async { test(self.open(PLAIN)).await })
+        self.opened_on(PLAIN, test)
+    }
+
+    /// As [`Place::opened`], on these engines.
+    pub(crate) fn opened_on<T>(&self, pair: Pair, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
+        pair.run(async { test(self.open(pair)).await })
     }
 
     /// As [`Place::opened`], with a running manager that is stopped at the end.
     pub(crate) fn managed<T>(&self, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
-        self.opened(async |store| {
+        self.managed_on(PLAIN, "", test)
+    }
+
+    /// As [`Place::managed`], on these engines with injected faults.
+    pub(crate) fn managed_on<T>(
+        &self,
+        pair: Pair,
+        faults: &str,
+        test: impl AsyncFnOnce(Arc<Store>) -> T,
+    ) -> T {
+        pair.run_with(faults, async {
+            let store = self.open(pair);
             start(&store).await;
             let result = test(Arc::clone(&store)).await;
             stop(&store).await;
@@ -150,7 +167,7 @@ impl Place {
     }
 
     pub(crate) fn open(&self, pair: Pair) -> Arc<Store> {
-        Store::open(self.config(pair)).unwrap()
+        Store::open(Config { via: pair.via, ..self.config.clone() }).unwrap()
     }
 
     pub(crate) fn notes(&self) -> Vec<Note> {
@@ -275,6 +292,16 @@ pub(crate) async fn assert_hit(store: &Arc<Store>, number: u64, size: u64) {
     assert_eq!(hit.head(), HEAD);
     assert_eq!(hit.meta.length, Some(size));
     assert!(whole(hit).await == body(number, size), "object {number} of {size} bytes is unchanged");
+}
+
+/// Returns the scope of a purge of one object.
+pub(crate) fn key(number: u64) -> Scope {
+    Scope::Key(Key::of(&text(number)).0)
+}
+
+/// Makes the entries in a scope unusable.
+pub(crate) async fn purge(store: &Arc<Store>, scope: Scope) {
+    store.purge(scope, PurgeEffect::Unusable).await.unwrap();
 }
 
 /// Returns the reason of a refusal.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cache::{FillError, Key, PurgeEffect, Scope, Store};
+use cache::{FillError, Store};
 use rt::Runtime;
 
 use super::common::*;
@@ -54,8 +54,7 @@ async fn one_round(store: &Arc<Store>, random: u64) {
             }
         }
         4 if random.is_multiple_of(20) => {
-            let scope = Scope::Key(Key::of(&text(number)).0);
-            store.purge(scope, PurgeEffect::Unusable).await.unwrap();
+            purge(store, key(number)).await;
         }
         5 => {
             // A fill that is begun and dropped.
@@ -76,12 +75,9 @@ async fn one_round(store: &Arc<Store>, random: u64) {
 
 #[test]
 fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
-    let place = Place::new();
-    let mut config = place.config(PLAIN);
-    config.max_size = Some(60 * CHUNK);
-    config.memory = 1 << 20;
-    let max = config.max_size.unwrap();
-    let store = Store::open(config).unwrap();
+    let (mut place, max) = (Place::new(), 60 * CHUNK);
+    (place.config.max_size, place.config.memory) = (Some(max), 1 << 20);
+    let store = place.open(PLAIN);
     let (left, over) = (Arc::new(AtomicU64::new(3)), Arc::new(AtomicBool::new(false)));
     let threads: Vec<_> = (0..4u64)
         .map(|thread| {
@@ -164,9 +160,7 @@ fn a_killed_process_leaves_the_old_or_the_new_entry() {
                 put(&store, number, size).await.unwrap();
             }
         });
-        PLAIN.run(async {
-            let store = place.open(PLAIN);
-            start(&store).await;
+        place.managed(async |store| {
             assert!(place.leftovers().is_empty(), "killed after {turns}");
             for (number, size) in (0..).zip(sizes) {
                 let hit = find(&store, number).await.unwrap_or_else(|| panic!("{number} after {turns}"));
@@ -176,7 +170,6 @@ fn a_killed_process_leaves_the_old_or_the_new_entry() {
                 assert!(is_known, "{number} killed after {turns}");
             }
             assert_eq!((store.stats().damaged, store.stats().entries), (0, 2), "killed after {turns}");
-            stop(&store).await;
         });
         if is_done {
             break;

@@ -40,8 +40,7 @@ fn room(image: &[u8]) -> usize {
 fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
     std::fs::write(path, image).unwrap();
     let wanted = body(1, size);
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         let Some(hit) = find(&store, 1).await else {
             assert_eq!(store.stats().damaged, 1);
             return false;
@@ -180,9 +179,7 @@ fn damaged_bytes_are_never_served() {
 fn an_indexed_file_that_is_deleted_or_damaged_is_a_miss() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             for number in 0..4 {
                 put(&store, number, 3 * CHUNK).await.unwrap();
             }
@@ -201,7 +198,6 @@ fn an_indexed_file_that_is_deleted_or_damaged_is_a_miss() {
             assert!(find(&store, 5).await.is_none(), "it was cut");
             quiet().await;
             assert!(!path.exists());
-            stop(&store).await;
         });
     });
 }
@@ -209,11 +205,9 @@ fn an_indexed_file_that_is_deleted_or_damaged_is_a_miss() {
 #[test]
 fn open_files_are_checked_before_each_use() {
     on_each_pair(|pair| {
-        let place = Place::new();
-        pair.run(async {
-            let config = cache::Config { calls_directly: true, ..place.config(pair) };
-            let store = cache::Store::open(config).unwrap();
-            start(&store).await;
+        let mut place = Place::new();
+        place.config.calls_directly = true;
+        place.managed_on(pair, "", async |store| {
             for (number, size) in [(0, 100), (1, 3 * CHUNK), (2, 3 * CHUNK), (3, 3 * CHUNK)] {
                 put(&store, number, size).await.unwrap();
                 for _ in 0..3 {
@@ -244,7 +238,6 @@ fn open_files_are_checked_before_each_use() {
             for number in [0, 3] {
                 assert!(find(&store, number).await.is_none(), "it was removed");
             }
-            stop(&store).await;
         });
     });
 }
@@ -259,8 +252,7 @@ fn a_torn_header_section_leaves_the_previous_one() {
         let mut image = bytes.clone();
         image[room + torn_at..room + 400].fill(0x55);
         std::fs::write(&path, &image).unwrap();
-        PLAIN.run(async {
-            let store = place.open(PLAIN);
+        place.opened(async |store| {
             let hit = find(&store, 1).await.unwrap();
             let until = if torn_at < 244 { 2_000_000_000 } else { 7 };
             assert_eq!(hit.meta.fresh_until, until, "torn at {torn_at}");

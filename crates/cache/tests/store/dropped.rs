@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use cache::{Config, FillError, New, Refused, Store};
+use cache::{FillError, New, Refused, Store};
 use testkit::TempDir;
 
 use super::common::*;
@@ -58,32 +58,21 @@ fn assert_agrees(store: &Store, place: &Place, context: &str) {
 }
 
 /// Drops the fill of one object after 0, 1, 2, ... waits, until it completes.
-async fn drop_everywhere(
-    place: &Place,
-    config: Config,
-    known: bool,
-    size: u64,
-    make: impl Fn(&Store) -> New,
-) -> u32 {
+async fn drop_everywhere(place: &Place, known: bool, size: u64) -> u32 {
     let staging = TempDir::new("staging");
-    let store = Store::open(config).unwrap();
+    let store = place.open(PLAIN);
     start(&store).await;
     let bytes = body(1, size);
     let mut waits = 0;
     loop {
-        let mut new = make(&store);
-        Arc::make_mut(&mut new.meta).length = known.then_some(size);
+        let new = new(&store, 1, known.then_some(size));
         let is_done = store_dropped(&store, new, &bytes, &staging, waits).await;
         quiet().await;
         let context = format!("{size} bytes after {waits} waits");
         assert_agrees(&store, place, &context);
         if let Some(hit) = find(&store, 1).await {
             assert!(whole(hit).await == bytes, "{context}");
-            let text = text(1);
-            store
-                .purge(cache::Scope::Key(cache::Key::of(&text).0), cache::PurgeEffect::Unusable)
-                .await
-                .unwrap();
+            purge(&store, key(1)).await;
             quiet().await;
             assert_agrees(&store, place, &context);
         } else {
@@ -111,9 +100,9 @@ fn a_fill_dropped_at_any_point_leaves_an_entry_or_nothing() {
         (4 * CHUNK + 5, true, true),
     ] {
         PLAIN.run(async {
-            let place = Place::new();
-            let config = Config { use_temp_path: staged, ..place.config(PLAIN) };
-            let waits = drop_everywhere(&place, config, known, size, |store| new(store, 1, None)).await;
+            let mut place = Place::new();
+            place.config.use_temp_path = staged;
+            let waits = drop_everywhere(&place, known, size).await;
             assert!(waits > 0, "a fill of {size} bytes waits for the disk");
         });
     }
@@ -127,10 +116,8 @@ fn a_variant_dropped_at_any_point_does_not_block_others() {
         (meta.vary, meta.variant) = (b"accept".to_vec(), name.as_bytes().to_vec());
         new
     };
-    PLAIN.run(async {
-        let (place, staging) = (Place::new(), TempDir::new("staging"));
-        let store = place.open(PLAIN);
-        start(&store).await;
+    let (place, staging) = (Place::new(), TempDir::new("staging"));
+    place.managed(async |store| {
         let bytes = body(1, 100);
         assert!(store_dropped(&store, variant(&store, "a"), &bytes, &staging, u32::MAX).await);
         let mut waits = 0;
@@ -140,17 +127,14 @@ fn a_variant_dropped_at_any_point_does_not_block_others() {
             waits += 1;
         }
         assert_eq!(place.files().len(), 2);
-        stop(&store).await;
     });
 }
 
 #[test]
 fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
     for size in [500, 4 * CHUNK] {
-        PLAIN.run(async {
-            let place = Place::new();
-            let store = place.open(PLAIN);
-            start(&store).await;
+        let place = Place::new();
+        place.managed(async |store| {
             put(&store, 1, size).await.unwrap();
             for waits in 0.. {
                 let hit = find(&store, 1).await.unwrap();
@@ -171,7 +155,6 @@ fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
                     Some(Err(other)) => panic!("{other:?}"),
                 }
             }
-            stop(&store).await;
         });
     }
 }

@@ -4,13 +4,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cache::{Config, FillError, Note, Store};
+use cache::{FillError, Note, Store};
 use testkit::TempDir;
 
 use super::common::*;
 
-fn open(place: &Place, pair: Pair) -> Arc<Store> {
-    Store::open(Config { use_temp_path: true, ..place.config(pair) }).unwrap()
+fn place() -> Place {
+    let mut place = Place::new();
+    place.config.use_temp_path = true;
+    place
 }
 
 /// Stores an object through a staging directory; returns how many files the cache's own staging directory contained
@@ -39,11 +41,9 @@ fn names(folder: &Path) -> usize {
 fn entries_can_be_staged_on_any_file_system() {
     let Some(other) = TempDir::on_other_filesystem("elsewhere") else { return };
     on_each_pair(|pair| {
-        let (place, here) = (Place::new(), TempDir::new("temp"));
+        let (place, here) = (place(), TempDir::new("temp"));
         for folder in [here.path(), &other.path().join("made")] {
-            pair.run(async {
-                let store = open(&place, pair);
-                start(&store).await;
+            place.managed_on(pair, "", async |store| {
                 for (number, &size) in (0..).zip(&[0, 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77]) {
                     let files = put_by(&place, &store, folder, number, size).await.unwrap();
                     assert_eq!(files, 0, "{size} bytes are staged outside of the cache");
@@ -60,10 +60,8 @@ fn entries_can_be_staged_on_any_file_system() {
                 let mut given_up = store.begin_in(new(&store, 8, Some(3 * CHUNK)), folder).await.unwrap();
                 given_up.write(0, &bytes[..CHUNK as usize]).await.unwrap();
                 drop(given_up);
-                stop(&store).await;
             });
-            pair.run(async {
-                let store = open(&place, pair);
+            place.opened_on(pair, async |store| {
                 assert_hit(&store, 4, 5 * CHUNK + 77).await;
                 let hit = find(&store, 7).await.unwrap();
                 let located = hit.located().unwrap();
@@ -84,18 +82,15 @@ fn entries_can_be_staged_on_any_file_system() {
 /// The failure does not concern the cache's disk, so the cache continues.
 #[test]
 fn a_failing_staging_directory_is_not_used() {
-    let place = Place::new();
+    let place = place();
     let file = place.dir.write("no-folder", "");
-    PLAIN.run(async {
-        let store = open(&place, PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         for number in 0..3 {
             let files = put_by(&place, &store, &file, number, 3 * CHUNK).await.unwrap();
             assert_eq!(files, 1, "the entry is staged inside the cache");
             assert_hit(&store, number, 3 * CHUNK).await;
         }
         assert!(!store.stats().is_pass_through);
-        stop(&store).await;
     });
     let told: Vec<String> =
         place.notes().iter().filter(|note| note.is_error()).map(Note::to_string).collect();
@@ -107,16 +102,13 @@ fn a_failing_staging_directory_is_not_used() {
 #[test]
 fn a_full_staging_directory_loses_one_entry() {
     let Some(other) = TempDir::on_other_filesystem("full") else { return };
-    let place = Place::new();
+    let place = place();
     let faults = format!("write error=ENOSPC path={}", other.path().display());
-    PLAIN.run_with(&faults, async {
-        let store = open(&place, PLAIN);
-        start(&store).await;
+    place.managed_on(PLAIN, &faults, async |store| {
         assert!(put_by(&place, &store, other.path(), 1, 3 * CHUNK).await.is_err());
         assert!(find(&store, 1).await.is_none());
         put_by(&place, &store, other.path(), 1, 3 * CHUNK).await.unwrap();
         assert_hit(&store, 1, 3 * CHUNK).await;
         assert!(!store.stats().is_pass_through);
-        stop(&store).await;
     });
 }

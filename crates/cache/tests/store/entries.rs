@@ -14,9 +14,7 @@ const SIZES: [u64; 12] =
 fn bodies_of_every_size_are_read_back() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             for (number, &size) in SIZES.iter().enumerate() {
                 let number = number as u64;
                 assert!(find(&store, number).await.is_none());
@@ -30,7 +28,6 @@ fn bodies_of_every_size_are_read_back() {
             let stats = store.stats();
             assert_eq!((stats.commits, stats.aborts), (2 * SIZES.len() as u64, 0));
             assert_eq!(stats.entries, 2 * SIZES.len() as u64);
-            stop(&store).await;
         });
         assert_eq!(place.leftovers(), Vec::<std::path::PathBuf>::new());
         pair.run(async {
@@ -49,17 +46,14 @@ fn bodies_of_every_size_are_read_back() {
 fn bodies_are_read_bypassing_the_page_cache_and_the_engine() {
     on_each_pair(|pair| {
         for (direct, calls_directly) in [(true, false), (false, true), (true, true)] {
-            let place = Place::new();
-            pair.run(async {
-                let config = cache::Config { direct, calls_directly, ..place.config(pair) };
-                let store = cache::Store::open(config).unwrap();
-                start(&store).await;
+            let mut place = Place::new();
+            (place.config.direct, place.config.calls_directly) = (direct, calls_directly);
+            place.managed_on(pair, "", async |store| {
                 for (number, size) in (0..).zip([0, 1, 4096, CHUNK, 2 * CHUNK + 77]) {
                     put(&store, number, size).await.unwrap();
                     assert_hit(&store, number, size).await;
                 }
                 assert!(find(&store, 99).await.is_none());
-                stop(&store).await;
             });
         }
     });
@@ -113,9 +107,7 @@ fn a_dropped_or_invalid_fill_leaves_nothing() {
 fn an_entry_is_replaced_immediately_while_it_is_read() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             let size = 4 * CHUNK;
             put(&store, 1, size).await.unwrap();
             let old = find(&store, 1).await.unwrap();
@@ -125,7 +117,6 @@ fn an_entry_is_replaced_immediately_while_it_is_read() {
             let now = find(&store, 1).await.unwrap();
             assert!(whole(now).await == body(9, size));
             assert_eq!(store.stats().entries, 1);
-            stop(&store).await;
         });
         assert_eq!(place.files().len(), 1);
     });
@@ -135,8 +126,7 @@ fn an_entry_is_replaced_immediately_while_it_is_read() {
 fn a_fill_is_read_while_it_is_written() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             let size = 20 * CHUNK + 5;
             let bytes = body(1, size);
             let mut fill = store.begin(new(&store, 1, Some(size))).await.unwrap();
@@ -162,9 +152,7 @@ fn a_fill_is_read_while_it_is_written() {
 fn variants_are_stored_separately() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             let text = text(1);
             let key = Key::of(&text);
             for (number, variant) in [(0, "gzip"), (1, "br"), (2, "")] {
@@ -192,7 +180,6 @@ fn variants_are_stored_separately() {
                 let gone = store.find(&key, &text, &|_| variant.into()).await.unwrap();
                 assert!(gone.is_none(), "a purge removes all variants");
             }
-            stop(&store).await;
         });
     });
 }
@@ -204,9 +191,7 @@ fn concurrent_range_fills_are_one_entry() {
     on_each_pair(|pair| {
         let place = Place::new();
         let (size, bytes) = (8 * CHUNK, body(1, 8 * CHUNK));
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             let partial = || New { is_partial: true, ..new(&store, 1, Some(size)) };
             let folder = place.path();
             let begin = |joins: bool| store.begin_parts(partial(), &folder, &|_| Vec::new(), move |_| joins);
@@ -235,10 +220,8 @@ fn concurrent_range_fills_are_one_entry() {
             third.commit().await.unwrap();
             let hit = find(&store, 1).await.unwrap();
             assert_eq!(hit.located().unwrap().missing(&(0..size)), Some(CHUNK..size));
-            stop(&store).await;
         });
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             let hit = find(&store, 1).await.unwrap();
             assert_eq!(hit.located().unwrap().missing(&(0..size)), Some(CHUNK..size));
         });
@@ -252,9 +235,7 @@ fn ranges_are_stored_merged_and_served() {
         let size = 10 * CHUNK + 1000;
         let bytes = body(1, size);
         let part = |range: std::ops::Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             let mut partial = new(&store, 1, Some(size));
             partial.is_partial = true;
             let mut fill = store.begin(partial).await.unwrap();
@@ -284,10 +265,8 @@ fn ranges_are_stored_merged_and_served() {
             assert!(store.stats().bytes <= room);
             assert!(located.is_present(&(9 * CHUNK..size)), "readers see the chunks immediately");
             assert!(store.stats().bytes > before);
-            stop(&store).await;
         });
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             let hit = find(&store, 1).await.unwrap();
             let located = hit.located().unwrap();
             assert_eq!(located.missing(&(0..size)), Some(CHUNK..2 * CHUNK));
@@ -306,8 +285,7 @@ fn ranges_are_stored_merged_and_served() {
 #[test]
 fn no_range_is_written_after_the_directory_was_handed_over() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         start(&store).await;
         let bytes = body(1, 4 * CHUNK);
         let partial = New { is_partial: true, ..new(&store, 1, Some(4 * CHUNK)) };
@@ -332,9 +310,7 @@ fn no_range_is_written_after_the_directory_was_handed_over() {
 fn a_new_header_section_retains_the_body() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             for (number, size) in [(1, 500), (2, 3 * CHUNK)] {
                 put(&store, number, size).await.unwrap();
                 for turn in 1..6 {
@@ -354,10 +330,8 @@ fn a_new_header_section_retains_the_body() {
             let long = vec![b'x'; 100_000];
             let refused = store.refresh(&large, (*large.meta).clone(), &long).await;
             assert_eq!(refused, Err(Refused::HeadTooLong));
-            stop(&store).await;
         });
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             for number in [1, 2] {
                 assert_eq!(find(&store, number).await.unwrap().meta.fresh_until, 5);
             }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Config, FillError, New, Note, Pace, Refused, Store};
+use cache::{FillError, Key, New, Note, Pace, PurgeEffect, Refused, Scope, Store};
 
 use super::common::*;
 
@@ -13,19 +13,12 @@ fn used(place: &Place) -> u64 {
     place.files().values().map(|bytes| (bytes.len() as u64).next_multiple_of(4096)).sum()
 }
 
-fn open(place: &Place, change: impl FnOnce(&mut Config)) -> Arc<Store> {
-    let mut config = place.config(PLAIN);
-    change(&mut config);
-    Store::open(config).unwrap()
-}
-
 #[test]
 fn max_size_is_never_exceeded() {
-    let place = Place::new();
+    let mut place = Place::new();
     let max = 40 * 4096;
-    PLAIN.run(async {
-        let store = open(&place, |config| config.max_size = Some(max));
-        start(&store).await;
+    place.config.max_size = Some(max);
+    place.managed(async |store| {
         let mut refused = 0;
         for turn in 0..3 {
             for number in 0..60 {
@@ -47,17 +40,15 @@ fn max_size_is_never_exceeded() {
         assert!(refused > 0, "keys that were not requested before evict nothing from a full cache");
         assert!(store.stats().evicted > 0, "keys that were requested before evict others");
         assert_eq!(put(&store, 99, max + 1).await, Err(FillError::Refused(Refused::TooLarge)));
-        stop(&store).await;
     });
     assert!(used(&place) <= max && used(&place) > max / 2);
 }
 
 #[test]
 fn a_fill_of_unknown_length_stops_at_the_limit() {
-    let place = Place::new();
-    PLAIN.run(async {
-        let store = open(&place, |config| config.max_size = Some(10 * CHUNK));
-        start(&store).await;
+    let mut place = Place::new();
+    place.config.max_size = Some(10 * CHUNK);
+    place.managed(async |store| {
         let mut fill = store.begin(new(&store, 1, None)).await.unwrap();
         let mut at = 0;
         let error = loop {
@@ -71,7 +62,6 @@ fn a_fill_of_unknown_length_stops_at_the_limit() {
         drop(fill);
         quiet().await;
         assert_eq!(store.stats().bytes, 0);
-        stop(&store).await;
     });
     assert!(place.leftovers().is_empty());
 }
@@ -95,13 +85,11 @@ fn an_announced_length_above_the_limit_is_refused() {
 
 #[test]
 fn min_free_is_obeyed() {
-    let place = Place::new();
-    PLAIN.run(async {
-        // More than the size of any disk.
-        let store = open(&place, |config| config.min_free = 1 << 60);
-        start(&store).await;
+    let mut place = Place::new();
+    // More than the size of any disk.
+    place.config.min_free = 1 << 60;
+    place.managed(async |store| {
         until_async(async || put(&store, 1, 100).await == Err(Refused::DiskFull.into())).await;
-        stop(&store).await;
     });
     assert!(place.files().is_empty());
 }
@@ -114,27 +102,24 @@ async fn until_async(mut is_so: impl AsyncFnMut() -> bool) {
 
 #[test]
 fn inactive_entries_are_removed() {
-    let place = Place::new();
-    PLAIN.run(async {
-        let store = open(&place, |config| config.inactive = Duration::from_secs(1));
-        start(&store).await;
+    let mut place = Place::new();
+    place.config.inactive = Duration::from_secs(1);
+    place.managed(async |store| {
         for number in 0..20 {
             put(&store, number, 100).await.unwrap();
         }
         until(|| store.stats().inactive >= 20).await;
         until(|| place.files().is_empty()).await;
         assert_eq!(store.stats().entries, 0);
-        stop(&store).await;
     });
 }
 
 #[test]
 fn the_index_is_bounded_by_the_zone_size() {
-    let place = Place::new();
-    PLAIN.run(async {
-        // One entry per shard.
-        let store = open(&place, |config| config.keys_zone = 4096);
-        start(&store).await;
+    let mut place = Place::new();
+    // One entry per shard.
+    place.config.keys_zone = 4096;
+    place.managed(async |store| {
         for number in 0..300 {
             let _ = put(&store, number, 10).await;
         }
@@ -143,16 +128,14 @@ fn the_index_is_bounded_by_the_zone_size() {
         assert_eq!(place.files().len() as u64, store.stats().entries, "evicted entries have no files");
         let stats = store.stats();
         assert_eq!(stats.evicted, stats.commits - stats.entries, "entries that left a full zone are counted");
-        stop(&store).await;
     });
 }
 
 #[test]
 fn frequently_used_small_entries_are_held_in_memory() {
-    let place = Place::new();
-    PLAIN.run(async {
-        let store = open(&place, |config| config.memory = 1 << 20);
-        start(&store).await;
+    let mut place = Place::new();
+    place.config.memory = 1 << 20;
+    place.managed(async |store| {
         put(&store, 1, 1000).await.unwrap();
         let hits: Vec<bool> =
             [find(&store, 1).await.unwrap().is_from_memory, find(&store, 1).await.unwrap().is_from_memory]
@@ -163,10 +146,9 @@ fn frequently_used_small_entries_are_held_in_memory() {
         store_in_pieces(&store, newer, b"newer", 5).await.unwrap();
         assert_eq!(whole(find(&store, 1).await.unwrap()).await, b"newer", "the old entry was replaced");
         find(&store, 1).await.unwrap();
-        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
+        purge(&store, Scope::All).await;
         assert!(find(&store, 1).await.is_none(), "a purge applies in memory too");
         assert_eq!(store.stats().memory_bytes, 0);
-        stop(&store).await;
     });
 }
 
@@ -176,9 +158,7 @@ fn writes_pause_after_a_disk_error_and_resume() {
     for fault in ["write error=ENOSPC", "write error=EIO", "rename error=EIO"] {
         let place = Place::new();
         let faults = format!("{fault} path={} first=1", place.path().display());
-        PLAIN.run_with(&faults, async {
-            let store = place.open(PLAIN);
-            start(&store).await;
+        place.managed_on(PLAIN, &faults, async |store| {
             assert!(put(&store, 1, size).await.is_err(), "{fault}");
             assert!(find(&store, 1).await.is_none());
             assert!(store.stats().is_pass_through);
@@ -187,7 +167,6 @@ fn writes_pause_after_a_disk_error_and_resume() {
             until(|| !store.stats().is_pass_through).await;
             put(&store, 3, size).await.unwrap();
             assert_hit(&store, 3, size).await;
-            stop(&store).await;
         });
         let said = |wanted: fn(&Note) -> bool| place.notes().iter().filter(|note| wanted(note)).count();
         assert_eq!(said(|note| matches!(note, Note::PassThrough { .. })), 1, "{fault}: reported once");
@@ -209,14 +188,14 @@ fn failed_reads_are_misses_and_then_pause_reading() {
         let store = place.open(PLAIN);
         for number in 0..3 {
             let text = text(number);
-            let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+            let found = store.find(&Key::of(&text), &text, &|_| Vec::new()).await;
             assert!(matches!(found, Err(cache::StoreError::Disk { .. })));
         }
         let text = text(3);
-        let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+        let found = store.find(&Key::of(&text), &text, &|_| Vec::new()).await;
         assert!(matches!(found, Err(cache::StoreError::PassThrough)), "the disk is not used");
         until_async(async || {
-            let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+            let found = store.find(&Key::of(&text), &text, &|_| Vec::new()).await;
             matches!(found, Ok(Some(_)))
         })
         .await;
@@ -233,9 +212,7 @@ fn partial_reads_and_writes_are_continued() {
         let faults =
             format!("read short every=2 path={0}; write short every=3 path={0}", place.path().display());
         for _ in 0..2 {
-            pair.run_with(&faults, async {
-                let store = place.open(pair);
-                start(&store).await;
+            place.managed_on(pair, &faults, async |store| {
                 for (number, size) in [(1, 15_000), (2, CHUNK), (3, 4 * CHUNK + 100)] {
                     if find(&store, number).await.is_none() {
                         put(&store, number, size).await.unwrap();
@@ -243,7 +220,6 @@ fn partial_reads_and_writes_are_continued() {
                     assert_hit(&store, number, size).await;
                 }
                 assert_eq!(store.stats().damaged, 0);
-                stop(&store).await;
             });
         }
     });
@@ -265,14 +241,13 @@ fn a_purge_removes_its_entries_and_persists() {
         // A response whose upstream request was sent before a purge is older than the purge, whenever it arrives.
         let late = tagged(&store, 4, "news");
         let late = store.begin(late).await.unwrap();
-        store.purge(cache::Scope::Tag((*b"news").into()), cache::PurgeEffect::Unusable).await.unwrap();
+        purge(&store, Scope::Tag((*b"news").into())).await;
         let mut late = late;
         late.write(0, &body(4, 100)).await.unwrap();
         assert_eq!(late.commit().await, Err(FillError::Purged));
         assert!(find(&store, 1).await.is_none());
         assert_hit(&store, 2, 100).await;
-        let soft = cache::Scope::Pattern(text(2).into());
-        store.purge(soft, cache::PurgeEffect::Stale).await.unwrap();
+        store.purge(Scope::Pattern(text(2).into()), PurgeEffect::Stale).await.unwrap();
         let hit = find(&store, 2).await.unwrap();
         assert!(hit.is_purged_soft);
         store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
@@ -285,7 +260,7 @@ fn a_purge_removes_its_entries_and_persists() {
         assert!(find(&store, 1).await.is_none());
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
-        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
+        purge(&store, Scope::All).await;
         for number in 1..4 {
             assert!(find(&store, number).await.is_none());
         }
@@ -299,10 +274,7 @@ fn purged_files_do_not_reappear_after_a_crash() {
         let store = place.open(PLAIN);
         put(&store, 1, 100).await.unwrap();
         let saved = place.files();
-        store
-            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
-            .await
-            .unwrap();
+        purge(&store, key(1)).await;
         saved
     });
     // Simulates that the removal never reached the disk, and that the last record of the log is torn.
@@ -316,7 +288,7 @@ fn purged_files_do_not_reappear_after_a_crash() {
     let mut last = 0;
     place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
-        store.purge(cache::Scope::Key([9; 16]), cache::PurgeEffect::Unusable).await.unwrap();
+        purge(&store, Scope::Key([9; 16])).await;
         last = store.sequence();
     });
     place.opened(async |store| {
@@ -372,9 +344,7 @@ fn fills_wait_for_a_slow_disk() {
 #[test]
 fn fills_do_not_wait_long_for_a_stalled_disk() {
     let place = Place::new();
-    PLAIN.run_with("write delay=6s", async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed_on(PLAIN, "write delay=6s", async |store| {
         for number in 0..BEHIND_MAX {
             begin_pending_fill(&store, number).await.unwrap();
         }
@@ -388,29 +358,22 @@ fn fills_do_not_wait_long_for_a_stalled_disk() {
         assert_eq!(store.stats().commits, 0, "the disk has not completed a write yet");
         until(|| store.stats().commits == BEHIND_MAX).await;
         begin_pending_fill(&store, 1002).await.unwrap();
-        stop(&store).await;
     });
     assert_eq!(place.files().len() as u64, BEHIND_MAX + 1);
 }
 
 #[test]
 fn the_purger_removes_files_and_forgets_the_purges() {
-    let place = Place::new();
-    PLAIN.run(async {
-        let store = open(&place, |config| {
-            config.purger = true;
-            config.purger_pace = Pace::UNPACED;
-        });
-        start(&store).await;
+    let mut place = Place::new();
+    (place.config.purger, place.config.purger_pace) = (true, Pace::UNPACED);
+    place.managed(async |store| {
         for number in 0..50 {
             put(&store, number, 100).await.unwrap();
         }
-        let pattern = cache::Scope::Pattern(b"http://origin.example/object/1*".as_slice().into());
-        store.purge(pattern, cache::PurgeEffect::Unusable).await.unwrap();
+        purge(&store, Scope::Pattern(b"http://origin.example/object/1*".as_slice().into())).await;
         until(|| place.files().len() == 39 && store.stats().purges_stored == 0).await;
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
-        stop(&store).await;
     });
 }
 
@@ -426,14 +389,8 @@ fn one_process_owns_a_directory_and_others_only_read() {
         manage(&second);
         assert_hit(&second, 1, 100).await;
         assert_eq!(put(&second, 2, 100).await, Err(Refused::NotOwner.into()));
-        assert_eq!(
-            second.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await,
-            Err(cache::StoreError::NotOwner)
-        );
-        first
-            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
-            .await
-            .unwrap();
+        assert_eq!(second.purge(Scope::All, PurgeEffect::Unusable).await, Err(cache::StoreError::NotOwner));
+        purge(&first, key(1)).await;
         let file = place.files();
         assert!(find(&second, 1).await.is_none(), "{file:?}");
         put(&first, 3, CHUNK + 1).await.unwrap();

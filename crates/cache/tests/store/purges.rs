@@ -119,14 +119,6 @@ fn numbered_key(number: u64) -> Scope {
     Scope::Key((u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)).to_be_bytes())
 }
 
-fn key(number: u64) -> Scope {
-    Scope::Key(Key::of(&text(number)).0)
-}
-
-async fn purge(store: &Arc<Store>, scope: Scope) {
-    store.purge(scope, PurgeEffect::Unusable).await.unwrap();
-}
-
 /// Returns a variant of an object, selected by a request header field.
 fn variant(store: &Store, number: u64, variant: &str) -> New {
     let mut new = new(store, number, Some(100));
@@ -272,7 +264,7 @@ fn a_purge_is_retained_while_an_older_request_is_pending() {
 
 #[test]
 fn a_purge_of_variants_is_retained_until_all_entries_were_checked() {
-    let place = Place::new();
+    let mut place = Place::new();
     let fill = async |store: &Arc<Store>| {
         for name in ["a", "b"] {
             store_in_pieces(store, variant(store, 1, name), &body(1, 100), 100).await.unwrap();
@@ -287,23 +279,17 @@ fn a_purge_of_variants_is_retained_until_all_entries_were_checked() {
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
         assert_eq!(stored_purges(&store), 1);
     });
-    PLAIN.run(async {
-        let mut config = place.config(PLAIN);
-        (config.purger, config.purger_pace) = (true, Pace::UNPACED);
-        let store = Store::open(config).unwrap();
-        start(&store).await;
+    (place.config.purger, place.config.purger_pace) = (true, Pace::UNPACED);
+    place.managed(async |store| {
         until(|| stored_purges(&store) == 0).await;
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
-        stop(&store).await;
     });
 }
 
 #[test]
 fn a_purge_is_retained_if_a_file_cannot_be_removed() {
     let place = Place::new();
-    PLAIN.run_with("unlink error=EIO", async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed_on(PLAIN, "unlink error=EIO", async |store| {
         put(&store, 1, 100).await.unwrap();
         purge(&store, key(1)).await;
         until(|| store.stats().write_errors > 0).await;
@@ -311,7 +297,6 @@ fn a_purge_is_retained_if_a_file_cannot_be_removed() {
         purge(&store, key(1)).await;
         assert!(find(&store, 1).await.is_none());
         assert_eq!(stored_purges(&store), 1);
-        stop(&store).await;
     });
     assert_eq!(place.files().len(), 1);
     place.managed(async |store| {
@@ -321,12 +306,9 @@ fn a_purge_is_retained_if_a_file_cannot_be_removed() {
 
 #[test]
 fn a_soft_purge_is_retained_until_its_entries_are_revalidated() {
-    let place = Place::new();
-    PLAIN.run(async {
-        let mut config = place.config(PLAIN);
-        (config.purger, config.purger_pace) = (true, Pace::UNPACED);
-        let store = Store::open(config).unwrap();
-        start(&store).await;
+    let mut place = Place::new();
+    (place.config.purger, place.config.purger_pace) = (true, Pace::UNPACED);
+    place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
         put(&store, 2, 100).await.unwrap();
         store.purge(key(1), PurgeEffect::Stale).await.unwrap();
@@ -341,7 +323,6 @@ fn a_soft_purge_is_retained_until_its_entries_are_revalidated() {
         purge(&store, key(3)).await;
         until(|| stored_purges(&store) == 0).await;
         assert!(!find(&store, 1).await.unwrap().is_purged_soft);
-        stop(&store).await;
     });
 }
 
@@ -569,8 +550,7 @@ fn purges_per_second() {
     for kept in [0, 35_000, (1 << 18) + 10, 1_000_000] {
         let place = Place::new();
         write_log(&place, kept);
-        PLAIN.run(async {
-            let store = place.open(PLAIN);
+        place.opened(async |store| {
             // The first purge preallocates space in the log.
             purge(&store, tag(u64::MAX)).await;
             let one = purge_tags(&store, 2_000_000, MANY / 64, 1).await;

@@ -35,15 +35,11 @@ fn loaded(place: &Place) -> (u64, bool) {
 fn all_entries_are_indexed_after_a_stop_and_after_a_crash() {
     on_each_pair(|pair| {
         let place = Place::new();
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             fill(&store).await;
-            stop(&store).await;
         });
         assert!(snapshot(&place).exists());
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             assert_hit(&store, 7, 100).await;
             start(&store).await;
             assert_eq!(loaded(&place), (OBJECTS, true));
@@ -55,30 +51,27 @@ fn all_entries_are_indexed_after_a_stop_and_after_a_crash() {
         });
         // A temporary file as left by a fill in a killed process.
         let family = place.path().join("ringroad.tmp");
-        pair.run(async {
-            let store = place.open(pair);
+        place.opened_on(pair, async |store| {
             let fill = store.begin(new(&store, 999, Some(3 * CHUNK))).await.unwrap();
             std::fs::rename(place.leftovers().remove(0), family.join("kept")).unwrap();
             drop(fill);
         });
         assert_eq!(place.leftovers(), [family.join("kept")]);
-        pair.run(async {
-            let store = place.open(pair);
-            start(&store).await;
+        place.managed_on(pair, "", async |store| {
             assert_eq!(loaded(&place), (OBJECTS + 1, false));
             assert_eq!(store.stats().bytes, (OBJECTS + 1) * 4096);
             for number in 0..OBJECTS {
                 assert_hit(&store, number, 100 + number % 7).await;
             }
             assert!(find(&store, 5000).await.is_none());
-            stop(&store).await;
         });
     });
 }
 
 #[test]
 fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
-    let place = Place::new();
+    let mut place = Place::new();
+    place.config.max_size = Some(64 << 20);
     place.opened(async |store| {
         fill(&store).await;
         put(&store, OBJECTS, 3 * CHUNK).await.unwrap();
@@ -90,11 +83,9 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
     let sizes: u64 = place.files().keys().map(|path| on_disk(path).next_multiple_of(4096)).sum();
     let switch = place.dir.path().join("switch");
     let faults = format!("stat error=EIO path={} while={}", place.path().display(), switch.display());
-    let open =
-        || cache::Store::open(cache::Config { max_size: Some(64 << 20), ..place.config(PLAIN) }).unwrap();
     std::fs::write(&switch, "").unwrap();
     PLAIN.run_with(&faults, async {
-        let store = open();
+        let store = place.open(PLAIN);
         manage(&store);
         until(|| store.is_loaded()).await;
         assert_eq!(loaded(&place), (OBJECTS + 1, false));
@@ -102,7 +93,7 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
     });
     assert!(!snapshot(&place).exists(), "a snapshot would contain estimated sizes");
     PLAIN.run_with(&faults, async {
-        let store = open();
+        let store = place.open(PLAIN);
         manage(&store);
         until(|| store.is_loaded()).await;
         for number in 0..OBJECTS {
@@ -124,16 +115,15 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
 
 #[test]
 fn an_empty_cache_stores_before_its_directory_was_read() {
-    let place = Place::new();
-    let open =
-        || cache::Store::open(cache::Config { max_size: Some(64 << 20), ..place.config(PLAIN) }).unwrap();
+    let mut place = Place::new();
+    place.config.max_size = Some(64 << 20);
     PLAIN.run(async {
-        let store = open();
+        let store = place.open(PLAIN);
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
     });
     PLAIN.run(async {
-        let store = open();
+        let store = place.open(PLAIN);
         assert_eq!(
             put(&store, 2, 100).await,
             Err(cache::Refused::NoSpace.into()),
@@ -220,8 +210,7 @@ fn a_damaged_or_old_snapshot_is_ignored() {
     images.push([&whole[..32], &vec![0; whole.len() - 32]].concat());
     for image in images {
         std::fs::write(snapshot(&place), &image).unwrap();
-        PLAIN.run(async {
-            let store = place.open(PLAIN);
+        place.opened(async |store| {
             start(&store).await;
             assert_eq!(loaded(&place), (OBJECTS, false), "{} bytes", image.len());
             assert_eq!(store.stats().bytes, OBJECTS * 4096);
@@ -232,7 +221,7 @@ fn a_damaged_or_old_snapshot_is_ignored() {
 /// The time during which no process ran does not count as a time without requests.
 #[test]
 fn entries_do_not_expire_while_the_server_is_stopped() {
-    let place = Place::new();
+    let mut place = Place::new();
     place.managed(async |store| {
         for number in 0..20 {
             put(&store, number, 100).await.unwrap();
@@ -253,10 +242,8 @@ fn entries_do_not_expire_while_the_server_is_stopped() {
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
     }
     std::fs::write(snapshot(&place), bytes).unwrap();
-    PLAIN.run(async {
-        let mut config = place.config(PLAIN);
-        config.inactive = std::time::Duration::from_secs(3600);
-        let store = cache::Store::open(config).unwrap();
+    place.config.inactive = std::time::Duration::from_secs(3600);
+    place.opened(async |store| {
         start(&store).await;
         assert_eq!(loaded(&place), (20, true));
         until(|| store.stats().inactive > 0).await;
@@ -320,7 +307,7 @@ fn an_unreadable_directory_is_not_treated_as_empty() {
 
 #[test]
 fn a_purge_is_retained_while_an_entry_cannot_be_checked() {
-    let place = Place::new();
+    let mut place = Place::new();
     place.opened(async |store| {
         fill(&store).await;
     });
@@ -330,15 +317,11 @@ fn a_purge_is_retained_while_an_entry_cannot_be_checked() {
         (format!("{}/{}/{}", place.path().display(), &name[31..], &name[29..31]), name)
     };
     let faults = format!("open error=EIO path={folder}/{name} first=1");
-    PLAIN.run_with(&faults, async {
-        let mut config = place.config(PLAIN);
-        (config.purger, config.purger_pace) = (true, cache::Pace::UNPACED);
-        let store = cache::Store::open(config).unwrap();
-        start(&store).await;
-        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
+    (place.config.purger, place.config.purger_pace) = (true, cache::Pace::UNPACED);
+    place.managed_on(PLAIN, &faults, async |store| {
+        purge(&store, cache::Scope::All).await;
         // All except the entry that the disk failed to return.
         until(|| place.files().len() == 1).await;
-        stop(&store).await;
     });
     place.managed(async |store| {
         assert!(find(&store, 7).await.is_none(), "the purge applies nevertheless");
@@ -354,10 +337,7 @@ fn a_snapshot_does_not_restore_purged_or_replaced_entries() {
     });
     let old = std::fs::read(snapshot(&place)).unwrap();
     place.managed(async |store| {
-        store
-            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
-            .await
-            .unwrap();
+        purge(&store, key(1)).await;
         store_in_pieces(&store, new(&store, 2, Some(9000)), &body(7, 9000), 9000).await.unwrap();
     });
     std::fs::write(snapshot(&place), old).unwrap();
@@ -375,8 +355,9 @@ fn a_snapshot_does_not_restore_purged_or_replaced_entries() {
 /// Creates a directory with this many entries and measures the time until all are loaded. The files are empty, because
 /// none is opened.
 fn time_until_indexed(count: u64, levels: &[u8]) -> std::time::Duration {
-    let place = Place::new();
+    let mut place = Place::new();
     let levels = cache::Levels::new(levels).unwrap();
+    (place.config.levels, place.config.keys_zone) = (levels, 128 << 20);
     for number in 0..count {
         let digest = cache::Key::of(&number.to_le_bytes());
         let hex = String::from_utf8(digest.hex().to_vec()).unwrap();
@@ -394,10 +375,7 @@ fn time_until_indexed(count: u64, levels: &[u8]) -> std::time::Duration {
     }
     let begun = Instant::now();
     PLAIN.run_for(std::time::Duration::from_secs(600), "", async {
-        let mut config = place.config(PLAIN);
-        config.keys_zone = 128 << 20;
-        config.levels = levels;
-        let store = cache::Store::open(config).unwrap();
+        let store = place.open(PLAIN);
         start(&store).await;
         assert_eq!(store.stats().entries, count);
         let walked = begun.elapsed();

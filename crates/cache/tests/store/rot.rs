@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Body, Config, Store, StoreError};
+use cache::{Body, Store, StoreError};
 
 use super::common::*;
 
@@ -53,11 +53,9 @@ async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
 fn a_rotten_bit_is_detected_in_the_next_epoch() {
     on_each_pair(|pair| {
         for (size, calls_directly) in SIZES.into_iter().zip([false, true]) {
-            let place = Place::new();
-            pair.run(async {
-                let verify = Some(EPOCH);
-                let store = Store::open(Config { verify, calls_directly, ..place.config(pair) }).unwrap();
-                start(&store).await;
+            let mut place = Place::new();
+            (place.config.verify, place.config.calls_directly) = (Some(EPOCH), calls_directly);
+            place.managed_on(pair, "", async |store| {
                 put(&store, 1, size).await.unwrap();
                 // Requested often enough for the file to be kept open.
                 for _ in 0..3 {
@@ -72,7 +70,6 @@ fn a_rotten_bit_is_detected_in_the_next_epoch() {
                 quiet().await;
                 assert!(find(&store, 1).await.is_none(), "the damaged entry was removed");
                 assert_eq!((store.stats().damaged, place.files().len()), (1, 0));
-                stop(&store).await;
             });
         }
     });
@@ -80,10 +77,9 @@ fn a_rotten_bit_is_detected_in_the_next_epoch() {
 
 #[test]
 fn a_rotten_range_is_detected_in_the_next_epoch() {
-    let (place, size) = (Place::new(), 4 * CHUNK);
-    PLAIN.run(async {
-        let store = Store::open(Config { verify: Some(EPOCH), ..place.config(PLAIN) }).unwrap();
-        start(&store).await;
+    let (mut place, size) = (Place::new(), 4 * CHUNK);
+    place.config.verify = Some(EPOCH);
+    place.managed(async |store| {
         let mut fill =
             store.begin(cache::New { is_partial: true, ..new(&store, 1, Some(size)) }).await.unwrap();
         fill.write(0, &body(1, size)[..2 * CHUNK as usize]).await.unwrap();
@@ -96,33 +92,28 @@ fn a_rotten_range_is_detected_in_the_next_epoch() {
         assert!(matches!(read(located, CHUNK..2 * CHUNK).await, Err(StoreError::Damaged(_))));
         quiet().await;
         assert!(find(&store, 1).await.is_none(), "the damaged entry was removed");
-        stop(&store).await;
     });
 }
 
 #[test]
 fn without_epochs_a_verification_is_valid_until_the_exit() {
-    let (place, size) = (Place::new(), 4 * CHUNK);
-    PLAIN.run(async {
-        let store = Store::open(Config { verify: None, ..place.config(PLAIN) }).unwrap();
-        start(&store).await;
+    let (mut place, size) = (Place::new(), 4 * CHUNK);
+    place.config.verify = None;
+    place.managed(async |store| {
         put(&store, 1, size).await.unwrap();
         next_epoch().await;
         assert!(find(&store, 1).await.unwrap().located().unwrap().is_verified(&(0..size)));
         assert_hit(&store, 1, size).await;
         assert_eq!(store.stats().verified_chunks, 0, "written chunks are not verified");
-        stop(&store).await;
     });
 }
 
 #[test]
 fn the_scrub_detects_rotten_entries_without_a_request() {
     on_each_pair(|pair| {
-        let place = Place::new();
-        pair.run(async {
-            let scrub = Some(Duration::from_millis(1));
-            let store = Store::open(Config { verify: None, scrub, ..place.config(pair) }).unwrap();
-            start(&store).await;
+        let mut place = Place::new();
+        (place.config.verify, place.config.scrub) = (None, Some(Duration::from_millis(1)));
+        place.managed_on(pair, "", async |store| {
             for (number, size) in (1..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
                 put(&store, number, size).await.unwrap();
             }
@@ -144,7 +135,6 @@ fn the_scrub_detects_rotten_entries_without_a_request() {
             }
             assert_eq!((store.stats().damaged, store.stats().entries), (4, 3), "undamaged entries remain");
             assert_eq!(stats.hits_disk + stats.hits_memory + stats.misses, 0, "no request was received");
-            stop(&store).await;
         });
     });
 }
