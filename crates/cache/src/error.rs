@@ -7,33 +7,19 @@ use io::Errno;
 
 use crate::format::Damage;
 
-/// The reason why a cache cannot be opened.
+/// The error of opening a cache: its directory, or a file in it that a cache needs, cannot be created or opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpenError {
-    /// The directory, or a file in it that a cache needs, cannot be created or opened.
-    Directory {
-        /// The path of the directory or file.
-        path: PathBuf,
-        /// The system's error.
-        errno: Errno,
-    },
-    /// The path contains a zero byte, so it cannot be passed to the system.
-    Path(PathBuf),
+pub struct OpenError {
+    /// The path of the directory or file.
+    pub path: PathBuf,
+    /// The system's error.
+    pub errno: Errno,
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Directory { path, errno } => {
-                write!(
-                    f,
-                    "\"{}\" cannot be used for a cache: {}",
-                    path.display(),
-                    std::io::Error::from(*errno)
-                )
-            }
-            OpenError::Path(path) => write!(f, "\"{}\" has a zero byte", path.display()),
-        }
+        let (path, error) = (self.path.display(), std::io::Error::from(self.errno));
+        write!(f, "\"{path}\" cannot be used for a cache: {error}")
     }
 }
 
@@ -107,7 +93,7 @@ pub enum Refused {
     /// No buffer was available.
     NoMemory,
     /// A disk operation has just failed.
-    Disk(Errno),
+    Disk,
     /// The cache is being stopped.
     Stopping,
     /// More complete entries wait for the disk than allowed.
@@ -117,7 +103,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Names of all reasons, in the order of [`Refused::index`].
+    /// Names of all reasons, in the order of the variants.
     pub const NAMES: [&'static str; 15] = [
         "not_owner",
         "pass_through",
@@ -138,23 +124,7 @@ impl Refused {
 
     /// Returns the index in [`Refused::NAMES`], for counters.
     pub fn index(self) -> usize {
-        match self {
-            Refused::NotOwner => 0,
-            Refused::PassThrough => 1,
-            Refused::NoSpace => 2,
-            Refused::TooLarge => 3,
-            Refused::DiskFull => 4,
-            Refused::NotAdmitted => 5,
-            Refused::Busy => 6,
-            Refused::Unstorable => 7,
-            Refused::HeadTooLong => 8,
-            Refused::Removed => 9,
-            Refused::NoMemory => 10,
-            Refused::Disk(_) => 11,
-            Refused::Stopping => 12,
-            Refused::BacklogFull => 13,
-            Refused::Superseded => 14,
-        }
+        self as usize
     }
 
     /// Returns the name of the reason, for logs and variables.

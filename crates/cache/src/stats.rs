@@ -17,9 +17,9 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Whether all entries on disk are in the index.
     pub is_loaded: bool,
-    /// Whether the sizes of all entries are known.
+    /// Whether the sizes of all entries are known too, which takes longer.
     pub is_measured: bool,
-    /// Whether this process owns the directory.
+    /// Whether this process owns the directory: it fills, evicts and purges.
     pub is_owner: bool,
     /// Whether the disk is not used for a while after failures.
     pub is_pass_through: bool,

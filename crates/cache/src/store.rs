@@ -21,9 +21,7 @@ use crate::fill::new::New;
 use crate::fill::order::{Orders, Ticket};
 use crate::fill::refresh::refresh;
 use crate::fill::{Fill, Fills};
-use crate::index::memory::MemoryTier;
-use crate::index::space::Space;
-use crate::index::{BLOCK_BYTES, Index, Used};
+use crate::index::BLOCK_BYTES;
 use crate::key::Key;
 use crate::lookup::hit::Hit;
 use crate::lookup::{Lookup, Selector};
@@ -62,15 +60,11 @@ impl Store {
             dir.note(Note::NotOwner { path: config.path.clone() });
         }
         let purges = Arc::new(PurgeLog::open(&config.path, &dir)?);
-        let used = Used::default();
-        let index = Index::new(config.keys_zone, seed, used.clone());
-        let memory = MemoryTier::new(config.memory, seed);
-        let space = Space::new(config.max_size, config.min_free, used);
-        if dir.is_owner() && dir.is_empty() {
+        let entries = Arc::new(Entries::new(&config, dir, purges, seed));
+        if entries.dir.is_owner() && entries.dir.is_empty() {
             // The first responses can be stored immediately, because there are no entries with unknown sizes.
-            space.loaded();
+            entries.space.loaded();
         }
-        let entries = Arc::new(Entries::new(dir, index, memory, space, purges, config.verify));
         let lookup = Arc::new(Lookup::new(&entries, config.direct));
         let fills = Arc::new(Fills::new(&lookup));
         Ok(Arc::new(Store { config, entries, lookup, fills, orders: Arc::default() }))
@@ -110,9 +104,9 @@ impl Store {
             purges: entries.purges.confirmed.get(),
             purge_writes: entries.purges.writes.get(),
             purges_stored: entries.purges.set().len() as u64,
-            is_loaded: self.is_loaded(),
-            is_measured: self.is_measured(),
-            is_owner: self.is_owner(),
+            is_loaded: entries.is_loaded(),
+            is_measured: entries.is_measured(),
+            is_owner: dir.is_owner(),
             is_pass_through: !dir.health.can_write(),
             read_errors: dir.counts.read_errors.get(),
             write_errors: dir.counts.write_errors.get(),
@@ -126,21 +120,6 @@ impl Store {
     /// Returns the device of the file system with the entries.
     pub fn device(&self) -> DeviceId {
         self.entries.dir.device
-    }
-
-    /// Whether this process owns the directory: it fills, evicts and purges.
-    pub fn is_owner(&self) -> bool {
-        self.entries.dir.is_owner()
-    }
-
-    /// Whether all entries on disk are in the index.
-    pub fn is_loaded(&self) -> bool {
-        self.entries.is_loaded()
-    }
-
-    /// Whether the sizes of all entries are known too, which takes longer.
-    pub fn is_measured(&self) -> bool {
-        self.entries.is_measured()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, UNIX_EPOCH};
@@ -106,11 +106,11 @@ impl Directory {
         // If this fails, the first write reports it, and responses are passed through without being stored.
         let _ = make_directory(&staging);
         let lock_path = config.path.join(LOCK_NAME);
-        let lock = match Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?) {
+        let lock = match Lock::try_take(&checked(lock_path.as_os_str().as_bytes().to_vec())) {
             Ok(lock) => lock,
             // The directory is readable but not writable: treated as if another process owned it.
             Err(Errno::ROFS | Errno::ACCESS) => None,
-            Err(errno) => return Err(OpenError::Directory { path: lock_path, errno }),
+            Err(errno) => return Err(OpenError { path: lock_path, errno }),
         };
         let (base, staging) = (trimmed(&config.path), trimmed(&staging));
         let temp_start =
@@ -477,10 +477,6 @@ fn trimmed(path: &Path) -> Vec<u8> {
     bytes
 }
 
-fn c_path(path: &[u8]) -> Result<CString, OpenError> {
-    CString::new(path).map_err(|_| OpenError::Path(PathBuf::from(std::ffi::OsStr::from_bytes(path))))
-}
-
 /// Converts a path to a C string. Paths consist of the configured directories, checked by [`Directory::open`], and of
 /// digits.
 fn checked(path: Vec<u8>) -> CString {
@@ -489,15 +485,14 @@ fn checked(path: Vec<u8>) -> CString {
 
 /// Creates a directory if it is missing, and returns its device.
 fn make_directory(path: &Path) -> Result<DeviceId, OpenError> {
-    let name = c_path(path.as_os_str().as_bytes())?;
-    let failed = |errno| OpenError::Directory { path: path.to_owned(), errno };
-    match rustix::fs::mkdirat(CWD, &name, Mode::from_raw_mode(DIRECTORY_MODE)) {
+    let failed = |errno| OpenError { path: path.to_owned(), errno };
+    match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(DIRECTORY_MODE)) {
         Ok(()) | Err(Errno::EXIST) => {}
         // An existing directory may be on a read-only file system.
         Err(Errno::ROFS | Errno::ACCESS) => {}
         Err(errno) => return Err(failed(errno)),
     }
-    let opened = rustix::fs::openat(CWD, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let opened = rustix::fs::openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let stat = opened.and_then(rustix::fs::fstat).map_err(failed)?;
     Ok(DeviceId(stat.st_dev))
 }

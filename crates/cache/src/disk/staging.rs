@@ -73,7 +73,7 @@ impl TempFile {
             Ok(file) => Ok(TempFile::named(&dir, file, path)),
             Err(errno) => {
                 dir.write_failed("creating a file", errno);
-                Err(Refused::Disk(errno))
+                Err(Refused::Disk)
             }
         }
     }
@@ -131,7 +131,7 @@ impl TempFile {
             Err(Errno::XDEV) => self.copy(&staging).await?,
             Err(errno) => {
                 dir.write_failed("moving an entry into the cache", errno);
-                return Err(Refused::Disk(errno));
+                return Err(Refused::Disk);
             }
         };
         dir.health.staging_succeeded();
@@ -147,7 +147,7 @@ impl TempFile {
         let (dir, device, via) = (&self.dir, self.dir.device, self.dir.via());
         let failed = |errno| {
             staging_failed(dir, staging, "reading a file", errno);
-            Refused::Disk(errno)
+            Refused::Disk
         };
         let len = self.file.stat(device, via).await.map_err(failed)?.size;
         let copy = TempFile::create(dir).await?;
@@ -192,7 +192,7 @@ pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno:
         Some(staging) => staging_failed(dir, staging, doing, errno),
         None => dir.write_failed(doing, errno),
     }
-    Refused::Disk(errno)
+    Refused::Disk
 }
 
 /// Records that a call on a file of this staging directory failed.

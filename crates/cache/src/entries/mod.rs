@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
 use crate::disk::directory::{Directory, now_ms, now_s};
 use crate::entries::chunks::{Chunks, RecentChunks};
 use crate::format::Damage;
 use crate::format::header::Header;
-use crate::index::Index;
 use crate::index::memory::MemoryTier;
 use crate::index::space::{Space, blocks_of};
+use crate::index::{Index, Used};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
@@ -59,26 +60,26 @@ const DAMAGE_NOTES_MAX: u64 = 10;
 
 impl Entries {
     /// Creates an empty set. Loading (from a snapshot or by reading the directories) and lookups add entries.
+    /// `seed` must be secret to clients.
     pub(crate) fn new(
+        config: &Config,
         dir: Arc<Directory>,
-        index: Index,
-        memory: MemoryTier<Image>,
-        space: Space,
         purges: Arc<PurgeLog>,
-        verify: Option<Duration>,
+        seed: [u64; 2],
     ) -> Entries {
+        let used = Used::default();
         Entries {
             dir,
-            index,
-            memory,
+            index: Index::new(config.keys_zone, seed, used.clone()),
+            memory: MemoryTier::new(config.memory, seed),
             recent: RecentChunks::default(),
-            space,
+            space: Space::new(config.max_size, config.min_free, used),
             purges,
             settling: Settling::default(),
             counters: Counters::default(),
             is_loaded: AtomicBool::new(false),
             is_measured: AtomicBool::new(false),
-            verify,
+            verify: config.verify,
             began: OnceLock::new(),
             removals: AtomicUsize::new(0),
         }

@@ -98,7 +98,7 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
     dir.may_finish()?;
     if let Err(errno) = file.publish(dir, dir.path_of(&key)).await {
         dir.write_failed("publishing an entry", errno);
-        return Err(Refused::Disk(errno));
+        return Err(Refused::Disk);
     }
     let origin = Origin::Written { epoch: entries.epoch() };
     let (version, victim) = entries.index.insert(&key.0, reserved, origin, now_s());

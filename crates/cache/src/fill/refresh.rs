@@ -112,7 +112,7 @@ async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refu
     drop(lock);
     written.map_err(|errno| {
         dir.write_failed("writing a header section", errno);
-        Refused::Disk(errno)
+        Refused::Disk
     })
 }
 
@@ -128,7 +128,7 @@ pub(crate) async fn open_to_change(
         Err(Errno::NOENT) => return Err(Refused::Removed),
         Err(errno) => {
             dir.write_failed("opening an entry", errno);
-            return Err(Refused::Disk(errno));
+            return Err(Refused::Disk);
         }
     };
     let wanted = 2 * u64::from(header.layout.slot_bytes);
@@ -140,7 +140,7 @@ pub(crate) async fn open_to_change(
         Ok(buf) => buf,
         Err(ReadError::Disk(errno)) => {
             dir.read_failed("reading an entry", errno);
-            return Err(Refused::Disk(errno));
+            return Err(Refused::Disk);
         }
         Err(ReadError::NoMemory) => return Err(Refused::NoMemory),
         Err(ReadError::Damaged(_)) => return Err(Refused::Removed),

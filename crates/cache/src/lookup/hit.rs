@@ -1,7 +1,6 @@
 //! The result of a lookup: [`Hit`], with a body in memory or [`Located`] in a file. [`Check`] makes a hit from an entry
 //! (in memory, open, or just read) if it matches the request: key text, variant, purges.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -137,24 +136,8 @@ impl Located {
     }
 }
 
-impl fmt::Debug for Located {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Located")
-            .field("key", &self.key)
-            .field("offset", &self.offset)
-            .field("length", &self.length)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Hit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hit").field("key", &self.key).field("meta", &self.meta).finish_non_exhaustive()
-    }
-}
-
-/// The check of one lookup: the key, and its state in the index. Its methods return `None` for an entry that was purged,
-/// is damaged, or has another key text with the same digest.
+/// The check of one lookup: the key, and its state in the index. Its methods return `None` for an entry that was
+/// purged, is damaged, or has another key text with the same digest.
 #[derive(Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) entries: &'a Arc<Entries>,
@@ -249,7 +232,8 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and returns `None`.
+    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and returns
+    /// `None`.
     fn outlived(self, header: &Header) -> Option<bool> {
         let effect = self.entries.purge_effect(header, self.key.text);
         if effect == Some(PurgeEffect::Unusable) {

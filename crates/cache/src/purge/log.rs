@@ -176,7 +176,7 @@ impl From<Stat> for Seen {
 /// Reads the log at a start; returns its bytes. These calls block on the disk.
 fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     let path = directory.join(LOG_NAME);
-    let failed = |errno| OpenError::Directory { path: path.clone(), errno };
+    let failed = |errno| OpenError { path: path.clone(), errno };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match rustix::fs::open(path.as_os_str().as_bytes(), flags, rustix::fs::Mode::empty()) {
         Ok(file) => file,

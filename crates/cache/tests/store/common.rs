@@ -325,7 +325,7 @@ pub(crate) fn manage(store: &Arc<Store>) {
 /// Starts [`Store::run`] and waits until all entries and their sizes are known.
 pub(crate) async fn start(store: &Arc<Store>) {
     manage(store);
-    until(|| store.is_measured()).await;
+    until(|| store.stats().is_measured).await;
 }
 
 /// Stops the store and waits until its manager has ended.

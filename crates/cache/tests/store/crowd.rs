@@ -90,7 +90,7 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
                         stop(&store).await;
                         return;
                     }
-                    until(|| store.is_measured()).await;
+                    until(|| store.stats().is_measured).await;
                     let mut random = 0x9e37_79b9 + thread;
                     for _ in 0..ROUNDS {
                         // Four concurrent tasks on each thread.

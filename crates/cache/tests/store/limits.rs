@@ -385,7 +385,7 @@ fn one_process_owns_a_directory_and_others_only_read() {
         start(&first).await;
         put(&first, 1, 100).await.unwrap();
         let second = place.open(PLAIN);
-        assert!(first.is_owner() && !second.is_owner());
+        assert!(first.stats().is_owner && !second.stats().is_owner);
         manage(&second);
         assert_hit(&second, 1, 100).await;
         assert_eq!(put(&second, 2, 100).await, Err(Refused::NotOwner.into()));
@@ -396,7 +396,7 @@ fn one_process_owns_a_directory_and_others_only_read() {
         put(&first, 3, CHUNK + 1).await.unwrap();
         assert_hit(&second, 3, CHUNK + 1).await;
         first.stop();
-        until(|| second.is_owner() && second.is_loaded()).await;
+        until(|| second.stats().is_owner && second.stats().is_loaded).await;
         assert_eq!(put(&first, 4, 100).await, Err(Refused::Stopping.into()));
         assert_hit(&first, 3, CHUNK + 1).await;
         put(&second, 4, 100).await.unwrap();

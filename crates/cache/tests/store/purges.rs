@@ -454,10 +454,10 @@ fn a_process_that_cannot_read_the_purges_does_not_take_over() {
         std::fs::create_dir(&log).unwrap();
         manage(&second);
         until(|| second.stats().read_errors > 0).await;
-        assert!(!second.is_owner());
+        assert!(!second.stats().is_owner);
         std::fs::remove_dir(&log).unwrap();
         std::fs::rename(&aside, &log).unwrap();
-        until(|| second.is_owner() && second.is_loaded()).await;
+        until(|| second.stats().is_owner && second.stats().is_loaded).await;
         assert!(find(&second, 1).await.unwrap().is_purged_soft);
         stop(&second).await;
     });
@@ -530,7 +530,7 @@ fn quick_successive_purges_reach_a_process_without_ownership() {
             put(&first, number, 100).await.unwrap();
         }
         let second = place.open(PLAIN);
-        assert!(!second.is_owner());
+        assert!(!second.stats().is_owner);
         for number in 0..20 {
             assert_hit(&second, number, 100).await;
             // A soft purge, so that only the log shows it.

@@ -87,7 +87,7 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
     PLAIN.run_with(&faults, async {
         let store = place.open(PLAIN);
         manage(&store);
-        until(|| store.is_loaded()).await;
+        until(|| store.stats().is_loaded).await;
         assert_eq!(loaded(&place), (OBJECTS + 1, false));
         stop(&store).await;
     });
@@ -95,17 +95,17 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
     PLAIN.run_with(&faults, async {
         let store = place.open(PLAIN);
         manage(&store);
-        until(|| store.is_loaded()).await;
+        until(|| store.stats().is_loaded).await;
         for number in 0..OBJECTS {
             assert_hit(&store, number, 100 + number % 7).await;
         }
         assert_hit(&store, OBJECTS, 3 * CHUNK).await;
         assert!(find(&store, 5000).await.is_none());
         assert_eq!(put(&store, 5000, 100).await, Err(cache::Refused::NoSpace.into()));
-        assert!(!store.is_measured());
+        assert!(!store.stats().is_measured);
         assert_eq!(store.stats().evicted, 0, "nothing is evicted for a refused entry");
         std::fs::remove_file(&switch).unwrap();
-        until(|| store.is_measured()).await;
+        until(|| store.stats().is_measured).await;
         assert_eq!(store.stats().bytes, sizes);
         put(&store, 5000, 100).await.unwrap();
         stop(&store).await;
@@ -293,7 +293,7 @@ fn an_unreadable_directory_is_not_treated_as_empty() {
             assert_hit(&store, number, 100 + number % 7).await;
         }
         // It is retried.
-        until(|| store.is_measured()).await;
+        until(|| store.stats().is_measured).await;
         assert_eq!(loaded(&place), (OBJECTS, false));
         assert_eq!(store.stats().bytes, OBJECTS * 4096, "each is counted once");
         stop(&store).await;

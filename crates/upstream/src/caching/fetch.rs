@@ -545,7 +545,7 @@ impl Fetch {
             Some((Ok(meta), head)) => {
                 let is_shareable = policy::is_shareable(&meta);
                 // If the write fails, the old entry is revalidated at each use, which is correct too.
-                if let Err(reason @ (Refused::Disk(_) | Refused::Removed)) =
+                if let Err(reason @ (Refused::Disk | Refused::Removed)) =
                     self.store.refresh(&hit, meta, &head).await
                 {
                     let message = format_args!("stored response was not refreshed: {reason}");
