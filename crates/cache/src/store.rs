@@ -17,9 +17,9 @@ use crate::config::{Access, Config};
 use crate::disk::directory::{Directory, now_s};
 use crate::entries::Entries;
 use crate::error::{OpenError, Refused, StoreError};
-use crate::fill::new::New;
 use crate::fill::order::{Orders, Ticket};
 use crate::fill::refresh::refresh;
+use crate::fill::start::New;
 use crate::fill::{Fill, Fills};
 use crate::index::BLOCK_BYTES;
 use crate::key::Key;
@@ -175,12 +175,12 @@ impl Store {
 
     /// Begins an entry: reserves its disk space and its slot in the index.
     pub async fn begin(&self, new: New) -> Result<Fill, Refused> {
-        self.fills.begin(new, None).await
+        self.counted(self.fills.begin(new, None).await)
     }
 
     /// As [`Store::begin`], with a staging directory, which is used if the cache has [`Config::use_temp_path`].
     pub async fn begin_in(&self, new: New, staging: &Path) -> Result<Fill, Refused> {
-        self.fills.begin(new, self.staging(staging)).await
+        self.counted(self.fills.begin(new, self.staging(staging)).await)
     }
 
     /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
@@ -193,19 +193,23 @@ impl Store {
         selector: Selector<'_>,
         joins: impl Fn(&Hit) -> bool,
     ) -> Result<Fill, Refused> {
-        self.fills.begin_parts(new, self.staging(staging), selector, joins).await
+        self.counted(self.fills.begin_parts(new, self.staging(staging), selector, joins).await)
     }
 
     /// Begins to add parts to a partial entry; several fills may do so concurrently.
     pub async fn extend(&self, hit: &Hit) -> Result<Fill, Refused> {
-        self.fills.extend(hit).await
+        self.counted(self.fills.extend(hit).await)
     }
 
     /// Gives an entry new metadata and a new header section, after a 304. Its key, length, variant and tags do not
     /// change. A purge since its lookup applies to it too.
     pub async fn refresh(&self, hit: &Hit, meta: Meta, head: &[u8]) -> Result<(), Refused> {
-        let refreshed = refresh(&self.entries, hit, meta, head).await;
-        refreshed.map_err(|refused| self.entries.counters.refuse(refused))
+        self.counted(refresh(&self.entries, hit, meta, head).await)
+    }
+
+    /// Counts a refusal.
+    fn counted<T>(&self, result: Result<T, Refused>) -> Result<T, Refused> {
+        result.map_err(|refused| self.entries.counters.refuse(refused))
     }
 
     fn staging(&self, path: &Path) -> Option<Arc<std::ffi::CStr>> {

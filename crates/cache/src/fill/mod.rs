@@ -17,7 +17,6 @@
 pub(crate) mod backlog;
 pub(crate) mod chunk_writer;
 pub(crate) mod gather;
-pub(crate) mod new;
 pub(crate) mod order;
 pub(crate) mod publish;
 pub(crate) mod refresh;
@@ -36,10 +35,9 @@ use crate::error::{FillError, Refused, StoreError};
 use crate::fill::backlog::{Backlog, BacklogGuard};
 use crate::fill::chunk_writer::{ChunkWriter, Kind, Progress, WRITES_MAX};
 use crate::fill::gather::{Gather, is_scarce};
-use crate::fill::new::New;
 use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
 use crate::fill::refresh::open_to_change;
-use crate::fill::start::{file_start, identity, slot, table};
+use crate::fill::start::{New, file_start, identity, slot, table};
 use crate::format::header::{Layout, is_storable, used_bytes};
 use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::index::SpaceReservation;
@@ -497,15 +495,6 @@ impl Fills {
         }
     }
 
-    /// Begins an entry: reserves its disk space and its slot in the index.
-    pub(crate) async fn begin(
-        self: &Arc<Fills>,
-        new: New,
-        staging: Option<StagingDir>,
-    ) -> Result<Fill, Refused> {
-        self.begin_new(new, staging).await.map_err(|refused| self.entries.counters.refuse(refused))
-    }
-
     /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
     /// returns `true` for it (both have the same bytes), the parts are added to that entry. `selector` selects the
     /// variant for the request.
@@ -522,14 +511,19 @@ impl Fills {
         if let Some(hit) = found.filter(joins) {
             match self.extend(&hit).await {
                 // The entry was just removed.
-                Err(Refused::Removed) => {}
+                Err(Refused::Removed) => self.entries.counters.refuse(Refused::Removed),
                 extended => return extended,
-            }
+            };
         }
         self.begin(new, staging).await
     }
 
-    async fn begin_new(self: &Arc<Fills>, new: New, staging: Option<StagingDir>) -> Result<Fill, Refused> {
+    /// Begins an entry: reserves its disk space and its slot in the index.
+    pub(crate) async fn begin(
+        self: &Arc<Fills>,
+        new: New,
+        staging: Option<StagingDir>,
+    ) -> Result<Fill, Refused> {
         self.entries.dir.may_write()?;
         let length = new.meta.length;
         if !is_storable(&new.text, &new.head, &new.meta) || (new.is_partial && length.is_none()) {
@@ -558,10 +552,6 @@ impl Fills {
 
     /// Begins to add parts to a partial entry; several fills may do so concurrently.
     pub(crate) async fn extend(self: &Arc<Fills>, hit: &Hit) -> Result<Fill, Refused> {
-        self.extend_entry(hit).await.map_err(|refused| self.entries.counters.refuse(refused))
-    }
-
-    async fn extend_entry(self: &Arc<Fills>, hit: &Hit) -> Result<Fill, Refused> {
         let entries = &self.entries;
         entries.dir.may_write()?;
         let located = hit.located().ok_or(Refused::Unstorable)?;
