@@ -102,15 +102,10 @@ impl TempFile {
         written.map_err(|errno| write_failed(&self.dir, self.staging.as_ref(), errno))
     }
 
-    /// Writes `start` at the start of the file and renames it to the name of an entry.
-    pub(crate) async fn publish(
-        mut self,
-        to: (CString, Parents),
-        start: Option<Segments>,
-    ) -> Result<(), Errno> {
+    /// Writes `data` at the start of the file and renames it to the name of an entry.
+    pub(crate) async fn publish(mut self, to: (CString, Parents), data: Vec<Segments>) -> Result<(), Errno> {
         debug_assert!(!self.is_outside(), "the file was moved into the cache");
         let path = self.path.clone().ok_or(Errno::NOENT)?;
-        let data = start.into_iter().collect();
         self.dir.publish(to, path, Some(&self.file), data).await?;
         self.path = None;
         Ok(())

@@ -35,7 +35,7 @@ use crate::error::{FillError, Refused, StoreError};
 use crate::fill::backlog::{Backlog, BacklogGuard};
 use crate::fill::chunk_writer::{ChunkWriter, Kind, Progress, WRITES_MAX};
 use crate::fill::gather::{Gather, is_scarce};
-use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
+use crate::fill::publish::{Condition, Publication, publish};
 use crate::fill::refresh::open_to_change;
 use crate::fill::start::{New, file_start, identity, slot, table};
 use crate::format::header::{Layout, is_storable, used_bytes};
@@ -220,8 +220,7 @@ impl Fill {
         let chunks = Chunks::new(nonce, length);
         chunks.begin_epoch(entries.epoch());
         let chunks = entries.recent.put(Arc::new(chunks));
-        let completed = CompletedFile::File(temp, Some(start.into()));
-        let (key, version) = self.publish(completed, None).await?;
+        let (key, version) = self.publish(Some(temp), vec![start.into()], None).await?;
         let kind = Kind::Parts { key, version, chunks };
         let writer = ChunkWriter::new(&entries, &file, layout, nonce, kind);
         self.state = State::Streamed { writer, temp: None };
@@ -362,7 +361,7 @@ impl Fill {
         assert!(given == total, "{given} bytes to write to a file of {total} bytes");
         self.grow_to(blocks_of(total)).await?;
         let Some(staging) = &self.staging else {
-            return self.publish(CompletedFile::Bytes(data), Some(backlog)).await.map(drop);
+            return self.publish(None, data, Some(backlog)).await.map(drop);
         };
         let dir = &self.entries().dir;
         let temp = TempFile::create_in(dir, Some(staging)).await.map_err(|r| self.refuse(r))?;
@@ -372,7 +371,7 @@ impl Fill {
             temp.write(at, part).await.map_err(|refused| self.refuse(refused))?;
             at = next;
         }
-        self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
+        self.publish(Some(temp), Vec::new(), Some(backlog)).await.map(drop)
     }
 
     /// Writes the table of checksums, then the header, and publishes the file.
@@ -388,15 +387,15 @@ impl Fill {
         assert!(records.len() as u64 == chunks_of(length), "all chunks of {length} bytes are in the file");
         let identity = identity(&self.new, layout, nonce, length);
         self.remember(nonce, length, &records);
+        let mut data = Vec::new();
         if layout.table < layout.body && !temp.is_outside() {
-            let start = Segments::from(file_start(&identity, &self.new, &records));
-            let completed = CompletedFile::File(temp, Some(start));
-            return self.publish(completed, Some(backlog)).await.map(drop);
+            data.push(Segments::from(file_start(&identity, &self.new, &records)));
+        } else {
+            let refuse = |refused| self.refuse(refused);
+            temp.write(layout.table, table(nonce, &records).into()).await.map_err(refuse)?;
+            temp.write(0, slot(&identity, &self.new).into()).await.map_err(refuse)?;
         }
-        let refuse = |refused| self.refuse(refused);
-        temp.write(layout.table, table(nonce, &records).into()).await.map_err(refuse)?;
-        temp.write(0, slot(&identity, &self.new).into()).await.map_err(refuse)?;
-        self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
+        self.publish(Some(temp), data, Some(backlog)).await.map(drop)
     }
 
     /// Waits until the chunks of an already published entry are written.
@@ -422,7 +421,8 @@ impl Fill {
     /// Publishes the file; returns its key and its version.
     async fn publish(
         &mut self,
-        file: CompletedFile,
+        temp: Option<TempFile>,
+        data: Vec<Segments>,
         backlog: Option<BacklogGuard>,
     ) -> Result<(Key, u32), FillError> {
         let (fills, new) = (Arc::clone(&self.fills), &self.new);
@@ -433,7 +433,8 @@ impl Fill {
         };
         let key = self.file_key().await;
         let publication = Publication {
-            file,
+            temp,
+            data,
             key,
             reserved: self.reserved.take(),
             condition: Condition::Newest(new.ticket.clone(), Arc::clone(&new.meta)),

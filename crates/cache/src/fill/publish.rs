@@ -1,14 +1,14 @@
-//! Publishes a [`CompletedFile`]: the last write and the rename are one operation, and the index is updated afterwards.
+//! Publishes the file of a [`Publication`]: the last write and the rename are one operation, and the index is updated
+//! afterwards.
 //!
 //! The future of [`publish`] may be dropped at any time. Before its first poll, nothing happens. After it, the work
 //! continues in a task of the thread, so that no file gets its final name without an entry in the index.
 
-use std::ffi::CString;
 use std::sync::Arc;
 
-use io::{Errno, Segments};
+use io::Segments;
 
-use crate::disk::directory::{Directory, now_s};
+use crate::disk::directory::now_s;
 use crate::disk::finishing::Finishing;
 use crate::disk::key_locks::KeyLock;
 use crate::disk::staging::TempFile;
@@ -17,31 +17,16 @@ use crate::error::Refused;
 use crate::fill::backlog::BacklogGuard;
 use crate::fill::order::Ticket;
 use crate::index::{Origin, SpaceReservation};
-use crate::key::{Key, Parents};
+use crate::key::Key;
 use crate::meta::Meta;
 use crate::purge::settling::PendingRequest;
 
-/// A complete entry without its final name.
-pub(crate) enum CompletedFile {
-    /// All bytes of the file, none of them on the disk.
-    Bytes(Vec<Segments>),
-    /// A file, and its first bytes if they are not written yet.
-    File(TempFile, Option<Segments>),
-}
-
-impl CompletedFile {
-    /// Renames the file to its final name, and creates missing parent directories.
-    async fn publish(self, dir: &Directory, to: (CString, Parents)) -> Result<(), Errno> {
-        match self {
-            CompletedFile::Bytes(data) => dir.publish(to, dir.temp_path(), None, data).await,
-            CompletedFile::File(temp, start) => temp.publish(to, start).await,
-        }
-    }
-}
-
 /// A complete entry and the conditions for its publication.
 pub(crate) struct Publication {
-    pub(crate) file: CompletedFile,
+    /// Its file without the final name; `None` if no bytes are on the disk.
+    pub(crate) temp: Option<TempFile>,
+    /// The first bytes of the file if they are not on the disk; without `temp`, all bytes.
+    pub(crate) data: Vec<Segments>,
     /// The key of its file.
     pub(crate) key: Key,
     pub(crate) reserved: SpaceReservation,
@@ -84,19 +69,23 @@ pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finis
 }
 
 async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<u32, Refused> {
-    let Publication { mut file, key, reserved, condition, request, variants, backlog } = publication;
+    let Publication { mut temp, data, key, reserved, condition, request, variants, backlog } = publication;
     assert!(reserved.count() > 0, "an entry occupies at least one block");
     let dir = &entries.dir;
     // Moved before the lock of the key is taken, because the move may copy the complete file.
-    if let CompletedFile::File(temp, start) = file {
-        let temp = if temp.is_outside() { Box::pin(temp.move_into_cache()).await? } else { temp };
-        file = CompletedFile::File(temp, start);
+    if let Some(outside) = temp.take_if(|temp| temp.is_outside()) {
+        temp = Some(Box::pin(outside.move_into_cache()).await?);
     }
     let lock = dir.locks.lock(&key).await;
     // Under the lock: no other response can be published between the check and the rename.
     condition.check(&entries, &key)?;
     dir.may_finish()?;
-    if let Err(errno) = file.publish(dir, dir.path_of(&key)).await {
+    let to = dir.path_of(&key);
+    let published = match temp {
+        Some(temp) => temp.publish(to, data).await,
+        None => dir.publish(to, dir.temp_path(), None, data).await,
+    };
+    if let Err(errno) = published {
         dir.write_failed("publishing an entry", errno);
         return Err(Refused::Disk);
     }

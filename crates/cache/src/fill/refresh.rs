@@ -14,7 +14,7 @@ use crate::disk::directory::Directory;
 use crate::disk::read::ReadError;
 use crate::entries::Entries;
 use crate::error::Refused;
-use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
+use crate::fill::publish::{Condition, Publication, publish};
 use crate::fill::start::{New, file_start, identity, slot};
 use crate::format::crc32c;
 use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
@@ -82,7 +82,8 @@ async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]
     let mut data = Segments::new();
     data.push(Source::Vec(bytes));
     let publication = Publication {
-        file: CompletedFile::Bytes(vec![data]),
+        temp: None,
+        data: vec![data],
         key: hit.key,
         reserved,
         condition: Condition::Version(hit.version),
