@@ -37,9 +37,10 @@ mod store;
 
 pub use config::{Access, Config, Notify, Pace, VERIFY};
 pub use error::{FillError, OpenError, Refused, StoreError};
+pub use fill::Fill;
+pub use fill::chunk_writer::FillReader;
 pub use fill::order::Ticket;
 pub use fill::start::New;
-pub use fill::{Fill, FillReader};
 pub use format::{CHUNK_BYTES, Damage, LENGTH_MAX};
 pub use key::{HEX_LEN, Key, KeyHash, KeyHasher, KeyMap, Levels};
 pub use lookup::Selector;

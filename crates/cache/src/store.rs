@@ -170,7 +170,7 @@ impl Store {
 
     /// Registers a request that is sent to an upstream now, for [`crate::New::request`].
     pub fn register_request(&self) -> Arc<PendingRequest> {
-        self.entries.register_request()
+        self.entries.settling.register(|| self.entries.sequence())
     }
 
     /// Begins an entry: reserves its disk space and its slot in the index.

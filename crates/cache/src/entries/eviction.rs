@@ -73,8 +73,7 @@ impl Entries {
 
     /// Evicts entries for this many blocks, at most `count_max`, and counts them.
     pub(crate) fn evict(&self, blocks: u64, count_max: usize) -> Vec<Victim> {
-        let mut victims = Vec::new();
-        self.index.evict(blocks, count_max, &mut victims);
+        let victims = self.index.evict(blocks, count_max);
         debug_assert!(victims.len() <= count_max);
         self.counters.evicted.add(victims.len() as u64);
         victims

@@ -23,7 +23,7 @@ use crate::index::{Index, Used};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
-use crate::purge::settling::{PendingRequest, Settling};
+use crate::purge::settling::Settling;
 use crate::purge::{PurgeEffect, Subject};
 use crate::stats::Counters;
 
@@ -125,11 +125,6 @@ impl Entries {
         })
     }
 
-    /// Registers a request that is sent to an upstream now.
-    pub(crate) fn register_request(&self) -> Arc<PendingRequest> {
-        self.settling.register(|| self.sequence())
-    }
-
     /// Removes the entry of a key purge, and forgets the purge if no other object can match it.
     pub(crate) fn carry_out(self: &Arc<Entries>, key: &Key, purge: u64) {
         if let Some(known) = self.index.peek(&key.0).filter(|known| known.blocks > 0) {
@@ -162,8 +157,7 @@ impl Entries {
             Some(chunks) => header.layout.body + chunks.present_bytes(),
             None => header.layout.file_bytes(header.length),
         };
-        let (_, victim) = self.index.insert_found(&key.0, blocks_of(bytes) as u32, now_s());
-        self.remove_evicted(victim);
+        self.remove_evicted(self.index.insert_found(&key.0, blocks_of(bytes) as u32, now_s()));
         self.index.peek(&key.0).map_or(0, |known| known.version)
     }
 

@@ -1,5 +1,5 @@
-//! Writes chunks to a file: [`ChunkWriter`], with a limited number of writes in flight, and [`Progress`], which other
-//! threads read.
+//! Writes chunks to a file: [`ChunkWriter`], with a limited number of writes in flight, and [`FillReader`], which reads
+//! the file on any thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,14 @@ use rt::local::Event;
 use crate::disk::staging::{StagingDir, write_failed};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
-use crate::error::Refused;
+use crate::error::{Refused, StoreError};
 use crate::fill::gather::Gather;
 use crate::format::CHUNK_BYTES;
 use crate::format::crc32c::{RECORD_BYTES, record};
 use crate::format::header::Layout;
 use crate::index::SpaceReservation;
 use crate::key::Key;
+use crate::lookup::hit::Located;
 
 /// Maximum number of writes in flight per fill. The kernel executes one write to a file at a time, so one waiting write
 /// is enough.
@@ -59,24 +60,49 @@ struct Shared {
     prefix: Cell<Option<(u64, u64)>>,
 }
 
-/// Progress of a fill, readable by any thread.
-#[derive(Debug)]
-pub(crate) struct Progress {
+/// Progress of a fill.
+struct Progress {
     /// The file, for readers; `None` if the descriptor could not be duplicated.
     fd: Option<OwnedFd>,
+    /// End of the readable bytes, which begin at the first chunk that was passed to the writer.
     on_disk: AtomicU64,
 }
 
-impl Progress {
-    /// Returns the end of the readable bytes, which begin at the first chunk that was passed to the writer.
-    pub(crate) fn on_disk(&self) -> u64 {
-        self.on_disk.load(Ordering::Acquire)
+/// Reads a fill in flight, on any thread.
+#[derive(Clone)]
+pub struct FillReader {
+    entries: Arc<Entries>,
+    progress: Arc<Progress>,
+    offset: u64,
+}
+
+impl FillReader {
+    /// Returns the end of the readable bytes of the body. They begin with the first chunk that was written completely:
+    /// the start of the body, except in a fill of parts.
+    pub fn on_disk(&self) -> u64 {
+        self.progress.on_disk.load(Ordering::Acquire)
     }
 
-    /// Returns a duplicate of the descriptor for another thread.
-    pub(crate) fn share(&self) -> Result<OwnedFd, Errno> {
-        let fd = self.fd.as_ref().ok_or(Errno::MFILE)?;
-        rustix::io::fcntl_dupfd_cloexec(fd, 0)
+    /// Returns the body written so far, as a file of this thread. In a fill of parts, only the bytes up to
+    /// [`FillReader::on_disk`] are content.
+    pub fn located(&self) -> Result<Located, StoreError> {
+        let doing = "duplicating the descriptor of an incomplete entry";
+        let fd = self.progress.fd.as_ref().ok_or(Errno::MFILE);
+        // A duplicate of the descriptor, for this thread.
+        let fd = fd.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        let fd = fd.map_err(|errno| StoreError::Disk { doing, errno })?;
+        let dir = &self.entries.dir;
+        Ok(Located {
+            file: File::new(fd),
+            device: dir.device,
+            via: dir.via(),
+            offset: self.offset,
+            length: self.on_disk(),
+            key: Key([0; 16]),
+            version: 0,
+            chunks: None,
+            entries: Arc::clone(&self.entries),
+        })
     }
 }
 
@@ -113,8 +139,10 @@ impl ChunkWriter {
         self.shared.nonce
     }
 
-    pub(crate) fn progress(&self) -> &Arc<Progress> {
-        &self.shared.progress
+    /// Returns a reader of the bytes that were written so far.
+    pub(crate) fn reader(&self) -> FillReader {
+        let Shared { entries, progress, layout, .. } = &*self.shared;
+        FillReader { entries: Arc::clone(entries), progress: Arc::clone(progress), offset: layout.body }
     }
 
     /// Starts writing a chunk. Waits while [`WRITES_MAX`] writes are in flight, or while the oldest write is that many
@@ -240,7 +268,7 @@ impl Shared {
             (next, bytes) = (next + 1, bytes + len);
         }
         self.prefix.set(Some((next, bytes)));
-        debug_assert!(bytes <= next * CHUNK_BYTES && bytes >= self.progress.on_disk());
+        debug_assert!(bytes <= next * CHUNK_BYTES && bytes >= self.progress.on_disk.load(Ordering::Relaxed));
         self.progress.on_disk.store(bytes, Ordering::Release);
     }
 

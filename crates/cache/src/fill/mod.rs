@@ -31,9 +31,9 @@ use crate::disk::key_locks::KeyLocks;
 use crate::disk::staging::{StagingDir, TempFile};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
-use crate::error::{FillError, Refused, StoreError};
+use crate::error::{FillError, Refused};
 use crate::fill::backlog::{Backlog, BacklogGuard};
-use crate::fill::chunk_writer::{ChunkWriter, Kind, Progress, WRITES_MAX};
+use crate::fill::chunk_writer::{ChunkWriter, FillReader, Kind, WRITES_MAX};
 use crate::fill::gather::{Gather, is_scarce};
 use crate::fill::publish::{Condition, Publication, publish};
 use crate::fill::refresh::open_to_change;
@@ -43,7 +43,7 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::index::SpaceReservation;
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::hit::{Hit, Located};
+use crate::lookup::hit::Hit;
 use crate::lookup::{Lookup, Selector};
 use crate::purge::settling::PendingRequest;
 use crate::purge::{PurgeEffect, Subject};
@@ -267,11 +267,7 @@ impl Fill {
     /// `None` while no file exists.
     pub fn reader(&self) -> Option<FillReader> {
         let State::Streamed { writer, .. } = &self.state else { return None };
-        Some(FillReader {
-            entries: Arc::clone(self.entries()),
-            progress: Arc::clone(writer.progress()),
-            offset: writer.layout().body,
-        })
+        Some(writer.reader())
     }
 
     /// Publishes the fill as an entry, replacing an earlier one. The body must be complete. If this call is dropped,
@@ -580,40 +576,5 @@ impl Fills {
         self.entries.counters.fills.count();
         let (fills, gather, staging) = (Arc::clone(self), None, None);
         Fill { fills, new, next: 0, gather, state, staging, reserved, is_broken: false, is_done: false }
-    }
-}
-
-/// Reads a fill in flight, on any thread.
-#[derive(Clone)]
-pub struct FillReader {
-    entries: Arc<Entries>,
-    progress: Arc<Progress>,
-    offset: u64,
-}
-
-impl FillReader {
-    /// Returns the end of the readable bytes of the body. They begin with the first chunk that was written completely:
-    /// the start of the body, except in a fill of parts.
-    pub fn on_disk(&self) -> u64 {
-        self.progress.on_disk()
-    }
-
-    /// Returns the body written so far, as a file of this thread. In a fill of parts, only the bytes up to
-    /// [`FillReader::on_disk`] are content.
-    pub fn located(&self) -> Result<Located, StoreError> {
-        let doing = "duplicating the descriptor of an incomplete entry";
-        let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;
-        let dir = &self.entries.dir;
-        Ok(Located {
-            file: rt::File::new(fd),
-            device: dir.device,
-            via: dir.via(),
-            offset: self.offset,
-            length: self.on_disk(),
-            key: Key([0; 16]),
-            version: 0,
-            chunks: None,
-            entries: Arc::clone(&self.entries),
-        })
     }
 }

@@ -199,14 +199,12 @@ impl Index {
     }
 
     /// As [`Index::insert`], for an object that loading has found. If an object of the key was written since, keeps
-    /// that one and returns `false`.
-    pub fn insert_found(&self, key: &KeyBytes, blocks: u32, accessed_s: u32) -> (bool, Option<Victim>) {
+    /// that one.
+    pub fn insert_found(&self, key: &KeyBytes, blocks: u32, accessed_s: u32) -> Option<Victim> {
         if self.peek(key).is_some_and(|known| known.blocks > 0) {
-            return (false, None);
+            return None;
         }
-        let blocks = self.used.adopt(u64::from(blocks));
-        let (_, victim) = self.insert(key, blocks, Origin::Found, accessed_s);
-        (true, victim)
+        self.insert(key, self.used.adopt(u64::from(blocks)), Origin::Found, accessed_s).1
     }
 
     /// Records that the file has grown by `more` blocks; returns `false` if the object was replaced.
@@ -256,7 +254,8 @@ impl Index {
 
     /// Evicts the least valuable objects until this many blocks are free or this many objects were evicted. Cycles
     /// through the shards.
-    pub fn evict(&self, blocks: u64, objects_max: usize, victims: &mut Vec<Victim>) -> u64 {
+    pub fn evict(&self, blocks: u64, objects_max: usize) -> Vec<Victim> {
+        let mut victims = Vec::new();
         let (mut freed, mut examined, mut idle) = (0, 0, 0);
         while freed < blocks && examined < objects_max && idle < SHARDS {
             let number = self.next.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
@@ -269,7 +268,7 @@ impl Index {
             victims.extend(self.victim_of(taken));
         }
         debug_assert!(examined <= objects_max);
-        freed
+        victims
     }
 
     /// Removes the objects of a batch that had no request since `before_s`; returns their files.
@@ -416,10 +415,10 @@ mod tests {
     fn loading_does_not_replace_entries_written_during_the_load() {
         let index = index(1000);
         let (version, _) = index.insert(&key(1), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
-        assert!(!index.insert_found(&key(1), 9, 1).0);
+        assert!(index.insert_found(&key(1), 9, 1).is_none());
         assert_eq!(index.peek(&key(1)).map(|known| (known.blocks, known.version)), Some((4, version)));
         index.count_use(&key(2), 1);
-        assert!(matches!(index.insert_found(&key(2), 9, 1), (true, None)));
+        assert!(index.insert_found(&key(2), 9, 1).is_none());
         assert_eq!(index.used.get(), 13);
     }
 
@@ -461,11 +460,11 @@ mod tests {
         for number in 0..500 {
             index.insert(&key(number), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
         }
-        let mut victims = Vec::new();
-        assert!(index.evict(100, usize::MAX, &mut victims) >= 100);
+        let mut victims = index.evict(100, usize::MAX);
         assert_eq!((victims.len(), index.used.get(), counted(&index)), (25, 2000, 1900));
-        assert_eq!(index.evict(u64::MAX, 10, &mut victims), 40, "at most `objects_max` objects");
-        index.evict(u64::MAX, usize::MAX, &mut victims);
+        victims.extend(index.evict(u64::MAX, 10));
+        assert_eq!(victims.len(), 35, "at most `objects_max` objects");
+        victims.extend(index.evict(u64::MAX, usize::MAX));
         assert_eq!((victims.len(), index.len(), index.used.get()), (500, 0, 2000));
         victims.clear();
         assert_eq!(index.used.get(), 0);

@@ -147,8 +147,7 @@ fn enter_records(entries: &Arc<Entries>, records: &[u8], stopped_s: u32) {
         let key = Key(record[..16].try_into().expect("sixteen bytes"));
         let (blocks, accessed_s) = (number(16), number(20).saturating_add(stopped_s));
         if blocks > 0 {
-            let (_, victim) = entries.index.insert_found(&key.0, blocks, accessed_s);
-            entries.remove_evicted(victim);
+            entries.remove_evicted(entries.index.insert_found(&key.0, blocks, accessed_s));
         }
     }
 }

@@ -260,15 +260,10 @@ impl Purges {
     /// Forgets the purges of one range up to this number. No stored object that they match may be older than they are.
     /// With `keeps_soft`, soft purges are retained because they still apply to stored objects.
     pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
+        let first = if keeps_soft { PurgeEffect::Unusable } else { PurgeEffect::Stale };
         let keep = |purged: &mut Numbers| {
-            let is_over = |effect: PurgeEffect| !(keeps_soft && effect == PurgeEffect::Stale);
-            for effect in
-                [PurgeEffect::Stale, PurgeEffect::Unusable].into_iter().filter(|effect| is_over(*effect))
-            {
-                if purged[effect as usize] <= sequence {
-                    purged[effect as usize] = 0;
-                }
-            }
+            let over = purged[first as usize..].iter_mut().filter(|number| **number <= sequence);
+            over.for_each(|number| *number = 0);
             *purged != [0; 2]
         };
         let Some(Shard { keys, tags }) = self.names.shards.get_mut(part) else {
