@@ -164,17 +164,3 @@ impl From<Refused> for FillError {
         FillError::Refused(refused)
     }
 }
-
-impl fmt::Display for FillError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FillError::Refused(refused) => refused.fmt(f),
-            FillError::Incomplete { got, expected } => write!(f, "{got} of {expected} bytes were received"),
-            FillError::TooLong => f.write_str("more bytes were received than announced"),
-            FillError::Empty => f.write_str("no complete chunk was received"),
-            FillError::Purged => f.write_str("a purge was added during the fill"),
-        }
-    }
-}
-
-impl std::error::Error for FillError {}
