@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -256,6 +257,15 @@ pub(crate) async fn put(store: &Arc<Store>, number: u64, size: u64) -> Result<()
     store_in_pieces(store, new(store, number, Some(size)), &body(number, size), 10_000).await
 }
 
+/// Stores a range of an object as a partial entry.
+pub(crate) async fn put_part(store: &Arc<Store>, number: u64, size: u64, range: Range<u64>) {
+    let partial = New { is_partial: true, ..new(store, number, Some(size)) };
+    let mut fill = store.begin(partial).await.unwrap();
+    let bytes = &body(number, size)[range.start as usize..range.end as usize];
+    fill.write(range.start, bytes).await.unwrap();
+    fill.commit().await.unwrap();
+}
+
 /// Looks up an object without variants.
 pub(crate) async fn find(store: &Arc<Store>, number: u64) -> Option<Hit> {
     let text = text(number);
@@ -274,10 +284,7 @@ pub(crate) async fn whole(hit: Hit) -> Vec<u8> {
 }
 
 /// Reads a range of a body in a file.
-pub(crate) async fn read(
-    located: &Located,
-    range: std::ops::Range<u64>,
-) -> Result<Vec<u8>, cache::StoreError> {
+pub(crate) async fn read(located: &Located, range: Range<u64>) -> Result<Vec<u8>, cache::StoreError> {
     let mut reader = located.read(range, 4);
     let mut bytes = Vec::new();
     while let Some(piece) = reader.next().await? {

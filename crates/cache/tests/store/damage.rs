@@ -13,13 +13,11 @@ use super::common::*;
 fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
     let place = Place::new();
     place.opened(async |store| {
-        let mut object = new(&store, 1, Some(size));
-        object.is_partial = is_partial;
-        let mut fill = store.begin(object).await.unwrap();
-        let end = if is_partial { 2 * CHUNK } else { size };
-        fill.write(0, &body(1, size)[..end as usize]).await.unwrap();
-        fill.commit().await.unwrap();
-        if !is_partial && size > CHUNK {
+        if is_partial {
+            return put_part(&store, 1, size, 0..2 * CHUNK).await;
+        }
+        put(&store, 1, size).await.unwrap();
+        if size > CHUNK {
             // A second header section, so that both slots are in use.
             let hit = find(&store, 1).await.unwrap();
             let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };

@@ -236,12 +236,8 @@ fn ranges_are_stored_merged_and_served() {
         let bytes = body(1, size);
         let part = |range: std::ops::Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
         place.managed_on(pair, "", async |store| {
-            let mut partial = new(&store, 1, Some(size));
-            partial.is_partial = true;
-            let mut fill = store.begin(partial).await.unwrap();
             // Not at chunk boundaries: only the complete chunks in between are stored.
-            fill.write(2 * CHUNK - 10, &part(2 * CHUNK - 10..5 * CHUNK + 10)).await.unwrap();
-            fill.commit().await.unwrap();
+            put_part(&store, 1, size, 2 * CHUNK - 10..5 * CHUNK + 10).await;
             let before = store.stats().bytes;
             let hit = find(&store, 1).await.unwrap();
             let located = hit.located().unwrap();
@@ -288,10 +284,7 @@ fn no_range_is_written_after_the_directory_was_handed_over() {
     place.opened(async |store| {
         start(&store).await;
         let bytes = body(1, 4 * CHUNK);
-        let partial = New { is_partial: true, ..new(&store, 1, Some(4 * CHUNK)) };
-        let mut fill = store.begin(partial).await.unwrap();
-        fill.write(0, &bytes[..CHUNK as usize]).await.unwrap();
-        fill.commit().await.unwrap();
+        put_part(&store, 1, 4 * CHUNK, 0..CHUNK).await;
         let hit = find(&store, 1).await.unwrap();
         let mut fill = store.extend(&hit).await.unwrap();
         let before = place.files();

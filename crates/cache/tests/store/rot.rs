@@ -80,10 +80,7 @@ fn a_rotten_range_is_detected_in_the_next_epoch() {
     let (mut place, size) = (Place::new(), 4 * CHUNK);
     place.config.verify = Some(EPOCH);
     place.managed(async |store| {
-        let mut fill =
-            store.begin(cache::New { is_partial: true, ..new(&store, 1, Some(size)) }).await.unwrap();
-        fill.write(0, &body(1, size)[..2 * CHUNK as usize]).await.unwrap();
-        fill.commit().await.unwrap();
+        put_part(&store, 1, size, 0..2 * CHUNK).await;
         rot_all(&place);
         next_epoch().await;
         let hit = find(&store, 1).await.unwrap();
@@ -117,12 +114,7 @@ fn the_scrub_detects_rotten_entries_without_a_request() {
             for (number, size) in (1..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
                 put(&store, number, size).await.unwrap();
             }
-            let mut parts = store
-                .begin(cache::New { is_partial: true, ..new(&store, 4, Some(4 * CHUNK)) })
-                .await
-                .unwrap();
-            parts.write(CHUNK, &body(4, 4 * CHUNK)[CHUNK as usize..3 * CHUNK as usize]).await.unwrap();
-            parts.commit().await.unwrap();
+            put_part(&store, 4, 4 * CHUNK, CHUNK..3 * CHUNK).await;
             rot_all(&place);
             until(|| store.stats().damaged == 4 && place.files().is_empty()).await;
             for (number, size) in (5..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
