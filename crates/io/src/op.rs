@@ -350,33 +350,6 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Truncates a file, or extends it with a hole (ftruncate).
-    Truncate {
-        /// The file, open for writing.
-        file: Fd,
-        /// Its new length in bytes.
-        len: u64,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
-    },
-    /// Reserves disk space for a range of a file (fallocate), so that later writes to the range cannot fail with
-    /// `ENOSPC`. Fails with `EOPNOTSUPP` if the file system does not support it.
-    Allocate {
-        /// The file, open for writing.
-        file: Fd,
-        /// Byte offset in the file.
-        offset: u64,
-        /// Bytes.
-        len: u64,
-        /// Whether the file's length remains unchanged (`FALLOC_FL_KEEP_SIZE`).
-        keep_size: bool,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
-    },
     /// Announces to the kernel how a range of a file will be used (posix_fadvise(2)).
     Advise {
         /// The file.
@@ -482,8 +455,6 @@ impl Op {
             | Op::Rename { via, device, .. }
             | Op::MkDir { via, device, .. }
             | Op::Link { via, device, .. }
-            | Op::Truncate { via, device, .. }
-            | Op::Allocate { via, device, .. }
             | Op::Advise { via, device, .. }
             | Op::Space { via, device, .. }
             | Op::Sync { via, device, .. } => Some((*via, *device)),

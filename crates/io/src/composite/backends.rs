@@ -156,7 +156,7 @@ impl Backends {
     /// the first pool, otherwise the blocking call.
     fn route(&mut self, id: OpId, via: DiskVia, device: DeviceId) -> Route {
         let op = self.slots.op(id);
-        let by_ring = self.net.ring().is_some_and(|ring| !ring.lacks(op));
+        let by_ring = self.net.ring().is_some() && !op.needs_thread();
         let reads_directly = matches!(op, Op::Read { file, .. } if file.is_direct());
         match via {
             _ if self.put_pool.is_some() && matches!(op, Op::Put { .. }) => Route::PutPool(device),

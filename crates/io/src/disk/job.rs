@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 use smallvec::SmallVec;
 
@@ -153,11 +153,6 @@ fn change(op: &mut Op) -> Result<(), Errno> {
         Op::Rename { from, to, .. } => rustix::fs::rename(from.as_c_str(), to.as_c_str()),
         Op::MkDir { path, mode, .. } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
         Op::Link { file, to, .. } => link(file.as_fd(), to),
-        Op::Truncate { file, len, .. } => retry_on_intr(|| rustix::fs::ftruncate(file.as_fd(), *len)),
-        Op::Allocate { file, offset, len, keep_size, .. } => {
-            let flags = if *keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-            retry_on_intr(|| rustix::fs::fallocate(file.as_fd(), flags, *offset, *len))
-        }
         Op::Advise { file, offset, len, advice, .. } => {
             let advice = match advice {
                 Advice::DontNeed => rustix::fs::Advice::DontNeed,

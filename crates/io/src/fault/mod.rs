@@ -140,8 +140,6 @@ impl FaultEngine {
             Op::Link { to, .. } => vec![text(to)],
             Op::Stat { target: StatTarget::File(file), .. }
             | Op::Space { target: StatTarget::File(file), .. }
-            | Op::Truncate { file, .. }
-            | Op::Allocate { file, .. }
             | Op::Advise { file, .. }
             | Op::Read { file, .. }
             | Op::Write { file, .. }
@@ -560,8 +558,6 @@ fn kind(op: &Op) -> Option<OpKind> {
         Op::Rename { .. } => OpKind::Rename,
         Op::MkDir { .. } => OpKind::MkDir,
         Op::Link { .. } => OpKind::Link,
-        Op::Truncate { .. } => OpKind::Truncate,
-        Op::Allocate { .. } => OpKind::Allocate,
         Op::Advise { .. } => OpKind::Advise,
         Op::Space { .. } => OpKind::Space,
         Op::Sync { .. } => OpKind::Sync,

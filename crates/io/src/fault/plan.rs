@@ -5,8 +5,8 @@
 //! ```text
 //! rule      = operation SP fault *( SP condition )
 //! operation = "accept" | "recv" | "send" | "connect" | "poll" | "close" | "open" | "stat" | "read"
-//!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "mkdir" | "link" | "truncate"
-//!           | "allocate" | "advise" | "space" | "sync" | "any"
+//!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "mkdir" | "link" | "advise"
+//!           | "space" | "sync" | "any"
 //! fault     = "short"                    ; half of the bytes, at least one
 //!           | "error=" errno             ; fails without a system call, with EINTR, EAGAIN, EIO, ...; ENOBUFS of a
 //!                                        ; receive into the pool delays it to the next turn, as a lack of buffers does
@@ -91,14 +91,12 @@ pub(super) enum OpKind {
     Rename,
     MkDir,
     Link,
-    Truncate,
-    Allocate,
     Advise,
     Space,
     Sync,
 }
 
-const OPERATIONS: [(&str, Option<OpKind>); 22] = [
+const OPERATIONS: [(&str, Option<OpKind>); 20] = [
     ("accept", Some(OpKind::Accept)),
     ("recv", Some(OpKind::Recv)),
     ("send", Some(OpKind::Send)),
@@ -115,8 +113,6 @@ const OPERATIONS: [(&str, Option<OpKind>); 22] = [
     ("rename", Some(OpKind::Rename)),
     ("mkdir", Some(OpKind::MkDir)),
     ("link", Some(OpKind::Link)),
-    ("truncate", Some(OpKind::Truncate)),
-    ("allocate", Some(OpKind::Allocate)),
     ("advise", Some(OpKind::Advise)),
     ("space", Some(OpKind::Space)),
     ("sync", Some(OpKind::Sync)),

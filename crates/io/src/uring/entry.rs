@@ -19,9 +19,6 @@ use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, Sta
 const POLL_FIRST: u16 = 1 << 0;
 const RECV_MULTISHOT: u16 = 1 << 1;
 
-/// Opcode for ftruncate (Linux 6.9); on older kernels a thread makes the system call.
-pub(super) const TRUNCATE: [u8; 1] = [opcode::Ftruncate::CODE];
-
 /// Opcodes for zero-copy sends (Linux 6.1); without them, sends copy.
 pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
 
@@ -37,7 +34,7 @@ pub(super) const NETWORK: [u8; 7] = [
 ];
 
 /// All other opcodes that are submitted for files.
-pub(super) const FILES: [u8; 16] = [
+pub(super) const FILES: [u8; 15] = [
     opcode::Nop::CODE,
     opcode::Close::CODE,
     opcode::OpenAt2::CODE,
@@ -51,7 +48,6 @@ pub(super) const FILES: [u8; 16] = [
     opcode::RenameAt::CODE,
     opcode::MkDirAt::CODE,
     opcode::LinkAt::CODE,
-    opcode::Fallocate::CODE,
     opcode::Fadvise::CODE,
     opcode::Fsync::CODE,
 ];
@@ -149,11 +145,6 @@ pub(super) fn build(
 /// Builds the entry of an operation that changes a file or a directory, and needs no scratch memory.
 fn change(op: &Op) -> Result<Entry, Errno> {
     Ok(match op {
-        Op::Truncate { file, len, .. } => opcode::Ftruncate::new(raw(file), *len).build(),
-        Op::Allocate { file, offset, len, keep_size, .. } => {
-            let mode = if *keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
-            opcode::Fallocate::new(raw(file), *len).offset(*offset).mode(mode).build()
-        }
         Op::Advise { file, offset, len, advice, .. } => {
             let advice = match advice {
                 Advice::DontNeed => libc::POSIX_FADV_DONTNEED,

@@ -63,7 +63,7 @@ impl Role {
     fn opcodes(self) -> impl Iterator<Item = &'static u8> {
         let network: &[u8] = if self == Role::NetAndDisk { &entry::NETWORK } else { &[] };
         let zero_copy: &[u8] = if self == Role::NetAndDisk { &entry::ZERO_COPY } else { &[] };
-        network.iter().chain(zero_copy).chain(&entry::FILES).chain(&entry::TRUNCATE)
+        network.iter().chain(zero_copy).chain(&entry::FILES)
     }
 }
 
@@ -128,10 +128,8 @@ pub(crate) struct Uring {
     doorbell_armed: bool,
     rung: bool,
     zero_copy: bool,
-    /// Whether the kernel supports every opcode that is submitted here, except the optional ones.
+    /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends.
     supports_opcodes: bool,
-    /// Whether the kernel supports ftruncate through io_uring.
-    truncates: bool,
     counters: RingCounters,
 }
 
@@ -188,7 +186,6 @@ impl Uring {
         ring.lock(role.opcodes())?;
         let zero_copy = role == Role::NetAndDisk && knows(&entry::ZERO_COPY);
         Ok(Uring {
-            truncates: knows(&entry::TRUNCATE),
             supports_opcodes: knows(&entry::NETWORK) && knows(&entry::FILES),
             ring,
             recv,
@@ -216,17 +213,12 @@ impl Uring {
         self.zero_copy
     }
 
-    /// Whether io_uring on this kernel has no opcode for this operation.
-    pub(crate) fn lacks(&self, op: &Op) -> bool {
-        op.needs_thread() || matches!(op, Op::Truncate { .. }) && !self.truncates
-    }
-
     /// Returns the mode in which the ring was set up.
     pub(crate) fn mode(&self) -> Mode {
         self.ring.mode()
     }
 
-    /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends and ftruncate.
+    /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends.
     pub(crate) fn supports_opcodes(&self) -> bool {
         self.supports_opcodes
     }
@@ -247,7 +239,7 @@ impl Uring {
     /// `done`.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.op(id);
-        debug_assert!(!self.lacks(op), "the ring gets only operations that it supports");
+        debug_assert!(!op.needs_thread(), "the ring gets only operations that it supports");
         match op {
             Op::Send { socket, .. } => socket.note_send(),
             Op::Recv { socket, into } => {

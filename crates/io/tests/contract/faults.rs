@@ -328,8 +328,6 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         ("mkdir", "EDQUOT"),
         ("rename", "EIO"),
         ("unlink", "EIO"),
-        ("truncate", "EIO"),
-        ("allocate", "ENOSPC"),
         ("space", "EIO"),
         ("advise", "EIO"),
     ];
@@ -376,11 +374,6 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
             (Op::Rename { from: from.clone(), to: b.clone(), device, via }, Errno::IO),
             (Op::Put { new: Box::new(new(b)), device, via }, Errno::ROFS),
             (Op::Unlink { path: a, is_directory: false, device, via }, Errno::IO),
-            (Op::Truncate { file: inside.clone(), len: 0, device, via }, Errno::IO),
-            (
-                Op::Allocate { file: unseen.clone(), offset: 0, len: 1, keep_size: true, device, via },
-                Errno::NOSPC,
-            ),
             (Op::Space { target: space, device, via }, Errno::IO),
         ];
         for (op, error) in refused {

@@ -330,24 +330,6 @@ impl File {
         self.fd().set_uncached();
     }
 
-    /// Truncates the file, or extends it with a hole.
-    pub async fn truncate(&self, len: u64, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Truncate { file, len, device, via }).await.map(drop)
-    }
-
-    /// Reserves disk space for a range, so that later writes to it cannot fail with `ENOSPC`; with `keep_size`, the
-    /// file's length does not change. Fails with `EOPNOTSUPP` if the file system does not support it.
-    pub async fn allocate(
-        &self,
-        offset: u64,
-        len: u64,
-        keep_size: bool,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<(), Errno> {
-        self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await.map(drop)
-    }
-
     /// Announces to the kernel how a range will be used; a `len` of 0 means up to the end of the file. `DontNeed` frees
     /// only pages that are already on the device ([`File::sync`]).
     pub async fn advise(
