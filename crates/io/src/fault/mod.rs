@@ -23,7 +23,7 @@ use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
 use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
 use carry::Carried;
 use paths::Paths;
-use plan::{Fault, OpKind, RuleState};
+use plan::{Fault, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
 use table::OpMap;
 
@@ -56,7 +56,7 @@ pub struct FaultEngine {
 
 /// An operation of the caller.
 struct Live {
-    kind: Option<OpKind>,
+    name: Option<&'static str>,
     /// Its identifier in the real engine, while it is in flight there.
     inner: Option<OpId>,
     path: Option<String>,
@@ -106,16 +106,16 @@ impl FaultEngine {
     }
 
     /// Returns the fault of an operation, when it is submitted.
-    fn fault(&mut self, kind: OpKind, names: &[String]) -> Option<Fault> {
+    fn fault(&mut self, operation: &str, names: &[String]) -> Option<Fault> {
         let at_submit = self.rules.iter_mut().filter(|state| state.rule.fault != Fault::End);
-        at_submit.filter_map(|state| state.strikes(kind, names).then_some(state.rule.fault)).next()
+        at_submit.filter_map(|state| state.strikes(operation, names).then_some(state.rule.fault)).next()
     }
 
     /// Whether a rule makes this completion the last one of its multishot operation.
-    fn ends(&mut self, kind: Option<OpKind>) -> bool {
-        let Some(kind) = kind else { return false };
+    fn ends(&mut self, operation: Option<&str>) -> bool {
+        let Some(operation) = operation else { return false };
         let mut at_completion = self.rules.iter_mut().filter(|state| state.rule.fault == Fault::End);
-        at_completion.any(|state| state.strikes(kind, &[]))
+        at_completion.any(|state| state.strikes(operation, &[]))
     }
 
     /// Returns the paths of an operation that rules compare; an empty list when no rule has a path.
@@ -287,7 +287,7 @@ impl FaultEngine {
     fn pass_multishot(&mut self, inner: OpId, completion: Completion, now: Instant) {
         let id = completion.id;
         let Some(live) = self.table.get(id) else { return };
-        let kind = live.kind;
+        let name = live.name;
         if let Some(mut held) = live.ending.take() {
             if completion.more {
                 live.ending = Some(completion);
@@ -299,7 +299,7 @@ impl FaultEngine {
             }
             return self.hold_or_deliver(held, now);
         }
-        if completion.more && self.ends(kind) {
+        if completion.more && self.ends(name) {
             self.inner.cancel(inner);
             if let Some(live) = self.table.get(id) {
                 live.ending = Some(completion);
@@ -361,20 +361,19 @@ impl Engine for FaultEngine {
     }
 
     fn submit(&mut self, mut op: Op) -> Result<OpId, Op> {
-        let kind = kind(&op);
+        let name = name_of(&op);
         let mut names = self.names(&op);
         let fault = match &op {
             // The operations that `Put` consists of.
             Op::Put { .. } => {
-                let kinds = [OpKind::Open, OpKind::Write, OpKind::Rename];
-                kinds.into_iter().find_map(|kind| self.fault(kind, &names))
+                ["open", "write", "rename"].into_iter().find_map(|name| self.fault(name, &names))
             }
-            _ => kind.and_then(|kind| self.fault(kind, &names)),
+            _ => name.and_then(|name| self.fault(name, &names)),
         };
         let mut live = Live {
-            kind,
+            name,
             inner: None,
-            path: names.pop().filter(|_| kind == Some(OpKind::Open)),
+            path: names.pop().filter(|_| name == Some("open")),
             socket: None,
             undo: Undo::Nothing,
             shortens: fault == Some(Fault::Short),
@@ -539,27 +538,28 @@ fn undo_op(undo: &Undo, op: &mut Op) {
     }
 }
 
-fn kind(op: &Op) -> Option<OpKind> {
+/// Returns the name of the operation in rules.
+fn name_of(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Nop => return None,
-        Op::Accept { .. } => OpKind::Accept,
-        Op::Recv { .. } => OpKind::Recv,
-        Op::Send { .. } => OpKind::Send,
-        Op::Connect { .. } => OpKind::Connect,
-        Op::Poll { .. } => OpKind::Poll,
-        Op::Close { .. } => OpKind::Close,
-        Op::Open { .. } => OpKind::Open,
-        Op::Stat { .. } | Op::StatMany { .. } => OpKind::Stat,
-        Op::Read { .. } => OpKind::Read,
-        Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => OpKind::Write,
-        Op::Sendfile { .. } => OpKind::Sendfile,
-        Op::ReadDir { .. } => OpKind::ReadDir,
-        Op::Unlink { .. } => OpKind::Unlink,
-        Op::Rename { .. } => OpKind::Rename,
-        Op::MkDir { .. } => OpKind::MkDir,
-        Op::Link { .. } => OpKind::Link,
-        Op::Advise { .. } => OpKind::Advise,
-        Op::Space { .. } => OpKind::Space,
-        Op::Sync { .. } => OpKind::Sync,
+        Op::Accept { .. } => "accept",
+        Op::Recv { .. } => "recv",
+        Op::Send { .. } => "send",
+        Op::Connect { .. } => "connect",
+        Op::Poll { .. } => "poll",
+        Op::Close { .. } => "close",
+        Op::Open { .. } => "open",
+        Op::Stat { .. } | Op::StatMany { .. } => "stat",
+        Op::Read { .. } => "read",
+        Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => "write",
+        Op::Sendfile { .. } => "sendfile",
+        Op::ReadDir { .. } => "readdir",
+        Op::Unlink { .. } => "unlink",
+        Op::Rename { .. } => "rename",
+        Op::MkDir { .. } => "mkdir",
+        Op::Link { .. } => "link",
+        Op::Advise { .. } => "advise",
+        Op::Space { .. } => "space",
+        Op::Sync { .. } => "sync",
     })
 }
