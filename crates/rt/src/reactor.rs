@@ -408,7 +408,7 @@ impl Reactor {
     }
 }
 
-/// The future of an operation, which is abandoned when the future is dropped.
+/// The future of the terminal result of an operation, which is abandoned when the future is dropped.
 pub(crate) struct OpFuture {
     reactor: Rc<Reactor>,
     wait: Option<OpHandle>,
@@ -418,35 +418,19 @@ impl OpFuture {
     pub(crate) fn new(reactor: &Rc<Reactor>, op: Op) -> OpFuture {
         OpFuture { reactor: Rc::clone(reactor), wait: Some(reactor.start(op, UNLIMITED)) }
     }
-
-    /// Returns the next result; must not be called after a result without `more`.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let wait = self.wait.expect("an operation is not polled after its terminal result");
-        let outcome = ready!(self.reactor.poll_wait(wait, context));
-        if !outcome.more {
-            self.wait = None;
-        }
-        Poll::Ready(outcome)
-    }
-
-    /// Returns a future of the terminal result, ignoring earlier results.
-    pub(crate) fn last(self) -> LastResult {
-        LastResult(self)
-    }
 }
 
-/// See [`OpFuture::last`]. A hand-written future: nearly every operation is awaited through it, and each nested `async`
-/// state machine costs time at every poll.
-pub(crate) struct LastResult(OpFuture);
-
-impl Future for LastResult {
+/// A hand-written future: nearly every operation is awaited through it, and each nested `async` state machine costs time
+/// at every poll.
+impl Future for OpFuture {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let running = &mut self.0;
+        let wait = self.wait.expect("an operation is not polled after its terminal result");
         loop {
-            let outcome = ready!(running.poll_next(context));
+            let outcome = ready!(self.reactor.poll_wait(wait, context));
             if !outcome.more {
+                self.wait = None;
                 return Poll::Ready(outcome);
             }
         }

@@ -84,7 +84,7 @@ impl File {
         let reactor = reactor::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
         // Started here, so that the awaited future holds only the handle of the operation and none of its memory.
-        let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
+        let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via });
         async move {
             match payload_of(opening.await)? {
                 Payload::Opened(fd) => Ok(File::from_fd(&reactor, Fd::from(fd).opened_with(flags))),
@@ -193,7 +193,7 @@ impl File {
         loop {
             let file = self.fd().clone();
             let op = Op::Read { file, offset, len, buf, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
             buf = match (result, payload) {
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
                 (result, Payload::Buf(buf)) => {
@@ -246,7 +246,7 @@ impl File {
         loop {
             let (file, offset) = (self.fd().clone(), offset + u64::from(written));
             let op = Op::Write { file, offset, buf, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
             buf = match (result, payload) {
                 (Ok(count), Payload::Buf(mut rest)) if (count as usize) < rest.len() => {
                     if count == 0 {
@@ -286,7 +286,7 @@ impl File {
         while !data.is_empty() {
             let (file, offset) = (self.fd().clone(), offset + written);
             let op = Op::WriteSegments { file, offset, data, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
             data = match (result, payload) {
                 (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
                 (Ok(count), Payload::Segments(mut rest)) => {
@@ -314,7 +314,7 @@ impl File {
         let mut retries = Retries::default();
         loop {
             let op = Op::Put { new, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&reactor::current(), op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&reactor::current(), op).await;
             new = match (result, payload) {
                 (Err(errno), Payload::NewFile(new)) if retries.again(errno).await => new,
                 (result, Payload::NewFile(new)) => return (result.map(drop), Some(new)),
@@ -358,7 +358,7 @@ impl File {
     async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<Payload, Errno> {
         let mut retries = Retries::default();
         loop {
-            match payload_of(OpFuture::new(&self.0.reactor, op(self.fd().clone())).last().await) {
+            match payload_of(OpFuture::new(&self.0.reactor, op(self.fd().clone())).await) {
                 Err(errno) if retries.again(errno).await => {}
                 ended => return ended,
             }
@@ -398,7 +398,7 @@ impl File {
         if let Some((reactor, fd)) = self.take()
             && let Ok(fd) = fd.into_owned()
         {
-            OpFuture::new(&reactor, Op::Close { fd }).last().await;
+            OpFuture::new(&reactor, Op::Close { fd }).await;
         }
     }
 
@@ -444,7 +444,7 @@ fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
 }
 
 async fn stat(reactor: &Rc<Reactor>, op: Op) -> Result<Stat, Errno> {
-    match payload_of(OpFuture::new(reactor, op).last().await)? {
+    match payload_of(OpFuture::new(reactor, op).await)? {
         Payload::Stat(stat) => Ok(*stat),
         _ => Err(Errno::IO),
     }

@@ -61,12 +61,12 @@ pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Spac
 }
 
 pub(super) async fn space_of(reactor: &Rc<Reactor>, op: Op) -> Result<Space, Errno> {
-    match payload_of(OpFuture::new(reactor, op).last().await)? {
+    match payload_of(OpFuture::new(reactor, op).await)? {
         Payload::Space(space) => Ok(*space),
         _ => Err(Errno::IO),
     }
 }
 
 async fn run(op: Op) -> Result<(), Errno> {
-    OpFuture::new(&reactor::current(), op).last().await.result.map(drop)
+    OpFuture::new(&reactor::current(), op).await.result.map(drop)
 }

@@ -100,7 +100,7 @@ impl Socket {
             socket.fd().set_tcp();
         }
         let op = Op::Connect { socket: socket.fd().clone(), peer };
-        let connected = OpFuture::new(socket.reactor(), op).last().await.result;
+        let connected = OpFuture::new(socket.reactor(), op).await.result;
         connected.map(|_| socket).map_err(ConnectStep::Connect.failed())
     }
 }

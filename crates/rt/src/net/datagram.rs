@@ -60,7 +60,7 @@ impl Datagram {
         let mut data = data;
         loop {
             let op = Op::Send { socket: self.fd.clone(), data, more: false, zero_copy: false };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.reactor, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.reactor, op).await;
             data = match (result, payload) {
                 (Err(Errno::INTR), Payload::Segments(data)) => data,
                 (Err(Errno::AGAIN), Payload::Segments(data)) => match self.writable().await {
@@ -76,7 +76,7 @@ impl Datagram {
 
     async fn writable(&self) -> Result<(), Errno> {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
-        match OpFuture::new(&self.reactor, op).last().await.result {
+        match OpFuture::new(&self.reactor, op).await.result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
         }

@@ -103,7 +103,7 @@ impl Socket {
         drop(writer);
         // If an operation still holds the descriptor, the descriptor is closed when that operation ends.
         if let Ok(fd) = fd.into_owned() {
-            let _ = OpFuture::new(&reactor, Op::Close { fd }).last().await;
+            let _ = OpFuture::new(&reactor, Op::Close { fd }).await;
         }
     }
 }
@@ -114,7 +114,7 @@ pub async fn hung_up(fd: &Fd) {
     let reactor = reactor::current();
     let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };
     // Any other result means that the connection has ended too.
-    while OpFuture::new(&reactor, op()).last().await.result == Err(Errno::INTR) {}
+    while OpFuture::new(&reactor, op()).await.result == Err(Errno::INTR) {}
 }
 
 impl AsFd for Socket {

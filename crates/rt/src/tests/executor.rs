@@ -74,7 +74,7 @@ fn a_busy_task_does_not_starve_the_engine() {
         }));
         for _ in 0..10 {
             let op = OpFuture::new(&reactor::current(), Op::Nop);
-            assert_eq!(op.last().await.result, Ok(0));
+            assert_eq!(op.await.result, Ok(0));
         }
         let polls = counters().polls;
         assert!(polls <= counters().turns * crate::POLLS_PER_TURN as u64);
@@ -254,7 +254,7 @@ fn a_queued_operation_can_be_dropped() {
         let kept = OpFuture::new(&reactor, Op::Nop);
         drop(queued);
         fake.complete(fake.only("Recv"), Ok(0), io::Payload::None);
-        assert_eq!(kept.last().await.result, Ok(0));
+        assert_eq!(kept.await.result, Ok(0));
         assert_eq!(counters().engine.submitted, 2, "the dropped one never reached the engine");
     });
 }
