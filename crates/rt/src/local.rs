@@ -199,14 +199,6 @@ impl Semaphore {
         Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Waiters::default() }))
     }
 
-    /// Returns a permit if one is free and no task waits.
-    pub fn try_acquire(&self) -> Option<Permit> {
-        if !self.0.queue.0.borrow().is_empty() {
-            return None;
-        }
-        self.take()
-    }
-
     /// Waits for a permit.
     pub async fn acquire(&self) -> Permit {
         let mut place = WaitTicket::new(&self.0.queue);

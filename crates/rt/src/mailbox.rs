@@ -28,7 +28,6 @@ struct Messages<T> {
     senders: usize,
     /// Whether the receiver still exists.
     open: bool,
-    refused: u64,
 }
 
 /// The reason why a message was not accepted, with the message.
@@ -61,7 +60,7 @@ impl<T> fmt::Display for SendError<T> {
 
 /// Creates a mailbox for at most `capacity` messages.
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let queue = Messages { messages: VecDeque::new(), reader: None, senders: 1, open: true, refused: 0 };
+    let queue = Messages { messages: VecDeque::new(), reader: None, senders: 1, open: true };
     let shared = Arc::new(MailboxState { queue: Mutex::new(queue), capacity: capacity.max(1) });
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
@@ -81,7 +80,6 @@ impl<T: Send> Sender<T> {
             return Err(SendError::Closed(message));
         }
         if queue.messages.len() >= self.0.capacity {
-            queue.refused += 1;
             return Err(SendError::Full(message));
         }
         queue.messages.push_back(message);
@@ -97,11 +95,6 @@ impl<T: Send> Sender<T> {
     /// Whether the receiver was dropped, so that no message would be read.
     pub fn is_closed(&self) -> bool {
         !self.0.queue().open
-    }
-
-    /// Returns the number of messages refused because the mailbox was full, since start.
-    pub fn refused(&self) -> u64 {
-        self.0.queue().refused
     }
 }
 

@@ -159,12 +159,6 @@ impl Listener {
         Stopper(Rc::downgrade(&self.shared))
     }
 
-    /// Reverts [`Listener::stop`].
-    pub fn resume(&mut self) {
-        self.shared.stopped.set(false);
-        self.shared.last.set(LAST_MAX);
-    }
-
     /// Accepts a connection from the kernel's backlog immediately, if there is one. Used to empty the backlog before
     /// the last listening socket is closed, which would reset the remaining connections.
     pub fn accept_now(&self) -> Result<Option<OwnedFd>, Errno> {

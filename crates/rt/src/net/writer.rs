@@ -1,7 +1,6 @@
 //! The sending side of a connection.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -316,18 +315,6 @@ impl Writer {
         self.state = then;
     }
 
-    /// See [`Writer::poll_sendfile`].
-    pub async fn sendfile(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
-        let writer = AbandonOnDrop(self);
-        poll_fn(|context| writer.0.poll_sendfile(context, part)).await
-    }
-
-    /// See [`Writer::poll_writable`].
-    pub async fn writable(&mut self) -> Result<(), Errno> {
-        let writer = AbandonOnDrop(self);
-        poll_fn(|context| writer.0.poll_writable(context)).await
-    }
-
     /// Sends the bytes that the socket accepts immediately, by a system call of this thread; the remaining bytes stay
     /// in `data`. For callers that also make the next system call directly: if the engine sent the remaining bytes,
     /// they would wait for its next kernel entry.
@@ -357,8 +344,8 @@ impl Writer {
         }
     }
 
-    /// As [`Writer::sendfile`], by a system call of this thread, for bytes that are resident; `EAGAIN` when the socket
-    /// is full.
+    /// As [`Writer::poll_sendfile`], by a system call of this thread, for bytes that are resident; `EAGAIN` when the
+    /// socket is full.
     pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
         if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
@@ -470,14 +457,5 @@ impl Drop for Writer {
     /// Abandons a send in flight, because no task takes its result.
     fn drop(&mut self) {
         self.abandon();
-    }
-}
-
-/// A writer whose operation is abandoned when the waiting future is dropped.
-struct AbandonOnDrop<'w>(&'w mut Writer);
-
-impl Drop for AbandonOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.abandon();
     }
 }

@@ -57,11 +57,15 @@ fn cases() -> Vec<Case> {
         case("rename", file::rename(c"/a".into(), c"/b".into(), DEVICE, VIA)),
         case("connect", Socket::connect(PeerAddr::Unix("/a".into()))),
         case("send", async { Socket::new(pair().0).writer.send(bytes(), false).await }),
-        case("writable", async { Socket::new(pair().0).writer.writable().await }),
+        case("writable", async {
+            let mut socket = Socket::new(pair().0);
+            poll_fn(|context| socket.writer.poll_writable(context)).await
+        }),
         case("sendfile", async {
             let file = a_file();
             let part = FilePart { file: &file, offset: 0, len: 10, device: DEVICE, via: VIA };
-            Socket::new(pair().0).writer.sendfile(&part).await
+            let mut socket = Socket::new(pair().0);
+            poll_fn(|context| socket.writer.poll_sendfile(context, &part)).await
         }),
         case("accept", async { Listener::new(pair().0, false).accept().await }),
     ]

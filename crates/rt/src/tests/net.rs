@@ -200,7 +200,8 @@ fn nothing_is_sent_after_a_dropped_send() {
         assert!(timer.limit(socket.writer.send(text(b"abc"), false)).await.is_err());
         assert_eq!(fake.abandoned(), 1);
         assert_eq!(socket.writer.send(text(b"def"), false).await.0, Err(Errno::CONNABORTED));
-        assert_eq!(socket.writer.writable().await, Err(Errno::CONNABORTED));
+        let writable = std::future::poll_fn(|context| socket.writer.poll_writable(context)).await;
+        assert_eq!(writable, Err(Errno::CONNABORTED));
     });
 }
 
@@ -299,18 +300,12 @@ fn a_stopped_listener_returns_already_accepted_connections() {
         assert!(ended.take().is_none(), "the accept has not ended yet");
         accepted(&fake);
         settle().await;
-        let (first, error, mut listener) = ended.take().unwrap();
+        let (first, error, listener) = ended.take().unwrap();
         assert_eq!((first, error), (true, Errno::CANCELED));
         assert!(listener.accept_now().unwrap().is_none());
         let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
         assert!(listener.accept_now().unwrap().is_some());
         drop(client);
-        listener.resume();
-        let again = watch(async move { listener.accept().await.is_ok() });
-        settle().await;
-        accepted(&fake);
-        settle().await;
-        assert_eq!(again.take(), Some(true));
         std::fs::remove_file(path).unwrap();
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use io::op::PeerAddr;
 use rt::thread::{Setup, start};
-use rt::{Listener, Socket, now, select, sleep_until};
+use rt::{Listener, Socket, now, sleep_until};
 
 use super::common::{PATIENCE, listening, on_each_net};
 
@@ -85,12 +85,7 @@ fn a_stopping_listener_returns_pending_connections() {
                 count += 1;
             }
             assert_eq!(count, clients.len());
-            listener.resume();
-            let waited = sleep_until(now() + Duration::from_millis(2));
-            assert!(matches!(select(listener.accept(), waited).await, rt::Either::Right(())));
-            let last = TcpStream::connect(address).unwrap();
-            listener.accept().await.unwrap();
-            drop((first, last));
+            drop(first);
         });
     });
 }

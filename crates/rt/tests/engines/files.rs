@@ -1,6 +1,7 @@
 //! Files over every disk backend, and sending files to sockets.
 
 use std::ffi::CString;
+use std::future::poll_fn;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -104,7 +105,8 @@ fn a_file_is_sent_to_a_socket_that_fills_up() {
                 let mut part =
                     FilePart { file: &file, offset: 0, len: 1 << 20, device: DEVICE, via: pair.via };
                 loop {
-                    match socket.writer.sendfile(&part).await.unwrap() {
+                    let sent = poll_fn(|context| socket.writer.poll_sendfile(context, &part)).await;
+                    match sent.unwrap() {
                         0 => break,
                         count => part.offset += u64::from(count),
                     }
