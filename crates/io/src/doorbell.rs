@@ -10,8 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use crate::wake::Wake;
 use bell::Bell;
+
+/// The side of an engine that other threads use.
+pub trait Wake: Send + Sync {
+    /// Makes the current or the next wait end immediately; returns whether the engine was waiting. Data that the caller
+    /// wrote before the call is visible to the engine's thread after the wait.
+    fn wake(&self) -> bool;
+}
 
 /// The eventfd of one engine and the state that keeps writes to it rare.
 #[derive(Debug)]

@@ -8,8 +8,11 @@ use rustix::io::Errno;
 
 use crate::DiskVia;
 use crate::buf::Pool;
+pub use crate::doorbell::Wake;
 use crate::op::{Completion, Op, OpId};
-pub use crate::wake::{Wake, Waker};
+
+/// Wakes an engine's wait from any thread. Cheap to clone.
+pub type Waker = Arc<dyn Wake>;
 
 /// How long [`Engine::turn`] may wait for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,8 @@ pub enum Wait {
 pub enum Drained {
     /// All operations have completed.
     Clean,
-    /// Number of operations that have not completed; memory that the kernel may still write to was leaked, not freed.
+    /// Number of operations that have not completed. The engine leaks the memory that the kernel may still write to, and
+    /// accepts no further operation.
     Leaked(usize),
 }
 

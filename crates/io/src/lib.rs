@@ -26,7 +26,6 @@ pub mod shm;
 mod slot;
 pub mod sys;
 mod uring;
-mod wake;
 
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};

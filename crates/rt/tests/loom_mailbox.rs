@@ -86,7 +86,7 @@ fn model(senders: u32, messages: u32) {
     builder.check(move || {
         let (writes, written) = (Mutex::new(0), Condvar::new());
         let engine = Arc::new(Engine { bell: Bell::new(), writes, written });
-        let remote = Arc::new(Remote::new(io::engine::Waker::new(Arc::clone(&engine) as _)));
+        let remote = Arc::new(Remote::new(Arc::clone(&engine) as io::engine::Waker));
         let (sender, receiver) = channel::<u32>(8);
         let send = |sender: Sender<u32>| {
             thread::spawn(move || (1..=messages).for_each(|message| sender.send(message).unwrap()))

@@ -1,4 +1,5 @@
-//! The backends of one engine, the table of operations that they share, and the routing of operations.
+//! The engine of a thread: its backends, the table of operations that they share, and the routing of operations.
+//! Operations that cannot be ended are leaked with all their memory.
 //!
 //! ```text
 //! submit -> network backend
@@ -11,7 +12,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -23,14 +24,20 @@ use crate::disk::libaio::Libaio;
 use crate::disk::sync;
 use crate::disk::threads::{Ended, Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
-use crate::engine::{Caps, Counters, EngineConfig, NetKind, Note, PUTS_MAX, Wait};
+use crate::engine::{
+    Caps, Counters, Drained, Engine, EngineConfig, NetKind, Note, PUTS_MAX, Wait, Wake, Waker,
+};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::{Route, Slots};
 use crate::uring::{Role, Uring};
 
-/// State that is leaked completely when an operation cannot be ended.
+/// Time limit for the drain of an engine that is dropped without one.
+const DROP_DRAIN: Duration = Duration::from_secs(1);
+
+/// One thread's engine.
 pub(super) struct Backends {
+    caps: Caps,
     net: Net,
     libaio: Option<Libaio>,
     pools: Vec<Arc<ThreadPool>>,
@@ -50,7 +57,8 @@ pub(super) struct Backends {
     done: Vec<Completion>,
     doorbell: Arc<Doorbell>,
     pool: Pool,
-    recv_buffer_bytes: u32,
+    /// Set by a drain that did not end all operations: no operation is accepted any more.
+    is_leaking: bool,
     device_share: u32,
     try_resident: bool,
     table_full: u64,
@@ -67,30 +75,41 @@ enum Net {
 }
 
 impl Backends {
-    pub(super) fn new(
-        config: EngineConfig,
-        pool: &Pool,
-        doorbell: &Arc<Doorbell>,
-    ) -> Result<Backends, BuildError> {
-        let net = Net::new(&config, pool, doorbell)?;
+    pub(super) fn new(config: EngineConfig) -> Result<Backends, BuildError> {
+        let pool = Pool::new(config.pool_bytes_max);
+        let doorbell = Arc::new(Doorbell::new().map_err(BuildError::Doorbell)?);
+        let net = Net::new(&config, &pool, &doorbell)?;
         let depth = config.libaio_depth;
         let libaio = match config.disk_libaio {
-            true => Some(Libaio::new(depth, doorbell).map_err(|errno| BuildError::Libaio { errno, depth })?),
+            true => Some(Libaio::new(depth, &doorbell).map_err(|errno| BuildError::Libaio { errno, depth })?),
             false => None,
         };
+        let (kind, send_zero_copy) = match &net {
+            Net::Uring(ring) => (NetKind::Uring, ring.send_zero_copy()),
+            Net::Epoll { .. } => (NetKind::Epoll, false),
+        };
+        let caps = Caps {
+            net: kind,
+            disk_ring: net.ring().is_some(),
+            disk_libaio: libaio.is_some(),
+            pools: config.pools.len().min(u8::MAX as usize) as u8,
+            send_zero_copy,
+            recv_buffer_bytes: config.recv_buffer_bytes,
+        };
         Ok(Backends {
+            caps,
             net,
             libaio,
-            inbox: Inbox::new(Arc::clone(doorbell)),
+            inbox: Inbox::new(Arc::clone(&doorbell)),
             outcomes: Vec::new(),
             in_pools: 0,
             ring_limit: DeviceLimit::default(),
             ring_share: share_of(config.iowq_workers as usize, config.device_share),
             slots: Slots::new(config.ops_max),
             done: Vec::new(),
-            doorbell: Arc::clone(doorbell),
-            pool: pool.clone(),
-            recv_buffer_bytes: config.recv_buffer_bytes,
+            doorbell,
+            pool,
+            is_leaking: false,
             device_share: config.device_share,
             try_resident: config.pool_tries_resident,
             table_full: 0,
@@ -98,44 +117,6 @@ impl Backends {
             pools: config.pools,
             put_pool: config.put_pool,
         })
-    }
-
-    /// Returns the capabilities.
-    pub(super) fn caps(&self) -> Caps {
-        let (net, send_zero_copy) = match &self.net {
-            Net::Uring(ring) => (NetKind::Uring, ring.send_zero_copy()),
-            Net::Epoll { .. } => (NetKind::Epoll, false),
-        };
-        Caps {
-            net,
-            disk_ring: self.net.ring().is_some(),
-            disk_libaio: self.libaio.is_some(),
-            pools: self.pools.len().min(u8::MAX as usize) as u8,
-            send_zero_copy,
-            recv_buffer_bytes: self.recv_buffer_bytes,
-        }
-    }
-
-    /// Returns the number of operations in flight.
-    pub(super) fn live(&self) -> usize {
-        self.slots.live()
-    }
-
-    pub(super) fn submit(&mut self, op: Op) -> Result<OpId, Op> {
-        let disk = op.disk();
-        if disk.is_some_and(|(_, device)| !self.slots.disks.has_room(device)) {
-            self.table_full += 1;
-            return Err(op);
-        }
-        let id = self.slots.insert(op).inspect_err(|_| self.table_full += 1)?;
-        match disk {
-            Some((via, device)) => self.start_disk(id, via, device),
-            None => match &mut self.net {
-                Net::Uring(ring) => ring.start(id, &mut self.slots, &mut self.done),
-                Net::Epoll { epoll, .. } => epoll.start(id, &mut self.slots, &mut self.done),
-            },
-        }
-        Ok(id)
     }
 
     fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
@@ -235,26 +216,6 @@ impl Backends {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: OpId) {
-        let Some(route) = self.slots.get(id).map(|slot| slot.route) else { return };
-        let withdrawn = match route {
-            Route::Net => {
-                return match &mut self.net {
-                    Net::Uring(ring) => ring.cancel(id, &mut self.slots),
-                    Net::Epoll { epoll, .. } => epoll.cancel(id, &mut self.slots, &mut self.done),
-                };
-            }
-            // A file operation is cancelled only if no backend has started it; otherwise it runs to its end.
-            Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
-            Route::Libaio(_) => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
-            Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
-            Route::Sync => false,
-        };
-        if withdrawn {
-            Outcome::count(Err(Errno::CANCELED)).deliver(id, &mut self.slots, &mut self.done);
-        }
-    }
-
     /// Takes a waiting job back from its pool; returns whether it was found.
     fn withdraw(&mut self, id: OpId, route: Route, device: DeviceId) -> bool {
         let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
@@ -264,36 +225,6 @@ impl Backends {
         self.in_pools -= 1;
         job.put_back(id, &mut self.slots);
         true
-    }
-
-    pub(super) fn abandon(&mut self, id: OpId) {
-        // Completions that were not collected yet must not be returned either; dropping them closes descriptors and
-        // frees buffers.
-        self.done.retain(|completion| completion.id != id);
-        if self.slots.abandon(id) {
-            self.cancel(id);
-        }
-    }
-
-    pub(super) fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
-        self.slots.recycle();
-        if let Some(libaio) = &mut self.libaio {
-            libaio.submit(&mut self.slots, &mut self.done);
-        }
-        let waited = self.turn_net(wait);
-        self.doorbell.wake_up();
-        self.collect_outcomes();
-        if let Some(libaio) = &mut self.libaio {
-            libaio.reap(&mut self.slots, &mut self.done);
-        }
-        self.let_in();
-        if batch.is_empty() {
-            // Swapped, so that the caller's memory is reused for the next turn.
-            std::mem::swap(batch, &mut self.done);
-        } else {
-            batch.append(&mut self.done);
-        }
-        waited
     }
 
     fn turn_net(&mut self, wait: Wait) -> Result<(), Errno> {
@@ -351,9 +282,98 @@ impl Backends {
             }
         }
     }
+}
 
-    /// Cancels all operations; returns how many did not end in time.
-    pub(super) fn drain(&mut self, deadline: Instant) -> usize {
+impl Engine for Backends {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn submit(&mut self, op: Op) -> Result<OpId, Op> {
+        if self.is_leaking {
+            return Err(op);
+        }
+        let disk = op.disk();
+        if disk.is_some_and(|(_, device)| !self.slots.disks.has_room(device)) {
+            self.table_full += 1;
+            return Err(op);
+        }
+        let id = self.slots.insert(op).inspect_err(|_| self.table_full += 1)?;
+        match disk {
+            Some((via, device)) => self.start_disk(id, via, device),
+            None => match &mut self.net {
+                Net::Uring(ring) => ring.start(id, &mut self.slots, &mut self.done),
+                Net::Epoll { epoll, .. } => epoll.start(id, &mut self.slots, &mut self.done),
+            },
+        }
+        Ok(id)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        let Some(route) = self.slots.get(id).map(|slot| slot.route) else { return };
+        let withdrawn = match route {
+            Route::Net => {
+                return match &mut self.net {
+                    Net::Uring(ring) => ring.cancel(id, &mut self.slots),
+                    Net::Epoll { epoll, .. } => epoll.cancel(id, &mut self.slots, &mut self.done),
+                };
+            }
+            // A file operation is cancelled only if no backend has started it; otherwise it runs to its end.
+            Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
+            Route::Libaio(_) => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
+            Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
+            Route::Sync => false,
+        };
+        if withdrawn {
+            Outcome::count(Err(Errno::CANCELED)).deliver(id, &mut self.slots, &mut self.done);
+        }
+    }
+
+    fn abandon(&mut self, id: OpId) {
+        // Completions that were not collected yet must not be returned either; dropping them closes descriptors and
+        // frees buffers.
+        self.done.retain(|completion| completion.id != id);
+        if self.slots.abandon(id) {
+            self.cancel(id);
+        }
+    }
+
+    fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
+        if self.is_leaking {
+            return Err(Errno::CANCELED);
+        }
+        self.slots.recycle();
+        if let Some(libaio) = &mut self.libaio {
+            libaio.submit(&mut self.slots, &mut self.done);
+        }
+        let waited = self.turn_net(wait);
+        self.doorbell.wake_up();
+        self.collect_outcomes();
+        if let Some(libaio) = &mut self.libaio {
+            libaio.reap(&mut self.slots, &mut self.done);
+        }
+        self.let_in();
+        if batch.is_empty() {
+            // Swapped, so that the caller's memory is reused for the next turn.
+            std::mem::swap(batch, &mut self.done);
+        } else {
+            batch.append(&mut self.done);
+        }
+        waited
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.doorbell) as Waker
+    }
+
+    fn drain(&mut self, deadline: Instant) -> Drained {
+        if self.is_leaking {
+            return Drained::Clean;
+        }
         for id in self.slots.in_flight() {
             self.cancel(id);
         }
@@ -368,10 +388,16 @@ impl Backends {
             }
         }
         assert!(self.slots.live() >= self.in_pools, "an operation in a pool has not ended");
-        self.slots.live()
+        match self.slots.live() {
+            0 => Drained::Clean,
+            left => {
+                self.is_leaking = true;
+                Drained::Leaked(left)
+            }
+        }
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    fn counters(&self) -> Counters {
         let ring = self.net.ring().map(Uring::counters).unwrap_or_default();
         let (entries, starved) = match &self.net {
             Net::Uring(_) => (0, 0),
@@ -390,19 +416,31 @@ impl Backends {
         }
     }
 
-    /// Returns the io_uring backend's note for the operator.
-    pub(super) fn take_note(&mut self) -> Option<Note> {
+    fn take_note(&mut self) -> Option<Note> {
         self.net.ring_mut()?.take_note()
     }
 
-    /// Releases idle memory to the kernel; returns the number of bytes.
-    pub(super) fn trim(&mut self) -> usize {
+    fn trim(&mut self) -> usize {
         self.slots.trim();
         match &mut self.net {
             // A ring first removes the registrations of the pool's chunks.
             Net::Uring(ring) => ring.trim(),
             Net::Epoll { epoll, ring: Some(ring) } => epoll.trim() + ring.trim(),
             Net::Epoll { epoll, ring: None } => epoll.trim() + self.pool.trim(|_| true),
+        }
+    }
+}
+
+impl Drop for Backends {
+    fn drop(&mut self) {
+        if self.slots.live() > 0 {
+            self.drain(Instant::now() + DROP_DRAIN);
+        }
+        if self.slots.live() > 0 {
+            // The kernel or a pool thread may still write to memory of the table. The pool memory of a leaked buffer
+            // stays mapped, because the buffer keeps its pool alive. The libaio context would wait for its reads.
+            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new(0)));
+            std::mem::forget(self.libaio.take());
         }
     }
 }

@@ -13,9 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::device::DeviceLimit;
 use crate::disk::job::{Job, Outcome};
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Wake};
 use crate::op::{DeviceId, OpId};
-use crate::wake::Wake;
 
 /// Maximum number of waiting jobs in the pool `default` (nginx's number).
 pub const QUEUE_DEFAULT: usize = 65536;

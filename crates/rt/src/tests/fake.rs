@@ -252,8 +252,7 @@ impl Engine for Fake {
     }
 
     fn waker(&self) -> Waker {
-        let bell: Arc<Bell> = Arc::clone(&self.state.borrow().bell);
-        Waker::new(bell)
+        Arc::clone(&self.state.borrow().bell) as Waker
     }
 
     fn drain(&mut self, _deadline: Instant) -> Drained {

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::*;
-use crate::engine::EngineConfig;
 use crate::op::{OpenHow, StatTarget};
 
 fn backends(libaio: bool, pools: usize) -> Option<Backends> {
@@ -13,11 +12,11 @@ fn backends(libaio: bool, pools: usize) -> Option<Backends> {
         net: NetKind::Epoll,
         disk_ring: false,
         disk_libaio: libaio,
+        pool_bytes_max: 8 << 20,
         pools: (0..pools).map(|_| ThreadPool::new("test", 1, 16).unwrap()).collect(),
         ..EngineConfig::default()
     };
-    let doorbell = Arc::new(Doorbell::new().unwrap());
-    let backends = Backends::new(config, &Pool::new(8 << 20), &doorbell);
+    let backends = Backends::new(config);
     backends.inspect_err(|error| eprintln!("skipped: {error}")).ok()
 }
 
