@@ -30,8 +30,8 @@ pub enum Wait {
 pub enum Drained {
     /// All operations have completed.
     Clean,
-    /// Number of operations that have not completed. The engine leaks the memory that the kernel may still write to, and
-    /// accepts no further operation.
+    /// Number of operations that have not completed. The engine leaks the memory that the kernel may still write to,
+    /// and accepts no further operation.
     Leaked(usize),
 }
 

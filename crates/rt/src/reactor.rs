@@ -420,8 +420,8 @@ impl OpFuture {
     }
 }
 
-/// A hand-written future: nearly every operation is awaited through it, and each nested `async` state machine costs time
-/// at every poll.
+/// A hand-written future: nearly every operation is awaited through it, and each nested `async` state machine costs
+/// time at every poll.
 impl Future for OpFuture {
     type Output = Outcome;
 

@@ -21,12 +21,9 @@ use crate::composite::BuildError;
 use crate::device::{DeviceLimit, share_of};
 use crate::disk::job::{self, Job, Outcome};
 use crate::disk::libaio::Libaio;
-use crate::disk::sync;
 use crate::disk::threads::{Ended, Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
-use crate::engine::{
-    Caps, Counters, Drained, Engine, EngineConfig, NetKind, Note, PUTS_MAX, Wait, Wake, Waker,
-};
+use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, NetKind, Note, PUTS_MAX, Wait, Waker};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::{Route, Slots};
@@ -171,15 +168,19 @@ impl Backends {
         }
     }
 
+    /// Makes the blocking system calls of an operation on this thread, which a slow device stalls completely. So this
+    /// is used only if the configuration selects it (`aio off`), if no other backend is available, or for bytes that
+    /// are in memory.
     fn start_inline(&mut self, id: OpId) {
-        let socket = match self.slots.get(id).and_then(|slot| slot.op.as_ref()) {
-            Some(Op::Sendfile { socket, .. }) => Some(socket.clone()),
-            _ => None,
-        };
-        let full = sync::start(id, &mut self.slots, &mut self.done);
-        if let (true, Some(socket), Net::Epoll { epoll, .. }) = (full, socket, &mut self.net) {
-            epoll.note_full(&socket);
+        let op = self.slots.op(id);
+        let uncached = job::is_uncached(op);
+        let outcome = job::carry_out(op, uncached);
+        if let (Op::Sendfile { socket, .. }, Net::Epoll { epoll, .. }) = (&*op, &mut self.net)
+            && outcome.is_full_socket()
+        {
+            epoll.note_full(socket);
         }
+        outcome.deliver(id, &mut self.slots, &mut self.done);
     }
 
     /// Returns the thread pool of a route.
@@ -232,24 +233,20 @@ impl Backends {
         match &mut self.net {
             Net::Uring(ring) => {
                 let wait = settle(wait, !done.is_empty(), &self.doorbell);
-                let turned = ring.turn(wait, slots, done);
-                // The wait is over in any case, and every queue is checked after each turn.
-                ring.take_doorbell();
-                turned
+                ring.turn(wait, slots, done)
             }
             Net::Epoll { epoll, ring } => {
                 // Staged entries must be submitted before the wait, which is for the ring's descriptor.
                 let staged = match ring {
                     Some(ring) => {
-                        ring.poll(slots, done)?;
+                        ring.turn(Wait::No, slots, done)?;
                         ring.has_staged()
                     }
                     None => false,
                 };
                 let wait = settle(wait, staged || !done.is_empty() || epoll.has_work(), &self.doorbell);
-                let events = epoll.turn(wait, slots, done)?;
-                match ring {
-                    Some(ring) if events.disk => ring.poll(slots, done),
+                match (epoll.turn(wait, slots, done)?, ring) {
+                    (true, Some(ring)) => ring.turn(Wait::No, slots, done),
                     _ => Ok(()),
                 }
             }
@@ -318,7 +315,7 @@ impl Engine for Backends {
         let withdrawn = match route {
             Route::Net => {
                 return match &mut self.net {
-                    Net::Uring(ring) => ring.cancel(id, &mut self.slots),
+                    Net::Uring(ring) => ring.cancel(id, &mut self.slots, &mut self.done),
                     Net::Epoll { epoll, .. } => epoll.cancel(id, &mut self.slots, &mut self.done),
                 };
             }

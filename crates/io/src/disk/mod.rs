@@ -5,5 +5,4 @@ mod directory;
 pub(crate) mod job;
 pub(crate) mod libaio;
 mod owner;
-pub(crate) mod sync;
 pub mod threads;

@@ -16,7 +16,7 @@ mod calls;
 mod table;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
@@ -35,13 +35,6 @@ const EVENTS_MAX: usize = 256;
 /// that was registered first, so without renewal one thread would get every connection of a quiet listener. Renewal
 /// moves the thread to the end of the wait queue and costs two calls.
 const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
-
-/// Events of a turn on descriptors other than sockets.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TurnEvents {
-    /// Whether the descriptor of [`Epoll::watch_disk`] is readable.
-    pub(crate) disk: bool,
-}
 
 /// Event data of the doorbell; it differs from all descriptor numbers.
 const TOKEN_DOORBELL: u64 = u64::MAX;
@@ -92,7 +85,7 @@ impl Epoll {
         })
     }
 
-    /// Makes waits end while the descriptor of a disk backend is readable; reported in [`TurnEvents::disk`].
+    /// Makes waits end while the descriptor of a disk backend is readable, which [`Epoll::turn`] reports.
     pub(crate) fn watch_disk(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.fd, fd, epoll::EventData::new_u64(TOKEN_DISK), epoll::EventFlags::IN)
     }
@@ -133,12 +126,13 @@ impl Epoll {
     }
 
     /// Retries operations that can continue, waits for events, and runs the operations that these events are for.
+    /// Returns whether the descriptor of [`Epoll::watch_disk`] is readable.
     pub(crate) fn turn(
         &mut self,
         wait: Wait,
         slots: &mut Slots,
         done: &mut Vec<Completion>,
-    ) -> Result<TurnEvents, Errno> {
+    ) -> Result<bool, Errno> {
         self.release_idle_listeners(slots);
         self.feed_starved(slots, done);
         std::mem::swap(&mut self.again, &mut self.resuming);
@@ -147,17 +141,17 @@ impl Epoll {
         }
         let wait = if done.is_empty() && self.again.is_empty() { wait } else { Wait::No };
         self.wait_for_events(wait)?;
-        let mut turn_events = TurnEvents::default();
+        let mut is_disk_ready = false;
         let events = std::mem::take(&mut self.events);
         for event in &events {
             match event.data.u64() {
                 TOKEN_DOORBELL => {}
-                TOKEN_DISK => turn_events.disk = true,
+                TOKEN_DISK => is_disk_ready = true,
                 token => self.handle_event(token, event.flags, slots, done),
             }
         }
         self.events = events;
-        Ok(turn_events)
+        Ok(is_disk_ready)
     }
 
     /// Whether a turn has work even without an event.
@@ -311,12 +305,6 @@ impl Epoll {
             }
         }
         wanted == Registration::Edge
-    }
-}
-
-impl AsFd for Epoll {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

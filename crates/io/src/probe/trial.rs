@@ -93,7 +93,7 @@ impl Trial {
 
     /// Cancels an operation and drops its further completions.
     fn stop(&mut self, id: OpId) -> Result<(), Failure> {
-        self.uring.cancel(id, &mut self.slots);
+        self.uring.cancel(id, &mut self.slots, &mut self.done);
         while self.slots.get(id).is_some() || !self.done.is_empty() {
             self.next()?;
         }
@@ -173,7 +173,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        self.uring.cancel_all(&mut self.slots);
+        self.uring.cancel_all(&mut self.slots, &mut self.done);
         let until = Instant::now() + TEST_TIME;
         while self.slots.live() > 0 && Instant::now() < until {
             self.done.clear();

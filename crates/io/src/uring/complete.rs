@@ -79,10 +79,8 @@ impl Uring {
                     self.recancel.push(id);
                 }
             }
-            Some(Tag::Doorbell) => {
-                self.rung |= cqe.result >= 0;
-                self.doorbell_armed = cqe.flags & MORE != 0;
-            }
+            // The ring only ends the wait: the owner checks all its queues after each turn.
+            Some(Tag::Doorbell) => self.doorbell_armed = cqe.flags & MORE != 0,
             None => out.slots.unmatched += 1,
         }
     }

@@ -113,8 +113,6 @@ pub(crate) struct Uring {
     backlog: VecDeque<Entry>,
     /// Receives that wait for buffers, in order.
     starved: VecDeque<OpId>,
-    /// Cancelled operations that were not submitted to the kernel; they complete in the next turn.
-    early: Vec<OpId>,
     /// Streams with received bytes whose end may not have been reported.
     unchecked_ends: UncheckedEnds,
     /// Operations that the kernel did not find when they were cancelled, although they had not completed; the
@@ -126,7 +124,6 @@ pub(crate) struct Uring {
     note: Option<Note>,
     doorbell: Option<Fd>,
     doorbell_armed: bool,
-    rung: bool,
     zero_copy: bool,
     /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends.
     supports_opcodes: bool,
@@ -194,7 +191,6 @@ impl Uring {
             pool: pool.clone(),
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
-            early: Vec::new(),
             unchecked_ends: UncheckedEnds::default(),
             recancel: Vec::new(),
             batch: Vec::new(),
@@ -202,7 +198,6 @@ impl Uring {
             note,
             doorbell: None,
             doorbell_armed: false,
-            rung: false,
             zero_copy,
             counters: RingCounters::default(),
         })
@@ -258,7 +253,7 @@ impl Uring {
 
     /// Requests an early end of a poll or of an operation on a socket. Operations on files run to their end, because
     /// the kernel cannot stop them once the device has them.
-    pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots) {
+    pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(op) = slots.get(id).and_then(|slot| slot.op.as_ref()) else { return };
         let cancellable = match op {
             Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
@@ -274,7 +269,7 @@ impl Uring {
         match flight.phase {
             Phase::Starved => {
                 self.starved.retain(|starved| *starved != id);
-                self.early.push(id);
+                self.finish(id, Err(Errno::CANCELED), slots, done);
             }
             Phase::Kernel => self.push(entry::cancel(id)),
             // Either the bytes were sent or the notification will arrive.
@@ -284,9 +279,9 @@ impl Uring {
 
     /// Requests an early end of everything that [`Uring::cancel`] can end: the first step of a drain. The owner then
     /// calls `turn` until its table is empty or its deadline has passed.
-    pub(crate) fn cancel_all(&mut self, slots: &mut Slots) {
+    pub(crate) fn cancel_all(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         for id in slots.in_flight() {
-            self.cancel(id, slots);
+            self.cancel(id, slots, done);
         }
     }
 
@@ -316,16 +311,8 @@ impl Uring {
         entered
     }
 
-    /// Submits staged entries and collects completions without waiting: for a ring whose descriptor is in an epoll set.
-    ///
-    /// # Errors
-    /// As [`Uring::turn`].
-    pub(crate) fn poll(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) -> Result<(), Errno> {
-        self.turn(Wait::No, slots, done)
-    }
-
     /// Whether the kernel has not consumed all staged entries yet, because of a memory shortage or a signal. An owner
-    /// that waits in epoll must then call [`Uring::poll`] again without waiting.
+    /// that waits in epoll must then call [`Uring::turn`] again without waiting.
     pub(crate) fn has_staged(&mut self) -> bool {
         self.ring.staged() > 0 || !self.backlog.is_empty()
     }
@@ -335,15 +322,10 @@ impl Uring {
         self.ring.as_fd()
     }
 
-    /// Watches a descriptor, an eventfd that ends waits; [`Uring::take_doorbell`] returns whether it is ready.
+    /// Watches a descriptor, an eventfd that ends waits.
     pub(crate) fn watch(&mut self, fd: Fd) {
         self.doorbell = Some(fd);
         self.doorbell_armed = false;
-    }
-
-    /// Whether the watched descriptor has become ready since the last call.
-    pub(crate) fn take_doorbell(&mut self) -> bool {
-        std::mem::take(&mut self.rung)
     }
 
     /// Returns a degraded condition to report to the operator; each condition is returned once.
@@ -426,9 +408,6 @@ impl Uring {
 
     /// Stages everything that was deferred to the next turn.
     fn prepare(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
-        for id in std::mem::take(&mut self.early) {
-            self.finish(id, Err(Errno::CANCELED), slots, done);
-        }
         while let Some(entry) = self.backlog.front() {
             if !self.ring.push_or_submit(entry) {
                 break;

@@ -101,17 +101,17 @@ fn completions_wake_an_epoll_wait_on_the_ring_descriptor() {
     let (file, device) = (Fd::from(OwnedFd::from(file)), DeviceId::default());
     for _ in 0..20 {
         let id = bench.start(Op::Sync { file: file.clone(), device, via: DiskVia::Ring });
-        bench.uring.poll(&mut bench.slots, &mut bench.done).unwrap();
+        bench.turn(Wait::No);
         while bench.done.is_empty() {
             if bench.uring.has_staged() {
-                bench.uring.poll(&mut bench.slots, &mut bench.done).unwrap();
+                bench.turn(Wait::No);
                 continue;
             }
             let mut events = Vec::with_capacity(1);
             let limit = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
             let waited = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&limit));
             assert!(matches!(waited, Ok(1) | Err(Errno::INTR)), "the wait ended as {waited:?}");
-            bench.uring.poll(&mut bench.slots, &mut bench.done).unwrap();
+            bench.turn(Wait::No);
         }
         assert_eq!(bench.next().id, id);
     }

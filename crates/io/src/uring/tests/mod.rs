@@ -64,7 +64,7 @@ impl Bench {
     }
 
     fn cancel(&mut self, id: OpId) {
-        self.uring.cancel(id, &mut self.slots);
+        self.uring.cancel(id, &mut self.slots, &mut self.done);
     }
 
     fn turn(&mut self, wait: Wait) {
@@ -108,7 +108,7 @@ impl Drop for Bench {
         if std::thread::panicking() {
             return;
         }
-        self.uring.cancel_all(&mut self.slots);
+        self.uring.cancel_all(&mut self.slots, &mut self.done);
         let until = Instant::now() + SOON;
         while self.slots.live() > 0 {
             assert!(Instant::now() < until, "{} operations did not end", self.slots.live());
