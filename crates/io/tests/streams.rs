@@ -1,72 +1,40 @@
-//! Tests on every backend of this machine: writes to files that are not seekable, such as a log that is a pipe; release
-//! of memory to the kernel; and sends from shared memory.
+//! Tests on every pair of backends of this machine, in a process of their own: release of memory to the kernel, which
+//! counts the memory of the process; writes to files that are not seekable, such as a log that is a pipe; and sends from
+//! shared memory.
 
-#![allow(clippy::print_stdout, reason = "a test tells which engines it ran on")]
+#![allow(clippy::unwrap_used, reason = "in the helpers of a test too, what fails ends the test")]
+#![allow(clippy::print_stdout, reason = "a test tells which pairs it ran on")]
+
+#[allow(dead_code, reason = "the contract suite uses the other helpers")]
+#[path = "contract/harness.rs"]
+mod harness;
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use io::disk::threads::ThreadPool;
-use io::engine::{EngineConfig, NetKind};
 use io::op::DeviceId;
-use io::{Buf, Completion, DiskVia, Drained, Engine, Errno, Fd, Op, Payload, Wait};
+use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
 use rustix::fs::{Mode, OFlags};
+use testkit::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(180);
+use harness::{Bench, on_each_pair, on_each_pair_with};
 
-/// Runs a test with each combination of disk backend and network backend.
-fn on_each_engine(test: impl Fn(&mut dyn Engine, DiskVia)) {
-    for net in [NetKind::Uring, NetKind::Epoll] {
-        for via in [DiskVia::Ring, DiskVia::Libaio, DiskVia::Pool(0), DiskVia::Sync] {
-            let config = EngineConfig {
-                net,
-                disk_ring: via == DiskVia::Ring,
-                disk_libaio: via == DiskVia::Libaio,
-                pools: vec![ThreadPool::new("test", 2, 64).expect("threads can be started")],
-                ..EngineConfig::default()
-            };
-            match io::build(config) {
-                Ok(mut engine) => {
-                    println!("on {net:?} with {via:?}");
-                    test(&mut *engine, via);
-                    assert_eq!(engine.drain(Instant::now() + PATIENCE), Drained::Clean);
-                }
-                Err(error) => println!("skipped {net:?} with {via:?}: {error}"),
-            }
-        }
-    }
-}
-
-/// Runs one operation.
-fn run(engine: &mut dyn Engine, op: Op) -> Completion {
-    let id = engine.submit(op).expect("the table has room");
-    let deadline = Instant::now() + PATIENCE;
-    let mut batch = Vec::new();
-    while batch.is_empty() {
-        assert!(Instant::now() < deadline, "the operation did not end");
-        engine.turn(Wait::Until(deadline), &mut batch).expect("a turn works");
-    }
-    let completion = batch.pop().expect("it is not empty");
-    assert_eq!((completion.id, completion.more, batch.len()), (id, false, 0));
-    completion
-}
-
-fn write(engine: &mut dyn Engine, file: &Fd, offset: u64, bytes: &[u8], via: DiskVia) -> Result<u32, Errno> {
-    let mut buf = engine.pool().get(bytes.len()).expect("the pool has room");
+fn write(bench: &mut Bench, file: &Fd, offset: u64, bytes: &[u8]) -> Result<u32, Errno> {
+    let mut buf = bench.engine.pool().get(bytes.len()).unwrap();
     buf.append(bytes);
-    let completion = run(engine, Op::Write { file: file.clone(), offset, buf, device: DeviceId(0), via });
+    let (file, via) = (file.clone(), bench.pair.via());
+    let completion = bench.run(Op::Write { file, offset, buf, device: DeviceId(0), via });
     assert!(matches!(completion.payload, Payload::Buf(_)), "the buffer comes back");
     completion.result
 }
 
 /// Makes two writes, the second with the offset behind the first, as when appending to a file.
-fn two_lines(engine: &mut dyn Engine, to: &Fd, mut from: impl Read, via: DiskVia) {
-    assert_eq!(write(engine, to, 0, b"first line\n", via), Ok(11));
-    assert_eq!(write(engine, to, 11, b"second line\n", via), Ok(12));
+fn two_lines(bench: &mut Bench, to: &Fd, mut from: impl Read) {
+    assert_eq!(write(bench, to, 0, b"first line\n"), Ok(11));
+    assert_eq!(write(bench, to, 11, b"second line\n"), Ok(12));
     let mut seen = [0; 23];
     from.read_exact(&mut seen).expect("all bytes come");
     assert_eq!(&seen, b"first line\nsecond line\n");
@@ -74,40 +42,40 @@ fn two_lines(engine: &mut dyn Engine, to: &Fd, mut from: impl Read, via: DiskVia
 
 #[test]
 fn a_pipe_is_written_in_order() {
-    on_each_engine(|engine, via| {
+    on_each_pair(|bench| {
         let (reader, writer) = std::io::pipe().unwrap();
-        two_lines(engine, &OwnedFd::from(writer).into(), reader, via);
+        two_lines(bench, &OwnedFd::from(writer).into(), reader);
     });
 }
 
 #[test]
 fn a_named_pipe_is_written_in_order() {
-    let path = std::env::temp_dir().join(format!("ringroad-fifo-{}", std::process::id()));
+    let dir = TempDir::new("io-streams");
+    let path = dir.path().join("fifo");
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
-    on_each_engine(|engine, via| {
+    on_each_pair(|bench| {
         // Opened for reading and writing, so that neither end has to wait for the other.
         let both = File::options().read(true).write(true).open(&path).unwrap();
         let writer = both.try_clone().unwrap();
-        two_lines(engine, &OwnedFd::from(writer).into(), both, via);
+        two_lines(bench, &OwnedFd::from(writer).into(), both);
     });
-    fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_socket_used_as_a_file_is_written_in_order() {
-    on_each_engine(|engine, via| {
+    on_each_pair(|bench| {
         let (near, far) = UnixStream::pair().unwrap();
-        two_lines(engine, &OwnedFd::from(near).into(), far, via);
+        two_lines(bench, &OwnedFd::from(near).into(), far);
     });
 }
 
 #[test]
 fn a_pipe_without_a_reader_is_an_error() {
-    on_each_engine(|engine, via| {
+    on_each_pair(|bench| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        assert_eq!(write(engine, &OwnedFd::from(writer).into(), 0, b"x", via), Err(Errno::PIPE));
+        assert_eq!(write(bench, &OwnedFd::from(writer).into(), 0, b"x"), Err(Errno::PIPE));
     });
 }
 
@@ -115,32 +83,34 @@ fn a_pipe_without_a_reader_is_an_error() {
 #[test]
 fn idle_buffers_are_returned_to_the_system() {
     const BYTES: usize = 48 << 20;
-    let path = std::env::temp_dir().join(format!("ringroad-trim-{}", std::process::id()));
+    let dir = TempDir::new("io-streams");
     let content = vec![7; 1 << 20];
-    fs::write(&path, &content).unwrap();
-    on_each_engine(|engine, via| {
-        let file = direct_or_not(&path);
-        // io_uring keeps some buffers for receives.
-        let pool_before = engine.pool().counters();
-        let before = Memory::now();
-        let held: Vec<Buf> = (0..BYTES >> 20).map(|_| read_all(engine, &file, via)).collect();
-        let full = Memory::now();
-        assert!(full.resident >= before.resident + BYTES / 4 * 3, "{before:?} then {full:?}");
-        assert_eq!(engine.trim(), 0, "memory in use was given back");
-        assert!(held.iter().all(|buf| **buf == *content), "memory in use was given back");
-        drop(held);
-        assert!(engine.trim() >= BYTES);
-        assert_eq!(engine.pool().counters(), pool_before);
-        let after = Memory::now();
-        assert!(after.resident + BYTES / 4 * 3 <= full.resident, "{full:?} then {after:?}");
-        assert!(
-            after.pinned <= before.pinned,
-            "the ring holds on to memory: {before:?}, {full:?}, {after:?}"
-        );
-        // The registrations of the chunks were removed: the read uses the new memory at the same indices.
-        assert_eq!(*read_all(engine, &file, via), *content);
-    });
-    fs::remove_file(&path).unwrap();
+    let path = dir.write("trim", &content);
+    on_each_pair_with(
+        |config| config.pool_bytes_max = 256 << 20,
+        |bench| {
+            let file = direct_or_not(&path);
+            // io_uring keeps some buffers for receives.
+            let pool_before = bench.engine.pool().counters();
+            let before = Memory::now();
+            let held: Vec<Buf> = (0..BYTES >> 20).map(|_| read_all(bench, &file)).collect();
+            let full = Memory::now();
+            assert!(full.resident >= before.resident + BYTES / 4 * 3, "{before:?} then {full:?}");
+            assert_eq!(bench.engine.trim(), 0, "memory in use was given back");
+            assert!(held.iter().all(|buf| **buf == *content), "memory in use was given back");
+            drop(held);
+            assert!(bench.engine.trim() >= BYTES);
+            assert_eq!(bench.engine.pool().counters(), pool_before);
+            let after = Memory::now();
+            assert!(after.resident + BYTES / 4 * 3 <= full.resident, "{full:?} then {after:?}");
+            assert!(
+                after.pinned <= before.pinned,
+                "the ring holds on to memory: {before:?}, {full:?}, {after:?}"
+            );
+            // The registrations of the chunks were removed: the read uses the new memory at the same indices.
+            assert_eq!(*read_all(bench, &file), *content);
+        },
+    );
 }
 
 /// Every backend reads into chunks of shared memory, also bypassing the page cache. The peer does not read, so a chunk
@@ -148,12 +118,12 @@ fn idle_buffers_are_returned_to_the_system() {
 #[test]
 fn shared_memory_is_read_into_and_sent_once() {
     const BYTES: usize = 8192;
-    let path = std::env::temp_dir().join(format!("ringroad-shared-{}", std::process::id()));
     let content: Vec<u8> = (0..4 * BYTES).map(|place| (place / 253 + place) as u8).collect();
-    fs::write(&path, &content).unwrap();
-    on_each_engine(|engine, via| {
+    let dir = TempDir::new("io-streams");
+    let path = dir.write("shared", &content);
+    on_each_pair(|bench| {
         io::shm::trim();
-        let made = io::shm::counters().created;
+        let mut inodes = Vec::new();
         let file = direct_or_not(&path);
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -161,21 +131,21 @@ fn shared_memory_is_read_into_and_sent_once() {
         for place in (0..content.len()).step_by(BYTES) {
             let (offset, device) = (place as u64, DeviceId(0));
             let chunk = io::shm::take(BYTES).unwrap();
-            let read =
-                Op::Read { file: file.clone(), offset, len: BYTES as u32, buf: chunk.buf, device, via };
-            let completion = run(engine, read);
+            inodes.push(rustix::fs::fstat(&chunk.file).unwrap().st_ino);
+            let (file, via) = (file.clone(), bench.pair.via());
+            let read = Op::Read { file, offset, len: BYTES as u32, buf: chunk.buf, device, via };
+            let completion = bench.run(read);
             assert_eq!(completion.result, Ok(BYTES as u32));
             let (socket, len, via) = (near.clone(), BYTES as u32, DiskVia::Sync);
             let send = Op::Sendfile { socket, file: chunk.file, offset: 0, len, device, via };
-            assert_eq!(run(engine, send).result, Ok(len), "the socket has room for all");
+            assert_eq!(bench.run(send).result, Ok(len), "the socket has room for all");
             drop(completion.payload);
         }
-        assert_eq!(io::shm::counters().created, made + 1, "one chunk is enough");
+        assert!(inodes.iter().all(|inode| *inode == inodes[0]), "one chunk is enough");
         let mut seen = vec![0; content.len()];
         far.read_exact(&mut seen).unwrap();
         assert!(seen == content, "bytes changed after they were sent");
     });
-    fs::remove_file(&path).unwrap();
 }
 
 /// Opens a file for direct reads if the file system supports them; io_uring reads it into registered buffers.
@@ -185,10 +155,10 @@ fn direct_or_not(path: &Path) -> Fd {
     file.or_else(|_| rustix::fs::open(path, OFlags::RDONLY, Mode::empty())).expect("it is there").into()
 }
 
-fn read_all(engine: &mut dyn Engine, file: &Fd, via: DiskVia) -> Buf {
-    let buf = engine.pool().get(1 << 20).expect("the pool has room");
-    let read = Op::Read { file: file.clone(), offset: 0, len: 1 << 20, buf, device: DeviceId(0), via };
-    let completion = run(engine, read);
+fn read_all(bench: &mut Bench, file: &Fd) -> Buf {
+    let buf = bench.engine.pool().get(1 << 20).unwrap();
+    let (file, via) = (file.clone(), bench.pair.via());
+    let completion = bench.run(Op::Read { file, offset: 0, len: 1 << 20, buf, device: DeviceId(0), via });
     assert_eq!(completion.result, Ok(1 << 20));
     let Payload::Buf(buf) = completion.payload else { panic!("a read gives its buffer back") };
     buf
@@ -216,12 +186,12 @@ impl Memory {
 
 #[test]
 fn a_regular_file_is_written_at_its_offset() {
-    let path = std::env::temp_dir().join(format!("ringroad-places-{}", std::process::id()));
-    on_each_engine(|engine, via| {
+    let dir = TempDir::new("io-streams");
+    let path = dir.path().join("places");
+    on_each_pair(|bench| {
         let file = Fd::from(OwnedFd::from(File::create(&path).unwrap()));
-        assert_eq!(write(engine, &file, 4, b"late", via), Ok(4));
-        assert_eq!(write(engine, &file, 0, b"soon", via), Ok(4));
+        assert_eq!(write(bench, &file, 4, b"late"), Ok(4));
+        assert_eq!(write(bench, &file, 0, b"soon"), Ok(4));
         assert_eq!(fs::read(&path).unwrap(), b"soonlate");
     });
-    fs::remove_file(&path).unwrap();
 }

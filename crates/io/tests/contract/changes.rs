@@ -8,8 +8,9 @@ use std::sync::Arc;
 use io::op::{Advice, DeviceId, NewFile, Source, Space, StatTarget};
 use io::{Completion, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use testkit::TempDir;
 
-use crate::harness::{Bench, Pair, TempDir, on_each_pair, pairs, pattern, segments};
+use crate::harness::{Bench, Pair, on_each_pair, pairs, pattern, segments};
 
 const DEVICE: DeviceId = DeviceId(9);
 
@@ -46,8 +47,8 @@ fn write_all(bench: &mut Bench, file: &Fd, offset: u64, mut data: Segments) -> S
 #[test]
 fn directories_are_created_and_removed() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
-        let path = c_path(&dir.path("folder"));
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
+        let path = c_path(&dir.path().join("folder"));
         let mkdir = |path: &CString| Op::MkDir { path: path.clone(), mode: 0o750, device: DEVICE, via };
         let remove = |path: &CString, is_directory: bool| Op::Unlink {
             path: path.clone(),
@@ -56,18 +57,18 @@ fn directories_are_created_and_removed() {
             via,
         };
         assert_eq!(result(bench.run(mkdir(&path))), Ok(0));
-        let mode = std::fs::metadata(dir.path("folder")).unwrap().permissions().mode();
+        let mode = std::fs::metadata(dir.path().join("folder")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 & !0o750, 0, "no more than was asked for: {mode:o}");
         assert_eq!(mode & 0o700, 0o700);
         assert_eq!(result(bench.run(mkdir(&path))), Err(Errno::EXIST));
-        assert_eq!(result(bench.run(mkdir(&c_path(&dir.path("none/folder"))))), Err(Errno::NOENT));
-        let inner = dir.file("folder/file", b"x");
+        assert_eq!(result(bench.run(mkdir(&c_path(&dir.path().join("none/folder"))))), Err(Errno::NOENT));
+        let inner = dir.write("folder/file", b"x");
         assert_eq!(result(bench.run(remove(&path, true))), Err(Errno::NOTEMPTY));
         assert_eq!(result(bench.run(remove(&path, false))), Err(Errno::ISDIR));
         assert_eq!(result(bench.run(remove(&c_path(&inner), true))), Err(Errno::NOTDIR));
         assert_eq!(result(bench.run(remove(&c_path(&inner), false))), Ok(0));
         assert_eq!(result(bench.run(remove(&path, true))), Ok(0));
-        assert!(!dir.path("folder").exists());
+        assert!(!dir.path().join("folder").exists());
     });
 }
 
@@ -97,8 +98,8 @@ fn put(
 #[test]
 fn a_file_is_published_completely_or_not_at_all() {
     on_each_pair(|bench| {
-        let dir = TempDir::new();
-        let (temp, whole) = (dir.path("temp"), dir.path("whole"));
+        let dir = TempDir::new("io");
+        let (temp, whole) = (dir.path().join("temp"), dir.path().join("whole"));
         let bytes = pattern(200_000);
         // More pieces than one system call accepts.
         let pieces = || -> Vec<Segments> {
@@ -110,7 +111,7 @@ fn a_file_is_published_completely_or_not_at_all() {
             };
             (0..bytes.len()).step_by(150).map(piece).collect()
         };
-        assert_eq!(put(bench, (&temp, &dir.path("none/whole")), None, pieces()), Err(Errno::NOENT));
+        assert_eq!(put(bench, (&temp, &dir.path().join("none/whole")), None, pieces()), Err(Errno::NOENT));
         assert!(!temp.exists(), "nothing is left");
         assert_eq!(put(bench, (&temp, &whole), None, pieces()), Ok(0));
         assert!(std::fs::read(&whole).unwrap() == bytes);
@@ -130,8 +131,8 @@ fn a_file_is_published_completely_or_not_at_all() {
 #[test]
 fn an_unnamed_file_gets_its_name_when_it_is_complete() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
-        let file = match open_file(bench, &dir.path(""), libc::O_TMPFILE) {
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
+        let file = match open_file(bench, dir.path(), libc::O_TMPFILE) {
             Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
             file => file.unwrap(),
         };
@@ -139,10 +140,10 @@ fn an_unnamed_file_gets_its_name_when_it_is_complete() {
         let mut data = Segments::new();
         data.push(Source::Vec(bytes.clone()));
         write_all(bench, &file, 0, data);
-        assert_eq!(std::fs::read_dir(dir.path("")).unwrap().count(), 0, "nobody sees it half-written");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nobody sees it half-written");
         let link = |to: &Path| Op::Link { file: file.clone(), to: c_path(to), device: DEVICE, via };
-        let whole = dir.path("whole");
-        assert_eq!(result(bench.run(link(&dir.path("none/whole")))), Err(Errno::NOENT));
+        let whole = dir.path().join("whole");
+        assert_eq!(result(bench.run(link(&dir.path().join("none/whole")))), Err(Errno::NOENT));
         assert_eq!(result(bench.run(link(&whole))), Ok(0));
         assert_eq!(result(bench.run(link(&whole))), Err(Errno::EXIST));
         assert!(std::fs::read(&whole).unwrap() == bytes);
@@ -165,20 +166,20 @@ fn change_credentials() {
 #[test]
 fn an_unnamed_file_is_linked_without_privileges() {
     let name = |pair: Pair| {
-        let dir = TempDir::new();
+        let dir = TempDir::new("io");
         let (flags, mode) = (OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-        let file = match rustix::fs::open(dir.path(""), flags, mode) {
+        let file = match rustix::fs::open(dir.path(), flags, mode) {
             Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
             file => file.unwrap(),
         };
         change_credentials();
-        let refused = rustix::fs::linkat(&file, c"", CWD, dir.path("plain"), AtFlags::EMPTY_PATH);
+        let refused = rustix::fs::linkat(&file, c"", CWD, dir.path().join("plain"), AtFlags::EMPTY_PATH);
         assert_eq!(refused, Err(Errno::NOENT), "the plain way is closed");
         let mut bench = Bench::new(pair, pair.config());
-        let (to, via) = (c_path(&dir.path("a")), pair.via());
+        let (to, via) = (c_path(&dir.path().join("a")), pair.via());
         let link = Op::Link { file: Fd::from(file), to, device: DEVICE, via };
         assert_eq!(result(bench.run(link)), Ok(0), "{pair:?}");
-        assert!(dir.path("a").exists());
+        assert!(dir.path().join("a").exists());
         bench.assert_drains();
     };
     // A thread cannot regain dropped privileges, so each pair runs on its own thread.
@@ -190,8 +191,8 @@ fn an_unnamed_file_is_linked_without_privileges() {
 #[test]
 fn the_space_of_a_file_system_is_returned() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
-        let path = dir.path("a");
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
+        let path = dir.path().join("a");
         let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         for target in [StatTarget::File(file.clone()), StatTarget::Path(c_path(&path))] {
             let done = bench.run(Op::Space { target, device: DEVICE, via });
@@ -200,7 +201,7 @@ fn the_space_of_a_file_system_is_returned() {
             assert!(space.total_bytes > 0 && space.available_bytes <= space.total_bytes, "{space:?}");
             assert_ne!(*space, Space::default());
         }
-        let target = StatTarget::Path(c_path(&dir.path("none")));
+        let target = StatTarget::Path(c_path(&dir.path().join("none")));
         assert_eq!(bench.run(Op::Space { target, device: DEVICE, via }).result, Err(Errno::NOENT));
         drop(file);
     });
@@ -209,10 +210,10 @@ fn the_space_of_a_file_system_is_returned() {
 #[test]
 fn shared_pieces_are_written_in_order_and_returned() {
     on_each_pair(|bench| {
-        let dir = TempDir::new();
+        let dir = TempDir::new("io");
         let bytes = pattern(200_000);
         let shared: Arc<[u8]> = bytes[5_000..150_000].into();
-        let file = open_file(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let file = open_file(bench, &dir.path().join("a"), libc::O_CREAT).unwrap();
         let mut buf = bench.engine.pool().get(64 << 10).unwrap();
         buf.append(&bytes[150_000..]);
         let mut data = Segments::new();
@@ -225,16 +226,16 @@ fn shared_pieces_are_written_in_order_and_returned() {
         assert_eq!(Arc::strong_count(&shared), 3, "ours and two of the segments");
         drop(data);
         assert_eq!(Arc::strong_count(&shared), 1);
-        let written = std::fs::read(dir.path("a")).unwrap();
+        let written = std::fs::read(dir.path().join("a")).unwrap();
         assert!(written[..3] == [0; 3] && written[3..] == bytes);
         // A single piece, appended to a file opened with O_APPEND.
-        let log = open_file(bench, &dir.path("a"), libc::O_APPEND).unwrap();
+        let log = open_file(bench, &dir.path().join("a"), libc::O_APPEND).unwrap();
         let mut data = Segments::new();
         data.push_range(Source::Shared(shared), 0, 7);
         write_all(bench, &log, 0, data);
-        assert_eq!(std::fs::metadata(dir.path("a")).unwrap().len(), 200_010);
+        assert_eq!(std::fs::metadata(dir.path().join("a")).unwrap().len(), 200_010);
         let via = bench.pair.via();
-        let read_only = bench.open(&dir.path("a"), 0).unwrap();
+        let read_only = bench.open(&dir.path().join("a"), 0).unwrap();
         let mut data = Segments::new();
         data.push(Source::Static(b"x"));
         let op = Op::WriteSegments { file: read_only, offset: 0, data, device: DEVICE, via };
@@ -261,9 +262,9 @@ fn knows_uncached(path: &Path) -> bool {
 #[test]
 fn uncached_files_are_read_and_written_like_other_files() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let bytes = pattern(1 << 20);
-        let path = dir.path("a");
+        let path = dir.path().join("a");
         let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         file.set_uncached();
         let mut data = Segments::new();
@@ -304,9 +305,9 @@ fn uncached_files_are_read_and_written_like_other_files() {
 #[test]
 fn direct_writes_accept_pool_buffers() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let bytes = pattern(128 << 10);
-        let file = match open_file(bench, &dir.path("a"), libc::O_CREAT | libc::O_DIRECT) {
+        let file = match open_file(bench, &dir.path().join("a"), libc::O_CREAT | libc::O_DIRECT) {
             Err(Errno::INVAL) => return println!("skipped: this file system has no direct writes"),
             file => file.unwrap(),
         };
@@ -318,7 +319,7 @@ fn direct_writes_accept_pool_buffers() {
             let op = Op::Write { file: file.clone(), offset, buf, device: DEVICE, via };
             assert_eq!(bench.run(op).result, Ok(32 << 10));
         }
-        assert!(std::fs::read(dir.path("a")).unwrap() == bytes);
+        assert!(std::fs::read(dir.path().join("a")).unwrap() == bytes);
         drop(file);
     });
 }
@@ -326,13 +327,13 @@ fn direct_writes_accept_pool_buffers() {
 #[test]
 fn an_abandoned_write_releases_its_pieces() {
     on_each_pair(|bench| {
-        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let shared: Arc<[u8]> = pattern(10_000).into();
-        let file = open_file(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let file = open_file(bench, &dir.path().join("a"), libc::O_CREAT).unwrap();
         let mut data = Segments::new();
         data.push(Source::Shared(Arc::clone(&shared)));
         let write = Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via };
-        let link = Op::Link { file: file.clone(), to: c_path(&dir.path("b")), device: DEVICE, via };
+        let link = Op::Link { file: file.clone(), to: c_path(&dir.path().join("b")), device: DEVICE, via };
         for op in [write, link] {
             let id = bench.submit(op);
             bench.engine.abandon(id);

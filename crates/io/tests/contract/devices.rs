@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use io::op::{DeviceId, OpenHow, RecvInto};
 use io::{Drained, Errno, Op, OpId, Payload};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
+use testkit::TempDir;
 
 use crate::harness::{
-    Bench, Disk, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, open, pattern, received,
+    Bench, Disk, PATIENCE, connection, on_each_pair, on_each_pair_with, open, pattern, received,
 };
 
 const STUCK: DeviceId = DeviceId(1001);
@@ -43,8 +44,8 @@ fn with_stuck_device(bench: &mut Bench, test: impl FnOnce(&mut Bench, &TempDir, 
     if bench.pair.disk == Disk::Sync {
         return println!("skipped: a blocking call stalls its thread, by design");
     }
-    let dir = TempDir::new();
-    let pipe = dir.path("pipe");
+    let dir = TempDir::new("io");
+    let pipe = dir.path().join("pipe");
     rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let ids = (0..OPENS).map(|_| open_stuck(bench, &pipe)).collect();
     bench.turn(Duration::from_millis(10));
@@ -56,7 +57,7 @@ fn a_stuck_device_uses_no_more_than_its_share() {
     on_each_pair(|bench| {
         with_stuck_device(bench, |bench, dir, pipe, ids| {
             let bytes = pattern(50_000);
-            let path = dir.file("healthy", &bytes);
+            let path = dir.write("healthy", &bytes);
             let via = bench.pair.via();
             for _ in 0..20 {
                 let completion = bench.run(open(&path, 0, HEALTHY, via));
@@ -90,7 +91,7 @@ fn a_stuck_device_leaves_slots_to_sockets_and_other_devices() {
                 let (ours, mut peer) = connection();
                 peer.write_all(b"abc").unwrap();
                 assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"abc");
-                let path = dir.file("healthy", b"abc");
+                let path = dir.write("healthy", b"abc");
                 assert!(matches!(bench.run(open(&path, 0, HEALTHY, via)).payload, Payload::Opened(_)));
                 // An operation that ends releases its slot.
                 let _writer = release(pipe);
@@ -148,7 +149,7 @@ fn descriptors_of_a_leaked_operation_are_never_closed() {
     on_each_pair(|bench| {
         bench.drains = false;
         with_stuck_device(bench, |bench, dir, pipe, _| {
-            let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
+            let folder = bench.open(dir.path(), libc::O_PATH | libc::O_DIRECTORY).unwrap();
             let link = format!("/proc/self/fd/{}", folder.as_raw_fd());
             let opened = std::fs::read_link(&link).unwrap();
             let how = OpenHow { flags: libc::O_RDONLY | libc::O_CREAT, mode: 0o600, ..OpenHow::default() };

@@ -9,8 +9,9 @@ use std::time::Duration;
 use io::op::{DeviceId, Interest, PeerAddr, RecvInto, Source};
 use io::{Errno, Fd, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use testkit::TempDir;
 
-use crate::harness::{Bench, TempDir, connection, listener, on_each_pair, open};
+use crate::harness::{Bench, connection, listener, on_each_pair, open};
 
 /// Time to wait for something that must not happen.
 const A_MOMENT: Duration = Duration::from_millis(20);
@@ -180,8 +181,8 @@ fn connections_of_an_abandoned_accept_are_closed() {
 #[test]
 fn the_file_of_an_abandoned_open_is_closed() {
     on_each_pair(|bench| {
-        let dir = TempDir::new();
-        let path = dir.file("abandoned", b"x");
+        let dir = TempDir::new("io");
+        let path = dir.write("abandoned", b"x");
         for turns_before in [false, true] {
             let id = bench.submit(open(&path, 0, DeviceId(0), bench.pair.via()));
             if turns_before {

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use io::fault::FaultPlan;
 use io::op::{DeviceId, EntryAttributes, NewFile, RecvInto, Source, StatTarget};
 use io::{Drained, Errno, Fd, Op, Payload, Segments};
+use testkit::TempDir;
 
-use crate::harness::{
-    Bench, TempDir, connection, listener, on_each_pair_with, open, pattern, received, segments,
-};
+use crate::harness::{Bench, connection, listener, on_each_pair_with, open, pattern, received, segments};
 
 const DEVICE: DeviceId = DeviceId(3);
 
@@ -87,9 +86,9 @@ fn recv_stubbornly(bench: &mut Bench, socket: &Fd, mode: usize) -> Vec<u8> {
 
 #[test]
 fn the_same_bytes_arrive_despite_faults() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     let bytes = pattern(300_007);
-    let path = dir.file("a", &bytes);
+    let path = dir.write("a", &bytes);
     let plan = "
         open error=EINTR every=2
         read short every=2; read error=EAGAIN every=5; read error=EINTR every=7
@@ -156,8 +155,8 @@ fn a_slot_is_not_reused_before_its_completion_was_reported() {
 #[test]
 fn partial_writes_return_the_complete_buffer() {
     on_each_pair_with_faults("write short every=2", |bench| {
-        let dir = TempDir::new();
-        let path = dir.path("a");
+        let dir = TempDir::new("io");
+        let path = dir.path().join("a");
         let via = bench.pair.via();
         let file = bench.open(&path, libc::O_RDWR | libc::O_CREAT).unwrap();
         let content = pattern(10_000);
@@ -265,8 +264,8 @@ fn a_lost_completion_makes_the_drain_leak() {
 #[test]
 fn disk_errors_are_returned_with_the_buffer() {
     on_each_pair_with_faults("read error=EIO every=2; write error=ENOSPC", |bench| {
-        let dir = TempDir::new();
-        let path = dir.file("a", b"content");
+        let dir = TempDir::new("io");
+        let path = dir.write("a", b"content");
         let file = bench.open(&path, libc::O_RDWR).unwrap();
         assert_eq!(bench.read_fully(&file, 0, 7).unwrap(), b"content");
         // `read` expects the buffer to be returned.
@@ -281,12 +280,12 @@ fn disk_errors_are_returned_with_the_buffer() {
 
 #[test]
 fn a_directory_is_read_despite_faults() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     for number in 0..100 {
-        dir.file(&format!("{number}"), b"");
+        dir.write(&format!("{number}"), b"");
     }
     on_each_pair_with_faults("readdir short every=2; readdir error=EINTR every=3", |bench| {
-        let folder = open_stubbornly(bench, &dir.path(""), libc::O_DIRECTORY);
+        let folder = open_stubbornly(bench, dir.path(), libc::O_DIRECTORY);
         let mut names = std::collections::BTreeSet::new();
         loop {
             let via = bench.pair.via();
@@ -313,11 +312,11 @@ fn a_directory_is_read_despite_faults() {
 
 #[test]
 fn only_the_selected_directory_fails_while_its_switch_is_on() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     for name in ["cache", "other"] {
-        std::fs::create_dir(dir.path(name)).unwrap();
+        std::fs::create_dir(dir.path().join(name)).unwrap();
     }
-    let (cache, switch) = (dir.path("cache"), dir.path("switch"));
+    let (cache, switch) = (dir.path().join("cache"), dir.path().join("switch"));
     let rule = |what: &str, error: &str| {
         format!("{what} error={error} path={}/ while={};", cache.display(), switch.display())
     };
@@ -341,8 +340,8 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
             Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via }
         };
         let flags = libc::O_RDWR | libc::O_CREAT;
-        let inside = bench.open(&dir.path("cache/a"), flags).unwrap();
-        let outside = bench.open(&dir.path("other/a"), flags).unwrap();
+        let inside = bench.open(&dir.path().join("cache/a"), flags).unwrap();
+        let outside = bench.open(&dir.path().join("other/a"), flags).unwrap();
         // The engine has not opened this file, and it is unnamed.
         let unseen = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
         let unseen = rustix::fs::open(&cache, unseen, rustix::fs::Mode::RUSR).unwrap();
@@ -357,9 +356,9 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         assert_eq!(bench.run(write(&outside)).result, Ok(5));
         assert_eq!(bench.read(&inside, 0, 10), Ok(b"bytes".to_vec()), "only writes fail");
         assert_eq!(bench.open(&cache, libc::O_RDWR | libc::O_TMPFILE).err(), Some(Errno::ROFS));
-        let (a, b) = (c_path(&dir.path("cache/a")), c_path(&dir.path("cache/b")));
+        let (a, b) = (c_path(&dir.path().join("cache/a")), c_path(&dir.path().join("cache/b")));
         let (device, space) = (DEVICE, StatTarget::Path(c_path(&cache)));
-        let (from, file) = (c_path(&dir.path("other/a")), outside.clone());
+        let (from, file) = (c_path(&dir.path().join("other/a")), outside.clone());
         let new = |to| NewFile {
             temp: from.clone(),
             to,
@@ -380,13 +379,13 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
             let name = format!("{op:?}");
             assert_eq!(bench.run(op).result, Err(error), "{name}");
         }
-        assert!(dir.path("other/a").exists(), "the call was not made");
+        assert!(dir.path().join("other/a").exists(), "the call was not made");
         // The descriptor number now belongs to another file.
         drop((inside, unseen));
-        let same_number = bench.open(&dir.path("other/a"), libc::O_RDWR).unwrap();
+        let same_number = bench.open(&dir.path().join("other/a"), libc::O_RDWR).unwrap();
         assert_eq!(bench.run(write(&same_number)).result, Ok(5));
         std::fs::remove_file(&switch).unwrap();
-        assert!(bench.open(&dir.path("cache/a"), flags).is_ok());
+        assert!(bench.open(&dir.path().join("cache/a"), flags).is_ok());
         drop((outside, same_number));
     });
 }

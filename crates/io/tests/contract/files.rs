@@ -6,31 +6,32 @@ use std::os::unix::fs::MetadataExt;
 
 use io::op::{DeviceId, DirEntry, EntryAttributes, Interest, OpenHow, StatTarget};
 use io::{DiskVia, Errno, Fd, Op, Payload};
+use testkit::TempDir;
 
-use crate::harness::{Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern};
+use crate::harness::{Bench, PATIENCE, connection, on_each_pair, on_each_pair_with, pattern};
 
 const DEVICE: DeviceId = DeviceId(7);
 
 #[test]
 fn a_read_at_the_end_is_short_and_the_next_is_empty() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     let bytes = pattern(10_000);
-    let path = dir.file("a", &bytes);
+    let path = dir.write("a", &bytes);
     on_each_pair(|bench| {
         let file = bench.open(&path, 0).unwrap();
         assert_eq!(bench.read_fully(&file, 8_000, 4096), Ok(bytes[8_000..].to_vec()));
         assert_eq!(bench.read(&file, 10_000, 4096), Ok(Vec::new()));
         assert_eq!(bench.read(&file, 20_000, 4096), Ok(Vec::new()));
-        assert_eq!(bench.open(&dir.path("none"), 0).err(), Some(Errno::NOENT));
+        assert_eq!(bench.open(&dir.path().join("none"), 0).err(), Some(Errno::NOENT));
         drop(file);
     });
 }
 
 #[test]
 fn direct_reads_end_with_an_unaligned_tail() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     let bytes = pattern(100_001);
-    let path = dir.file("a", &bytes);
+    let path = dir.write("a", &bytes);
     on_each_pair(|bench| {
         let file = match bench.open(&path, libc::O_DIRECT) {
             Err(Errno::INVAL) => return println!("skipped: this file system has no direct reads"),
@@ -45,9 +46,9 @@ fn direct_reads_end_with_an_unaligned_tail() {
 
 #[test]
 fn many_concurrent_direct_reads_succeed() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     let bytes = pattern(1 << 20);
-    let path = dir.file("a", &bytes);
+    let path = dir.write("a", &bytes);
     // The depth of libaio is below the number of reads, so that some have to queue.
     on_each_pair_with(
         |config| config.libaio_depth = 8,
@@ -74,8 +75,8 @@ fn many_concurrent_direct_reads_succeed() {
 #[test]
 fn a_file_is_written_renamed_queried_and_removed() {
     on_each_pair(|bench| {
-        let dir = TempDir::new();
-        let (old, new) = (dir.path("old"), dir.path("new"));
+        let dir = TempDir::new("io");
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         let via = bench.pair.via();
         let file = bench.open(&old, libc::O_RDWR | libc::O_CREAT).unwrap();
         let mut buf = bench.engine.pool().get(4096).unwrap();
@@ -128,18 +129,17 @@ fn read_directory(bench: &mut Bench, dir: &Fd, attributes: EntryAttributes) -> (
 
 #[test]
 fn a_directory_is_read_in_pieces() {
-    let dir = TempDir::new();
-    let file = dir.file("000 file", b"hello");
-    std::fs::create_dir(dir.path("001 folder")).unwrap();
-    std::os::unix::fs::symlink(&file, dir.path("002 link")).unwrap();
-    std::os::unix::fs::symlink("nowhere", dir.path("003 broken")).unwrap();
+    let dir = TempDir::new("io");
+    let file = dir.write("000 file", b"hello");
+    std::fs::create_dir(dir.path().join("001 folder")).unwrap();
+    std::os::unix::fs::symlink(&file, dir.path().join("002 link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("003 broken")).unwrap();
     for number in 4..300 {
-        dir.file(&format!("{number:03} {}", "x".repeat(40)), b"");
+        dir.write(&format!("{number:03} {}", "x".repeat(40)), b"");
     }
     const KINDS: [u32; 5] = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFLNK, libc::S_IFREG];
     on_each_pair(|bench| {
-        let path = dir.path("");
-        let folder = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let folder = bench.open(dir.path(), libc::O_DIRECTORY).unwrap();
         let (entries, operations) = read_directory(bench, &folder, EntryAttributes::Followed);
         assert_eq!(entries.len(), 300, "none twice, none left out, and not the folder itself");
         assert!(operations >= 10, "{operations} operations hold a thread for long");
@@ -149,11 +149,11 @@ fn a_directory_is_read_in_pieces() {
         assert_eq!(stats[2].inode, stats[0].inode);
         assert_eq!(stats[3].mode & libc::S_IFMT, libc::S_IFLNK, "one that leads nowhere is looked at itself");
         assert_eq!(stats[1].mode & libc::S_IFMT, libc::S_IFDIR);
-        let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let again = bench.open(dir.path(), libc::O_DIRECTORY).unwrap();
         let (entries, _) = read_directory(bench, &again, EntryAttributes::Kind);
         assert_eq!((entries.len(), &*entries[0].name), (300, b"000 file".as_slice()));
         assert!(entries.iter().all(|entry| entry.stat.is_none()));
-        let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let again = bench.open(dir.path(), libc::O_DIRECTORY).unwrap();
         let (entries, _) = read_directory(bench, &again, EntryAttributes::Itself);
         assert_eq!(entries[2].stat.unwrap().unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
         let no_folder = bench.open(&file, 0).unwrap();
@@ -171,13 +171,13 @@ fn a_directory_is_read_in_pieces() {
 
 #[test]
 fn many_names_are_queried_in_one_operation() {
-    let dir = TempDir::new();
-    std::fs::create_dir(dir.path("folder")).unwrap();
-    dir.file("folder/five", b"hello");
-    std::os::unix::fs::symlink("folder/five", dir.path("link")).unwrap();
+    let dir = TempDir::new("io");
+    std::fs::create_dir(dir.path().join("folder")).unwrap();
+    dir.write("folder/five", b"hello");
+    std::os::unix::fs::symlink("folder/five", dir.path().join("link")).unwrap();
     let names = ["folder/five", "link", "folder/missing", "folder", "folder/five/below"];
     on_each_pair(|bench| {
-        let folder = bench.open(&dir.path(""), libc::O_DIRECTORY).unwrap();
+        let folder = bench.open(dir.path(), libc::O_DIRECTORY).unwrap();
         let op = Op::StatMany {
             dir: folder.clone(),
             names: names.map(|name| CString::new(name).unwrap()).into(),
@@ -201,18 +201,18 @@ fn many_names_are_queried_in_one_operation() {
 
 #[test]
 fn symlinks_of_the_same_owner_are_followed() {
-    let dir = TempDir::new();
-    std::fs::create_dir(dir.path("real")).unwrap();
-    dir.file("real/a", b"content");
-    std::os::unix::fs::symlink("real", dir.path("folder")).unwrap();
-    std::os::unix::fs::symlink("../real/a", dir.path("real/link")).unwrap();
-    std::os::unix::fs::symlink("nowhere", dir.path("broken")).unwrap();
+    let dir = TempDir::new("io");
+    std::fs::create_dir(dir.path().join("real")).unwrap();
+    dir.write("real/a", b"content");
+    std::os::unix::fs::symlink("real", dir.path().join("folder")).unwrap();
+    std::os::unix::fs::symlink("../real/a", dir.path().join("real/link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("broken")).unwrap();
     // Files in /proc belong to root, and links to them belong to the user of the test.
-    std::os::unix::fs::symlink("/proc/version", dir.path("foreign")).unwrap();
-    std::os::unix::fs::symlink("/proc", dir.path("foreign folder")).unwrap();
-    let foreign = std::fs::symlink_metadata(dir.path("foreign")).unwrap().uid() != 0;
+    std::os::unix::fs::symlink("/proc/version", dir.path().join("foreign")).unwrap();
+    std::os::unix::fs::symlink("/proc", dir.path().join("foreign folder")).unwrap();
+    let foreign = std::fs::symlink_metadata(dir.path().join("foreign")).unwrap().uid() != 0;
     on_each_pair(|bench| {
-        let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
+        let folder = bench.open(dir.path(), libc::O_PATH | libc::O_DIRECTORY).unwrap();
         let open = |bench: &mut Bench, dir: Option<&Fd>, path: &std::path::Path, flags: i32| {
             let how = OpenHow { flags, same_owner: true, ..OpenHow::default() };
             let path = CString::new(path.to_str().unwrap()).unwrap();
@@ -226,7 +226,7 @@ fn symlinks_of_the_same_owner_are_followed() {
         for name in ["real/a", "folder/a", "folder//link", "./folder/./link"] {
             let file = open(bench, Some(&folder), name.as_ref(), 0).unwrap();
             assert_eq!(bench.read(&file, 0, 100), Ok(b"content".to_vec()), "{name}");
-            let file = open(bench, None, &dir.path(name), 0).unwrap();
+            let file = open(bench, None, &dir.path().join(name), 0).unwrap();
             assert_eq!(bench.read(&file, 0, 100), Ok(b"content".to_vec()), "{name} from the root");
         }
         for (name, error) in [
@@ -276,9 +276,9 @@ fn send_file(bench: &mut Bench, socket: &Fd, file: &Fd, len: u64, via: DiskVia) 
 
 #[test]
 fn sendfile_waits_for_a_slow_reader() {
-    let dir = TempDir::new();
+    let dir = TempDir::new("io");
     let bytes = pattern(12 << 20);
-    let path = dir.file("a", &bytes);
+    let path = dir.write("a", &bytes);
     on_each_pair(|bench| {
         for via in [bench.pair.via(), DiskVia::Sync] {
             let (ours, mut peer) = connection();
@@ -297,8 +297,8 @@ fn sendfile_waits_for_a_slow_reader() {
 
 #[test]
 fn a_full_socket_is_reported_and_its_writability_awaited() {
-    let dir = TempDir::new();
-    let path = dir.file("a", &pattern(16 << 20));
+    let dir = TempDir::new("io");
+    let path = dir.write("a", &pattern(16 << 20));
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
         let file = bench.open(&path, 0).unwrap();

@@ -1,19 +1,16 @@
 //! Shared code of the contract tests: the engine pairs of this machine, an engine that waits for one completion at a
 //! time, and peers on loopback.
 
-use std::fs::File;
-use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow, RecvInto, Source};
 use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
+use testkit::engines::{report_ran, report_skipped};
 
 /// Maximum duration of any single step of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
@@ -41,7 +38,8 @@ impl Pair {
         nets.into_iter().flat_map(move |net| disks.into_iter().map(move |disk| Pair { net, disk }))
     }
 
-    fn name(self) -> String {
+    /// Returns the names of both backends in the report.
+    fn names(self) -> (&'static str, &'static str) {
         let net = match self.net {
             NetKind::Uring => "io_uring",
             NetKind::Epoll => "epoll",
@@ -52,7 +50,7 @@ impl Pair {
             Disk::Threads => "threads",
             Disk::Sync => "sync",
         };
-        format!("{net}+{disk}")
+        (net, disk)
     }
 
     /// Returns the backend for file operations.
@@ -105,23 +103,15 @@ impl Pair {
 pub(crate) fn pairs() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
     PAIRS.get_or_init(|| {
-        let mut ran = Vec::new();
-        let mut report = String::new();
-        for pair in Pair::all() {
-            match pair.missing() {
-                None => {
-                    report += &format!("engines: ran {}\n", pair.name());
-                    ran.push(pair);
-                }
-                Some(reason) => report += &format!("engines: skipped {}: {reason}\n", pair.name()),
+        let is_available = |pair: &Pair| {
+            let ((net, disk), missing) = (pair.names(), pair.missing());
+            match &missing {
+                None => report_ran(net, disk),
+                Some(reason) => report_skipped(net, disk, reason),
             }
-        }
-        print!("{report}");
-        if let Some(path) = std::env::var_os("RINGROAD_ENGINE_REPORT") {
-            let file = File::options().append(true).create(true).open(path);
-            file.and_then(|mut file| file.write_all(report.as_bytes())).expect("the report can be written");
-        }
-        ran
+            missing.is_none()
+        };
+        Pair::all().filter(is_available).collect()
     })
 }
 
@@ -133,7 +123,7 @@ pub(crate) fn on_each_pair(test: impl Fn(&mut Bench)) {
 /// As [`on_each_pair`], with changed settings.
 pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl Fn(&mut Bench)) {
     for &pair in pairs() {
-        println!("on {}", pair.name());
+        println!("on {pair:?}");
         let mut config = pair.config();
         change(&mut config);
         let mut bench = Bench::new(pair, config);
@@ -146,7 +136,7 @@ pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl F
 pub(crate) fn on_each_net(test: impl Fn(&mut Bench)) {
     for net in [NetKind::Uring, NetKind::Epoll] {
         if let Some(pair) = pairs().iter().find(|pair| pair.net == net) {
-            println!("on {}", pair.name());
+            println!("on {pair:?}");
             let mut bench = Bench::new(*pair, pair.config());
             test(&mut bench);
             bench.end();
@@ -343,33 +333,4 @@ pub(crate) fn connection() -> (Fd, TcpStream) {
 /// Returns bytes that depend on their position, so that shifted or repeated ranges are detected.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place ^ (place >> 8) ^ (place >> 16).wrapping_mul(37)) as u8).collect()
-}
-
-/// A directory that is removed after the test.
-pub(crate) struct TempDir(PathBuf);
-
-impl TempDir {
-    pub(crate) fn new() -> TempDir {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("ringroad-io-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        TempDir(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    pub(crate) fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _gone = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -10,10 +10,9 @@ use io::engine::EngineConfig;
 use io::op::{Interest, PeerAddr, RecvInto, Source};
 use io::{Errno, Fd, Op, Payload, Segments, Wait};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use testkit::TempDir;
 
-use crate::harness::{
-    Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern, received,
-};
+use crate::harness::{Bench, PATIENCE, connection, on_each_pair, on_each_pair_with, pattern, received};
 
 /// Receives until `len` bytes or the end of the stream have arrived.
 fn recv_all(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
@@ -311,8 +310,8 @@ fn connecting_succeeds_or_returns_the_reason() {
         drop(listener);
         let refused = Op::Connect { socket: new_socket(AddressFamily::INET), peer: PeerAddr::Inet(address) };
         assert_eq!(bench.run(refused).result, Err(Errno::CONNREFUSED));
-        let dir = TempDir::new();
-        let path = dir.path("socket");
+        let dir = TempDir::new("io");
+        let path = dir.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let ours = new_socket(AddressFamily::UNIX);
         let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Unix(path) };
