@@ -35,58 +35,29 @@ pub struct Shared {
     pub buf: Buf,
 }
 
-/// Statistics of the chunks of a thread since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShmCounters {
-    /// Number of chunks handed out.
-    pub handed_out: u64,
-    /// Number of those chunks that had to be created.
-    pub created: u64,
-    /// Number of times that the pages of a chunk were released.
-    pub punched: u64,
-    /// Number of chunks that currently wait for reuse.
-    pub cached: u64,
-}
-
 /// Returns a chunk with at least `bytes` of fresh pages, which read as zeroes.
 ///
 /// # Errors
 /// When the system has no descriptor or no memory.
 pub fn take(bytes: usize) -> Result<Shared, Errno> {
     let recycled = if bytes <= RECYCLED_BYTES { recycle() } else { None };
-    let made = recycled.is_none();
     let chunk = match recycled {
         Some(chunk) => chunk,
         None => Box::new(ShmChunk::new(bytes.max(RECYCLED_BYTES))?),
     };
     assert!(chunk.fresh && chunk.mapping.bytes() >= bytes, "a chunk has fresh pages for all bytes");
-    CACHED.with_borrow_mut(|cached| {
-        cached.counters.handed_out += 1;
-        cached.counters.created += u64::from(made);
-    });
     Ok(Shared { file: chunk.file.clone(), buf: Buf::of_shared(chunk) })
 }
 
 /// Frees all chunks that wait for reuse; returns their number.
 pub fn trim() -> usize {
-    CACHED.with_borrow_mut(|cached| cached.chunks.drain(..).count())
-}
-
-/// Returns the statistics of the calling thread.
-pub fn counters() -> ShmCounters {
-    CACHED.with_borrow(|cached| ShmCounters { cached: cached.chunks.len() as u64, ..cached.counters })
+    CACHED.with_borrow_mut(|cached| cached.drain(..).count())
 }
 
 thread_local! {
-    static CACHED: RefCell<CachedChunks> = RefCell::default();
-}
-
-#[derive(Default)]
-struct CachedChunks {
-    /// Last in, first out. Boxed as in buffers, so that reusing a chunk needs no allocation.
+    /// Chunks that wait for reuse; last in, first out. Boxed as in buffers, so that reusing a chunk needs no allocation.
     #[allow(clippy::vec_box, reason = "the boxes come from buffers and go back into them")]
-    chunks: Vec<Box<ShmChunk>>,
-    counters: ShmCounters,
+    static CACHED: RefCell<Vec<Box<ShmChunk>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A file in memory and its mapping.
@@ -137,13 +108,10 @@ impl ShmChunk {
 
 fn recycle() -> Option<Box<ShmChunk>> {
     CACHED.with_borrow_mut(|cached| {
-        let place = cached.chunks.iter().rposition(|chunk| chunk.file.is_sole())?;
-        let mut chunk = cached.chunks.remove(place);
+        let place = cached.iter().rposition(|chunk| chunk.file.is_sole())?;
+        let mut chunk = cached.remove(place);
         assert_eq!(chunk.mapping.bytes(), RECYCLED_BYTES, "chunks of one size are kept");
-        if !chunk.fresh {
-            cached.counters.punched += 1;
-            chunk.punch();
-        }
+        chunk.punch();
         // A chunk that cannot be emptied is freed.
         chunk.fresh.then_some(chunk)
     })
@@ -158,10 +126,9 @@ pub(crate) fn put_back(mut chunk: Box<ShmChunk>) {
     // A buffer may be dropped when the thread exits, after the list was destroyed.
     let _ = CACHED.try_with(|cached| {
         let mut cached = cached.borrow_mut();
-        if cached.chunks.len() < CACHED_MAX {
+        if cached.len() < CACHED_MAX {
             chunk.punch();
-            cached.counters.punched += u64::from(chunk.fresh);
-            cached.chunks.push(chunk);
+            cached.push(chunk);
         }
     });
 }
