@@ -239,12 +239,12 @@ fn is_in_memory(file: &Fd) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
-    use std::io::Write;
+    use std::fs::File;
     use std::os::fd::OwnedFd;
     use std::path::PathBuf;
 
     use rustix::fs::{Advice, MemfdFlags, Mode, OFlags};
+    use testkit::TempDir;
 
     use super::*;
 
@@ -254,21 +254,24 @@ mod tests {
     const EVICTIONS_MAX: u32 = 10_000;
 
     /// A file that is removed after the test.
-    struct Scratch(PathBuf, Fd);
+    struct Scratch(TempDir, Fd);
 
     impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("ringroad-{name}-{}", std::process::id()));
-            let mut file =
-                File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
-            file.write_all(&[7; BYTES]).unwrap();
-            Scratch(path, OwnedFd::from(file).into())
+        fn new() -> Scratch {
+            let dir = TempDir::new("io-resident");
+            let path = dir.write("file", [7; BYTES]);
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            Scratch(dir, OwnedFd::from(file).into())
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().join("file")
         }
 
         /// Evicts the file from the page cache; returns whether the file system supports that.
         fn evict(&self) -> bool {
             if is_in_memory(&self.1) {
-                eprintln!("skipped: {} is on tmpfs, which keeps everything", self.0.display());
+                eprintln!("skipped: {} is on tmpfs, which keeps everything", self.0.path().display());
                 return false;
             }
             // The kernel skips pages that are being read, such as those of the probe before, and pages that another
@@ -283,13 +286,7 @@ mod tests {
                 }
                 std::thread::yield_now();
             }
-            panic!("{} does not leave the page cache", self.0.display());
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_file(&self.0);
+            panic!("{} does not leave the page cache", self.0.path().display());
         }
     }
 
@@ -301,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_fresh_file_is_resident() {
-        let file = Scratch::new("resident-fresh");
+        let file = Scratch::new();
         for (offset, len) in [(0, 0), (0, 1), (0, BYTES as u64), (4096, 4096), (299_999, 1), (5000, 200_000)]
         {
             assert!(is_resident(&file.1, offset, len), "{len} bytes at {offset}");
@@ -356,7 +353,7 @@ mod tests {
 
     #[test]
     fn an_evicted_file_is_not_resident() {
-        let file = Scratch::new("resident-evicted");
+        let file = Scratch::new();
         for count in WAYS {
             for (offset, len) in [(0, 1), (0, BYTES as u64), (4096 * 3, 8192), (299_999, 1)] {
                 // Repeated each time, because a probe may start a read of its range.
@@ -371,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_nonresident_page_in_the_middle_is_found() {
-        let file = Scratch::new("resident-hole");
+        let file = Scratch::new();
         // Without readahead, each read reads its own page only.
         rustix::fs::fadvise(&file.1, 0, None, Advice::Random).unwrap();
         for count in WAYS {
@@ -397,7 +394,7 @@ mod tests {
 
     #[test]
     fn counting_resident_pages_reads_nothing() {
-        let file = Scratch::new("resident-counted");
+        let file = Scratch::new();
         let Some(there) = are_counted(&file.1, 0, BYTES as u64) else { return };
         assert!(there && are_counted(&file.1, 4095, 2) == Some(true));
         assert_eq!(are_counted(&file.1, BYTES as u64 - 1, 1), Some(true));
@@ -436,7 +433,7 @@ mod tests {
 
     #[test]
     fn cachestat_is_not_called_again_after_enosys() {
-        let file = Scratch::new("resident-nosys");
+        let file = Scratch::new();
         let missing: Count = |_, _, _| Err(Errno::NOSYS);
         assert_eq!(probe(&file.1, 0, BYTES as u64, Some(missing), ProbeOptions::CAREFUL), Err(Errno::NOSYS));
         // The flag is global to the process, so other tests see it too; their results stay the same.
@@ -447,12 +444,12 @@ mod tests {
 
     #[test]
     fn direct_and_unreadable_files_are_not_resident() {
-        let file = Scratch::new("resident-unreadable");
-        let written = File::options().write(true).open(&file.0).unwrap();
+        let file = Scratch::new();
+        let written = File::options().write(true).open(file.path()).unwrap();
         assert!(!is_resident(&OwnedFd::from(written).into(), 0, 1));
         let flags = OFlags::RDONLY | OFlags::DIRECT;
         // Not all file systems support direct reads.
-        if let Ok(direct) = rustix::fs::open(&file.0, flags, Mode::empty()) {
+        if let Ok(direct) = rustix::fs::open(file.path(), flags, Mode::empty()) {
             assert!(is_in_memory(&file.1) || !is_resident(&direct.into(), 0, 1));
         }
     }

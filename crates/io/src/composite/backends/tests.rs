@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 
+use testkit::TempDir;
+
 use super::*;
 use crate::op::{OpenHow, StatTarget};
 
@@ -21,12 +23,11 @@ fn backends(libaio: bool, pools: usize) -> Option<Backends> {
 }
 
 /// Opens a file for direct reads and for buffered reads; the first is `None` if direct reads are not supported.
-fn files(name: &str) -> (Option<Fd>, Fd) {
-    let path = std::env::temp_dir().join(format!("ringroad-{name}-{}", std::process::id()));
-    std::fs::write(&path, [0; 4096]).unwrap();
+fn files() -> (Option<Fd>, Fd) {
+    let dir = TempDir::new("io-backends");
+    let path = dir.write("page", [0; 4096]);
     let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
     let buffered = File::open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
     let direct = direct.inspect_err(|error| eprintln!("skipped: O_DIRECT: {error}")).ok();
     (direct.map(|file| Fd::from(OwnedFd::from(file))), Fd::from(OwnedFd::from(buffered)))
 }
@@ -47,7 +48,7 @@ fn choice(backends: &mut Backends, op: Op) -> Route {
 #[test]
 fn libaio_gets_only_direct_reads() {
     let Some(mut backends) = backends(true, 1) else { return };
-    let (direct, buffered) = files("backend");
+    let (direct, buffered) = files();
     let (device, via) = (DeviceId::default(), DiskVia::Libaio);
     let mut buf = backends.pool.get(4096).unwrap();
     buf.append(b"x");
@@ -70,7 +71,7 @@ fn libaio_gets_only_direct_reads() {
 
 #[test]
 fn reads_fall_back_from_libaio_to_the_pool_to_the_thread() {
-    let (Some(direct), _) = files("missing") else { return };
+    let (Some(direct), _) = files() else { return };
     for (pools, expected) in [(1, Route::Pool(0, DeviceId::default())), (0, Route::Sync)] {
         let Some(mut backends) = backends(false, pools) else { return };
         let op = read(&backends, &direct);

@@ -1,27 +1,21 @@
 //! Operations on files, and the registration of their buffers.
 
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use testkit::TempDir;
 
 use super::*;
 use crate::buf::CHUNK_BYTES;
 use crate::op::{DeviceId, DiskVia};
 
-/// Creates a file of three pages and opens it with `O_DIRECT`; `None` if the file system does not support that.
-fn direct_file(name: &str) -> Option<(Fd, PathBuf)> {
-    let path = std::env::temp_dir().join(format!("ringroad-uring-{}-{name}", std::process::id()));
-    std::fs::write(&path, (0..12288u32).map(|index| (index / 4096) as u8).collect::<Vec<u8>>()).unwrap();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
-    match file {
-        Ok(file) => Some((Fd::from(OwnedFd::from(file)), path)),
-        Err(error) => {
-            std::fs::remove_file(&path).unwrap();
-            eprintln!("skipped: {}: O_DIRECT: {error}", path.display());
-            None
-        }
-    }
+/// Opens a file of three pages with `O_DIRECT`; `None` if the file system does not support that.
+fn direct_file() -> Option<Fd> {
+    let dir = TempDir::new("io-uring");
+    let path = dir.write("pages", (0..12288u32).map(|index| (index / 4096) as u8).collect::<Vec<u8>>());
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+    let file = file.inspect_err(|error| eprintln!("skipped: O_DIRECT: {error}")).ok()?;
+    Some(Fd::from(OwnedFd::from(file)))
 }
 
 fn read(bench: &mut Bench, file: &Fd, offset: u64, len: u32, room: usize) -> Completion {
@@ -32,8 +26,7 @@ fn read(bench: &mut Bench, file: &Fd, offset: u64, len: u32, room: usize) -> Com
 #[test]
 fn direct_reads_register_their_chunk_and_trim_unregisters_it() {
     let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
-    let Some((file, path)) = direct_file("fixed") else { return };
-    std::fs::remove_file(path).unwrap();
+    let Some(file) = direct_file() else { return };
     for page in 0..3u8 {
         let got = read(&mut bench, &file, u64::from(page) * 4096, 4096, 4096);
         assert_eq!(got.result, Ok(4096));
@@ -72,8 +65,7 @@ fn reads_continue_without_locked_memory_and_one_warning_is_logged() {
     let mut config = config();
     config.pool_bytes_max = 256 << 20;
     let Some(mut bench) = Bench::with_role(&config, Role::DiskOnly) else { return };
-    let Some((file, path)) = direct_file("locked") else { return };
-    std::fs::remove_file(path).unwrap();
+    let Some(file) = direct_file() else { return };
     let mut held = Vec::new();
     for _ in 0..chunks + 4 {
         let got = read(&mut bench, &file, 0, 4096, CHUNK_BYTES);
