@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use self::facts::Release;
 use self::trial::{Failure, Trial};
+use crate::disk::libaio::Libaio;
 use crate::engine::NetKind;
 use crate::uring::{DEFER_TASKRUN, NO_SQARRAY, SetupError, TASKRUN_FLAG, filtered};
 
@@ -255,12 +256,8 @@ impl Probe {
     }
 
     fn opcodes(&mut self, trial: &Trial) {
-        let detail = match facts::query() {
-            Some(known) => format!("{} requests, {} registrations", known.requests, known.registers),
-            None => "probed one by one".to_owned(),
-        };
         if trial.supports_opcodes() {
-            self.add("io_uring operations", State::Works, detail, None);
+            self.add("io_uring operations", State::Works, "all required operations", None);
         } else {
             let remedy = "use Linux 6.1 or newer without restrictions on io_uring";
             self.add("io_uring operations", State::Missing, "required operations are missing", Some(remedy));
@@ -296,7 +293,7 @@ impl Probe {
         let numbers = facts::aio_numbers().map_or(String::new(), |(used, most)| {
             format!("{used} of {most} requests in use (fs.aio-max-nr)")
         });
-        match facts::libaio() {
+        match Libaio::check() {
             Ok(()) => {
                 self.libaio = true;
                 self.add("libaio", State::Works, numbers, None);
@@ -351,20 +348,14 @@ fn json_text(json: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use testkit::seccomp::{Call, forbid, forbid_with};
 
-    /// Runs the probe in a thread in which io_uring_setup fails with `errno`; `None` if no filter can be installed.
-    fn probe_without_ring(errno: i32) -> Option<Probe> {
-        let thread = std::thread::spawn(move || {
-            facts::forbid_call(libc::SYS_io_uring_setup, errno).is_ok().then(Probe::run)
-        });
-        thread.join().unwrap()
-    }
+    use super::*;
 
     #[test]
     fn a_seccomp_filter_is_reported_as_the_cause() {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            let Some(probe) = probe_without_ring(errno) else { return eprintln!("skipped: no seccomp") };
+            let Some(probe) = forbid_with(Call::IoUringSetup, errno, Probe::run) else { return };
             assert_eq!(probe.best_net(), NetKind::Epoll);
             let fallback = probe.uring_refusal().unwrap();
             let disabled = facts::ring_disabled().unwrap_or(0) > 0 && errno == libc::EPERM;
@@ -381,10 +372,7 @@ mod tests {
 
     #[test]
     fn a_filter_on_libaio_is_detected() {
-        let thread = std::thread::spawn(|| {
-            facts::forbid_call(libc::SYS_io_setup, libc::EPERM).is_ok().then(Probe::run)
-        });
-        let Some(probe) = thread.join().unwrap() else { return eprintln!("skipped: no seccomp") };
+        let Some(probe) = forbid(Call::IoSetup, Probe::run) else { return };
         assert!(!probe.libaio());
     }
 

@@ -254,7 +254,8 @@ pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     }
 }
 
-fn last_error() -> Errno {
+/// Returns the error number of the last system call of this thread.
+pub(crate) fn last_error() -> Errno {
     let error = std::io::Error::last_os_error();
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

@@ -12,6 +12,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 pub enum Call {
     /// io_uring_setup(2), which creates an io_uring.
     IoUringSetup,
+    /// io_setup(2), which creates a context of native AIO.
+    IoSetup,
     /// epoll_pwait(2), by which worker threads on epoll wait for events.
     EpollPwait,
 }
@@ -22,6 +24,8 @@ impl Call {
     fn number(self) -> i64 {
         match (self, cfg!(target_arch = "x86_64")) {
             (Call::IoUringSetup, _) => 425,
+            (Call::IoSetup, true) => 206,
+            (Call::IoSetup, false) => 0,
             (Call::EpollPwait, true) => 281,
             (Call::EpollPwait, false) => 22,
         }
@@ -29,14 +33,20 @@ impl Call {
 }
 
 /// The error that container runtimes return.
-const EPERM: u32 = 1;
+const EPERM: i32 = 1;
 
 /// Runs `work` on a thread on which `call` fails with EPERM. If no filter can be installed, reports the reason and
 /// returns `None`; the test is then skipped.
 #[must_use]
 pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T> {
+    forbid_with(call, EPERM, work)
+}
+
+/// As [`forbid`], with another error number.
+#[must_use]
+pub fn forbid_with<T: Send>(call: Call, errno: i32, work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| match apply(call) {
+        let thread = scope.spawn(|| match apply(call, errno) {
             Ok(()) => Some(work()),
             Err(error) => {
                 crate::engines::skip(format_args!("no seccomp filter: {error}"));
@@ -47,10 +57,10 @@ pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T>
     })
 }
 
-fn apply(call: Call) -> Result<(), Box<dyn std::error::Error>> {
+fn apply(call: Call, errno: i32) -> Result<(), Box<dyn std::error::Error>> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let rules = BTreeMap::from([(call.number(), Vec::new())]);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(EPERM), arch)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch)?;
     let program = BpfProgram::try_from(filter)?;
     Ok(seccompiler::apply_filter(&program)?)
 }

@@ -18,6 +18,7 @@ use crate::disk::job::Outcome;
 use crate::doorbell::Doorbell;
 use crate::op::{Completion, Op, OpId};
 use crate::slot::Slots;
+use crate::sys::last_error;
 
 /// `IOCB_CMD_PREAD` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
@@ -175,6 +176,11 @@ impl Libaio {
         })
     }
 
+    /// Checks whether a context can be created.
+    pub(crate) fn check() -> Result<(), Errno> {
+        Context::new(1).map(drop)
+    }
+
     /// Returns the number of system calls.
     pub(crate) fn kernel_entries(&self) -> u64 {
         self.context.kernel_entries
@@ -260,11 +266,7 @@ fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
 
 /// Converts the result of a raw system call (libc's convention).
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
-    if result >= 0 {
-        return Ok(result);
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    if result >= 0 { Ok(result) } else { Err(last_error()) }
 }
 
 const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32 && size_of::<Header>() == 32);

@@ -1,18 +1,11 @@
 //! Facts about the running system that are found without creating an io_uring: the kernel release and its known faults,
-//! limits, native AIO, epoll, openat2, and the opcodes that io_uring reports.
-
-use std::fmt;
+//! limits, epoll and openat2.
 
 use rustix::event::epoll;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
-
-/// `IORING_REGISTER_QUERY`, which accepts -1 as the ring; in kernels of late 2025 and newer.
-const REGISTER_QUERY: u32 = 35;
-/// `IO_URING_QUERY_OPCODES`.
-const QUERY_OPCODES: u32 = 0;
 
 /// A kernel release, for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,12 +58,6 @@ impl Release {
     }
 }
 
-impl fmt::Display for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
-
 /// Returns the running kernel's release as text.
 pub(super) fn release_text() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
@@ -110,102 +97,6 @@ pub(super) fn openat2() -> Result<(), Errno> {
         Err(errno) => Err(errno),
         Ok(_) => Err(Errno::NOTSUP),
     }
-}
-
-/// Checks whether a native AIO context can be created.
-pub(super) fn libaio() -> Result<(), Errno> {
-    let mut context: libc::c_ulong = 0;
-    let place: *mut libc::c_ulong = &mut context;
-    // SAFETY: io_setup(2) writes the new context to `place`, which holds 0 as it must.
-    let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, place) };
-    if made != 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: the context was just made and has no operation.
-    unsafe { libc::syscall(libc::SYS_io_destroy, context) };
-    Ok(())
-}
-
-/// Numbers of opcodes that the kernel's io_uring supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opcodes {
-    /// Number of request opcodes.
-    pub(super) requests: u32,
-    /// Number of io_uring_register(2) opcodes.
-    pub(super) registers: u32,
-}
-
-/// `struct io_uring_query_hdr`.
-#[repr(C)]
-struct QueryHeader {
-    next: u64,
-    data: u64,
-    operation: u32,
-    bytes: u32,
-    result: i32,
-    reserved: [u32; 3],
-}
-
-/// `struct io_uring_query_opcode`.
-#[repr(C)]
-#[derive(Default)]
-struct QueryOpcodes {
-    requests: u32,
-    registers: u32,
-    features: u64,
-    setup_flags: u64,
-    enter_flags: u64,
-    entry_flags: u64,
-    queries: u32,
-    padding: u32,
-}
-
-/// Returns the numbers of opcodes, which io_uring reports without a ring; `None` on kernels without this query.
-pub(super) fn query() -> Option<Opcodes> {
-    let mut answer = QueryOpcodes::default();
-    let mut header = QueryHeader {
-        next: 0,
-        data: (&raw mut answer) as u64,
-        operation: QUERY_OPCODES,
-        bytes: size_of::<QueryOpcodes>() as u32,
-        result: 0,
-        reserved: [0; 3],
-    };
-    let argument: *mut QueryHeader = &mut header;
-    // SAFETY: the kernel reads the header and writes it and at most `bytes` of the result; both live here.
-    let asked = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, argument, 0) };
-    (asked == 0 && header.result == 0 && answer.requests > 0)
-        .then_some(Opcodes { requests: answer.requests, registers: answer.registers })
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-/// Makes a system call fail with `errno` in this thread permanently, by a filter such as a container runtime installs.
-/// It needs no privilege after NO_NEW_PRIVS; see seccomp(2).
-#[cfg(test)]
-pub(super) fn forbid_call(number: libc::c_long, errno: i32) -> Result<(), Errno> {
-    let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    let mut program = [
-        // The system call's number is the first word of struct seccomp_data.
-        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
-        libc::sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 1,
-            k: number as u32,
-        },
-        statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    rustix::thread::set_no_new_privs(true)?;
-    let (mode, pointer) = (libc::SECCOMP_SET_MODE_FILTER, std::ptr::from_ref(&program));
-    // SAFETY: the program and its instructions live until the call returns; the filter binds this
-    // thread only.
-    let installed = unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, pointer) };
-    if installed == 0 { Ok(()) } else { Err(Errno::PERM) }
 }
 
 #[cfg(test)]
