@@ -20,8 +20,7 @@ use crate::buffer_queue::BufferQueue;
 use crate::disk_watch::DiskWatch;
 use crate::executor::{Executor, Waiter};
 use crate::local::Event;
-use crate::op_table::Outcome;
-use crate::op_table::{Filed, OpHandle, OpTable, Stage, UNLIMITED};
+use crate::op_table::{Filed, OpHandle, OpTable, Outcome, Stage, UNLIMITED};
 use crate::timers::Timers;
 
 /// State that all handles of a runtime share.

@@ -20,26 +20,15 @@ use io::{Buf, Errno, Fd, Op, Payload, Segments};
 use rustix::net::SocketType;
 
 use super::connect::{ConnectError, ConnectOptions, ConnectStep, family_of};
-use crate::op_table::Outcome;
-use crate::op_table::{OpHandle, UNLIMITED};
+use super::receiving::Receiving;
+use crate::op_table::{Outcome, UNLIMITED};
 use crate::reactor::{self, OpFuture, Reactor};
 
 /// A UDP socket with one peer: it receives no data from other senders. Dropping it closes it through the engine.
 pub struct Datagram {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: DatagramState,
-}
-
-/// The operation of the receiving side in flight.
-#[derive(Clone, Copy, Debug)]
-enum DatagramState {
-    /// No operation.
-    Idle,
-    /// A receive.
-    Armed(OpHandle),
-    /// A poll for readiness, after the engine reported `EAGAIN`.
-    Polling(OpHandle),
+    state: Receiving,
 }
 
 impl Datagram {
@@ -51,7 +40,7 @@ impl Datagram {
         connected.map_err(|errno| ConnectError { step: ConnectStep::Connect, errno })?;
         let fd = Fd::from(fd);
         fd.set_datagrams();
-        Ok(Datagram { reactor: reactor::current(), fd, state: DatagramState::Idle })
+        Ok(Datagram { reactor: reactor::current(), fd, state: Receiving::Idle })
     }
 
     /// Sends all of `data`, which may be empty, as one datagram; fails with `EMSGSIZE` when it is too long. Returns the
@@ -93,18 +82,18 @@ impl Datagram {
     fn poll_recv(&mut self, context: &mut Context<'_>, buf: &mut Option<Buf>) -> Poll<Result<Buf, Errno>> {
         loop {
             match self.state {
-                DatagramState::Idle => {
+                Receiving::Idle => {
                     let empty = buf.take().map(|mut buf| {
                         buf.set_len(0);
                         buf
                     });
                     let into = empty.map_or(RecvInto::Pool, RecvInto::Owned);
                     let op = Op::Recv { socket: self.fd.clone(), into };
-                    self.state = DatagramState::Armed(self.reactor.start(op, UNLIMITED));
+                    self.state = Receiving::Armed(self.reactor.start(op, UNLIMITED));
                 }
-                DatagramState::Armed(wait) => {
+                Receiving::Armed(wait) => {
                     let Outcome { result, payload, .. } = ready!(self.reactor.poll_wait(wait, context));
-                    self.state = DatagramState::Idle;
+                    self.state = Receiving::Idle;
                     let back = match payload {
                         Payload::Buf(back) => Some(back),
                         _ => None,
@@ -118,15 +107,14 @@ impl Datagram {
                         (Err(Errno::INTR), back) => *buf = back.or(buf.take()),
                         (Err(Errno::AGAIN), back) => {
                             *buf = back.or(buf.take());
-                            let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                            self.state = DatagramState::Polling(self.reactor.start(op, UNLIMITED));
+                            self.state = Receiving::poll(&self.reactor, &self.fd);
                         }
                         (Err(errno), _) => return Poll::Ready(Err(errno)),
                     }
                 }
-                DatagramState::Polling(wait) => {
+                Receiving::Polling(wait) => {
                     let outcome = ready!(self.reactor.poll_wait(wait, context));
-                    self.state = DatagramState::Idle;
+                    self.state = Receiving::Idle;
                     match outcome.result {
                         Ok(_) | Err(Errno::INTR) => {}
                         Err(errno) => return Poll::Ready(Err(errno)),
@@ -150,11 +138,6 @@ impl AsFd for Datagram {
 
 impl Drop for Datagram {
     fn drop(&mut self) {
-        match self.state {
-            DatagramState::Idle => self.reactor.close(self.fd.clone()),
-            DatagramState::Armed(wait) | DatagramState::Polling(wait) => {
-                self.reactor.close_after(wait, self.fd.clone())
-            }
-        }
+        self.state.close(&self.reactor, &self.fd);
     }
 }

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
-use io::op::{Interest, PeerAddr};
+use io::op::PeerAddr;
 use io::{Errno, Fd, Op, Payload};
 
 use super::address;
-use crate::op_table::Outcome;
-use crate::op_table::{OpHandle, UNLIMITED};
+use super::receiving::Receiving;
+use crate::op_table::{Outcome, UNLIMITED};
 use crate::reactor::{self, Reactor};
 
 /// Maximum number of connections that a multishot accept may have accepted before the caller takes them. Above it, the
@@ -39,20 +39,10 @@ pub struct Stopper(Weak<ListenerState>);
 struct ListenerState {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: Cell<AcceptState>,
+    state: Cell<Receiving>,
     stopped: Cell<bool>,
     /// Number of connections that may still be accepted after a stop.
     last: Cell<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum AcceptState {
-    /// No operation is in flight.
-    Idle,
-    /// An accept.
-    Armed(OpHandle),
-    /// A poll for readiness, after the engine reported `EAGAIN`.
-    Polling(OpHandle),
 }
 
 impl Listener {
@@ -64,7 +54,7 @@ impl Listener {
         let shared = ListenerState {
             reactor: reactor::current(),
             fd: Fd::from(fd),
-            state: Cell::new(AcceptState::Idle),
+            state: Cell::new(Receiving::Idle),
             stopped: Cell::new(false),
             last: Cell::new(LAST_MAX),
         };
@@ -82,7 +72,7 @@ impl Listener {
     /// multishot accept accepts all connections in the kernel's backlog, so the caller needs room for a full backlog.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
-        if let AcceptState::Armed(wait) = self.shared.state.get()
+        if let Receiving::Armed(wait) = self.shared.state.get()
             && self.armed_multishot
             && !multishot
         {
@@ -98,14 +88,14 @@ impl Listener {
         poll_fn(|context| {
             loop {
                 match shared.state.get() {
-                    AcceptState::Idle if shared.reactor.closed.get() || shared.stopped.get() => {
+                    Receiving::Idle if shared.reactor.closed.get() || shared.stopped.get() => {
                         return Poll::Ready(());
                     }
-                    AcceptState::Idle => shared.poll_readable(),
-                    AcceptState::Armed(_) => return Poll::Ready(()),
-                    AcceptState::Polling(wait) => {
+                    Receiving::Idle => shared.state.set(Receiving::poll(&shared.reactor, &shared.fd)),
+                    Receiving::Armed(_) => return Poll::Ready(()),
+                    Receiving::Polling(wait) => {
                         if !ready!(shared.reactor.poll_wait(wait, context)).more {
-                            shared.state.set(AcceptState::Idle);
+                            shared.state.set(Receiving::Idle);
                         }
                         return Poll::Ready(());
                     }
@@ -120,15 +110,15 @@ impl Listener {
         let shared = &*self.shared;
         loop {
             match shared.state.get() {
-                AcceptState::Idle if shared.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
-                AcceptState::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
-                AcceptState::Idle => {
+                Receiving::Idle if shared.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                Receiving::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
+                Receiving::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
                     let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
                     self.armed_multishot = self.multishot;
-                    shared.state.set(AcceptState::Armed(shared.reactor.start(op, limit)));
+                    shared.state.set(Receiving::Armed(shared.reactor.start(op, limit)));
                 }
-                AcceptState::Armed(wait) | AcceptState::Polling(wait) => {
+                Receiving::Armed(wait) | Receiving::Polling(wait) => {
                     let outcome = ready!(shared.reactor.poll_wait(wait, context));
                     if let Some(result) = shared.handle(outcome) {
                         return Poll::Ready(result);
@@ -190,9 +180,8 @@ impl Stopper {
     /// Restarts the accept. An accept in flight occupies a slot in the tables of this thread. If it started while many
     /// connections existed, the slot is near the end of a table, which then cannot be trimmed.
     pub fn rearm(&self) {
-        let Some(shared) = self.0.upgrade() else { return };
-        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) = shared.state.get() {
-            shared.reactor.cancel(wait);
+        if let Some(shared) = self.0.upgrade() {
+            shared.cancel();
         }
     }
 }
@@ -200,21 +189,20 @@ impl Stopper {
 impl ListenerState {
     fn stop(&self) {
         self.stopped.set(true);
-        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) = self.state.get() {
+        self.cancel();
+    }
+
+    fn cancel(&self) {
+        if let Receiving::Armed(wait) | Receiving::Polling(wait) = self.state.get() {
             self.reactor.cancel(wait);
         }
     }
 
-    fn poll_readable(&self) {
-        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-        self.state.set(AcceptState::Polling(self.reactor.start(op, UNLIMITED)));
-    }
-
     /// Handles one result; returns `None` when it is no result for the caller.
     fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
-        let polled = matches!(self.state.get(), AcceptState::Polling(_));
+        let polled = matches!(self.state.get(), Receiving::Polling(_));
         if !outcome.more {
-            self.state.set(AcceptState::Idle);
+            self.state.set(Receiving::Idle);
         }
         match (outcome.result, outcome.payload) {
             (Ok(_), Payload::Accepted(fd)) => Some(Ok(fd)),
@@ -223,7 +211,7 @@ impl ListenerState {
             // Cancelled by this type, or a connection that its peer aborted before it was accepted (accept(2)).
             (Err(Errno::INTR | Errno::CANCELED | Errno::CONNABORTED), _) => None,
             (Err(Errno::AGAIN), _) if !self.stopped.get() => {
-                self.poll_readable();
+                self.state.set(Receiving::poll(&self.reactor, &self.fd));
                 None
             }
             (Err(Errno::AGAIN), _) => None,
@@ -241,8 +229,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.stopped.set(true);
-        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) =
-            self.shared.state.replace(AcceptState::Idle)
+        if let Receiving::Armed(wait) | Receiving::Polling(wait) = self.shared.state.replace(Receiving::Idle)
         {
             self.shared.reactor.abandon(wait);
         }

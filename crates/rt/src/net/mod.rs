@@ -5,6 +5,7 @@ mod connect;
 mod datagram;
 mod listener;
 mod reader;
+mod receiving;
 mod socket;
 mod writer;
 

@@ -13,12 +13,12 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use io::op::{Interest, RecvInto};
+use io::op::RecvInto;
 use io::{Buf, Errno, Fd, Op, Payload};
 use rustix::net::RecvFlags;
 
-use crate::op_table::Outcome;
-use crate::op_table::{OpHandle, UNLIMITED};
+use super::receiving::Receiving;
+use crate::op_table::{Outcome, UNLIMITED};
 use crate::reactor::Reactor;
 
 /// Maximum number of received buffers that wait for the connection's task before receiving stops. A pipelining client
@@ -29,7 +29,7 @@ pub const QUEUE_DEFAULT: u32 = 4;
 pub struct Reader {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: ReaderState,
+    state: Receiving,
     end: bool,
     /// A result that [`Reader::readable`] has received and that the next `recv` returns. Boxed, because few connections
     /// ever have one.
@@ -40,17 +40,6 @@ pub struct Reader {
     /// Whether single-shot receives use large buffers.
     large: bool,
     queue: u32,
-}
-
-/// The operation in flight.
-#[derive(Clone, Copy, Debug)]
-enum ReaderState {
-    /// No operation.
-    Idle,
-    /// A receive.
-    Armed(OpHandle),
-    /// A poll for readiness, after the engine reported `EAGAIN`.
-    Polling(OpHandle),
 }
 
 /// The destination of the next bytes when no receive is in flight.
@@ -77,7 +66,7 @@ impl Reader {
         Reader {
             reactor: Rc::clone(reactor),
             fd,
-            state: ReaderState::Idle,
+            state: Receiving::Idle,
             end: false,
             stored: None,
             closes: true,
@@ -104,7 +93,7 @@ impl Reader {
         if let Some(stored) = self.stored.take() {
             return Some((*stored).map(Some));
         }
-        let ReaderState::Armed(wait) = self.state else { return None };
+        let Receiving::Armed(wait) = self.state else { return None };
         let outcome = self.reactor.try_wait(wait)?;
         self.handle(outcome)
     }
@@ -129,11 +118,11 @@ impl Reader {
         if self.end || self.stored.is_some() {
             return false;
         }
-        if let ReaderState::Armed(wait) = self.state {
+        if let Receiving::Armed(wait) = self.state {
             // A receive may have ended without a result for the caller, such as an interrupted one.
             while let Some(outcome) = self.reactor.try_wait(wait) {
                 let stored = match self.handle(outcome) {
-                    None if matches!(self.state, ReaderState::Armed(_)) => continue,
+                    None if matches!(self.state, Receiving::Armed(_)) => continue,
                     None => break,
                     Some(Ok(None)) => None,
                     Some(Ok(Some(buf))) => Some(Ok(buf)),
@@ -144,9 +133,9 @@ impl Reader {
             }
         }
         match self.state {
-            ReaderState::Armed(_) => true,
-            ReaderState::Polling(wait) if self.reactor.has_result(wait) => false,
-            ReaderState::Polling(_) | ReaderState::Idle => is_silent(&self.fd),
+            Receiving::Armed(_) => true,
+            Receiving::Polling(wait) if self.reactor.has_result(wait) => false,
+            Receiving::Polling(_) | Receiving::Idle => is_silent(&self.fd),
         }
     }
 
@@ -180,7 +169,7 @@ impl Reader {
     /// Returns received bytes by a system call on this thread; `None` if a receive is in flight or the call would
     /// block. For callers that have been notified that bytes have arrived.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        if !matches!(self.state, ReaderState::Idle) || self.end || self.stored.is_some() {
+        if !matches!(self.state, Receiving::Idle) || self.end || self.stored.is_some() {
             return None;
         }
         let mut buf = self.reactor.pool.get(self.reactor.caps.recv_buffer_bytes as usize)?;
@@ -191,7 +180,7 @@ impl Reader {
     /// As [`Reader::recv_now`], behind the present content of `buf`. Returns the number of bytes; 0 at the end of the
     /// stream.
     pub fn recv_append_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
-        if !matches!(self.state, ReaderState::Idle) || self.end || self.stored.is_some() {
+        if !matches!(self.state, Receiving::Idle) || self.end || self.stored.is_some() {
             return None;
         }
         let held = buf.len();
@@ -211,7 +200,7 @@ impl Reader {
     /// Cancels a receive in flight until the next `recv`: bytes of the peer stay in the kernel's receive buffer and
     /// occupy no buffer of the pool.
     pub fn disarm(&mut self) {
-        if let ReaderState::Armed(wait) = self.state {
+        if let Receiving::Armed(wait) = self.state {
             self.reactor.cancel(wait);
         }
     }
@@ -219,7 +208,7 @@ impl Reader {
     /// Leaves closing to the last owner of the descriptor, which makes the system call on this thread. Has no effect if
     /// an operation is still in flight.
     pub(super) fn close_directly(&mut self) {
-        self.closes = !matches!(self.state, ReaderState::Idle);
+        self.closes = !matches!(self.state, Receiving::Idle);
     }
 
     /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive. A
@@ -243,9 +232,9 @@ impl Reader {
                 return Poll::Ready(Ok(None));
             }
             match self.state {
-                ReaderState::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
-                ReaderState::Idle => self.arm(target),
-                ReaderState::Armed(wait) => {
+                Receiving::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                Receiving::Idle => self.arm(target),
+                Receiving::Armed(wait) => {
                     if matches!(target, Target::Into(Some(_))) && !self.reactor.has_result(wait) {
                         // The caller's buffer is used after the multishot receive has ended.
                         self.reactor.cancel(wait);
@@ -262,10 +251,10 @@ impl Reader {
                         return Poll::Ready(result);
                     }
                 }
-                ReaderState::Polling(wait) => {
+                Receiving::Polling(wait) => {
                     let outcome = ready!(self.reactor.poll_wait(wait, context));
                     if !outcome.more {
-                        self.state = ReaderState::Idle;
+                        self.state = Receiving::Idle;
                     }
                     if let Err(errno) = outcome.result
                         && !matches!(errno, Errno::INTR | Errno::CANCELED)
@@ -289,13 +278,13 @@ impl Reader {
             },
         };
         let socket = self.fd.clone();
-        self.state = ReaderState::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
+        self.state = Receiving::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
     }
 
     /// Handles one result of the receive; returns `None` when it is no result for the caller.
     fn handle(&mut self, outcome: Outcome) -> Option<Result<Option<Buf>, Errno>> {
         if !outcome.more {
-            self.state = ReaderState::Idle;
+            self.state = Receiving::Idle;
         }
         match (outcome.result, outcome.payload) {
             (Ok(0), _) => {
@@ -307,8 +296,7 @@ impl Reader {
             // The runtime cancelled the receive because its queue was full, or to use the caller's buffer.
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
             (Err(Errno::AGAIN), _) => {
-                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                self.state = ReaderState::Polling(self.reactor.start(op, UNLIMITED));
+                self.state = Receiving::poll(&self.reactor, &self.fd);
                 None
             }
             (Err(errno), _) => Some(Err(errno)),
@@ -317,10 +305,10 @@ impl Reader {
 
     /// Cancels the operation in flight and drops its results.
     pub(super) async fn stop(&mut self) {
-        while let ReaderState::Armed(wait) | ReaderState::Polling(wait) = self.state {
+        while let Receiving::Armed(wait) | Receiving::Polling(wait) = self.state {
             self.reactor.cancel(wait);
             if !poll_fn(|context| self.reactor.poll_wait(wait, context)).await.more {
-                self.state = ReaderState::Idle;
+                self.state = Receiving::Idle;
             }
         }
     }
@@ -336,12 +324,8 @@ impl Drop for Reader {
     /// Closes the descriptor. The reader does this because it holds the operation that has to end before. The writing
     /// half of the socket is dropped before the close is carried out.
     fn drop(&mut self) {
-        match self.state {
-            _ if !self.closes => {}
-            ReaderState::Armed(wait) | ReaderState::Polling(wait) => {
-                self.reactor.close_after(wait, self.fd.clone())
-            }
-            ReaderState::Idle => self.reactor.close(self.fd.clone()),
+        if self.closes {
+            self.state.close(&self.reactor, &self.fd);
         }
     }
 }

@@ -11,8 +11,7 @@ use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
-use crate::op_table::Outcome;
-use crate::op_table::{OpHandle, UNLIMITED};
+use crate::op_table::{OpHandle, Outcome, UNLIMITED};
 use crate::reactor::{self, Reactor};
 
 /// The sending side of a [`crate::Socket`].
