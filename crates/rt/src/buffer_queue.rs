@@ -21,7 +21,6 @@ pub(crate) struct BufferQueue {
 
 /// A waiting request for a buffer.
 struct Request {
-    ticket: Option<Ticket>,
     bytes: usize,
     reserve_bytes: u64,
     waiter: Waiter,
@@ -43,13 +42,7 @@ impl BufferQueue {
     pub(crate) fn request(&self, pool: &Pool, bytes: usize, reserve_bytes: u64) -> Result<Buf, Ticket> {
         let mut waiting = self.waiting.borrow_mut();
         let at_once = waiting.is_empty().then(|| take(pool, bytes, reserve_bytes));
-        at_once.flatten().ok_or_else(|| {
-            let ticket = waiting.push(Request { ticket: None, bytes, reserve_bytes, waiter: Waiter::Empty });
-            if let Some(request) = waiting.get_mut(ticket) {
-                request.ticket = Some(ticket);
-            }
-            ticket
-        })
+        at_once.flatten().ok_or_else(|| waiting.push(Request { bytes, reserve_bytes, waiter: Waiter::Empty }))
     }
 
     /// Returns the buffer that was granted to a request.
@@ -72,10 +65,9 @@ impl BufferQueue {
             let mut waiting = self.waiting.borrow_mut();
             let first = waiting.first().and_then(|first| take(pool, first.bytes, first.reserve_bytes));
             let Some(buf) = first else { return };
-            let request = waiting.pop().expect("the first one waits");
+            let (ticket, request) = waiting.pop().expect("the first one waits");
             drop(waiting);
             assert!(buf.capacity() >= request.bytes, "a granted buffer has the requested size");
-            let ticket = request.ticket.expect("a request has its ticket before it waits");
             self.granted.borrow_mut().push((ticket, buf));
             wake(request.waiter);
         }

@@ -37,17 +37,9 @@ pub(crate) struct Executor {
     /// Memory for the tasks that other threads woke.
     woken: RefCell<Vec<TaskId>>,
     pub(crate) panic_hook: Cell<fn(&str)>,
-    spawned: Cell<u64>,
-    panics: Cell<u64>,
-    polls: Cell<u64>,
-}
-
-/// Counters of an executor.
-pub(crate) struct TaskCounters {
-    pub(crate) live: usize,
-    pub(crate) spawned: u64,
-    pub(crate) panics: u64,
-    pub(crate) polls: u64,
+    pub(crate) spawned: Cell<u64>,
+    pub(crate) panics: Cell<u64>,
+    pub(crate) polls: Cell<u64>,
 }
 
 /// Capacity for which `trim` keeps memory in the queue: the number of tasks that a busy turn wakes.
@@ -198,7 +190,7 @@ impl Executor {
         let count = self.yielded.borrow().len();
         for _ in 0..count {
             let next = self.yielded.borrow_mut().pop();
-            next.into_iter().for_each(|waiter| self.wake(waiter));
+            next.into_iter().for_each(|(_, waiter)| self.wake(waiter));
         }
     }
 
@@ -214,13 +206,9 @@ impl Executor {
         self.ready.borrow_mut().clear();
     }
 
-    pub(crate) fn counters(&self) -> TaskCounters {
-        TaskCounters {
-            live: self.tasks.borrow().live(),
-            spawned: self.spawned.get(),
-            panics: self.panics.get(),
-            polls: self.polls.get(),
-        }
+    /// Returns the number of tasks that have not ended.
+    pub(crate) fn live(&self) -> usize {
+        self.tasks.borrow().live
     }
 
     /// Frees unused memory of tables and lists.
@@ -282,11 +270,6 @@ struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Tasks {
-    /// Returns the number of tasks that have not ended.
-    fn live(&self) -> usize {
-        self.live
-    }
-
     /// Adds a task, which is not queued yet.
     fn insert(&mut self, future: Pin<Box<dyn Future<Output = ()>>>, remote: &Arc<Remote>) -> TaskId {
         self.live += 1;

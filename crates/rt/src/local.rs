@@ -25,7 +25,7 @@ impl Waiters {
         let count = self.0.borrow().len();
         for _ in 0..count {
             let next = self.0.borrow_mut().pop();
-            next.into_iter().for_each(Waker::wake);
+            next.into_iter().for_each(|(_, waker)| waker.wake());
         }
     }
 }

@@ -48,13 +48,13 @@ pub(crate) struct Reactor {
     pub(crate) closed: Cell<bool>,
     /// See [`Reactor::turn_id`].
     turn_id: Cell<u64>,
-    turns: Cell<u64>,
+    pub(crate) turns: Cell<u64>,
     /// Callback for each turn of the event loop.
     pub(crate) observer: OnceCell<Observer>,
     /// Reports file operations to an observer.
     pub(crate) disks: DiskWatch,
     /// Memory for the completions of a turn.
-    batch: RefCell<Vec<Completion>>,
+    pub(crate) batch: RefCell<Vec<Completion>>,
 }
 
 /// Figures of an event-loop turn, for its observer.
@@ -178,21 +178,6 @@ impl Reactor {
     /// Records that bytes were received: earlier results may be outdated.
     pub(crate) fn note_received(&self) {
         self.turn_id.set(self.turn_id.get() + 1);
-    }
-
-    /// Returns the number of event-loop turns since start.
-    pub(crate) fn turns(&self) -> u64 {
-        self.turns.get()
-    }
-
-    /// Returns the memory for the completions of a turn; [`Reactor::keep_batch`] takes it back.
-    pub(crate) fn take_batch(&self) -> Vec<Completion> {
-        self.batch.take()
-    }
-
-    pub(crate) fn keep_batch(&self, batch: Vec<Completion>) {
-        assert!(batch.is_empty(), "every completion was recorded");
-        self.batch.replace(batch);
     }
 
     /// Frees unused memory of tables and lists.

@@ -74,18 +74,18 @@ pub struct Counters {
 impl Counters {
     /// Returns the counters of this reactor.
     pub(crate) fn of(reactor: &Reactor) -> Counters {
-        let (tasks, ops) = (reactor.executor.counters(), reactor.ops.borrow());
+        let (executor, ops) = (&reactor.executor, reactor.ops.borrow());
         Counters {
-            tasks: tasks.live,
-            spawned: tasks.spawned,
-            panics: tasks.panics,
-            polls: tasks.polls,
-            turns: reactor.turns(),
+            tasks: executor.live(),
+            spawned: executor.spawned.get(),
+            panics: executor.panics.get(),
+            polls: executor.polls.get(),
+            turns: reactor.turns.get(),
             timers: reactor.timers.borrow().len(),
             operations: ops.live + reactor.to_close.borrow().len(),
             backlogged: ops.backlog.added,
             unmatched: ops.unmatched,
-            wakeups: reactor.executor.remote.wakeups(),
+            wakeups: executor.remote.wakeups(),
             engine: reactor.engine.borrow().counters(),
         }
     }
@@ -150,7 +150,7 @@ fn turn(reactor: &Reactor) {
     reactor.submit_backlog();
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
     let wait = wait_limit(reactor);
-    let mut batch = reactor.take_batch();
+    let mut batch = reactor.batch.take();
     assert!(batch.is_empty(), "the completions of the last turn were recorded");
     reactor.show_turn();
     let turned = reactor.engine.borrow_mut().turn(wait, &mut batch);
@@ -161,7 +161,7 @@ fn turn(reactor: &Reactor) {
     for completion in batch.drain(..) {
         reactor.file(completion);
     }
-    reactor.keep_batch(batch);
+    reactor.batch.replace(batch);
     reactor.fire_timers();
     reactor.executor.take_woken();
 }
@@ -195,7 +195,7 @@ fn end(reactor: &Reactor, deadline: Instant) -> Drained {
 
 /// Runs turns of the engine until the sockets whose operations were cancelled are closed.
 fn close_everything(reactor: &Reactor, deadline: Instant) {
-    let mut batch = reactor.take_batch();
+    let mut batch = reactor.batch.take();
     while reactor.ops.borrow().closing() && Instant::now() < deadline {
         reactor.submit_backlog();
         if reactor.engine.borrow_mut().turn(Wait::Until(deadline), &mut batch).is_err() {

@@ -58,9 +58,9 @@ impl<W> WaitList<W> {
         self.waiting.front().map(|(_, waiter)| waiter)
     }
 
-    /// Removes and returns the first task.
-    pub(crate) fn pop(&mut self) -> Option<W> {
-        self.waiting.pop_front().map(|(_, waiter)| waiter)
+    /// Removes and returns the first task with its ticket.
+    pub(crate) fn pop(&mut self) -> Option<(Ticket, W)> {
+        self.waiting.pop_front()
     }
 
     /// Removes a task; returns whether it was the first, in which case the next task may be served now.
@@ -105,8 +105,11 @@ mod tests {
         assert_eq!(list.remove(tickets[0]), Some((0, true)));
         assert!(list.is_first(tickets[1]) && list.contains(tickets[3]));
         assert_eq!(list.first(), Some(&1));
-        assert_eq!(list.pop(), Some(1));
-        assert_eq!((list.len(), list.pop(), list.pop(), list.pop()), (2, Some(3), Some(4), None));
+        assert_eq!((list.pop(), list.len()), (Some((tickets[1], 1)), 2));
+        assert_eq!(
+            (list.pop(), list.pop(), list.pop()),
+            (Some((tickets[3], 3)), Some((tickets[4], 4)), None)
+        );
         assert!(list.is_empty() && list.get_mut(tickets[4]).is_none());
         assert!(list.push(9) > tickets[4], "a ticket comes once");
     }

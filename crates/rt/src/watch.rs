@@ -188,7 +188,7 @@ impl WatchState {
             return;
         }
         let mut waiters = self.waiters();
-        let woken: Vec<Sleeper> = std::iter::from_fn(|| waiters.pop()).collect();
+        let woken: Vec<Sleeper> = std::iter::from_fn(|| waiters.pop()).map(|(_, sleeper)| sleeper).collect();
         let before = self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
         assert_eq!(before, woken.len(), "each counted task is in the list");
         drop(waiters);
