@@ -350,7 +350,8 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Announces to the kernel how a range of a file will be used (posix_fadvise(2)).
+    /// Announces to the kernel that a range of a file will be used soon, so that it starts readahead (posix_fadvise(2),
+    /// `POSIX_FADV_WILLNEED`).
     Advise {
         /// The file.
         file: Fd,
@@ -358,8 +359,6 @@ pub enum Op {
         offset: u64,
         /// Number of bytes; 0 means up to the end of the file.
         len: u32,
-        /// The advice.
-        advice: Advice,
         /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
@@ -525,15 +524,6 @@ pub struct NewFile {
 
 /// Smallest buffer of [`Op::ReadDir`] in bytes: a record with the longest name needs about 280 bytes.
 pub const READ_DIR_BYTES_MIN: u32 = 1024;
-
-/// The expected use of a range of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Not used again soon: pages that have been written to the device leave the page cache (`POSIX_FADV_DONTNEED`).
-    DontNeed,
-    /// Used soon: the kernel starts readahead (`POSIX_FADV_WILLNEED`).
-    WillNeed,
-}
 
 /// The file of [`Op::Stat`] and [`Op::Space`].
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use rustix::io::{Errno, retry_on_intr};
 use smallvec::SmallVec;
 
 use crate::disk::{directory, owner};
-use crate::op::{Advice, Completion, DirEntry, NewFile, Op, OpId, OpenHow, Payload};
+use crate::op::{Completion, DirEntry, NewFile, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
 use crate::slot::Slots;
@@ -153,12 +153,9 @@ fn change(op: &mut Op) -> Result<(), Errno> {
         Op::Rename { from, to, .. } => rustix::fs::rename(from.as_c_str(), to.as_c_str()),
         Op::MkDir { path, mode, .. } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
         Op::Link { file, to, .. } => link(file.as_fd(), to),
-        Op::Advise { file, offset, len, advice, .. } => {
-            let advice = match advice {
-                Advice::DontNeed => rustix::fs::Advice::DontNeed,
-                Advice::WillNeed => rustix::fs::Advice::WillNeed,
-            };
-            rustix::fs::fadvise(file.as_fd(), *offset, NonZeroU64::new((*len).into()), advice)
+        Op::Advise { file, offset, len, .. } => {
+            let len = NonZeroU64::new((*len).into());
+            rustix::fs::fadvise(file.as_fd(), *offset, len, rustix::fs::Advice::WillNeed)
         }
         Op::Sync { file, .. } => retry_on_intr(|| rustix::fs::fdatasync(file.as_fd())),
         _ => unreachable!("operations of the network are carried out elsewhere"),

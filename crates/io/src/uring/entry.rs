@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::in_flight::{InFlightTable, Scratch, Tag};
 use super::recv::Group;
-use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
+use crate::op::{Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
 
 /// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
 const POLL_FIRST: u16 = 1 << 0;
@@ -145,11 +145,8 @@ pub(super) fn build(
 /// Builds the entry of an operation that changes a file or a directory, and needs no scratch memory.
 fn change(op: &Op) -> Result<Entry, Errno> {
     Ok(match op {
-        Op::Advise { file, offset, len, advice, .. } => {
-            let advice = match advice {
-                Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
-                Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
-            };
+        Op::Advise { file, offset, len, .. } => {
+            let advice = libc::POSIX_FADV_WILLNEED;
             opcode::Fadvise::new(raw(file), (*len).into(), advice).offset(*offset).build()
         }
         Op::Unlink { path, is_directory, .. } => {

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io::op::{Advice, DeviceId, DirEntry, EntryAttributes, OpenHow, Space, Stat, StatTarget};
+use io::op::{DeviceId, DirEntry, EntryAttributes, OpenHow, Space, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
@@ -324,23 +324,14 @@ impl File {
     }
 
     /// Makes the kernel drop the file's pages from the page cache after each read and write, if kernel and file system
-    /// support that (`RWF_DONTCACHE`, Linux 6.14). Without support this has no effect, and the caller can use
-    /// [`File::advise`] after the I/O.
+    /// support that (`RWF_DONTCACHE`, Linux 6.14). Without support this has no effect.
     pub fn set_uncached(&self) {
         self.fd().set_uncached();
     }
 
-    /// Announces to the kernel how a range will be used; a `len` of 0 means up to the end of the file. `DontNeed` frees
-    /// only pages that are already on the device ([`File::sync`]).
-    pub async fn advise(
-        &self,
-        offset: u64,
-        len: u32,
-        advice: Advice,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<(), Errno> {
-        self.repeat(|file| Op::Advise { file, offset, len, advice, device, via }).await.map(drop)
+    /// Announces to the kernel that a range will be used soon; a `len` of 0 means up to the end of the file.
+    pub async fn advise(&self, offset: u64, len: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+        self.repeat(|file| Op::Advise { file, offset, len, device, via }).await.map(drop)
     }
 
     /// Gives the file a name, also an unnamed file ([`Create::Unnamed`]); fails with `EEXIST` if the name is taken.

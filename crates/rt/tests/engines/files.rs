@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::common::{Pair, expect, on_each_pair};
-use io::op::{Advice, DeviceId, OpenHow, Source};
+use io::op::{DeviceId, OpenHow, Source};
 use io::{Errno, Segments};
 use rt::file::Create;
 use rt::net::FilePart;
@@ -138,7 +138,7 @@ fn a_file_is_created_unnamed_and_published() {
             let (written, back) = made.write_segments_at(0, data, DEVICE, via).await;
             assert_eq!((written, back.map(|rest| rest.len())), (Ok(100_000), Some(0)));
             made.sync(DEVICE, via).await.unwrap();
-            made.advise(0, 0, Advice::DontNeed, DEVICE, via).await.unwrap();
+            made.advise(0, 0, DEVICE, via).await.unwrap();
             made.link(c_path(&whole), DEVICE, via).await.unwrap();
             assert_eq!(made.link(c_path(&whole), DEVICE, via).await, Err(Errno::EXIST));
             assert!(content_of(&whole) == *shared);

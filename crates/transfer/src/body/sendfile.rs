@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use io::op::{Advice, Source};
+use io::op::Source;
 use io::page_cache::{self, ProbeOptions, Residency};
 use io::{Buf, DiskVia, Errno};
 use rt::net::FilePart;
@@ -162,7 +162,7 @@ async fn page_in_missing(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -
         // from where the kernel reads large pieces; it would fill a hole inside the range page by page.
         match page_cache::cached_start(file, at, len) {
             // The residency is unknown, so another thread fills the holes.
-            0 => drop(body.file.advise(at, len as u32, Advice::WillNeed, body.device, via).await),
+            0 => drop(body.file.advise(at, len as u32, body.device, via).await),
             start => len = start,
         }
     }
