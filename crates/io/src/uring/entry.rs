@@ -56,7 +56,7 @@ pub(super) const FILES: [u8; 15] = [
 pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
 /// Builds the entry of the most frequent operations of a connection, which need no scratch memory. It is inlined into
-/// the function that adds it to the queue, so that it is written once, in place. [`build`] builds all other entries.
+/// the function that adds it to the queue, so that it is written once, in place. [`build`] builds all entries.
 #[inline(always)]
 pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     let entry = match op {
@@ -89,9 +89,11 @@ pub(super) fn build(
     copying: bool,
 ) -> Result<Entry, Errno> {
     let entry = match op {
-        Op::Nop => opcode::Nop::new().build(),
         Op::Accept { listener, multishot } => accept(listener, *multishot),
-        Op::Recv { socket, into } => recv(socket, into),
+        Op::Recv { socket, into: RecvInto::Owned(buf) } => {
+            let room = buf.spare_capacity();
+            opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
+        }
         Op::Send { socket, data, more, zero_copy } => {
             let scratch = Message { id, flights, fixed };
             send(raw(socket), data, *more, *zero_copy && !copying, scratch)
@@ -137,7 +139,10 @@ pub(super) fn build(
             let by_proc = flights.get(id).is_some_and(|flight| flight.by_proc);
             link(file, to, by_proc.then(|| flights.scratch(id)))
         }
-        op => return change(op).map(|entry| entry.user_data(Tag::Op(id).pack())),
+        op => match small(id, op) {
+            Some(entry) => entry,
+            None => change(op)?,
+        },
     };
     Ok(entry.user_data(Tag::Op(id).pack()))
 }
@@ -225,20 +230,8 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
     }
 }
 
-/// Builds the entry of a receive. Receives into provided buffers poll for data before they take a buffer: without a
-/// free buffer, they would otherwise fail immediately, data or not (tested on 6.18).
-fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
-    match into {
-        RecvInto::Owned(buf) => {
-            let room = buf.spare_capacity();
-            opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
-        }
-        RecvInto::Pool => recv_provided(socket, Group::Small, POLL_FIRST),
-        RecvInto::Large => recv_provided(socket, Group::Large, POLL_FIRST),
-        RecvInto::Stream => recv_provided(socket, Group::Small, POLL_FIRST | RECV_MULTISHOT),
-    }
-}
-
+/// Builds the entry of a receive into a provided buffer, which polls for data before it takes a buffer: without a free
+/// buffer, it would otherwise fail immediately, data or not (tested on 6.18).
 #[inline(always)]
 fn recv_provided(socket: &Fd, group: Group, ioprio: u16) -> Entry {
     let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio);
