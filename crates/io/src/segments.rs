@@ -186,11 +186,17 @@ impl Segments {
     }
 }
 
+impl From<Source> for Segments {
+    fn from(source: Source) -> Segments {
+        let mut all = Segments::new();
+        all.push(source);
+        all
+    }
+}
+
 impl From<Vec<u8>> for Segments {
     fn from(bytes: Vec<u8>) -> Segments {
-        let mut all = Segments::new();
-        all.push(Source::Vec(bytes));
-        all
+        Segments::from(Source::Vec(bytes))
     }
 }
 

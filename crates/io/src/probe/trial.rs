@@ -151,8 +151,7 @@ impl Trial {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let peer = TcpStream::connect(listener.local_addr()?)?;
         let socket = Fd::from(OwnedFd::from(listener.accept()?.0));
-        let mut data = Segments::new();
-        data.push(Source::Static(&[b'z'; 64]));
+        let data = Segments::from(Source::Static(&[b'z'; 64]));
         self.start(Op::Send { socket, data, more: false, zero_copy: true })?;
         let first = self.next()?;
         if first.result != Ok(64) || !first.more {

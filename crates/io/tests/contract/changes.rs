@@ -119,8 +119,7 @@ fn a_file_is_published_completely_or_not_at_all() {
         // A file created before gets its first bytes, and replaces the other file.
         let file = open_file(bench, &temp, libc::O_CREAT | libc::O_EXCL).unwrap();
         assert_eq!(put(bench, (&temp, &whole), None, pieces()), Err(Errno::EXIST), "somebody else's");
-        let mut rest = Segments::new();
-        rest.push(Source::Static(b"rest"));
+        let rest = Segments::from(Source::Static(b"rest"));
         write_all(bench, &file, 5, rest);
         assert_eq!(put(bench, (&temp, &whole), Some(&file), vec![b"start".to_vec().into()]), Ok(0));
         assert_eq!(std::fs::read(&whole).unwrap(), b"startrest");
@@ -137,8 +136,7 @@ fn an_unnamed_file_gets_its_name_when_it_is_complete() {
             file => file.unwrap(),
         };
         let bytes = pattern(50_000);
-        let mut data = Segments::new();
-        data.push(Source::Vec(bytes.clone()));
+        let data = Segments::from(bytes.clone());
         write_all(bench, &file, 0, data);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nobody sees it half-written");
         let link = |to: &Path| Op::Link { file: file.clone(), to: c_path(to), device: DEVICE, via };
@@ -236,8 +234,7 @@ fn shared_pieces_are_written_in_order_and_returned() {
         assert_eq!(std::fs::metadata(dir.path().join("a")).unwrap().len(), 200_010);
         let via = bench.pair.via();
         let read_only = bench.open(&dir.path().join("a"), 0).unwrap();
-        let mut data = Segments::new();
-        data.push(Source::Static(b"x"));
+        let data = Segments::from(Source::Static(b"x"));
         let op = Op::WriteSegments { file: read_only, offset: 0, data, device: DEVICE, via };
         let refused = bench.run(op);
         assert_eq!(refused.result, Err(Errno::BADF));
@@ -267,8 +264,7 @@ fn uncached_files_are_read_and_written_like_other_files() {
         let path = dir.path().join("a");
         let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         file.set_uncached();
-        let mut data = Segments::new();
-        data.push(Source::Vec(bytes.clone()));
+        let data = Segments::from(bytes.clone());
         write_all(bench, &file, 0, data);
         assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
         for _ in 0..2 {
@@ -323,8 +319,7 @@ fn an_abandoned_write_releases_its_pieces() {
         let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let shared: Arc<[u8]> = pattern(10_000).into();
         let file = open_file(bench, &dir.path().join("a"), libc::O_CREAT).unwrap();
-        let mut data = Segments::new();
-        data.push(Source::Shared(Arc::clone(&shared)));
+        let data = Segments::from(Source::Shared(Arc::clone(&shared)));
         let write = Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via };
         let link = Op::Link { file: file.clone(), to: c_path(&dir.path().join("b")), device: DEVICE, via };
         for op in [write, link] {

@@ -75,8 +75,7 @@ fn a_send_is_one_datagram_and_a_closed_peer_is_reported() {
             assert_eq!(&space[..count], whole);
         }
         let too_long = vec![0; 70_000];
-        let mut data = Segments::new();
-        data.push(Source::Vec(too_long));
+        let data = Segments::from(too_long);
         let op = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
         assert_eq!(bench.run(op).result, Err(Errno::MSGSIZE));
         drop(peer);

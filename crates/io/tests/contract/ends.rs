@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use io::op::{DeviceId, Interest, PeerAddr, RecvInto, Source};
+use io::op::{DeviceId, Interest, PeerAddr, RecvInto};
 use io::{Errno, Fd, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use testkit::TempDir;
@@ -25,8 +25,7 @@ fn full_socket() -> (Fd, UnixStream) {
 }
 
 fn send(socket: &Fd) -> Op {
-    let mut data = Segments::new();
-    data.push(Source::Vec(vec![1; 1 << 16]));
+    let data = Segments::from(vec![1; 1 << 16]);
     Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }
 }
 

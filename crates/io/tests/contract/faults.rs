@@ -335,8 +335,7 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         let via = bench.pair.via();
         let c_path = |path: &std::path::Path| std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         let write = |file: &Fd| {
-            let mut data = Segments::new();
-            data.push(Source::Static(b"bytes"));
+            let data = Segments::from(Source::Static(b"bytes"));
             Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via }
         };
         let flags = libc::O_RDWR | libc::O_CREAT;

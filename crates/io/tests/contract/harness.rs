@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
-use io::op::{DeviceId, OpenHow, RecvInto, Source};
+use io::op::{DeviceId, OpenHow, RecvInto};
 use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
 use testkit::engines::{report_ran, report_skipped};
 
@@ -223,8 +223,7 @@ impl Bench {
 
     /// Sends all of `bytes`.
     pub(crate) fn send_all(&mut self, socket: &Fd, bytes: &[u8]) -> Result<(), Errno> {
-        let mut data = Segments::new();
-        data.push(Source::Vec(bytes.to_vec()));
+        let mut data = Segments::from(bytes.to_vec());
         while !data.is_empty() {
             let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
             let completion = self.run(send);

@@ -43,8 +43,7 @@ fn a_descriptor_that_is_not_a_socket_fails_only_its_operation() {
             let ended = matches!(completion.result, Err(Errno::NOTSOCK | Errno::BADFD));
             assert!(ended && !completion.more, "mode {mode}: {:?}", completion.result);
             drop(completion);
-            let mut data = Segments::new();
-            data.push(Source::Static(b"x"));
+            let data = Segments::from(Source::Static(b"x"));
             let completion = bench.run(Op::Send { socket: wrong, data, more: false, zero_copy: false });
             assert_eq!(completion.result, Err(Errno::NOTSOCK));
             assert!(matches!(completion.payload, Payload::Segments(_)));

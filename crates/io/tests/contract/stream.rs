@@ -183,8 +183,7 @@ fn a_send_to_a_peer_that_does_not_read_waits_and_can_be_cancelled() {
         let chunk: Arc<[u8]> = pattern(4 << 20).into();
         let mut accepted = 0;
         let waiting = loop {
-            let mut data = Segments::new();
-            data.push(Source::Shared(Arc::clone(&chunk)));
+            let data = Segments::from(Source::Shared(Arc::clone(&chunk)));
             let send = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
             let id = bench.submit(send);
             match bench.next_within(id, Duration::from_millis(50)) {

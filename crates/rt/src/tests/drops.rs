@@ -33,9 +33,7 @@ fn a_buffer() -> io::Buf {
 }
 
 fn bytes() -> Segments {
-    let mut segments = Segments::new();
-    segments.push(io::op::Source::Vec(b"abc".to_vec()));
-    segments
+    Segments::from(b"abc".to_vec())
 }
 
 /// A future, and the number of its operations that are abandoned when it is dropped.

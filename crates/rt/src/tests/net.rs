@@ -11,9 +11,7 @@ use crate::net::Appended;
 use crate::{Listener, Socket, Timer, counters};
 
 fn text(text: &'static [u8]) -> Segments {
-    let mut segments = Segments::new();
-    segments.push(io::op::Source::Static(text));
-    segments
+    Segments::from(io::op::Source::Static(text))
 }
 
 /// A `recv` that its timer ends immediately.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
-use io::op::{PeerAddr, Source};
+use io::op::PeerAddr;
 use io::{DiskVia, Drained, Segments};
 use rt::{Runtime, Socket};
 
@@ -103,8 +103,7 @@ pub(crate) fn listening() -> (OwnedFd, PeerAddr) {
 
 /// Sends a vector and returns it for reuse.
 pub(crate) async fn send(socket: &mut Socket, bytes: Vec<u8>) -> Vec<u8> {
-    let mut segments = Segments::new();
-    segments.push(Source::Vec(bytes));
+    let segments = Segments::from(bytes);
     let (result, mut segments) = socket.writer.send(segments, false).await;
     result.unwrap();
     segments.take_vec().unwrap_or_default()

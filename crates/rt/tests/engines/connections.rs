@@ -47,8 +47,7 @@ async fn client(address: PeerAddr, number: usize) {
     for (round, len) in [1, 100, 5000, 70_000].into_iter().enumerate() {
         let bytes = pattern(number, round, len);
         let (reader, writer) = socket.split();
-        let mut segments = io::Segments::new();
-        segments.push(io::op::Source::Vec(bytes.clone()));
+        let segments = io::Segments::from(bytes.clone());
         // Both directions concurrently: the peer responds before it has read everything.
         let mut sending = std::pin::pin!(writer.send(segments, false));
         let mut got = Vec::new();
@@ -236,8 +235,7 @@ fn a_send_to_a_peer_that_does_not_read_makes_no_progress() {
             far.read_exact(&mut vec![0; 64 << 10]).unwrap();
             let after = socket.writer.progress();
             assert!(after > before || after == 0, "{before} {after}");
-            let mut segments = io::Segments::new();
-            segments.push(io::op::Source::Static(b"more"));
+            let segments = io::Segments::from(io::op::Source::Static(b"more"));
             assert_eq!(socket.writer.send(segments, false).await.0, Err(Errno::CONNABORTED));
         });
     });

@@ -21,8 +21,7 @@ fn buf() -> Buf {
 }
 
 async fn send(socket: &Datagram, bytes: &'static [u8]) {
-    let mut data = Segments::new();
-    data.push(Source::Static(bytes));
+    let data = Segments::from(Source::Static(bytes));
     assert_eq!(socket.send(data).await.0, Ok(()));
 }
 

@@ -219,8 +219,7 @@ fn a_tunnel_closes_each_direction_separately() {
             };
             let write = async {
                 for _ in 0..10 {
-                    let mut data = io::Segments::new();
-                    data.push(io::op::Source::Vec(vec![7; 30_000]));
+                    let data = io::Segments::from(vec![7; 30_000]);
                     writer.send(data, false).await.0.unwrap();
                 }
                 writer.shutdown();

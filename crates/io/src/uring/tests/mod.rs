@@ -135,9 +135,7 @@ fn tcp_pair() -> (Fd, TcpStream) {
 }
 
 fn text(bytes: &'static [u8]) -> Segments {
-    let mut segments = Segments::new();
-    segments.push(Source::Static(bytes));
-    segments
+    Segments::from(Source::Static(bytes))
 }
 
 fn bytes(payload: &Payload) -> &[u8] {
