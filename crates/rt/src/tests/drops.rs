@@ -109,8 +109,7 @@ fn unpolled_completed_futures_release_their_results() {
         {
             let mut read = pin!(file.read_at(0, 10, a_buffer(), DEVICE, VIA));
             poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await;
-            fake.give_back(fake.only("Read"), Ok(10));
-            settle().await;
+            fake.end_with_memory("Read", Ok(10)).await;
             assert!(used(&fake) > before);
         }
         assert_eq!(used(&fake), before);

@@ -226,8 +226,7 @@ fn a_refused_device_delays_no_other() {
         let opened = open(fast);
         settle().await;
         fake.complete(fake.only("Recv"), Ok(0), io::Payload::None);
-        fake.complete(fake.only("Open"), Err(Errno::NOENT), io::Payload::None);
-        settle().await;
+        fake.end("Open", Err(Errno::NOENT), io::Payload::None).await;
         assert!(received.take().is_some());
         assert!(matches!(opened.take(), Some(Err(Errno::NOENT))));
         fake.refuse(None);

@@ -9,6 +9,8 @@ use io::engine::{Caps, Counters, NetKind, Wake, Waker};
 use io::op::DeviceId;
 use io::{Completion, Drained, Engine, Errno, Op, OpId, Payload, Pool, Wait};
 
+use super::settle;
+
 /// The engine, and the test's control of it.
 #[derive(Clone)]
 pub(crate) struct Fake {
@@ -155,6 +157,20 @@ impl Fake {
         };
         state.slots[id.slot as usize].1 = Some(Op::Nop);
         state.end(id, result, payload);
+    }
+
+    /// Completes the operation in flight with this name, once its task has started it, and runs the tasks.
+    pub(crate) async fn end(&self, name: &str, result: Result<u32, Errno>, payload: Payload) {
+        settle().await;
+        self.complete(self.only(name), result, payload);
+        settle().await;
+    }
+
+    /// As [`Fake::end`], for an operation that returns its memory.
+    pub(crate) async fn end_with_memory(&self, name: &str, result: Result<u32, Errno>) {
+        settle().await;
+        self.give_back(self.only(name), result);
+        settle().await;
     }
 
     /// Reports one result of an operation that continues.

@@ -27,9 +27,7 @@ fn open(path: &Path) -> OwnedFd {
 fn a_file_is_opened_and_closed_through_the_engine() {
     run(|fake| async move {
         let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
-        settle().await;
-        fake.complete(fake.only("Open"), Ok(0), Payload::Opened(some_file()));
-        settle().await;
+        fake.end("Open", Ok(0), Payload::Opened(some_file())).await;
         let file = opened.take().unwrap().unwrap();
         let shared = file.clone();
         drop(file);
@@ -63,21 +61,15 @@ fn a_piece_is_read_without_a_free_buffer() {
         let held: Vec<_> = std::iter::from_fn(|| crate::pool().get(64 << 10)).collect();
         assert!(!held.is_empty());
         let read = piece();
-        settle().await;
-        fake.give_back(fake.only("Read"), Ok(16 << 10));
-        settle().await;
+        fake.end_with_memory("Read", Ok(16 << 10)).await;
         assert_eq!(read.take().unwrap().unwrap().len(), 16 << 10);
         drop(held);
         let read = piece();
-        settle().await;
-        fake.give_back(fake.only("Read"), Ok(64 << 10));
-        settle().await;
+        fake.end_with_memory("Read", Ok(64 << 10)).await;
         assert_eq!(read.take().unwrap().unwrap().len(), 64 << 10);
         // The file ends before the piece.
         let read = piece();
-        settle().await;
-        fake.give_back(fake.only("Read"), Ok(0));
-        settle().await;
+        fake.end_with_memory("Read", Ok(0)).await;
         assert!(matches!(read.take(), Some(Err(Errno::IO))));
     });
 }
@@ -100,8 +92,7 @@ fn a_read_with_eagain_is_retried() {
         while fake.flying().is_empty() {
             settle().await;
         }
-        fake.give_back(fake.only("Read"), Ok(40));
-        settle().await;
+        fake.end_with_memory("Read", Ok(40)).await;
         let (result, buf) = read.take().unwrap();
         assert_eq!((result, buf.unwrap().len()), (Ok(40), 40));
     });
@@ -113,9 +104,7 @@ fn the_buffer_is_returned_with_an_error() {
         let file = File::new(some_file());
         let buf = crate::pool().get(100).unwrap();
         let read = watch(async move { file.read_at(0, 100, buf, DEVICE, VIA).await });
-        settle().await;
-        fake.give_back(fake.only("Read"), Err(Errno::IO));
-        settle().await;
+        fake.end_with_memory("Read", Err(Errno::IO)).await;
         let (result, buf) = read.take().unwrap();
         assert_eq!(result, Err(Errno::IO));
         assert!(buf.is_some());
@@ -129,11 +118,8 @@ fn a_partial_write_is_continued() {
         let mut buf = crate::pool().get(100).unwrap();
         buf.append(b"abcdef");
         let written = watch(async move { file.write_at(0, buf, DEVICE, VIA).await });
-        settle().await;
-        fake.give_back(fake.only("Write"), Ok(2));
-        settle().await;
-        fake.give_back(fake.only("Write"), Ok(4));
-        settle().await;
+        fake.end_with_memory("Write", Ok(2)).await;
+        fake.end_with_memory("Write", Ok(4)).await;
         let (result, buf) = written.take().unwrap();
         assert_eq!(result, Ok(6));
         assert_eq!(&*buf.unwrap(), b"cdef");
@@ -161,9 +147,7 @@ fn shared_bytes_are_written_completely() {
         assert_eq!((result, rest.unwrap().len()), (Ok(6), 0));
         for (answer, result) in [(Ok(0), Err(Errno::IO)), (Err(Errno::NOSPC), Err(Errno::NOSPC))] {
             let written = write();
-            settle().await;
-            fake.give_back(fake.only("WriteSegments"), answer);
-            settle().await;
+            fake.end_with_memory("WriteSegments", answer).await;
             assert_eq!(written.take().unwrap().0, result);
         }
     });
@@ -173,15 +157,11 @@ fn shared_bytes_are_written_completely() {
 fn paths_are_queried_and_removed() {
     run(|fake| async move {
         let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));
-        settle().await;
         let facts = io::op::Stat { size: 7, ..Default::default() };
-        fake.complete(fake.only("Stat"), Ok(0), Payload::Stat(Box::new(facts)));
-        settle().await;
+        fake.end("Stat", Ok(0), Payload::Stat(Box::new(facts))).await;
         assert_eq!(stat.take().unwrap().unwrap().size, 7);
         let gone = watch(file::unlink(c"/a".into(), DEVICE, VIA));
-        settle().await;
-        fake.complete(fake.only("Unlink"), Err(Errno::NOENT), Payload::None);
-        settle().await;
+        fake.end("Unlink", Err(Errno::NOENT), Payload::None).await;
         assert_eq!(gone.take(), Some(Err(Errno::NOENT)));
     });
 }
@@ -221,16 +201,11 @@ fn a_directory_is_read_to_its_end() {
             watch(async move { file.read_dir(1024, EntryAttributes::Kind, DEVICE, VIA).await })
         };
         let first = read();
-        settle().await;
-        fake.complete(fake.only("ReadDir"), Err(Errno::INTR), Payload::None);
-        settle().await;
-        fake.complete(fake.only("ReadDir"), Ok(1), Payload::Entries(vec![entry.clone()]));
-        settle().await;
+        fake.end("ReadDir", Err(Errno::INTR), Payload::None).await;
+        fake.end("ReadDir", Ok(1), Payload::Entries(vec![entry.clone()])).await;
         assert_eq!(first.take(), Some(Ok(vec![entry])));
         let last = read();
-        settle().await;
-        fake.complete(fake.only("ReadDir"), Ok(0), Payload::Entries(Vec::new()));
-        settle().await;
+        fake.end("ReadDir", Ok(0), Payload::Entries(Vec::new())).await;
         assert_eq!(last.take(), Some(Ok(Vec::new())));
     });
 }
@@ -260,8 +235,7 @@ fn file_operations_are_reported_to_the_observer() {
         let before = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
         settle().await;
         crate::observe_disks(|| move |kind, device, event| copy.borrow_mut().push((kind, device, event)));
-        fake.complete(fake.only("Open"), Ok(0), Payload::Opened(some_file()));
-        settle().await;
+        fake.end("Open", Ok(0), Payload::Opened(some_file())).await;
         drop(before.take());
         settle().await;
         assert_eq!(*seen.borrow(), [], "neither one that began before, nor a close");
@@ -270,8 +244,7 @@ fn file_operations_are_reported_to_the_observer() {
         settle().await;
         let begun = (DiskKind::Open, DEVICE, DiskEvent::Started);
         assert_eq!(*seen.borrow(), [begun]);
-        fake.complete(fake.only("Open"), Err(Errno::NOENT), Payload::None);
-        settle().await;
+        fake.end("Open", Err(Errno::NOENT), Payload::None).await;
         assert!(opened.take().unwrap().is_err());
         let ended = matches!(seen.borrow()[1..], [(DiskKind::Open, DEVICE, DiskEvent::Ended(_))]);
         assert!(ended, "{:?}", seen.borrow());

@@ -91,8 +91,7 @@ fn a_bulk_receive_returns_received_bytes_and_then_uses_its_buffer() {
             watch(async move { socket.reader.recv_into(bulk()).await.unwrap().unwrap().capacity() });
         settle().await;
         assert_eq!(fake.cancelled(), [stream]);
-        fake.give_back(fake.only("Recv"), Ok(5));
-        settle().await;
+        fake.end_with_memory("Recv", Ok(5)).await;
         assert_eq!(received.take(), Some(64 << 10));
     });
 }
@@ -121,9 +120,7 @@ fn an_appending_receive_preserves_the_existing_content() {
         assert_eq!(fake.cancelled(), [stream]);
         // A receive without bytes returns the buffer, and the next receive uses it.
         fake.give_back(fake.only("Recv"), Err(Errno::INTR));
-        settle().await;
-        fake.give_back(fake.only("Recv"), Ok(1));
-        settle().await;
+        fake.end_with_memory("Recv", Ok(1)).await;
         assert_eq!(
             received.take().as_deref(),
             Some(&b"ab"[..]),
@@ -137,18 +134,12 @@ fn a_send_continues_until_all_is_sent() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
         let sent = watch(async move { socket.writer.send(text(b"abcdef"), false).await.0 });
-        settle().await;
-        fake.give_back(fake.only("Send"), Ok(2));
-        settle().await;
-        fake.give_back(fake.only("Send"), Err(Errno::INTR));
-        settle().await;
-        fake.give_back(fake.only("Send"), Err(Errno::AGAIN));
-        settle().await;
-        fake.complete(fake.only("Poll"), Ok(4), Payload::None);
-        settle().await;
+        fake.end_with_memory("Send", Ok(2)).await;
+        fake.end_with_memory("Send", Err(Errno::INTR)).await;
+        fake.end_with_memory("Send", Err(Errno::AGAIN)).await;
+        fake.end("Poll", Ok(4), Payload::None).await;
         assert_eq!(sent.take(), None);
-        fake.give_back(fake.only("Send"), Ok(4));
-        settle().await;
+        fake.end_with_memory("Send", Ok(4)).await;
         assert_eq!(sent.take(), Some(Ok(())));
     });
 }
@@ -242,8 +233,7 @@ fn close_waits_for_the_end_and_can_be_dropped() {
         let timer = Timer::new();
         timer.expire_now();
         assert!(timer.limit(socket.close()).await.is_err());
-        fake.complete(fake.only("Recv"), Err(Errno::CANCELED), Payload::None);
-        settle().await;
+        fake.end("Recv", Err(Errno::CANCELED), Payload::None).await;
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
     });
 }
@@ -328,9 +318,7 @@ fn readiness_accepts_no_connection_and_an_armed_accept_can_be_stopped() {
             listener.ready().await;
             listener
         });
-        settle().await;
-        fake.complete(fake.only("Poll"), Ok(1), Payload::None);
-        settle().await;
+        fake.end("Poll", Ok(1), Payload::None).await;
         let mut listener = ready.take().unwrap();
         assert!(fake.flying().is_empty(), "nothing is accepted before the caller has made room");
         listener.set_multishot(true);
