@@ -303,6 +303,8 @@ fn connecting_succeeds_or_returns_the_reason() {
         let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Inet(address) };
         assert_eq!(bench.run(connect).result, Ok(0));
         let (mut peer, _) = listener.accept().unwrap();
+        let writable = Op::Poll { fd: ours.clone(), interest: Interest::Writable };
+        assert!(bench.run(writable).result.unwrap() & libc::POLLOUT as u32 != 0);
         bench.send_all(&ours, b"hello").unwrap();
         let mut got = [0; 5];
         peer.read_exact(&mut got).unwrap();
@@ -317,6 +319,10 @@ fn connecting_succeeds_or_returns_the_reason() {
         assert_eq!(bench.run(connect).result, Ok(0));
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"unix").unwrap();
+        let readable = Op::Poll { fd: ours.clone(), interest: Interest::Readable };
+        assert!(bench.run(readable).result.unwrap() & libc::POLLIN as u32 != 0);
         assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"unix");
+        let (socket, peer) = (new_socket(AddressFamily::UNIX), PeerAddr::Unix("x".repeat(300).into()));
+        assert_eq!(bench.run(Op::Connect { socket, peer }).result, Err(Errno::NAMETOOLONG));
     });
 }

@@ -6,14 +6,14 @@ mod faults;
 mod pitfalls;
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use super::setup::flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::*;
 use crate::engine::NetKind;
-use crate::op::{DeviceId, DiskVia, Interest, Payload, PeerAddr, RecvInto, Segments, Source};
+use crate::op::{DeviceId, DiskVia, Payload, RecvInto, Segments, Source};
 
 const SOON: Duration = Duration::from_secs(180);
 
@@ -440,31 +440,4 @@ fn zero_copy_on_a_unix_socket_copies() {
     peer.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"plain");
     assert!(!bench.uring.send_zero_copy() || bench.uring.counters().zero_copy_refused == 1);
-}
-
-#[test]
-fn connects_polls_and_closes_sockets() {
-    let Some(mut bench) = Bench::new(&config()) else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let new = |family| {
-        let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-        rustix::net::socket_with(family, rustix::net::SocketType::STREAM, flags, None).unwrap()
-    };
-    let socket = Fd::from(new(rustix::net::AddressFamily::INET));
-    let peer = PeerAddr::Inet(address);
-    assert_eq!(bench.run(Op::Connect { socket: socket.clone(), peer }).result, Ok(0));
-    let writable = bench.run(Op::Poll { fd: socket.clone(), interest: Interest::Writable });
-    assert!(writable.result.unwrap() & libc::POLLOUT as u32 != 0);
-    let (theirs, _) = listener.accept().unwrap();
-    theirs.shutdown(Shutdown::Write).unwrap();
-    let readable = bench.run(Op::Poll { fd: socket.clone(), interest: Interest::Readable });
-    assert!(readable.result.unwrap() & libc::POLLIN as u32 != 0);
-    let fd = socket.into_owned().unwrap();
-    assert_eq!(bench.run(Op::Close { fd }).result, Ok(0));
-    assert!(matches!((&theirs).read(&mut [0]), Ok(0) | Err(_)));
-
-    let too_long = PeerAddr::Unix("x".repeat(300).into());
-    let socket = Fd::from(new(rustix::net::AddressFamily::UNIX));
-    assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
 }
