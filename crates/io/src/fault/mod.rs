@@ -153,11 +153,9 @@ impl FaultEngine {
     }
 
     /// Completes an operation without passing it to the real engine.
-    fn inject(&mut self, live: Live, result: Result<u32, Errno>, payload: Payload) -> OpId {
+    fn inject(&mut self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
         self.injected += 1;
-        let id = self.table.insert(live);
         self.ready.push_back(Completion { id, result, more: false, payload });
-        id
     }
 
     /// Returns the remaining bytes of an earlier shortened receive.
@@ -186,52 +184,53 @@ impl FaultEngine {
     }
 
     /// Delays a receive until a buffer may be available.
-    fn park(&mut self, live: Live, op: Op) -> OpId {
+    fn park(&mut self, id: OpId, op: Op) {
         self.injected += 1;
-        let id = self.table.insert(live);
         self.parked.push((id, op));
-        id
     }
 
-    /// Starts the receives that were delayed in an earlier turn, if a buffer is available for remaining bytes.
-    fn begin_parked(&mut self) {
-        for (id, mut op) in std::mem::take(&mut self.parked) {
-            let remainder = match &mut op {
-                Op::Recv { socket, into } => self.remainder(socket, into),
-                _ => None,
-            };
-            let first = match remainder {
-                Some(Remainder::NoBuffer) => {
-                    self.parked.push((id, op));
-                    continue;
-                }
-                Some(Remainder::All(result, payload)) => {
-                    self.ready.push_back(Completion { id, result, more: false, payload });
-                    continue;
-                }
-                Some(Remainder::First(buf)) => Some(buf),
-                None => None,
-            };
-            match (self.inner.submit(op), self.table.get(id)) {
-                (Ok(inner), Some(live)) => {
-                    live.inner = Some(inner);
-                    self.table.join(inner, id);
-                    assert!(self.injected > 0, "a parked receive was counted");
-                    self.injected -= 1;
-                }
-                (Ok(inner), None) => self.inner.abandon(inner),
-                (Err(op), _) => self.parked.push((id, op)),
+    /// Passes an operation to the real engine, or returns it if that engine is full. A receive first gets the remaining
+    /// bytes of an earlier one, before a stream delivers newly received bytes.
+    fn start(&mut self, id: OpId, mut op: Op) -> Result<(), Op> {
+        let remainder = match &mut op {
+            Op::Recv { socket, into } => self.remainder(socket, into),
+            _ => None,
+        };
+        let first = match remainder {
+            Some(Remainder::NoBuffer) => {
+                self.park(id, op);
+                return Ok(());
             }
-            self.deliver_first(id, first);
-        }
-    }
-
-    /// Delivers the remaining bytes of an earlier receive, before the stream delivers newly received bytes.
-    fn deliver_first(&mut self, id: OpId, first: Option<Buf>) {
+            Some(Remainder::All(result, payload)) => {
+                self.inject(id, result, payload);
+                return Ok(());
+            }
+            Some(Remainder::First(buf)) => Some(buf),
+            None => None,
+        };
+        let inner = self.inner.submit(op).inspect_err(|op| {
+            if let (Some(buf), Op::Recv { socket, .. }) = (&first, op) {
+                self.carried.put(socket, buf);
+            }
+        })?;
+        self.table.get(id).expect("an operation that starts is in the table").inner = Some(inner);
+        self.table.join(inner, id);
         self.ready.extend(first.map(|buf| {
             let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
             Completion { id, result, more: true, payload }
         }));
+        Ok(())
+    }
+
+    /// Starts the receives that were delayed in an earlier turn, if a buffer is available for remaining bytes.
+    fn begin_parked(&mut self) {
+        for (id, op) in std::mem::take(&mut self.parked) {
+            assert!(self.injected > 0, "a parked receive was counted");
+            self.injected -= 1;
+            if let Err(op) = self.start(id, op) {
+                self.park(id, op);
+            }
+        }
     }
 
     /// Handles a completion of the real engine.
@@ -370,54 +369,43 @@ impl Engine for FaultEngine {
             }
             _ => name.and_then(|name| self.fault(name, &names)),
         };
-        let mut live = Live {
+        let shortens = fault == Some(Fault::Short);
+        let socket = match &op {
+            Op::Recv { socket, .. } if shortens => Some(socket.clone()),
+            _ => None,
+        };
+        let id = self.table.insert(Live {
             name,
             inner: None,
             path: names.pop().filter(|_| name == Some("open")),
-            socket: None,
-            undo: Undo::Nothing,
-            shortens: fault == Some(Fault::Short),
-            delay: None,
+            socket,
+            undo: if shortens { shorten(&mut op) } else { Undo::Nothing },
+            shortens,
+            delay: match fault {
+                Some(Fault::Delay(delay)) => Some(delay),
+                _ => None,
+            },
             loses: fault == Some(Fault::Lost),
             ending: None,
-        };
-        if let Op::Recv { socket, .. } = &op {
-            live.socket = live.shortens.then(|| socket.clone());
-        }
-        let into_pool = matches!(&op, Op::Recv { into, .. } if !matches!(into, RecvInto::Owned(_)));
-        let has_own_buffer = matches!(&op, Op::Recv { into: RecvInto::Owned(_), .. });
-        match fault {
-            Some(Fault::Error(Errno::NOBUFS)) if into_pool => return Ok(self.park(live, op)),
+        });
+        match (fault, &op) {
             // A receive with its own buffer never lacks one.
-            Some(Fault::Error(Errno::NOBUFS)) if has_own_buffer => {}
-            Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
-            Some(Fault::Delay(delay)) => live.delay = Some(delay),
-            Some(Fault::Short) => live.undo = shorten(&mut op),
-            Some(Fault::Lost | Fault::End) | None => {}
-        }
-        let remainder = match &mut op {
-            Op::Recv { socket, into } => self.remainder(socket, into),
-            _ => None,
-        };
-        let first = match remainder {
-            Some(Remainder::NoBuffer) => return Ok(self.park(live, op)),
-            Some(Remainder::All(result, payload)) => return Ok(self.inject(live, result, payload)),
-            Some(Remainder::First(buf)) => Some(buf),
-            None => None,
-        };
-        match self.inner.submit(op) {
-            Ok(inner) => {
-                live.inner = Some(inner);
-                let id = self.table.insert(live);
-                self.table.join(inner, id);
-                self.deliver_first(id, first);
-                Ok(id)
+            (Some(Fault::Error(Errno::NOBUFS)), Op::Recv { into: RecvInto::Owned(_), .. }) => {}
+            (Some(Fault::Error(Errno::NOBUFS)), Op::Recv { .. }) => {
+                self.park(id, op);
+                return Ok(id);
             }
+            (Some(Fault::Error(errno)), _) => {
+                self.inject(id, Err(errno), op.into_payload());
+                return Ok(id);
+            }
+            _ => {}
+        }
+        match self.start(id, op) {
+            Ok(()) => Ok(id),
             Err(mut op) => {
+                let live = self.table.remove(id).expect("the operation was added above");
                 undo_op(&live.undo, &mut op);
-                if let (Some(buf), Op::Recv { socket, .. }) = (first, &op) {
-                    self.carried.put(socket, &buf);
-                }
                 Err(op)
             }
         }
