@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use smallvec::SmallVec;
 
 use crate::disk::{directory, owner};
@@ -204,35 +204,34 @@ const PIECES_MAX: usize = 1024;
 /// The pieces of a write as the kernel expects them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`. If `uncached`, first tries `RWF_DONTCACHE`, so that the pages leave the page cache after the
-/// read; if the file system refuses this flag, reads without it.
+/// Reads at `offset`.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
-    if uncached {
-        match retry_on_intr(|| rustix::io::preadv2(file, &mut parts, offset, UNCACHED)) {
-            Err(Errno::OPNOTSUPP) => {}
-            result => return Moved { result, refused_uncached: false },
-        }
-    }
-    let result = retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset));
-    assert!(!matches!(result, Ok(count) if count > room), "the count of a read is at most its length");
-    Moved { result, refused_uncached: uncached }
+    let moved = transfer(uncached, |flags| rustix::io::preadv2(file, &mut parts, offset, flags));
+    assert!(!matches!(moved.result, Ok(count) if count > room), "the count of a read is at most its length");
+    moved
 }
 
 /// Writes at `offset`, or sequentially if the file is not seekable: a log may be a pipe, a terminal or a socket.
 fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
+    let mut moved = transfer(uncached, |flags| rustix::io::pwritev2(file, slices, offset, flags));
+    if moved.result == Err(Errno::SPIPE) {
+        moved.result = retry_on_intr(|| rustix::io::writev(file, slices));
+    }
+    moved
+}
+
+/// Makes a call of preadv2(2) or pwritev2(2). If `uncached`, first with `RWF_DONTCACHE`, so that the pages leave the
+/// page cache afterwards; if the file system refuses this flag, without it.
+fn transfer(uncached: bool, mut call: impl FnMut(ReadWriteFlags) -> Result<usize, Errno>) -> Moved {
     if uncached {
-        match retry_on_intr(|| rustix::io::pwritev2(file, slices, offset, UNCACHED)) {
+        match retry_on_intr(|| call(UNCACHED)) {
             Err(Errno::OPNOTSUPP) => {}
             result => return Moved { result, refused_uncached: false },
         }
     }
-    let result = match retry_on_intr(|| rustix::io::pwritev(file, slices, offset)) {
-        Err(Errno::SPIPE) => retry_on_intr(|| rustix::io::writev(file, slices)),
-        result => result,
-    };
-    Moved { result, refused_uncached: uncached }
+    Moved { result: retry_on_intr(|| call(ReadWriteFlags::empty())), refused_uncached: uncached }
 }
 
 /// Gives an open file a name. First links the descriptor itself, which needs a privilege before Linux 6.10 and fails
