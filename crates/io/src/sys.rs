@@ -189,34 +189,19 @@ fn set_number(
     if failed == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Page cache counts of a range of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct CacheStat {
-    /// Pages in the page cache, including those that are still being read.
-    pub cached: u64,
-    /// Dirty pages.
-    pub dirty: u64,
-    /// Pages under writeback.
-    pub writeback: u64,
-    /// Pages that were evicted.
-    pub evicted: u64,
-    /// Pages that were evicted recently.
-    pub recently_evicted: u64,
-}
-
-/// Counts the cached pages of a range (cachestat(2), Linux 6.5). Fails with `EPERM` since 6.14 for a file that the
-/// caller neither owns nor may write.
-pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Errno> {
+/// Returns the number of pages of a range in the page cache, including those that are still being read (cachestat(2),
+/// Linux 6.5). Fails with `EPERM` since 6.14 for a file that the caller neither owns nor may write.
+pub fn cached_pages(file: &impl AsFd, offset: u64, len: u64) -> Result<u64, Errno> {
     // The number is the same on all architectures; not all C library headers define it.
     const SYS_CACHESTAT: libc::c_long = 451;
     let range = [offset, len];
-    let mut found = CacheStat::default();
+    // The cached pages, and four other numbers.
+    let mut found = [0_u64; 5];
     let (file, flags) = (file.as_fd().as_raw_fd(), 0);
     // SAFETY: the kernel reads the two numbers of `struct cachestat_range` and writes the five of `struct
     // cachestat`, which `range` and `found` have room for; both outlive the call.
-    let failed = unsafe { libc::syscall(SYS_CACHESTAT, file, range.as_ptr(), &raw mut found, flags) };
-    if failed == 0 { Ok(found) } else { Err(last_error()) }
+    let failed = unsafe { libc::syscall(SYS_CACHESTAT, file, range.as_ptr(), found.as_mut_ptr(), flags) };
+    if failed == 0 { Ok(found[0]) } else { Err(last_error()) }
 }
 
 /// Starts the kernel's read of `len` bytes of a file into the page cache if the first page is missing; returns whether

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::op::Fd;
-use crate::sys;
+use crate::sys::{self, cached_pages};
 
 /// Set when the kernel does not support cachestat(2). A failure with `EPERM` concerns one file and is not recorded:
 /// since 6.14 (and in the stable kernels of that time), the caller must own the file or have write permission, which an
@@ -157,10 +157,6 @@ pub fn read_cached(file: &Fd, offset: u64, space: &mut [u8]) -> Result<usize, Er
 /// Counts the cached pages of a byte range.
 type Count = fn(&Fd, u64, u64) -> Result<u64, Errno>;
 
-fn cached_pages(file: &Fd, offset: u64, len: u64) -> Result<u64, Errno> {
-    sys::cachestat(file, offset, len).map(|found| found.cached)
-}
-
 /// Returns the page cache state, or `ENOSYS` if `count` is unsupported.
 fn probe(
     file: &Fd,
@@ -280,7 +276,7 @@ mod tests {
                 rustix::fs::fsync(&self.1).unwrap();
                 rustix::fs::fadvise(&self.1, 0, None, Advice::DontNeed).unwrap();
                 // Without cachestat(2), a single attempt has to be enough.
-                let left = sys::cachestat(&self.1, 0, BYTES as u64).map_or(0, |found| found.cached);
+                let left = cached_pages(&self.1, 0, BYTES as u64).unwrap_or(0);
                 if left == 0 {
                     return true;
                 }
@@ -317,7 +313,7 @@ mod tests {
     fn assert_missing(file: &Fd, offset: u64, len: u64, count: Option<Count>) {
         let page_bytes = rustix::param::page_size() as u64;
         let pages = (offset + len - 1) / page_bytes - offset / page_bytes + 1;
-        let cached = || sys::cachestat(file, offset, len).map(|found| found.cached);
+        let cached = || cached_pages(file, offset, len);
         let before = cached();
         let answer = probe(file, offset, len, count, ProbeOptions::CAREFUL);
         let after = cached();

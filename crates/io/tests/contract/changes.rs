@@ -246,7 +246,7 @@ fn shared_pieces_are_written_in_order_and_returned() {
 /// Returns the bytes of the file in the page cache; `None` if the kernel does not report them.
 fn cached_bytes(path: &Path) -> Option<u64> {
     let file = std::fs::File::open(path).unwrap();
-    io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached * 4096)
+    io::sys::cached_pages(&file, 0, 0).ok().map(|pages| pages * 4096)
 }
 
 /// Whether kernel and file system support uncached reads.

@@ -479,7 +479,7 @@ fn a_small_hit_needs_one_read() {
 fn in_page_cache(setup: &Setup) -> Option<u64> {
     let pages = |path: &PathBuf| {
         let file = fs::File::open(path).expect("an entry");
-        io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached)
+        io::sys::cached_pages(&file, 0, 0).ok()
     };
     entries(setup).iter().map(pages).sum::<Option<u64>>().map(|pages| pages * 4096)
 }

@@ -455,7 +455,7 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
         .map(|number| File::open(builder.dir().join(format!("html/{number}"))).expect("it was made"))
         .collect();
     files.iter().for_each(|file| file.sync_all().expect("a disk that works"));
-    let cached = |file: &File| io::sys::cachestat(file, 0, 0).map_or(u64::MAX, |found| found.cached);
+    let cached = |file: &File| io::sys::cached_pages(file, 0, 0).unwrap_or(u64::MAX);
     // The bytes after the last complete block are always read through the page cache, with some before them.
     let half = size / 2 / rustix::param::page_size() as u64;
     let forget = || {
