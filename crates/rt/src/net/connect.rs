@@ -9,7 +9,7 @@ use io::{Errno, Op};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::socket::Socket;
-use crate::reactor::OpFuture;
+use crate::reactor::{self, OpFuture};
 
 /// Options of a socket before it connects. The defaults are those of the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Socket {
             socket.fd().set_tcp();
         }
         let op = Op::Connect { socket: socket.fd().clone(), peer };
-        let connected = OpFuture::new(socket.reactor(), op).await.result;
+        let connected = OpFuture::new(&reactor::current(), op).await.result;
         connected.map(|_| socket).map_err(ConnectStep::Connect.failed())
     }
 }

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::time::Duration;
 
 use io::op::{Interest, PeerAddr};
@@ -12,12 +11,11 @@ use rustix::net::sockopt;
 use super::address;
 use super::reader::Reader;
 use super::writer::Writer;
-use crate::reactor::{self, OpFuture, Reactor};
+use crate::reactor::{self, OpFuture};
 
 /// A connected stream socket. Dropping it cancels operations in flight and then closes it through the engine, without
 /// waiting.
 pub struct Socket {
-    reactor: Rc<Reactor>,
     /// The receiving side. It closes the descriptor when it is dropped.
     pub reader: Reader,
     /// The sending side.
@@ -29,20 +27,12 @@ pub struct Socket {
 impl Socket {
     /// Wraps a connected, non-blocking socket.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket::over(&reactor::current(), Fd::from(fd))
-    }
-
-    fn over(reactor: &Rc<Reactor>, fd: Fd) -> Socket {
+        let (reactor, fd) = (reactor::current(), Fd::from(fd));
         Socket {
-            reactor: Rc::clone(reactor),
-            reader: Reader::new(reactor, fd.clone()),
-            writer: Writer::new(reactor, fd),
+            reader: Reader::new(&reactor, fd.clone()),
+            writer: Writer::new(&reactor, fd),
             nodelay: Cell::new(false),
         }
-    }
-
-    pub(super) fn reactor(&self) -> &Rc<Reactor> {
-        &self.reactor
     }
 
     /// Returns the descriptor.
@@ -97,13 +87,13 @@ impl Socket {
 
     /// Closes the connection and waits: first for the receive in flight to end, then for the close.
     pub async fn close(self) {
-        let Socket { reactor, mut reader, writer, nodelay: _ } = self;
+        let Socket { mut reader, writer, nodelay: _ } = self;
         reader.stop().await;
         let fd = reader.release();
         drop(writer);
         // If an operation still holds the descriptor, the descriptor is closed when that operation ends.
         if let Ok(fd) = fd.into_owned() {
-            let _ = OpFuture::new(&reactor, Op::Close { fd }).await;
+            let _ = OpFuture::new(&reactor::current(), Op::Close { fd }).await;
         }
     }
 }
