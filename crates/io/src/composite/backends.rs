@@ -76,9 +76,8 @@ impl Backends {
         let pool = Pool::new(config.pool_bytes_max);
         let doorbell = Arc::new(Doorbell::new().map_err(BuildError::Doorbell)?);
         let net = Net::new(&config, &pool, &doorbell)?;
-        let depth = config.libaio_depth;
         let libaio = match config.disk_libaio {
-            true => Some(Libaio::new(depth, &doorbell).map_err(|errno| BuildError::Libaio { errno, depth })?),
+            true => Some(Libaio::new(config.libaio_depth, &doorbell).map_err(BuildError::Libaio)?),
             false => None,
         };
         let (kind, send_zero_copy) = match &net {
