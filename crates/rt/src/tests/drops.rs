@@ -8,19 +8,12 @@ use io::op::{DeviceId, OpenHow, PeerAddr};
 use io::{DiskVia, Errno, Segments};
 
 use super::fake::Fake;
-use super::{pair, run, settle};
+use super::{pair, run, settle, start_and_drop};
 use crate::net::FilePart;
 use crate::{Either, File, Listener, Socket, counters, file, join, mailbox, now, select, sleep_until};
 
 const DEVICE: DeviceId = DeviceId(1);
 const VIA: DiskVia = DiskVia::Pool(0);
-
-/// Polls once, which starts the operation, and drops the future.
-async fn start_and_drop(future: impl Future) {
-    let mut future = pin!(future);
-    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await;
-    assert!(pending, "it waits");
-}
 
 fn a_file() -> File {
     File::new(pair().0)

@@ -9,8 +9,8 @@ use io::op::{DeviceId, DiskKind, EntryAttributes, OpenHow};
 use io::{DiskVia, Errno, Payload};
 use rustix::fs::{Mode, OFlags};
 
-use super::{run, settle, watch};
-use crate::{DiskEvent, File, Timer, counters, file};
+use super::{run, settle, start_and_drop, watch};
+use crate::{DiskEvent, File, counters, file};
 
 const DEVICE: DeviceId = DeviceId(1);
 const VIA: DiskVia = DiskVia::Sync;
@@ -36,17 +36,6 @@ fn a_file_is_opened_and_closed_through_the_engine() {
         drop(shared);
         settle().await;
         assert_eq!(counters().engine.submitted, 2, "the last clone closes");
-    });
-}
-
-#[test]
-fn a_dropped_open_is_abandoned() {
-    run(|fake| async move {
-        let timer = Timer::new();
-        timer.expire_now();
-        let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
-        assert!(timer.limit(open).await.is_err());
-        assert_eq!(fake.abandoned(), 1);
     });
 }
 
@@ -249,10 +238,7 @@ fn file_operations_are_reported_to_the_observer() {
         let ended = matches!(seen.borrow()[1..], [(DiskKind::Open, DEVICE, DiskEvent::Ended(_))]);
         assert!(ended, "{:?}", seen.borrow());
 
-        let timer = Timer::new();
-        timer.expire_now();
-        let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
-        assert!(timer.limit(open).await.is_err());
+        start_and_drop(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA)).await;
         assert_eq!(seen.borrow()[2..], [begun, (DiskKind::Open, DEVICE, DiskEvent::Abandoned)]);
     });
 }

@@ -12,8 +12,10 @@ mod threads;
 mod timers;
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Instant;
 
 use io::Drained;
@@ -35,6 +37,13 @@ fn watch<T: 'static>(future: impl Future<Output = T> + 'static) -> Rc<Cell<Optio
     let place = Rc::clone(&output);
     spawn(async move { place.set(Some(future.await)) });
     output
+}
+
+/// Polls once, which starts the operation, and drops the future.
+async fn start_and_drop(future: impl Future) {
+    let mut future = pin!(future);
+    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await;
+    assert!(pending, "it waits");
 }
 
 /// Runs tasks and engine until nothing changes any more.

@@ -6,20 +6,18 @@ use std::os::unix::net::UnixListener;
 use io::{Errno, Payload, Segments};
 
 use super::fake::Fake;
-use super::{pair, run, settle, watch};
+use super::{pair, run, settle, start_and_drop, watch};
 use crate::net::Appended;
-use crate::{Listener, Socket, Timer, counters};
+use crate::{Listener, Socket, counters};
 
 fn text(text: &'static [u8]) -> Segments {
     Segments::from(io::op::Source::Static(text))
 }
 
-/// A `recv` that its timer ends immediately.
+/// A `recv` that is dropped while it waits.
 async fn expire_recv(socket: &mut Socket) {
     settle().await;
-    let timer = Timer::new();
-    timer.expire_now();
-    assert!(timer.limit(socket.reader.recv()).await.is_err());
+    start_and_drop(socket.reader.recv()).await;
 }
 
 #[test]
@@ -184,9 +182,7 @@ fn a_zero_copy_send_ends_with_its_count_and_retains_its_bytes() {
 fn nothing_is_sent_after_a_dropped_send() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        let timer = Timer::new();
-        timer.expire_now();
-        assert!(timer.limit(socket.writer.send(text(b"abc"), false)).await.is_err());
+        start_and_drop(socket.writer.send(text(b"abc"), false)).await;
         assert_eq!(fake.abandoned(), 1);
         assert_eq!(socket.writer.send(text(b"def"), false).await.0, Err(Errno::CONNABORTED));
         let writable = std::future::poll_fn(|context| socket.writer.poll_writable(context)).await;
@@ -230,9 +226,7 @@ fn close_waits_for_the_end_and_can_be_dropped() {
         fake.set_obeys(false);
         let mut socket = Socket::new(near);
         expire_recv(&mut socket).await;
-        let timer = Timer::new();
-        timer.expire_now();
-        assert!(timer.limit(socket.close()).await.is_err());
+        start_and_drop(socket.close()).await;
         fake.end("Recv", Err(Errno::CANCELED), Payload::None).await;
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
     });
@@ -255,17 +249,13 @@ fn accepted(fake: &Fake) {
 fn a_dropped_accept_loses_no_connection() {
     run(|fake| async move {
         let (mut listener, path) = listening();
-        let timer = Timer::new();
-        timer.expire_now();
-        assert!(timer.limit(listener.accept()).await.is_err());
+        start_and_drop(listener.accept()).await;
         accepted(&fake);
         listener.accept().await.unwrap();
-        timer.expire_now();
-        assert!(timer.limit(listener.accept()).await.is_err());
+        start_and_drop(listener.accept()).await;
         fake.complete(fake.only("Accept"), Err(Errno::MFILE), Payload::None);
         assert_eq!(listener.accept().await.unwrap_err(), Errno::MFILE, "the caller backs off");
-        timer.expire_now();
-        assert!(timer.limit(listener.accept()).await.is_err());
+        start_and_drop(listener.accept()).await;
         drop(listener);
         assert_eq!(fake.abandoned(), 1);
         std::fs::remove_file(path).unwrap();
@@ -322,9 +312,7 @@ fn readiness_accepts_no_connection_and_an_armed_accept_can_be_stopped() {
         let mut listener = ready.take().unwrap();
         assert!(fake.flying().is_empty(), "nothing is accepted before the caller has made room");
         listener.set_multishot(true);
-        let timer = Timer::new();
-        timer.expire_now();
-        assert!(timer.limit(listener.accept()).await.is_err());
+        start_and_drop(listener.accept()).await;
         let accept = fake.only("Accept");
         listener.set_multishot(false);
         settle().await;
