@@ -65,8 +65,17 @@ impl Pair {
 
 /// Runs a test on every pair that this machine supports, and reports it.
 pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
+    on_each(&DISKS, test);
+}
+
+/// Runs a test once on every network backend that this machine supports.
+pub(crate) fn on_each_net(test: impl Fn(Pair)) {
+    on_each(&[("sync", DiskVia::Sync)], test);
+}
+
+fn on_each(disks: &[(&'static str, DiskVia)], test: impl Fn(Pair)) {
     for (net_name, net) in NETS {
-        for (disk_name, via) in DISKS {
+        for &(disk_name, via) in disks {
             let pair = Pair { names: (net_name, disk_name), net, via };
             match io::build(pair.config()) {
                 Ok(_) => {
@@ -75,20 +84,6 @@ pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
                 }
                 Err(error) => testkit::engines::report_skipped(net_name, disk_name, &error.to_string()),
             }
-        }
-    }
-}
-
-/// Runs a test once on every network backend that this machine supports.
-pub(crate) fn on_each_net(test: impl Fn(Pair)) {
-    for (name, net) in NETS {
-        let pair = Pair { names: (name, "sync"), net, via: DiskVia::Sync };
-        match io::build(pair.config()) {
-            Ok(_) => {
-                test(pair);
-                testkit::engines::report_ran(name, "sync");
-            }
-            Err(error) => testkit::engines::report_skipped(name, "sync", &error.to_string()),
         }
     }
 }
