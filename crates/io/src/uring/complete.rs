@@ -19,42 +19,6 @@ const BUFFER: u32 = 1 << 0;
 const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
 
-/// The completions that an operation has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// With one completion.
-    Once,
-    /// With one completion, into a provided buffer.
-    RecvPool,
-    /// With many completions, each with a provided buffer.
-    RecvStream,
-    /// With many completions, each with a connection.
-    AcceptStream,
-    /// With one completion, or with two if it is a zero-copy send.
-    Send {
-        /// Whether it was submitted as a zero-copy send.
-        zero_copy: bool,
-    },
-    /// With one completion; retried through the page cache if the file system does not support uncached I/O.
-    File,
-    /// With one completion; retried by the path in /proc if the kernel forbids linking by descriptor.
-    Link,
-}
-
-impl Kind {
-    fn of(op: &Op, copying: bool) -> Kind {
-        match op {
-            Op::Recv { into: RecvInto::Pool | RecvInto::Large, .. } => Kind::RecvPool,
-            Op::Recv { into: RecvInto::Stream, .. } => Kind::RecvStream,
-            Op::Accept { multishot: true, .. } => Kind::AcceptStream,
-            Op::Send { zero_copy, .. } => Kind::Send { zero_copy: *zero_copy && !copying },
-            Op::Read { .. } | Op::Write { .. } | Op::WriteSegments { .. } => Kind::File,
-            Op::Link { .. } => Kind::Link,
-            _ => Kind::Once,
-        }
-    }
-}
-
 /// The destination of the completions of a turn.
 struct Out<'a> {
     slots: &'a mut Slots,
@@ -102,11 +66,6 @@ impl Uring {
             out.slots.unmatched += 1;
             return;
         };
-        let copying = flight.copying || !self.zero_copy;
-        let kind = match flight.phase {
-            Phase::Notice => Kind::Send { zero_copy: true },
-            _ => Kind::of(op, copying),
-        };
         let result = match cqe.result {
             // The result of a notification is a set of flags that includes the sign bit.
             _ if cqe.flags & NOTIFICATION != 0 => Ok(0),
@@ -114,14 +73,22 @@ impl Uring {
             error => Err(Errno::from_raw_os_error(-error)),
         };
         let more = cqe.flags & MORE != 0;
-        match kind {
-            // A single completion, the most frequent case.
-            Kind::Send { zero_copy: false } if flight.phase == Phase::Kernel => {
-                self.finish(id, result, out.slots, out.done);
+        match op {
+            // The slot of a zero-copy send that awaits its notification has no operation.
+            _ if flight.phase == Phase::Notice => self.sent(id, result, cqe.flags, true, out),
+            Op::Send { zero_copy, .. } => {
+                let zero_copy = *zero_copy && self.zero_copy && !flight.copying;
+                if zero_copy || flight.phase != Phase::Kernel {
+                    self.sent(id, result, cqe.flags, zero_copy, out);
+                } else {
+                    // A single completion, the most frequent case.
+                    self.finish(id, result, out.slots, out.done);
+                }
             }
-            Kind::Send { zero_copy } => self.sent(id, result, cqe.flags, zero_copy, out),
-            Kind::RecvPool => self.received(id, result, more, buf.take(), out),
-            Kind::RecvStream => match result {
+            Op::Recv { into: RecvInto::Pool | RecvInto::Large, .. } => {
+                self.received(id, result, more, buf.take(), out);
+            }
+            Op::Recv { into: RecvInto::Stream, .. } => match result {
                 Ok(1..) => {
                     assert!(buf.is_some(), "bytes of a stream come in a provided buffer");
                     let payload = buf.take().map_or(Payload::None, Payload::Buf);
@@ -132,15 +99,15 @@ impl Uring {
                 }
                 _ => self.received(id, result, more, buf.take(), out),
             },
-            Kind::AcceptStream => match result {
+            Op::Accept { multishot: true, .. } => match result {
                 Ok(fd) => self.streamed(id, Ok(0), more, Payload::Accepted(adopt(fd)), out),
                 Err(Errno::INTR) if !more => self.again(id, out),
                 Err(errno) if !more => self.finish(id, Err(errno), out.slots, out.done),
                 Err(_) => {}
             },
-            Kind::File => self.file_done(id, result, out),
-            Kind::Link => self.link_done(id, result, out),
-            Kind::Once => self.once_done(id, result, out),
+            Op::Read { .. } | Op::Write { .. } | Op::WriteSegments { .. } => self.file_done(id, result, out),
+            Op::Link { .. } => self.link_done(id, result, out),
+            _ => self.once_done(id, result, out),
         }
     }
 
