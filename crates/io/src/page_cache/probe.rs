@@ -255,7 +255,7 @@ mod tests {
     impl Scratch {
         fn new() -> Scratch {
             let dir = TempDir::new("io-resident");
-            let path = dir.write("file", [7; BYTES]);
+            let path = dir.write("file", [7_u8; BYTES]);
             let file = File::options().read(true).write(true).open(path).unwrap();
             Scratch(dir, OwnedFd::from(file).into())
         }

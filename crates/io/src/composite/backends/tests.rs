@@ -25,7 +25,7 @@ fn backends(libaio: bool, pools: usize) -> Option<Backends> {
 /// Opens a file for direct reads and for buffered reads; the first is `None` if direct reads are not supported.
 fn files() -> (Option<Fd>, Fd) {
     let dir = TempDir::new("io-backends");
-    let path = dir.write("page", [0; 4096]);
+    let path = dir.write("page", [0_u8; 4096]);
     let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
     let buffered = File::open(&path).unwrap();
     let direct = direct.inspect_err(|error| eprintln!("skipped: O_DIRECT: {error}")).ok();
