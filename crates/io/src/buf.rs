@@ -556,9 +556,7 @@ impl Buf {
 
     /// Returns the io_uring fixed-buffer index of this memory, if registered.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
-        let MemoryOwner::Pool { id, pool, .. } = &self.owner else { return None };
-        let chunks = pool.chunks.borrow();
-        chunks[id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| id.chunk)
+        self.fixed_index_or(|_, _, _| false)
     }
 
     /// As [`Buf::fixed_index`]; calls `register` for a chunk that is not registered yet. Shared memory is never

@@ -146,36 +146,19 @@ impl Probe {
     /// Returns the results as one JSON object: `{"net": …, "refusal": …, "rows": [{"item", "state", "detail",
     /// "remedy"}]}`.
     pub fn to_json(&self) -> String {
-        let mut json = String::from("{\"net\":");
-        json_text(&mut json, if self.fallback.is_none() { "io_uring" } else { "epoll" });
-        json.push_str(",\"refusal\":");
-        match &self.fallback {
-            None => json.push_str("null"),
-            Some(fallback) => {
-                json.push_str("{\"cause\":");
-                json_text(&mut json, &fallback.cause);
-                json.push_str(",\"remedy\":");
-                json_text(&mut json, &fallback.remedy);
-                json.push('}');
-            }
-        }
-        json.push_str(",\"rows\":[");
-        for (index, row) in self.rows.iter().enumerate() {
-            json.push_str(if index == 0 { "{\"item\":" } else { ",{\"item\":" });
-            json_text(&mut json, row.item);
-            json.push_str(",\"state\":");
-            json_text(&mut json, row.state.name());
-            json.push_str(",\"detail\":");
-            json_text(&mut json, &row.detail);
-            json.push_str(",\"remedy\":");
-            match &row.remedy {
-                None => json.push_str("null"),
-                Some(remedy) => json_text(&mut json, remedy),
-            }
-            json.push('}');
-        }
-        json.push_str("]}");
-        json
+        let refusal = self.fallback.as_ref().map_or("null".to_owned(), |fallback| {
+            let (cause, remedy) = (json_text(&fallback.cause), json_text(&fallback.remedy));
+            format!("{{\"cause\":{cause},\"remedy\":{remedy}}}")
+        });
+        let row = |row: &Row| {
+            let (item, state, detail) =
+                (json_text(row.item), json_text(row.state.name()), json_text(&row.detail));
+            let remedy = row.remedy.as_deref().map_or("null".to_owned(), json_text);
+            format!("{{\"item\":{item},\"state\":{state},\"detail\":{detail},\"remedy\":{remedy}}}")
+        };
+        let net = if self.fallback.is_none() { "io_uring" } else { "epoll" };
+        let rows: Vec<String> = self.rows.iter().map(row).collect();
+        format!("{{\"net\":\"{net}\",\"refusal\":{refusal},\"rows\":[{}]}}", rows.join(","))
     }
 
     fn add(&mut self, item: &'static str, state: State, detail: impl Into<String>, remedy: Option<&str>) {
@@ -330,9 +313,9 @@ fn errno_text(errno: Errno) -> String {
     std::io::Error::from(errno).to_string()
 }
 
-/// Appends a JSON string (RFC 8259 section 7).
-fn json_text(json: &mut String, text: &str) {
-    json.push('"');
+/// Returns a JSON string (RFC 8259 section 7).
+fn json_text(text: &str) -> String {
+    let mut json = String::from("\"");
     for c in text.chars() {
         match c {
             '"' => json.push_str("\\\""),
@@ -344,6 +327,7 @@ fn json_text(json: &mut String, text: &str) {
         }
     }
     json.push('"');
+    json
 }
 
 #[cfg(test)]
@@ -391,8 +375,6 @@ mod tests {
 
     #[test]
     fn json_text_is_escaped() {
-        let mut json = String::new();
-        json_text(&mut json, "a\"b\\c\nd\u{1}é");
-        assert_eq!(json, r#""a\"b\\c\u000ad\u0001é""#);
+        assert_eq!(json_text("a\"b\\c\nd\u{1}é"), r#""a\"b\\c\u000ad\u0001é""#);
     }
 }
