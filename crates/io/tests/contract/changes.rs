@@ -326,10 +326,7 @@ fn an_abandoned_write_releases_its_pieces() {
             let id = bench.submit(op);
             bench.engine.abandon(id);
         }
-        bench.turn_until(|bench| {
-            let counters = bench.engine.counters();
-            counters.submitted == counters.completed
-        });
+        bench.turn_until_idle();
         assert!(bench.take_seen().is_empty());
         assert_eq!(Arc::strong_count(&shared), 1);
         assert!(file.into_owned().is_ok(), "no operation holds it any more");

@@ -118,10 +118,7 @@ fn queued_operations_can_be_cancelled() {
             for &id in &ids[1..begun] {
                 assert!(bench.next(id).result.is_ok());
             }
-            bench.turn_until(|bench| {
-                let counters = bench.engine.counters();
-                counters.submitted == counters.completed
-            });
+            bench.turn_until_idle();
             assert!(bench.take_seen().is_empty());
         });
     });

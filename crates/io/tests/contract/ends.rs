@@ -48,10 +48,7 @@ fn new_socket() -> Fd {
 
 /// Runs turns until no operation is in flight, and then a further turn.
 fn settle(bench: &mut Bench) {
-    bench.turn_until(|bench| {
-        let counters = bench.engine.counters();
-        counters.submitted == counters.completed
-    });
+    bench.turn_until_idle();
     bench.turn(A_MOMENT);
 }
 

@@ -63,11 +63,7 @@ fn send_stubbornly(bench: &mut Bench, socket: &Fd, bytes: &[u8]) {
 fn recv_stubbornly(bench: &mut Bench, socket: &Fd, mode: usize) -> Vec<u8> {
     let mut whole = Vec::new();
     loop {
-        let into = match mode {
-            0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
-            1 => RecvInto::Pool,
-            _ => RecvInto::Stream,
-        };
+        let into = bench.destination(mode);
         let id = bench.submit(Op::Recv { socket: socket.clone(), into });
         loop {
             let completion = bench.next(id);

@@ -202,6 +202,23 @@ impl Bench {
         }
     }
 
+    /// Runs turns until no operation is in flight.
+    pub(crate) fn turn_until_idle(&mut self) {
+        self.turn_until(|bench| {
+            let counters = bench.engine.counters();
+            counters.submitted == counters.completed
+        });
+    }
+
+    /// Returns one of the three destinations of received bytes.
+    pub(crate) fn destination(&self, mode: usize) -> RecvInto {
+        match mode {
+            0 => RecvInto::Owned(self.engine.pool().get(4096).unwrap()),
+            1 => RecvInto::Pool,
+            _ => RecvInto::Stream,
+        }
+    }
+
     /// Returns the number of bytes of lent buffers.
     pub(crate) fn bytes_held(&self) -> u64 {
         let counters = self.engine.pool().counters();

@@ -33,11 +33,7 @@ fn a_descriptor_that_is_not_a_socket_fails_only_its_operation() {
         let exe = std::env::current_exe().unwrap();
         for mode in 0..3 {
             let wrong = Fd::from(OwnedFd::from(File::open(&exe).unwrap()));
-            let into = match mode {
-                0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
-                1 => RecvInto::Pool,
-                _ => RecvInto::Stream,
-            };
+            let into = bench.destination(mode);
             let completion = bench.run(Op::Recv { socket: wrong.clone(), into });
             // Any error except one that asks for a retry: the caller would retry in an endless loop.
             let ended = matches!(completion.result, Err(Errno::NOTSOCK | Errno::BADFD));

@@ -154,11 +154,7 @@ fn a_waiting_receive_reports_the_end_and_a_reset() {
         for mode in 0..3 {
             for reset in [false, true] {
                 let (ours, peer) = connection();
-                let into = match mode {
-                    0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
-                    1 => RecvInto::Pool,
-                    _ => RecvInto::Stream,
-                };
+                let into = bench.destination(mode);
                 let id = bench.submit(Op::Recv { socket: ours.clone(), into });
                 bench.turn(Duration::ZERO);
                 if reset {
@@ -243,10 +239,7 @@ fn a_flood_does_not_starve_others() {
         drop(flooded);
         // Closing resets the connection, since bytes are unread; after a shutdown, the sender would wait forever for
         // buffer space.
-        bench.turn_until(|bench| {
-            let counters = bench.engine.counters();
-            counters.submitted == counters.completed
-        });
+        bench.turn_until_idle();
         flood.join().unwrap();
     });
 }
