@@ -2,36 +2,12 @@
 //! complete, wrong use is refused, and no file remains. No test compares measured values.
 
 use serde_json::Value;
-use testkit::TempDir;
-use testkit::program::{Finished, run};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
-
-/// Runs `ringroad bench cold` with separate directories; everything created for the run must be removed afterwards.
-fn cold(dir: &TempDir, args: &[&str]) -> Finished {
-    let work = dir.path().join("work");
-    std::fs::create_dir_all(&work).expect("a directory");
-    let (work, out) = (work.display().to_string(), dir.path().join("out").display().to_string());
-    let mut words = vec!["bench", "cold"];
-    words.extend(args);
-    words.extend(["--work", &work, "--out", &out]);
-    let finished = run(BINARY, &words);
-    let left: Vec<_> = std::fs::read_dir(&work).expect("the directory is there").collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
-    finished
-}
-
-fn list(value: &Value) -> &Vec<Value> {
-    value.as_array().expect("a list")
-}
+use crate::runs::{Bench, assert_refused, list};
 
 #[test]
 fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
-    let dir = TempDir::new("bench-cold");
-    let finished = cold(&dir, &["--sizes", "4k", "--instant", "--repeat", "1"]);
-    assert!(finished.status.success(), "{}", finished.stderr);
-    let text = std::fs::read_to_string(dir.path().join("out/report.json")).expect("a report");
-    let report: Value = serde_json::from_str(&text).expect("a report is JSON");
+    let report = Bench::new("bench-cold").report(&["cold", "--sizes", "4k", "--instant", "--repeat", "1"]);
     let section = &report["sections"][0];
     let titles: Vec<&str> =
         list(&section["tables"]).iter().filter_map(|table| table["title"].as_str()).collect();
@@ -70,11 +46,8 @@ fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
 
 #[test]
 fn the_procedure_of_the_write_up_runs() {
-    let dir = TempDir::new("bench-seed");
-    let finished = cold(&dir, &["--seed-000", "--sizes", "100k", "--instant", "--peer", "nginx=none"]);
-    assert!(finished.status.success(), "{}", finished.stderr);
-    let text = std::fs::read_to_string(dir.path().join("out/report.json")).expect("a report");
-    let report: Value = serde_json::from_str(&text).expect("a report is JSON");
+    let args = ["cold", "--seed-000", "--sizes", "100k", "--instant", "--peer", "nginx=none"];
+    let report = Bench::new("bench-seed").report(&args);
     let tables = list(&report["sections"][0]["tables"]);
     let titles: Vec<&str> = tables.iter().filter_map(|table| table["title"].as_str()).collect();
     for part in ["worker_processes 1, 200", "worker_processes 4, 1000", "no memory limit"] {
@@ -89,18 +62,9 @@ fn is_root() -> bool {
 
 #[test]
 fn wrong_arguments_cause_one_line_and_create_no_file() {
-    for (args, part) in [
-        (&["--sizes", "5k"][..], "5k"),
-        (&["--memory", "1"], "--memory"),
-        (&["--seconds", "0"], "--seconds"),
-        // More than the capacity of any disk.
-        (&["--memory", "1048576", "--sizes", "1m,4k"], "MiB free"),
-    ] {
-        let dir = TempDir::new("bench-cold");
-        let finished = cold(&dir, args);
-        assert_eq!(finished.status.code(), Some(2), "{args:?}: {}", finished.stderr);
-        let said = finished.stderr.trim_end();
-        assert!(said.starts_with("ringroad bench: ") && said.contains(part), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-    }
+    assert_refused(&["cold", "--sizes", "5k"], "5k");
+    assert_refused(&["cold", "--memory", "1"], "--memory");
+    assert_refused(&["cold", "--seconds", "0"], "--seconds");
+    // More than the capacity of any disk.
+    assert_refused(&["cold", "--memory", "1048576", "--sizes", "1m,4k"], "MiB free");
 }

@@ -1,75 +1,22 @@
 //! The engine scenarios of `ringroad bench`, for a fraction of a second each: they run, the report is complete, wrong
 //! use is refused, and no file remains. No test compares measured values.
 
-use std::path::Path;
-
 use serde_json::Value;
 use testkit::TempDir;
-use testkit::program::{Finished, run};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
-
-/// Runs `ringroad bench` with separate directories for its files and its report; checks that none of its files remains.
-fn bench(dir: &TempDir, args: &[&str]) -> Finished {
-    let work = dir.path().join("work");
-    std::fs::create_dir_all(&work).expect("a directory");
-    let (work, out) = (work.display().to_string(), dir.path().join("out").display().to_string());
-    let mut words = vec!["bench"];
-    words.extend(args);
-    words.extend(["--work", &work, "--out", &out]);
-    let finished = run(BINARY, &words);
-    let left: Vec<_> = std::fs::read_dir(&work).expect("the directory is there").collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
-    finished
-}
+use crate::runs::{Bench, assert_refused, check_tables};
 
 /// Maximum number of attempts of an instant run.
 const INSTANTS_MAX: usize = 5;
 
-/// Like [`bench`] for one scenario that must work; returns its section of the report.
+/// Runs one scenario that must work; returns its section of the report.
 fn section(args: &[&str]) -> Value {
-    let dir = TempDir::new("bench");
-    let instant = || {
-        let finished = bench(&dir, &[args, &["--instant", "--repeat", "1"]].concat());
-        assert!(finished.status.success(), "{}", finished.stderr);
-        std::fs::read_to_string(dir.path().join("out/report.json")).expect("a report")
-    };
+    let bench = Bench::new("bench");
+    let instant = || bench.report(&[args, &["--instant", "--repeat", "1"]].concat());
     // An instant run may be too short for a busy machine to return any response.
-    let is_enough = |report: &String| !report.contains("no response from");
-    let text = (1..INSTANTS_MAX).map(|_| instant()).find(is_enough).unwrap_or_else(instant);
-    let mut report: Value = serde_json::from_str(&text).expect("a report is JSON");
+    let is_enough = |report: &Value| !report.to_string().contains("no response from");
+    let mut report = (1..INSTANTS_MAX).map(|_| instant()).find(is_enough).unwrap_or_else(instant);
     report["sections"][0].take()
-}
-
-/// Checks that every row has a non-empty cell for each column; returns the titles.
-fn check_tables(section: &Value) -> Vec<String> {
-    let list = |value: &Value| value.as_array().expect("a list").clone();
-    let mut titles = Vec::new();
-    for table in list(&section["tables"]) {
-        let title = table["title"].as_str().expect("a title").to_owned();
-        let columns = list(&table["columns"]).len();
-        assert!(!list(&table["rows"]).is_empty(), "{title}");
-        for row in list(&table["rows"]) {
-            assert_eq!(list(&row["cells"]).len(), columns, "{title}: {row}");
-        }
-        titles.push(title);
-    }
-    assert!(
-        !titles.is_empty() && !list(&section["findings"]).is_empty() && !list(&section["runs"]).is_empty()
-    );
-    titles
-}
-
-/// Checks wrong use: one line that contains `part`, exit status 2, and no report.
-#[track_caller]
-fn refused(args: &[&str], part: &str) {
-    let dir = TempDir::new("bench");
-    let finished = bench(&dir, args);
-    assert_eq!(finished.status.code(), Some(2), "{args:?}: {}", finished.stderr);
-    let said = finished.stderr.trim_end();
-    assert!(said.starts_with("ringroad bench: ") && said.contains(part), "{args:?}: {said}");
-    assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-    assert!(!Path::new(&dir.path().join("out/report.json")).exists(), "{args:?}");
 }
 
 #[test]
@@ -84,9 +31,9 @@ fn no_ops_are_measured() {
 
 #[test]
 fn wrong_arguments_of_nop_cause_one_line() {
-    refused(&["nop", "--cpu", "100000"], "--cpu 100000");
-    refused(&["nop", "--batch", "0"], "--batch");
-    refused(&["nop", "--seconds", "0"], "--seconds");
+    assert_refused(&["nop", "--cpu", "100000"], "--cpu 100000");
+    assert_refused(&["nop", "--batch", "0"], "--batch");
+    assert_refused(&["nop", "--seconds", "0"], "--seconds");
 }
 
 #[test]
@@ -110,11 +57,11 @@ fn messages_are_echoed_and_connections_are_accepted() {
 
 #[test]
 fn wrong_arguments_of_echo_cause_one_line() {
-    refused(&["echo", "--sizes", "0"], "--sizes");
-    refused(&["echo", "--connections", "x"], "--connections");
+    assert_refused(&["echo", "--sizes", "0"], "--sizes");
+    assert_refused(&["echo", "--connections", "x"], "--connections");
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
-    refused(&["echo", "--instant", "--host-network", "--port", &port], "Address already in use");
+    assert_refused(&["echo", "--instant", "--host-network", "--port", &port], "Address already in use");
 }
 
 #[test]
@@ -158,18 +105,18 @@ fn wrong_arguments_of_disk_cause_one_line() {
     let dir = TempDir::new("disk");
     dir.write("data", vec![7u8; 2 << 20]);
     let file = dir.path().join("data").display().to_string();
-    refused(&["disk", "--engine", "mmap"], "possible values: sync, threads");
-    refused(&["disk", "--depth", "0"], "--depth");
-    refused(&["disk", "--bs", "3m"], "--bs");
-    refused(&["disk", "--rw", "trim"], "--rw");
-    refused(&["disk", "--size", "800000t"], "MiB free");
-    refused(&["disk", "--file", "/nowhere/data"], "/nowhere/data");
-    refused(&["disk", "--file", "/dev/nvme99n1"], "/dev/nvme99n1");
-    refused(&["disk", "--file", "/dev/null"], "neither a file nor a block device");
-    refused(&["disk", "--files", "/nowhere"], "/nowhere");
+    assert_refused(&["disk", "--engine", "mmap"], "possible values: sync, threads");
+    assert_refused(&["disk", "--depth", "0"], "--depth");
+    assert_refused(&["disk", "--bs", "3m"], "--bs");
+    assert_refused(&["disk", "--rw", "trim"], "--rw");
+    assert_refused(&["disk", "--size", "800000t"], "MiB free");
+    assert_refused(&["disk", "--file", "/nowhere/data"], "/nowhere/data");
+    assert_refused(&["disk", "--file", "/dev/nvme99n1"], "/dev/nvme99n1");
+    assert_refused(&["disk", "--file", "/dev/null"], "neither a file nor a block device");
+    assert_refused(&["disk", "--files", "/nowhere"], "/nowhere");
     // An existing file is not written to unless the user requests it, and stays unchanged.
-    refused(&["disk", "--file", &file], "--overwrite");
-    refused(&["disk", "--file", &file, "--rw", "randread,write"], "--overwrite");
+    assert_refused(&["disk", "--file", &file], "--overwrite");
+    assert_refused(&["disk", "--file", &file, "--rw", "randread,write"], "--overwrite");
     assert!(std::fs::read(&file).expect("still there").iter().all(|&byte| byte == 7));
 }
 

@@ -9,7 +9,8 @@ use testkit::origin::{Framing, OnAccept, Origin, Reply};
 use testkit::program::{self, Finished};
 use testkit::{Deadline, Gate, Program, TempDir};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
+use crate::control::BINARY;
+use crate::runs;
 
 /// Runs one load against an origin; returns the result as JSON.
 #[track_caller]
@@ -20,13 +21,9 @@ fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
-/// Runs a command that must exit with status 2 and one line; returns the line.
+/// Runs a load that must be refused; returns the line.
 fn refused(args: &[&str]) -> String {
-    let all = [&["bench", "load"][..], args].concat();
-    let Finished { status, stdout, stderr, .. } = program::run(BINARY, &all);
-    assert_eq!(status.code(), Some(2), "{args:?}: {stdout}{stderr}");
-    assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}: {stderr}");
-    stderr
+    runs::refused(&[&["bench", "load"][..], args].concat())
 }
 
 fn url(origin: &Origin, path: &str) -> String {

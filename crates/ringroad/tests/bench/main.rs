@@ -8,4 +8,5 @@ mod cold;
 mod engines;
 mod load;
 mod page;
+mod runs;
 mod servers;

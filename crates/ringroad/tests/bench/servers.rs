@@ -8,27 +8,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
-use testkit::process::Pid;
+use serde_json::Value;
+use testkit::Deadline;
 use testkit::program::{self, Program};
-use testkit::{Deadline, TempDir};
 
-const RINGROAD: &str = env!("CARGO_BIN_EXE_ringroad");
-
-/// Runs the command; expects one line, status 2 and no other output.
-#[track_caller]
-fn refused(args: &[&str]) -> String {
-    let finished = program::run(RINGROAD, args);
-    assert_eq!(finished.status.code(), Some(2), "{args:?}: {}", finished.stderr);
-    assert_eq!(finished.stderr.lines().count(), 1, "{args:?}: {}", finished.stderr);
-    assert_eq!(finished.stdout, "", "{args:?}");
-    finished.stderr
-}
+use crate::control::BINARY;
+use crate::runs::{Bench, check_tables, groups_of, list, refused};
 
 #[test]
 fn enter_executes_the_program() {
     let parent = std::process::id().to_string();
     let finished = program::run(
-        RINGROAD,
+        BINARY,
         &[
             "bench",
             "enter",
@@ -81,129 +72,26 @@ fn an_invalid_program_to_measure_is_refused() {
     assert!(said.contains("--ringroad /nowhere/ringroad: no such program"), "{said}");
 }
 
-/// A run in a separate directory, in which only its report may remain.
-struct Bench {
-    dir: TempDir,
-}
-
-impl Bench {
-    fn new(name: &str) -> Bench {
-        let dir = TempDir::new(name);
-        std::fs::create_dir(dir.path().join("work")).expect("a directory");
-        Bench { dir }
-    }
-
-    fn work(&self) -> PathBuf {
-        self.dir.path().join("work")
-    }
-
-    /// Returns the command line with this directory.
-    fn command_line(&self, args: &[&str]) -> Vec<String> {
-        let directories = ["--work".to_owned(), self.work().display().to_string()];
-        let out = ["--out".to_owned(), self.dir.path().join("out").display().to_string()];
-        let args = args.iter().map(|&arg| arg.to_owned());
-        std::iter::once("bench".to_owned()).chain(args).chain(directories).chain(out).collect()
-    }
-
-    #[track_caller]
-    fn run(&self, args: &[&str]) -> program::Finished {
-        let words = self.command_line(args);
-        let finished = program::run(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
-        self.assert_no_process_left(finished.pid);
-        finished
-    }
-
-    /// Runs the command to success; returns the report.
-    #[track_caller]
-    fn report(&self, args: &[&str]) -> serde_json::Value {
-        let finished = self.run(args);
-        assert_eq!(finished.status.code(), Some(0), "{args:?}: {}", finished.stderr);
-        let text = std::fs::read_to_string(self.dir.path().join("out/report.json")).expect("a report");
-        serde_json::from_str(&text).expect("JSON")
-    }
-
-    /// Like [`refused`]; checks that no file remains.
-    #[track_caller]
-    fn refused(&self, args: &[&str]) -> String {
-        let finished = self.run(args);
-        assert_eq!(finished.status.code(), Some(2), "{args:?}: {}", finished.stderr);
-        assert_eq!(finished.stderr.lines().count(), 1, "{args:?}: {}", finished.stderr);
-        assert!(!self.dir.path().join("out/report.json").exists());
-        finished.stderr
-    }
-
-    /// Checks that no file, mount or cgroup of this run remains, and no process whose command line contains the directory.
-    /// Remains of other runs, which may have been killed meanwhile, are ignored.
-    #[track_caller]
-    fn assert_no_process_left(&self, pid: Pid) {
-        let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();
-        assert!(files.is_empty(), "{files:?}");
-        assert_eq!(self.processes(), Vec::<String>::new());
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        assert!(!mounts.contains(&self.work().display().to_string()), "{mounts}");
-        let groups = groups_of(pid);
-        assert!(groups.is_empty(), "{groups:?}");
-    }
-
-    /// Returns the command lines of programs that were started for this run.
-    fn processes(&self) -> Vec<String> {
-        let directory = self.work().display().to_string();
-        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-        let lines = entries.filter_map(|entry| {
-            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-            Some(String::from_utf8_lossy(&line).replace('\0', " "))
-        });
-        lines.filter(|line| line.contains(&directory) && !line.contains("--work")).collect()
-    }
-}
-
-/// Returns the cgroups of a run.
-fn groups_of(pid: Pid) -> Vec<PathBuf> {
-    let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
-    let controllers =
-        std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
-    directories.extend(controllers);
-    let entries =
-        directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
-    let start = format!("ringroad-bench-{pid}-");
-    let is_one =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
-    entries.map(|entry| entry.path()).filter(is_one).collect()
-}
-
 /// Every table cell has a number, a text or a reason, and the report has findings and single runs.
 #[track_caller]
-fn assert_complete(report: &serde_json::Value, scenario: &str) {
+fn assert_complete(report: &Value, scenario: &str) {
     let section = &report["sections"][0];
     assert_eq!(section["scenario"], scenario);
-    assert_eq!(section["failed"], serde_json::Value::Null);
-    for table in section["tables"].as_array().expect("tables") {
-        let columns = table["columns"].as_array().expect("columns").len();
-        let rows = table["rows"].as_array().expect("rows");
-        assert!(!rows.is_empty(), "{}", table["title"]);
-        for row in rows {
-            assert_eq!(
-                row["cells"].as_array().expect("cells").len(),
-                columns,
-                "{} {}",
-                table["title"],
-                row["name"]
-            );
-        }
+    assert_eq!(section["failed"], Value::Null);
+    check_tables(section);
+    for part in ["rankings", "configurations"] {
+        assert!(!list(&section[part]).is_empty(), "{part}");
     }
-    for part in ["tables", "findings", "rankings", "configurations", "runs"] {
-        assert!(!section[part].as_array().expect(part).is_empty(), "{part}");
-    }
-    let is_ours = |name: &serde_json::Value| {
+    let is_ours = |name: &Value| {
         name.as_str().is_some_and(|name| name.starts_with("io_uring") || name.starts_with("epoll"))
     };
-    for run in section["runs"].as_array().expect("runs") {
+    for run in list(&section["runs"]) {
         // An instant run may be too short for a busy machine.
         let reason = run["labels"]["nothing"].as_str().unwrap_or_default();
         let is_excused = reason.is_empty() || reason.contains("no response from");
         assert!(is_excused || !is_ours(&run["labels"]["server"]), "{run}");
     }
-    for fact in section["skipped"].as_array().expect("skipped") {
+    for fact in list(&section["skipped"]) {
         let reason = fact["value"].as_str().unwrap_or_default();
         let has_failed = reason.contains("ended with") || reason.contains("did not respond");
         assert!(!has_failed || !is_ours(&fact["name"]), "{fact}");
@@ -213,9 +101,9 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
 /// Checks the rows of proxied responses and of uploads: the origin responds to an upload with 9 bytes, after its
 /// complete body.
 #[track_caller]
-fn assert_proxied_requests(report: &serde_json::Value) {
+fn assert_proxied_requests(report: &Value) {
     let section = &report["sections"][0];
-    let tables = section["tables"].as_array().expect("tables");
+    let tables = list(&section["tables"]);
     for (case, response_bytes) in [
         ("response of 10k", 10240.0),
         ("hit of a cache of 10k", 10240.0),
@@ -227,14 +115,13 @@ fn assert_proxied_requests(report: &serde_json::Value) {
             .iter()
             .find(|table| table["title"].as_str().is_some_and(|found| found.starts_with(&title)))
             .unwrap_or_else(|| panic!("{case}: {tables:?}"));
-        let rows = table["rows"].as_array().expect("rows");
+        let rows = list(&table["rows"]);
         let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
         assert_eq!(names, ["io_uring", "epoll", "nginx"], "{case}");
         let epoll = &rows[1]["cells"];
         assert!(epoll[0]["figure"].is_object() && epoll[3]["figure"].is_object(), "{case}: {epoll}");
-        let runs = section["runs"].as_array().expect("runs");
-        let is_epoll =
-            |run: &&serde_json::Value| run["labels"]["proxied"] == case && run["labels"]["server"] == "epoll";
+        let runs = list(&section["runs"]);
+        let is_epoll = |run: &&Value| run["labels"]["proxied"] == case && run["labels"]["server"] == "epoll";
         let run = runs.iter().find(is_epoll).unwrap_or_else(|| panic!("{case}: {runs:?}"));
         let figure = |name: &str| run["figures"][name].as_f64().expect("a figure");
         assert_eq!(figure("body_bytes"), figure("requests") * response_bytes, "{run}");
@@ -247,7 +134,7 @@ fn http_runs_with_the_installed_peers() {
     let bench = Bench::new("bench-http");
     let report = bench.report(&["http", "--instant", "--workers", "1,2", "--connections", "1,4"]);
     assert_complete(&report, "http");
-    let facts = report["machine"].as_array().expect("facts");
+    let facts = list(&report["machine"]);
     for name in [
         "processor",
         "kernel",
@@ -260,7 +147,7 @@ fn http_runs_with_the_installed_peers() {
     ] {
         assert!(facts.iter().any(|fact| fact["name"] == name), "{name}");
     }
-    let tables = report["sections"][0]["tables"].as_array().expect("tables");
+    let tables = list(&report["sections"][0]["tables"]);
     let warm: Vec<_> = tables
         .iter()
         .filter(|table| table["title"].as_str().is_some_and(|title| title.starts_with("A file of ")))
@@ -286,12 +173,11 @@ fn runs_without_peers(scenario: &str, more: &[&str]) {
     let bench = Bench::new("bench-alone");
     let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
     assert_complete(&report, scenario);
-    let skipped = report["sections"][0]["skipped"].as_array().expect("skipped");
-    let is_nginx =
-        |fact: &&serde_json::Value| fact["name"].as_str().is_some_and(|name| name.starts_with("nginx"));
+    let skipped = list(&report["sections"][0]["skipped"]);
+    let is_nginx = |fact: &&Value| fact["name"].as_str().is_some_and(|name| name.starts_with("nginx"));
     let reason = skipped.iter().find(is_nginx).and_then(|fact| fact["value"].as_str());
     assert!(reason.is_some_and(|reason| !reason.is_empty()), "{scenario}: {skipped:?}");
-    let peers = report["peers"].as_array().expect("peers");
+    let peers = list(&report["peers"]);
     assert!(
         peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "nginx is excluded by --peer"),
         "{peers:?}"
@@ -375,15 +261,15 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
         let bench = Bench::new("bench-h2");
         let report = bench.report(&[scenario, "--instant", "--peer", "nginx=none", "--peer", "h2o=none"]);
         let section = &report["sections"][0];
-        let skipped = section["skipped"].as_array().expect("skipped");
-        let is_missing = |fact: &serde_json::Value| {
+        let skipped = list(&section["skipped"]);
+        let is_missing = |fact: &Value| {
             fact["value"].as_str().is_some_and(|reason| reason.starts_with("h2load is not installed"))
         };
         if skipped.iter().any(is_missing) {
             println!("skipped: {skipped:?}");
             continue;
         }
-        let found = section["tables"].as_array().expect("tables");
+        let found = list(&section["tables"]);
         assert_eq!(found.len(), tables, "{scenario}: {skipped:?}");
         for table in found {
             assert!(table["rows"][0]["cells"][1]["figure"].is_object(), "{scenario}: {table}");
@@ -453,7 +339,7 @@ fn an_unusable_directory_is_refused() {
 /// Starts a run that would take minutes, and waits until its servers are under load.
 fn long_run(bench: &Bench, scenario: &str) -> Program {
     let words = bench.command_line(&[scenario, "--seconds", "60"]);
-    let mut program = Program::start(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut program = Program::start(BINARY, &words.iter().map(String::as_str).collect::<Vec<_>>());
     program.wait_for_output(&format!("{scenario}: "), Deadline::default());
     let started = testkit::wait::until("a server", Deadline::default(), || {
         (!bench.processes().is_empty()).then_some(())
