@@ -148,19 +148,8 @@ mod tests {
     use super::*;
 
     fn job(pattern: Pattern) -> Job {
-        Job {
-            engine: EngineKind::Sync,
-            pattern,
-            file: "/dev/null".into(),
-            file_bytes: 64 * 4096 + 100,
-            block_bytes: 4096,
-            direct: false,
-            depth: 1,
-            threads: 2,
-            processes: 2,
-            seconds: 1.0,
-            seed: 7,
-        }
+        let job = Job::new("/dev/null".into(), 64 * 4096 + 100);
+        Job { pattern, threads: 2, processes: 2, ..job }
     }
 
     #[test]

@@ -105,15 +105,9 @@ mod tests {
         let job = Job {
             engine: EngineKind::Libaio,
             pattern: Pattern::Randrw,
-            file: "/tmp/a:b".into(),
-            file_bytes: 2 << 30,
             block_bytes: 128 << 10,
-            direct: true,
-            depth: 16,
-            threads: 1,
-            processes: 1,
             seconds: 0.5,
-            seed: 1,
+            ..Job::new("/tmp/a:b".into(), 2 << 30)
         };
         let text = job_file(&job).unwrap();
         for line in [

@@ -92,7 +92,27 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
 }
 
+/// Depth of a job, unless it is varied.
+pub(crate) const DEPTH: u32 = 16;
+
 impl Job {
+    /// Returns a job of random direct reads by io_uring, with the minimum block of O_DIRECT on most devices.
+    pub(crate) fn new(file: PathBuf, file_bytes: u64) -> Job {
+        Job {
+            engine: EngineKind::Uring,
+            pattern: Pattern::Randread,
+            file,
+            file_bytes,
+            block_bytes: 4 << 10,
+            direct: true,
+            depth: DEPTH,
+            threads: 1,
+            processes: 1,
+            seconds: 1.0,
+            seed: 1,
+        }
+    }
+
     /// Returns the number of concurrent workers with a separate queue.
     pub(crate) fn workers(&self) -> u32 {
         self.threads * self.processes

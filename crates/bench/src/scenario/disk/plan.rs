@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::job::{EngineKind, Job, Pattern};
+use super::job::{DEPTH, EngineKind, Job, Pattern};
 use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
 use crate::scenario::described::or_default;
@@ -66,10 +66,6 @@ const WRITE_UP_DEPTH: u32 = 16;
 const WRITE_UP_BLOCK: u32 = 128 << 10;
 /// The write-up's duration of each variant.
 const WRITE_UP_LENGTH: Duration = Duration::from_secs(60);
-/// Depth in the tables that vary another parameter.
-const DEPTH: u32 = 16;
-/// Block size of small requests, and the minimum of O_DIRECT on most devices.
-const BLOCK: u32 = 4 << 10;
 /// The generally used engines: the others are variants of them.
 const COMMON: [EngineKind; 4] =
     [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring];
@@ -80,19 +76,8 @@ const BLOCKS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// Returns all jobs, with those that are compared next to each other.
 pub(super) fn items(bench: &Bench, options: &DiskOptions, target: &DataFile, fio: bool) -> Vec<Item> {
-    let base = Job {
-        engine: EngineKind::Uring,
-        pattern: Pattern::Randread,
-        file: target.path.clone(),
-        file_bytes: target.bytes,
-        block_bytes: BLOCK,
-        direct: true,
-        depth: DEPTH,
-        threads: 1,
-        processes: 1,
-        seconds: length(bench, options).as_secs_f64(),
-        seed: 1,
-    };
+    let seconds = length(bench, options).as_secs_f64();
+    let base = Job { seconds, ..Job::new(target.path.clone(), target.bytes) };
     let mut plan = JobList { items: Vec::new(), fio };
     if options.is_own_job() {
         plan.own(options, &base);

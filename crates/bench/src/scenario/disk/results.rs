@@ -300,26 +300,14 @@ fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::{EngineKind, Job, JobOutcome, Pattern, Side};
+    use super::super::job::{Job, JobOutcome, Side};
     use super::*;
     use crate::report::model::{Section, Verdict};
     use crate::scenario::comparison;
 
     /// Adds a job with these numbers of operations, one per round of one second.
     fn add(section: &mut Section, tool: Runner, operations: &[u64]) -> Item {
-        let job = Job {
-            engine: EngineKind::Uring,
-            pattern: Pattern::Randread,
-            file: "/nowhere".into(),
-            file_bytes: 1 << 20,
-            block_bytes: 4096,
-            direct: true,
-            depth: 16,
-            threads: 1,
-            processes: 1,
-            seconds: 1.0,
-            seed: 1,
-        };
+        let job = Job::new("/nowhere".into(), 1 << 20);
         let item = Item { group: JobTable::Engines, tool, name: "uring".to_owned(), job };
         for (round, &operations) in operations.iter().enumerate() {
             let read = Side { operations, ..Side::default() };
