@@ -33,7 +33,11 @@ pub(crate) fn or_default<T: Clone>(named: &[T], default: &[T]) -> Vec<T> {
     if named.is_empty() { default.to_vec() } else { named.to_vec() }
 }
 
-/// Returns the name of a value on the command line, which tables use too.
-pub(crate) fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+/// A value of an option. Tables use its name on the command line too.
+pub(crate) trait Named: ValueEnum {
+    fn name(&self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
+
+impl<T: ValueEnum> Named for T {}

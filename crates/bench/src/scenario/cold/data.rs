@@ -14,7 +14,7 @@ use crate::load::Length;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, free_port};
 use crate::peers::tool::Peer;
-use crate::scenario::described::name_of;
+use crate::scenario::described::Named;
 use crate::scenario::served;
 
 /// The sizes of the write-up, from the smallest to the largest.
@@ -52,7 +52,7 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(self))
+        f.write_str(&self.name())
     }
 }
 

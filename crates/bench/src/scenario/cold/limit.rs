@@ -15,6 +15,7 @@ use crate::method::cgroup::{Group, Limits};
 use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
 use crate::scenario::comparison;
+use crate::scenario::described::Named;
 use crate::scenario::disk::files::{FilesPlan, FilesVia, read_files};
 
 /// Whether the limit is measured with a case, in the same rounds: without a memory limit, cached files would be faster

@@ -23,7 +23,6 @@ use super::job::JobOutcome;
 use super::worker::{self, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::scenario::described::name_of;
 
 /// The disk engines of this server that open and read the files, in the order of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -36,12 +35,6 @@ pub(crate) enum FilesVia {
     Threads,
     /// Blocking calls, one at a time, independent of the depth.
     Sync,
-}
-
-impl FilesVia {
-    pub(crate) fn name(self) -> String {
-        name_of(&self)
-    }
 }
 
 /// The files to read and the method: shared by the scenario and its worker process.

@@ -12,6 +12,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
 use crate::peers::tool::Tool;
+use crate::scenario::described::Named;
 
 /// Time that fio may need in addition to the duration of its job.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);

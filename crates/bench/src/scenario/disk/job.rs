@@ -7,7 +7,6 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::report::model::Run;
-use crate::scenario::described::name_of;
 use crate::scenario::measurements::{CURVE, without};
 
 /// The I/O engine of a job, in the order of tables: the oldest engine first.
@@ -29,12 +28,6 @@ pub(crate) enum EngineKind {
     UringIopoll,
 }
 
-impl EngineKind {
-    pub(crate) fn name(self) -> String {
-        name_of(&self)
-    }
-}
-
 /// Access pattern and direction, in fio's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Pattern {
@@ -47,10 +40,6 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    pub(crate) fn name(self) -> String {
-        name_of(&self)
-    }
-
     pub(crate) fn is_random(self) -> bool {
         matches!(self, Pattern::Randread | Pattern::Randwrite | Pattern::Randrw)
     }
@@ -317,6 +306,7 @@ impl JobOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::described::Named;
 
     #[test]
     fn names_are_those_of_fio() {

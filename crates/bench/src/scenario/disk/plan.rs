@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::job::{DEPTH, EngineKind, Job, Pattern};
 use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
-use crate::scenario::described::or_default;
+use crate::scenario::described::{Named, or_default};
 use crate::scenario::measurements::{Labels, at};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use super::job::EngineKind;
 use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table};
+use crate::scenario::described::Named;
 use crate::scenario::measurements::{
     Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding, named, open,
     spread, under, verdict,

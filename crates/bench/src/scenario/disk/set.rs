@@ -10,6 +10,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::report::model::{AxisScale, Results, Section, Verdict};
 use crate::scenario::comparison;
+use crate::scenario::described::Named;
 use crate::scenario::measurements::{Figure, Measurements, Of, Rows, at, axis, figure, finding, named};
 
 /// Maximum number of files of a named directory that are used.
