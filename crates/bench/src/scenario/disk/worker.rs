@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! parent                                   each worker
-//! assignment file, starts it      ----->   opens the file, creates its queues
+//! task file, starts it            ----->   opens the file, creates its queues
 //! sees all "ready" files          <-----   writes "ready"
 //! writes "go"                     ----->   runs for the time
 //! reads the results               <-----   writes its result, exits
@@ -37,6 +37,8 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Time until workers must exit after the end of a job: operations may be in flight on a slow disk.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
+/// File with the task, the same for all processes of a job.
+const TASK: &str = "task";
 /// File that the parent creates when all workers are ready.
 const GO: &str = "go";
 
@@ -46,22 +48,10 @@ pub(super) enum Task {
     Files(FilesPlan),
 }
 
-/// A task with the files that parent and worker use for synchronisation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Assignment {
-    /// The task, the same for all processes of a job.
-    task: Task,
-    process: u32,
-    /// The directory of all processes of the job, which is removed at its end.
-    directory: PathBuf,
-}
-
-impl Assignment {
-    /// Returns the path of a file of this process. The worker creates `ready` when it is ready, and writes `result`: a
-    /// result, or the reason of a failure.
-    fn path(&self, what: &str) -> PathBuf {
-        self.directory.join(format!("{what}-{}", self.process))
-    }
+/// Returns the path of a file of one worker. The worker creates `ready` when it is ready, and writes `result`: a result,
+/// or the reason of a failure.
+fn file(directory: &Path, what: &str, process: u32) -> PathBuf {
+    directory.join(format!("{what}-{process}"))
 }
 
 /// Runs `processes` workers with the same task and adds up their results. They first join the cgroups in `groups`.
@@ -75,28 +65,31 @@ pub(super) fn run(
     let (Task::Blocks(Job { seconds, .. }) | Task::Files(FilesPlan { seconds, .. })) = task;
     let directory = bench.workspace.directory("disk-workers")?;
     let _emptied = TemporaryDirectory(&directory);
+    write_whole(&directory.join(TASK), &serde_json::to_string(task).map_err(Failure::other)?)?;
     let mut workers = Vec::new();
     for process in 0..processes {
-        let own = Assignment { task: task.clone(), process, directory: directory.clone() };
-        let path = own.path("assignment");
-        write_whole(&path, &serde_json::to_string(&own).map_err(Failure::other)?)?;
         // `bench enter` executes the worker from this program's binary, so /proc/self/exe refers to it.
         let launch = Launch {
-            arguments: vec!["bench".into(), COMMAND.into(), path.into()],
+            arguments: vec![
+                "bench".into(),
+                COMMAND.into(),
+                directory.clone().into(),
+                process.to_string().into(),
+            ],
             groups: groups.to_vec(),
             ..Launch::new("disk worker", Path::new("/proc/self/exe"))
         };
-        workers.push((launch.start(&own.path("output"))?, own));
+        let worker = launch.start(&file(&directory, "output", process))?;
+        workers.push((worker, file(&directory, "ready", process), file(&directory, "result", process)));
     }
-    for (worker, own) in &mut workers {
-        let (ready, result) = (own.path("ready"), own.path("result"));
+    for (worker, ready, result) in &mut workers {
         worker.wait_until(READY_LIMIT, || ready.exists() || result.exists())?;
     }
     write_whole(&directory.join(GO), "")?;
     let deadline = Instant::now() + Duration::from_secs_f64(*seconds) + END_LIMIT;
     let mut sum = JobOutcome::nothing();
-    for (worker, own) in &mut workers {
-        sum.add(&worker_result(bench, worker, &own.path("result"), deadline)?);
+    for (worker, _, result) in &mut workers {
+        sum.add(&worker_result(bench, worker, result, deadline)?);
     }
     Ok(sum)
 }
@@ -128,39 +121,42 @@ fn worker_result(
     serde_json::from_str::<Result<JobOutcome, String>>(&text).map_err(Failure::other)?.map_err(Failure::Other)
 }
 
-/// The main function of a worker: reads its assignment, executes it, writes the result.
+/// The main function of a worker: reads the task, executes it, writes the result.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
-    let [path] = args else { return Err(Failure::Usage(format!("{COMMAND} FILE"))) };
-    let path = Path::new(path);
-    let text = fs::read_to_string(path).map_err(Failure::file("read", path))?;
-    let assignment: Assignment = serde_json::from_str(&text).map_err(Failure::other)?;
-    let outcome = serde_json::to_string(&execute(&assignment)).map_err(Failure::other)?;
-    write_whole(&assignment.path("result"), &outcome)
+    let usage = || Failure::Usage(format!("{COMMAND} DIRECTORY PROCESS"));
+    let [directory, process] = args else { return Err(usage()) };
+    let directory = Path::new(directory);
+    let process = process.to_str().and_then(|number| number.parse().ok()).ok_or_else(usage)?;
+    let path = directory.join(TASK);
+    let text = fs::read_to_string(&path).map_err(Failure::file("read", &path))?;
+    let task: Task = serde_json::from_str(&text).map_err(Failure::other)?;
+    let outcome = serde_json::to_string(&execute(&task, directory, process)).map_err(Failure::other)?;
+    write_whole(&file(directory, "result", process), &outcome)
 }
 
 /// Runs the threads of a process, each with a separate queue or engine.
-fn execute(assignment: &Assignment) -> Result<JobOutcome, String> {
-    let meet = || meet(assignment);
-    match &assignment.task {
+fn execute(task: &Task, directory: &Path, process: u32) -> Result<JobOutcome, String> {
+    let meet = || meet(directory, process);
+    match task {
         Task::Blocks(job) => side_by_side(job.threads, meet, |thread, prepared| {
             let queue = open(job).and_then(|file| engines::queue(job, file.into()));
             prepared();
-            drive::drive(queue?.as_mut(), job, assignment.process * job.threads + thread)
+            drive::drive(queue?.as_mut(), job, process * job.threads + thread)
         }),
         Task::Files(job) => {
             let paths = files::paths(job)?;
             side_by_side(job.threads, meet, |thread, prepared| {
-                files::read(job, &paths, assignment.process * job.threads + thread, prepared)
+                files::read(job, &paths, process * job.threads + thread, prepared)
             })
         }
     }
 }
 
 /// Announces that this worker is ready, and waits for the others.
-fn meet(assignment: &Assignment) -> Result<(), String> {
-    write_whole(&assignment.path("ready"), "").map_err(|error| error.to_string())?;
+fn meet(directory: &Path, process: u32) -> Result<(), String> {
+    write_whole(&file(directory, "ready", process), "").map_err(|error| error.to_string())?;
     let deadline = Instant::now() + READY_LIMIT;
-    while !assignment.directory.join(GO).exists() {
+    while !directory.join(GO).exists() {
         if Instant::now() > deadline {
             return Err("the start signal did not arrive".to_owned());
         }
