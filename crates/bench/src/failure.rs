@@ -2,23 +2,17 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Reason why a command of the suite ends with exit status 1 or 2.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A usage error; the text names the argument.
     Usage(String),
-    /// A file or directory that cannot be read, created or written.
-    File { path: PathBuf, doing: &'static str, error: io::Error },
-    /// The directory's file system has less free space than the run needs.
-    Space { path: PathBuf, needed_bytes: u64, free_bytes: u64 },
     /// A started program that exited or never responded; `said` is the end of its output.
     Program { name: String, problem: String, said: String },
-    /// A kernel error: the system call or setting, and its errno.
-    Kernel { doing: String, error: io::Error },
-    /// An action that requires root, and the option that avoids it.
-    Root { doing: &'static str },
+    /// An error of the kernel or of a file system, with the operation and the path.
+    System(String),
     /// Scenarios without results in a run whose other results are in the report.
     Parts { names: Vec<String>, of: usize },
     /// Interrupted by the user (SIGINT, SIGTERM).
@@ -31,18 +25,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) => write!(f, "{text} (see ringroad bench --help)"),
-            Failure::File { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
-            Failure::Space { path, needed_bytes, free_bytes } => write!(
-                f,
-                "{} has {} MiB free and the run needs {} MiB: choose another directory with --work, or --quick",
-                path.display(),
-                free_bytes >> 20,
-                needed_bytes >> 20
-            ),
             Failure::Program { name, problem, said } if said.is_empty() => write!(f, "{name} {problem}"),
             Failure::Program { name, problem, said } => write!(f, "{name} {problem}: {said}"),
-            Failure::Kernel { doing, error } => write!(f, "{doing}: {error}"),
-            Failure::Root { doing } => write!(f, "{doing} needs root"),
             Failure::Parts { names, of } => write!(
                 f,
                 "{} of {of} scenarios failed ({}); the report has the others, and the reasons",
@@ -52,7 +36,7 @@ impl fmt::Display for Failure {
             Failure::Interrupted => {
                 f.write_str("interrupted; programs of the run are stopped, its files removed")
             }
-            Failure::Other(text) => f.write_str(text),
+            Failure::System(text) | Failure::Other(text) => f.write_str(text),
         }
     }
 }
@@ -65,13 +49,16 @@ impl Failure {
 
     /// Returns a converter from the I/O error of a file operation to a [`Failure`].
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure + Copy {
-        move |error| Failure::File { path: path.to_owned(), doing, error }
+        move |error| Failure::System(format!("cannot {doing} {}: {error}", path.display()))
     }
 
     /// Returns a converter from a kernel error to a [`Failure`].
-    pub(crate) fn kernel<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Failure {
+    pub(crate) fn kernel<E: Into<io::Error>>(doing: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         // The text is only built on an error: the engine's turns are in the hot path of every request.
-        move |error| Failure::Kernel { doing: doing.into(), error: error.into() }
+        move |error| {
+            let error: io::Error = error.into();
+            Failure::System(format!("{doing}: {error}"))
+        }
     }
 
     /// Returns the exit status: 1 if some results are missing, 2 if all are.

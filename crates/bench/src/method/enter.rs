@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, FromArgMatches};
@@ -59,5 +59,5 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     SigSet::empty().thread_set_mask().map_err(Failure::kernel("sigprocmask"))?;
     let (program, arguments) = options.words.split_first().expect("clap requires at least one word");
     let error = Command::new(program).args(arguments).exec();
-    Err(Failure::File { path: PathBuf::from(program), doing: "execute", error })
+    Err(Failure::file("execute", Path::new(program))(error))
 }

@@ -42,15 +42,8 @@ pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
             "{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"
         ));
     }
-    match own_network() {
-        Ok(()) => Ok(format!(
-            "{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"
-        )),
-        Err(error) => Err(Failure::Kernel {
-            doing: "a network namespace without bbr (--host-network needs none)".to_owned(),
-            error,
-        }),
-    }
+    own_network().map_err(Failure::kernel("a network namespace without bbr (--host-network needs none)"))?;
+    Ok(format!("{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"))
 }
 
 /// Returns the default congestion control for new connections in the current namespace.

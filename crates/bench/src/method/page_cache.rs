@@ -14,8 +14,10 @@ pub(crate) fn drop_all() -> Result<(), Failure> {
     rustix::fs::sync();
     let path = Path::new("/proc/sys/vm/drop_caches");
     fs::write(path, "3").map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Failure::Root { doing: "dropping the page cache" },
-        _ => Failure::File { path: path.to_owned(), doing: "write", error },
+        std::io::ErrorKind::PermissionDenied => {
+            Failure::System("dropping the page cache needs root".to_owned())
+        }
+        _ => Failure::file("write", path)(error),
     })
 }
 
@@ -23,8 +25,7 @@ pub(crate) fn drop_all() -> Result<(), Failure> {
 /// cached, as do pages that another process has mapped.
 pub(crate) fn drop_file(path: &Path) -> Result<(), Failure> {
     let file = File::open(path).map_err(Failure::file("open", path))?;
-    let refused =
-        |error: std::io::Error| Failure::File { path: path.to_owned(), doing: "drop cached pages of", error };
+    let refused = Failure::file("drop cached pages of", path);
     // Dirty pages cannot be dropped.
     file.sync_data().map_err(refused)?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| refused(error.into()))

@@ -49,7 +49,12 @@ impl Workspace {
         let free_bytes = figures.f_bavail * figures.f_frsize;
         let needed_bytes = bytes + bytes / 20;
         if free_bytes < needed_bytes {
-            return Err(Failure::Space { path: self.path.clone(), needed_bytes, free_bytes });
+            return Err(Failure::System(format!(
+                "{} has {} MiB free and the run needs {} MiB: choose another directory with --work, or --quick",
+                self.path.display(),
+                free_bytes >> 20,
+                needed_bytes >> 20
+            )));
         }
         Ok(())
     }

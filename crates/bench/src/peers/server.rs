@@ -238,9 +238,9 @@ pub(crate) fn free_port() -> Result<u16, Failure> {
 
 /// Returns the wanted port if it is free, or any free port.
 fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or(0))).map_err(|error| {
-        Failure::Kernel { doing: format!("listening on 127.0.0.1:{}", wanted.unwrap_or(0)), error }
-    })?;
+    let port = wanted.unwrap_or(0);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .map_err(Failure::kernel(format!("listening on 127.0.0.1:{port}")))?;
     // The port is free again when this function returns: only this run uses ports of the loopback.
     let address = listener.local_addr().map_err(Failure::kernel("getsockname"))?;
     Ok(address.port())

@@ -130,7 +130,7 @@ impl Worker<'_> {
                 PeerAddr::Inet(address) => address.to_string(),
                 PeerAddr::Unix(path) => path.display().to_string(),
             };
-            self.failure = Some(Failure::Kernel { doing: format!("connect to {peer}"), error: errno.into() });
+            self.failure = Some(Failure::kernel(format!("connect to {peer}"))(errno));
         }
         if self.links[index].pending.is_empty() {
             // A request that waits for a connection fails with it, so that the load ends even if nothing listens any

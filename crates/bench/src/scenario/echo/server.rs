@@ -72,7 +72,7 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
 }
 
 fn listen(port: u16) -> Result<OwnedFd, Failure> {
-    let failure = |error| Failure::Kernel { doing: format!("listening on 127.0.0.1:{port}"), error };
+    let failure = |error: std::io::Error| Failure::System(format!("listening on 127.0.0.1:{port}: {error}"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failure)?;
     // Accepted sockets inherit both options from the listener, which saves two system calls per connection.
     rustix::net::sockopt::set_tcp_nodelay(&listener, true).map_err(|error| failure(error.into()))?;
