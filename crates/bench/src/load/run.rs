@@ -10,7 +10,7 @@ use io::engine::NetKind;
 use io::probe::Probe;
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
-use super::plan::{Length, LoopKind, PIPELINE_MAX, Plan, Reuse};
+use super::plan::{Length, LoopKind, Plan};
 use super::worker::{Observer, Window, Worker};
 use crate::failure::Failure;
 use crate::method::pin;
@@ -23,14 +23,16 @@ const COLLECT_AFTER: Duration = Duration::from_millis(40);
 /// Executes a load.
 ///
 /// # Errors
-/// Fails if the plan is invalid, if no connection can be established, or if no response was received.
+/// Fails if the plan has no URL, if no connection can be established, or if no response was received.
 pub(crate) fn run(plan: &Plan) -> Result<Outcome, Failure> {
     run_watched(plan, &mut |_| ())
 }
 
 /// Like [`run`]; also calls `watch` after each second.
 pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result<Outcome, Failure> {
-    check(plan)?;
+    if plan.targets.is_empty() {
+        return Err(Failure::Usage("no URL to request".to_owned()));
+    }
     let net = engine_for(plan)?;
     let cpus = if plan.cpus.is_empty() { pin::available() } else { plan.cpus.clone() };
     let threads = cpus.len().min(plan.connections as usize);
@@ -68,28 +70,6 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
         )));
     }
     Ok(outcome)
-}
-
-/// Checks a plan that code has built, with messages as clear as those of the command line.
-fn check(plan: &Plan) -> Result<(), Failure> {
-    let wrong = |what: &str| Err(Failure::Usage(what.to_owned()));
-    if plan.targets.is_empty() {
-        return wrong("no URL to request");
-    }
-    if plan.connections == 0 {
-        return wrong("a load needs at least one connection");
-    }
-    if let Reuse::KeepAlive { depth } = plan.reuse
-        && !(1..=PIPELINE_MAX).contains(&depth)
-    {
-        return Err(Failure::Usage(format!("a pipeline holds 1 to {PIPELINE_MAX} requests")));
-    }
-    match plan.loop_kind {
-        LoopKind::Open { rate } if !(rate > 0.0 && rate <= 1e9) => {
-            wrong("a rate is above 0 and at most 1e9 a second")
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Returns the engine that the plan names, or the best available one; fails with the reason if the named engine is not
