@@ -12,10 +12,10 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarises figures; returns `None` without figures or if one is not a number.
+    /// Summarises figures; returns `None` without figures or if one is not finite.
     pub(crate) fn of(figures: &[f64]) -> Option<Summary> {
         let mut sorted = figures.to_vec();
-        if sorted.iter().any(|figure| figure.is_nan()) {
+        if !sorted.iter().all(|figure| figure.is_finite()) {
             return None;
         }
         sorted.sort_by(f64::total_cmp);
@@ -33,9 +33,6 @@ impl Summary {
     /// drift during the run affects both.
     pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
-        if ratios.iter().any(|ratio| !ratio.is_finite()) {
-            return None;
-        }
         Summary::of(&ratios)
     }
 }
