@@ -122,16 +122,6 @@ pub(crate) enum Bottleneck {
     Generator,
 }
 
-impl Bottleneck {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Bottleneck::Rate => "rate",
-            Bottleneck::Server => "server",
-            Bottleneck::Generator => "generator",
-        }
-    }
-}
-
 impl Outcome {
     /// Returns the number of complete responses per second.
     pub(crate) fn responses_per_second(&self) -> f64 {

@@ -32,7 +32,6 @@ pub(crate) struct Limits {
 pub(crate) struct Group {
     /// Its directory in each hierarchy.
     directories: Vec<PathBuf>,
-    memory: Option<(Version, PathBuf)>,
     /// Directory of the controller that limits reads.
     reads: Option<(Version, PathBuf)>,
 }
@@ -49,7 +48,7 @@ enum Version {
 impl Group {
     /// Creates the group. Fails with the reason if the controller is not available or access is denied.
     pub(crate) fn new(limits: &Limits) -> Result<Group, Failure> {
-        let mut group = Group { directories: Vec::new(), memory: None, reads: None };
+        let mut group = Group { directories: Vec::new(), reads: None };
         let name = group_name();
         if let Some(cpus) = &limits.cpus {
             let (_, directory) = group.make("cpuset", &name)?;
@@ -68,7 +67,6 @@ impl Group {
                     let _ = set(&directory, "memory.swap.max", "0");
                 }
             }
-            group.memory = Some((version, directory));
         }
         if limits.reads {
             group.reads = Some(group.make("blkio", &name)?);

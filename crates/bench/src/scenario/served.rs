@@ -59,7 +59,8 @@ impl Served {
             ("generator_busiest_share", outcome.busiest_share()),
             ("idle_percent", self.idle_percent),
         ];
-        let mut labels = vec![("limited by".to_owned(), outcome.bottleneck().name().to_owned())];
+        let bottleneck = format!("{:?}", outcome.bottleneck()).to_lowercase();
+        let mut labels = vec![("limited by".to_owned(), bottleneck)];
         match self.server_cpu_seconds {
             Some(seconds) => figures.push(("server_cpu_seconds", seconds)),
             None => labels.push((without("server_cpu_seconds"), "a process of the server ended".to_owned())),
