@@ -29,15 +29,9 @@ struct TargetServer {
 
 /// The encoded bytes of a request, with its variable numbers between them.
 struct Template {
-    parts: Vec<Part>,
+    pieces: Vec<Piece>,
     /// Index of the target, which has the expectations.
     target: u32,
-}
-
-/// A piece of a request: only its numbers are formatted for each request.
-enum Part {
-    Bytes(Vec<u8>),
-    Number { first: u64, count: u64, width: usize, order: Order },
 }
 
 impl Requests {
@@ -46,7 +40,7 @@ impl Requests {
     pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
         let mut origins: Vec<TargetServer> = Vec::new();
         for (index, target) in plan.targets.iter().enumerate() {
-            let template = Template { parts: parts(plan, target), target: index as u32 };
+            let template = Template { pieces: pieces(plan, target), target: index as u32 };
             match origins.iter_mut().find(|origin| origin.peer == target.peer) {
                 Some(origin) => origin.templates.push(template),
                 None => {
@@ -93,10 +87,10 @@ impl Requests {
         let among = origin.templates.len() as u64;
         let template = &origin.templates[(number % among) as usize];
         let round = number / among;
-        for part in &template.parts {
-            match part {
-                Part::Bytes(bytes) => out.extend_from_slice(bytes),
-                &Part::Number { first, count, width, order } => {
+        for piece in &template.pieces {
+            match piece {
+                Piece::Literal(bytes) => out.extend_from_slice(bytes),
+                &Piece::Number { first, count, width, order } => {
                     let offset = match order {
                         // Uniformly distributed up to a bias of `count` / 2^64 (Lemire's multiplication).
                         Order::Random => ((u128::from(self.noise.number()) * u128::from(count)) >> 64) as u64,
@@ -111,18 +105,17 @@ impl Requests {
 }
 
 /// Encodes the fixed bytes of a target's requests, with its numbers between them.
-fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
+fn pieces(plan: &Plan, target: &Target) -> Vec<Piece> {
     if plan.response_kind != ResponseKind::Http {
-        return vec![Part::Bytes(plan.body.clone())];
+        return vec![Piece::Literal(plan.body.clone())];
     }
-    let mut parts = Vec::new();
+    let mut pieces = Vec::new();
     let mut bytes = format!("{} ", plan.method).into_bytes();
     for piece in &target.pieces {
         match piece {
-            Piece::Literal(text) => bytes.extend_from_slice(text.as_bytes()),
-            &Piece::Number { first, count, width, order } => {
-                parts.push(Part::Bytes(std::mem::take(&mut bytes)));
-                parts.push(Part::Number { first, count, width, order });
+            Piece::Literal(path) => bytes.extend_from_slice(path),
+            number @ Piece::Number { .. } => {
+                pieces.extend([Piece::Literal(std::mem::take(&mut bytes)), number.clone()]);
             }
         }
     }
@@ -150,8 +143,8 @@ fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
     }
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(&plan.body);
-    parts.push(Part::Bytes(bytes));
-    parts
+    pieces.push(Piece::Literal(bytes));
+    pieces
 }
 
 /// Appends a number in decimal, with leading zeros up to the width.

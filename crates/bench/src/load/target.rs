@@ -26,10 +26,10 @@ pub(crate) struct Target {
     pub(crate) expect: Expect,
 }
 
-/// A piece of a path.
+/// A piece of a path or of an encoded request: only its numbers are formatted for each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    Literal(String),
+    Literal(Vec<u8>),
     Number { first: u64, count: u64, width: usize, order: Order },
 }
 
@@ -145,7 +145,7 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
         let (literal, behind) = rest.split_at(open);
         let Some(close) = behind.find('}') else { return Err("a { without its }".to_owned()) };
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(literal.to_owned()));
+            pieces.push(Piece::Literal(literal.into()));
         }
         pieces.push(number(&behind[1..close])?);
         rest = &behind[close + 1..];
@@ -154,7 +154,7 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
         return Err("a } without its {".to_owned());
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Literal(rest.to_owned()));
+        pieces.push(Piece::Literal(rest.into()));
     }
     Ok(pieces)
 }
@@ -193,22 +193,22 @@ mod tests {
             let target = Target::parse(text).unwrap();
             assert_eq!(target.peer, PeerAddr::Inet(peer.parse().unwrap()), "{text}");
             assert_eq!(target.host, host, "{text}");
-            assert_eq!(target.pieces, [Piece::Literal(path.to_owned())], "{text}");
+            assert_eq!(target.pieces, [Piece::Literal(path.into())], "{text}");
         }
         let unix = Target::parse("http://unix:/run/x.sock:/y").unwrap();
         assert_eq!(unix.peer, PeerAddr::Unix("/run/x.sock".into()));
-        assert_eq!(unix.pieces, [Piece::Literal("/y".to_owned())]);
+        assert_eq!(unix.pieces, [Piece::Literal("/y".into())]);
     }
 
     #[test]
     fn patterns_contain_numbers() {
         let pieces = pieces("/d{00..09}/f{0-24999}.bin").unwrap();
         let wanted = [
-            Piece::Literal("/d".to_owned()),
+            Piece::Literal("/d".into()),
             Piece::Number { first: 0, count: 10, width: 2, order: Order::Counting },
-            Piece::Literal("/f".to_owned()),
+            Piece::Literal("/f".into()),
             Piece::Number { first: 0, count: 25_000, width: 0, order: Order::Random },
-            Piece::Literal(".bin".to_owned()),
+            Piece::Literal(".bin".into()),
         ];
         assert_eq!(pieces, wanted);
     }
