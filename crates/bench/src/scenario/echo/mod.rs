@@ -265,9 +265,9 @@ impl EchoPoints {
 }
 
 fn command(variant: &Variant, purpose: &str, buffer: u32, instance: &Instance) -> String {
-    let Variant { engine, location: shots, .. } = variant;
+    let Variant { engine, location: mode, .. } = variant;
     format!(
-        "bench {} --engine {engine} --receive {shots} --accept {shots} --purpose {purpose} --buffer {buffer} --port {}",
+        "bench {} --engine {engine} --mode {mode} --purpose {purpose} --buffer {buffer} --port {}",
         server::COMMAND,
         instance.port
     )

@@ -29,7 +29,7 @@ const OPS_MAX: u32 = 1 << 16;
 /// Listen backlog, limited by `SOMAXCONN`: a burst of clients at the start must not be refused.
 const BACKLOG: i32 = 4096;
 
-/// Submission mode of receives or accepts.
+/// Submission mode of receives and accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum SubmissionMode {
     /// Single-shot: one submission per result; a receive has a dedicated buffer.
@@ -51,10 +51,9 @@ pub(super) enum Purpose {
 pub(super) struct EchoServerOptions {
     #[arg(long)]
     engine: EngineName,
+    /// Submission mode of receives and accepts
     #[arg(long)]
-    receive: SubmissionMode,
-    #[arg(long)]
-    accept: SubmissionMode,
+    mode: SubmissionMode,
     #[arg(long)]
     purpose: Purpose,
     /// Size of each receive buffer in bytes: that of the longest message, so that no message is split
@@ -104,8 +103,7 @@ struct Connection {
 struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
-    receive: SubmissionMode,
-    accept: SubmissionMode,
+    mode: SubmissionMode,
     purpose: Purpose,
     buffer_bytes: usize,
     owners: Owners<EchoRole>,
@@ -128,8 +126,7 @@ impl Echo {
         Ok(Echo {
             engine,
             listener: Fd::from(listener),
-            receive: options.receive,
-            accept: options.accept,
+            mode: options.mode,
             purpose: options.purpose,
             buffer_bytes: options.buffer as usize,
             owners: Owners::new(),
@@ -162,7 +159,7 @@ impl Echo {
     /// Submits an accept for one connection, or a multishot accept.
     fn accept(&mut self) -> Result<(), Failure> {
         let op =
-            Op::Accept { listener: self.listener.clone(), multishot: self.accept == SubmissionMode::Multi };
+            Op::Accept { listener: self.listener.clone(), multishot: self.mode == SubmissionMode::Multi };
         self.submit(op, EchoRole::Accept).map(drop)
     }
 
@@ -197,7 +194,7 @@ impl Echo {
 
     fn receive(&mut self, index: u32) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
-        let into = match self.receive {
+        let into = match self.mode {
             SubmissionMode::Multi => RecvInto::Stream,
             SubmissionMode::Single => {
                 self.engine.pool().get(self.buffer_bytes).map_or(RecvInto::Pool, RecvInto::Owned)
