@@ -49,20 +49,13 @@ pub(crate) const fn figure(name: &'static str, unit: &'static str, decimals: u8,
     Figure { name, unit, decimals, of }
 }
 
-/// A column of a table: a figure, with labels that are added to those of the row, and the divisor of a ratio.
+/// A column of a table: a figure with labels that are added to those of the row. The divisor of a ratio is the same
+/// figure with the further labels in `over`.
 pub(crate) struct ShownColumn {
     name: String,
     figure: Figure,
     at: Labels,
-    over: Option<Over>,
-}
-
-/// Divisor of a ratio.
-enum Over {
-    /// The same figure with further labels.
-    Added(Labels),
-    /// The same figure with only these labels.
-    Alone(Labels),
+    over: Option<Labels>,
 }
 
 impl Figure {
@@ -78,12 +71,7 @@ impl Figure {
 
     /// Returns a column with the ratio to the figure under additional labels.
     pub(crate) fn over(self, name: &str, labels: Labels) -> ShownColumn {
-        ShownColumn { over: Some(Over::Added(labels)), ..self.at(name, Labels::new()) }
-    }
-
-    /// Returns a column with the ratio to the figure under only these labels.
-    pub(crate) fn beside(self, name: &str, labels: Labels) -> ShownColumn {
-        ShownColumn { over: Some(Over::Alone(labels)), ..self.at(name, Labels::new()) }
+        ShownColumn { over: Some(labels), ..self.at(name, Labels::new()) }
     }
 }
 
@@ -154,10 +142,8 @@ impl<'a> Measurements<'a> {
             return self.find(&labels).map_or_else(Cell::Missing, |runs| label_cell(&runs, name));
         }
         let ours = self.series(shown.figure, &labels);
-        let theirs = shown.over.as_ref().map(|over| match over {
-            Over::Added(more) => self.series(shown.figure, &[labels.as_slice(), more].concat()),
-            Over::Alone(alone) => self.series(shown.figure, alone),
-        });
+        let over = shown.over.as_ref().map(|more| [labels.as_slice(), more].concat());
+        let theirs = over.map(|labels| self.series(shown.figure, &labels));
         let (summary, decimals) = match (ours, theirs) {
             (Err(reason), _) | (_, Some(Err(reason))) => return Cell::Missing(reason),
             (Ok(ours), None) => (Summary::of(&ours), shown.figure.decimals),
@@ -362,9 +348,11 @@ pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl
     Finding { claim: claim.into(), verdict, sentence: sentence.into() }
 }
 
-/// Returns the finding of a claim without figures.
+/// Sentence of a claim without figures.
+pub(crate) const NOT_MEASURED: &str = "Not measured; the tables have the reason.";
+
 pub(crate) fn open(claim: &str) -> Finding {
-    finding(claim, Verdict::Open, "Not measured; the tables have the reason.")
+    finding(claim, Verdict::Open, NOT_MEASURED)
 }
 
 /// Returns the finding of a claim about several cases: it holds if all cases meet it, and partly if some do. `said` has

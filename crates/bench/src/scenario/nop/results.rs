@@ -134,7 +134,7 @@ fn of_slots(measurements: Measurements<'_>) -> Table {
         ("reused: the table exists", slots(false)),
         ("reused and in the processor's cache: 64 in flight", engine(BATCH_COMPARED)),
     ]);
-    let columns = [TIME.shown(), TIME.beside("of the first row", slots(true))];
+    let columns = [TIME.shown(), TIME.over("of the first row", slots(true))];
     measurements.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
 }
 

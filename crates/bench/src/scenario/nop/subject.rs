@@ -94,9 +94,11 @@ impl Subject {
                 ("polled", &setup.poller_cpu.is_some()),
             ]),
             Subject::Engine { batch } => at([("subject", &"engine"), ("batch", batch)]),
-            Subject::Slots { fresh } => {
-                at([("subject", &"engine's slots"), ("slots", &if *fresh { "fresh" } else { "used again" })])
-            }
+            Subject::Slots { fresh } => at([
+                ("subject", &"engine's slots"),
+                ("slots", &if *fresh { "fresh" } else { "used again" }),
+                ("batch", &SLOTS_BATCH),
+            ]),
             Subject::Read { method, bytes, batch } => {
                 at([("subject", &format!("read by {method:?}")), ("bytes", bytes), ("batch", batch)])
             }
