@@ -8,8 +8,8 @@ use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table};
 use crate::scenario::described::Named;
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding, named, open,
-    spread, under, verdict,
+    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, at_least, axis, figure, finding,
+    finding_of_cases, named, open, under, verdict,
 };
 
 /// Maximum relative deviation of a figure from fio's.
@@ -210,31 +210,49 @@ impl DiskReport<'_> {
         let of = |name: &str| {
             at([("table", &format!("{:?}", JobTable::WriteUp)), ("row", &name), ("tool", &"ringroad")])
         };
-        let ratio = |ours: &str, theirs: &str| self.measurements.ratio(IOPS, &of(ours), &of(theirs));
-        let (aio, sync) = ("libaio, one process, depth 16", "sync, 16 processes");
-        let uring = "uring, one process, depth 16";
-        let calls =
-            self.measurements.middle(CALLS, &of(uring)).zip(self.measurements.middle(CALLS, &of(aio)));
-        let about = |ratio: Option<Summary>, claim: &str, judge: fn(&Summary, &str) -> Finding| {
-            ratio.map_or_else(|| open(claim), |ratio| judge(&ratio, claim))
+        let (aio, sync) = (of("libaio, one process, depth 16"), of("sync, 16 processes"));
+        let (uring, one) = (of("uring, one process, depth 16"), of("sync, one process"));
+        let case =
+            |name: &str, ours: &Labels, theirs: &Labels| [(name.to_owned(), ours.clone(), theirs.clone())];
+        let to_sixteen = |claim: &str, name: &str, ours: &Labels, is_met: fn(&Summary) -> bool| {
+            let words = ("Throughput as a ratio to the sixteen processes: ", NOT_MEASURED);
+            self.measurements.finding_of_ratios(claim, words, IOPS, case(name, ours, &sync), is_met)
         };
+        let conclusion = "One asynchronous process does the work of 16 blocking ones.";
+        let conclusion = self.measurements.ratio(IOPS, &aio, &sync).map_or_else(
+            || open(conclusion),
+            |Summary { median, .. }| {
+                let sentence = format!("It has the throughput of {:.1} of the sixteen.", median * 16.0);
+                finding(conclusion, at_least(median, 1.0 - SAME, 0.5), sentence)
+            },
+        );
+        let ring = |figure, name, is_met: fn(&Summary) -> bool| {
+            self.measurements.ratios(figure, case(name, &uring, &aio), is_met)
+        };
+        let ring = [
+            ring(IOPS, "operations per second", |ratio| ratio.median >= 1.0 - SAME),
+            ring(CALLS, "system calls per operation", |ratio| ratio.median < 1.0),
+        ];
         vec![
-            about(
-                ratio(aio, sync),
+            to_sixteen(
                 "One process with 16 operations in flight by libaio and 16 blocking processes have the same throughput: the device is the limit.",
-                libaio_finding,
+                "libaio",
+                &aio,
+                |ratio| (ratio.median - 1.0).abs() <= SAME,
             ),
-            about(
-                ratio(aio, sync),
-                "One asynchronous process does the work of 16 blocking ones.",
-                conclusion_finding,
-            ),
-            about(
-                ratio("sync, one process", sync),
+            conclusion,
+            to_sixteen(
                 "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).",
-                one_blocking,
+                "one blocking process",
+                &one,
+                |ratio| ratio.median >= 1.0 - SAME,
             ),
-            ring(ratio(uring, aio), calls),
+            finding_of_cases(
+                "io_uring has the throughput of libaio with fewer system calls (not in the write-up, which is older).",
+                "io_uring as a ratio to libaio: ",
+                &ring.concat(),
+                NOT_MEASURED,
+            ),
         ]
     }
 
@@ -265,38 +283,6 @@ impl DiskReport<'_> {
         let sentence = format!("Ours by fio's: {}.", words.join("; "));
         (!words.is_empty()).then(|| finding(claim, verdict(within, steady), sentence))
     }
-}
-
-/// Returns the finding about the write-up's main result.
-fn libaio_finding(ratio: &Summary, claim: &str) -> Finding {
-    let met = usize::from((ratio.median - 1.0).abs() <= SAME);
-    let sentence = format!("libaio reaches {} of the throughput of the sixteen processes.", spread(ratio));
-    finding(claim, verdict(met, 1), sentence)
-}
-
-/// Returns the finding about the write-up's conclusion, which follows from the main result.
-fn conclusion_finding(ratio: &Summary, claim: &str) -> Finding {
-    let worth = ratio.median * 16.0;
-    let sentence = format!("It has the throughput of {worth:.1} of the sixteen.");
-    finding(claim, at_least(worth, 16.0 * (1.0 - SAME), 8.0), sentence)
-}
-
-/// Returns the finding about a comment below the write-up, whose author got the reply that his device was the cause.
-fn one_blocking(ratio: &Summary, claim: &str) -> Finding {
-    let met = usize::from(ratio.median >= 1.0 - SAME);
-    finding(claim, verdict(met, 1), format!("One reaches {:.2} of the throughput of sixteen.", ratio.median))
-}
-
-/// Returns the finding about io_uring compared with libaio, which the write-up predates.
-fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
-    let claim = "io_uring has the throughput of libaio with fewer system calls (not in the write-up, which is older).";
-    let (Some(ratio), Some((ours, theirs))) = (ratio, calls) else { return open(claim) };
-    let met = usize::from(ratio.median >= 1.0 - SAME) + usize::from(ours < theirs);
-    let sentence = format!(
-        "io_uring reaches {:.2} of libaio's operations per second, with {ours:.2} system calls per operation instead of {theirs:.2}.",
-        ratio.median
-    );
-    finding(claim, verdict(met, 2), sentence)
 }
 
 #[cfg(test)]
