@@ -17,18 +17,19 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, Measured, NGINX, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, Measured, NGINX, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding, finding_of_cases, under};
+use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases, under};
 use super::served::{self, CPU, P50, P99, P999, RATE, Served, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{LoopKind, Plan};
 use crate::method::pin::Split;
+use crate::method::stats::Summary;
 use crate::method::{SERVER_DESCRIPTORS, memory, raise_descriptors};
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{Finding, Results, Run, Section, Table, Verdict};
+use crate::report::model::{Finding, Results, Run, Section, Table};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CrowdOptions {
@@ -216,22 +217,13 @@ impl ConnectionCounts {
 
     /// Returns the finding about the growth. No write-up has this claim: operators want to rely on it.
     fn growth(&self, measurements: Measurements<'_>) -> Finding {
-        let growth = |variant: &Variant| {
-            let of = |connections| of(variant, &open(connections));
-            Some((*variant, measurements.ratio(CPU, &of(self.connections), &of(self.few))?.median))
-        };
-        let found: Vec<(Variant, f64)> = SERVERS.iter().filter_map(growth).collect();
-        let words: Vec<String> =
-            found.iter().map(|(variant, ratio)| format!("{} {ratio:.2}", variant.name)).collect();
-        let ours = found.iter().filter(|(variant, _)| variant.peer.is_none());
-        let verdict = match ours.map(|(_, ratio)| *ratio).reduce(f64::max) {
-            Some(ratio) if ratio <= GROWTH_WANTED => Verdict::Holds,
-            Some(_) => Verdict::Fails,
-            None => Verdict::Open,
-        };
+        let of = |variant: &Variant, connections| of(variant, &open(connections));
+        let case = |one: Variant| (one.name.to_owned(), of(&one, self.connections), of(&one, self.few));
         let claim =
             format!("With many open connections a request costs at most {GROWTH_WANTED} times as much.");
-        finding(claim, verdict, format!("All connections as a ratio to few: {}.", words.join(", ")))
+        let words = ("All connections as a ratio to few: ", "Not measured.");
+        let is_met = |ratio: &Summary| ratio.median <= GROWTH_WANTED;
+        measurements.finding_of_ratios(claim, words, CPU, [RING, EPOLL].map(case), is_met)
     }
 }
 
