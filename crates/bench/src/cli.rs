@@ -272,7 +272,7 @@ mod tests {
         let bench = common.bench(&[]).unwrap();
         let [(_, nginx), (_, fio)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
         assert_eq!(fio, Path::new(tool::LEFT_OUT));
-        for path in [bench.workspace.path(), bench.ringroad.as_path(), nginx.as_path()] {
+        for path in [bench.workspace.path.as_path(), bench.ringroad.as_path(), nginx.as_path()] {
             assert!(path.is_absolute(), "{}", path.display());
         }
     }

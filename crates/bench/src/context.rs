@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
@@ -73,7 +74,7 @@ impl Bench {
 
     /// Returns [`Failure::Interrupted`] if the user has interrupted the run; called between two measurements.
     pub(crate) fn check_interrupted(&self) -> Result<(), Failure> {
-        if self.workspace.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
+        if self.workspace.interrupted.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 }
 

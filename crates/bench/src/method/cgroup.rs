@@ -30,8 +30,8 @@ pub(crate) struct Limits {
 /// A cgroup of this run. Dropping it removes the group; its processes must have ended before.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Its directory in each hierarchy.
-    directories: Vec<PathBuf>,
+    /// Its directory in each hierarchy. A process must join all of them.
+    pub(crate) directories: Vec<PathBuf>,
     /// Directory of the controller that limits reads.
     reads: Option<(Version, PathBuf)>,
 }
@@ -72,11 +72,6 @@ impl Group {
             group.reads = Some(group.make("blkio", &name)?);
         }
         Ok(group)
-    }
-
-    /// Returns the directories that a process must join.
-    pub(crate) fn directories(&self) -> &[PathBuf] {
-        &self.directories
     }
 
     /// Limits the reads per second from a block device (major, minor); `None` removes the limit.
@@ -234,7 +229,7 @@ mod tests {
         // Root or a mounted hierarchy may be missing; then the reason must be one line.
         match Group::new(&Limits { memory_bytes: Some(64 << 20), ..Limits::default() }) {
             Ok(group) => {
-                let directories = group.directories().to_vec();
+                let directories = group.directories.clone();
                 assert!(directories.iter().all(|directory| directory.exists()));
                 drop(group);
                 assert!(directories.iter().all(|directory| !directory.exists()), "{directories:?}");

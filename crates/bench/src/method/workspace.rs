@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use crate::failure::Failure;
 
@@ -16,9 +16,10 @@ const NAME: &str = "ringroad-bench-";
 
 /// The working directory of this run. Dropping it removes the directory, unless `keep` is set.
 pub(crate) struct Workspace {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     keep: bool,
-    interrupted: Arc<AtomicBool>,
+    /// Whether a signal has requested the end.
+    pub(crate) interrupted: Arc<AtomicBool>,
 }
 
 impl Workspace {
@@ -29,10 +30,6 @@ impl Workspace {
         let path = parent.join(format!("{NAME}{kept}{}", std::process::id()));
         fs::create_dir(&path).map_err(Failure::file("create the directory", &path))?;
         Ok(Workspace { path, keep, interrupted: Arc::default() })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Returns a subdirectory, which is created if it does not exist.
@@ -62,11 +59,6 @@ impl Workspace {
     /// Returns the flag that a signal sets.
     pub(crate) fn interruption(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.interrupted)
-    }
-
-    /// Whether a signal has requested the end.
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
     }
 }
 

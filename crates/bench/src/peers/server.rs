@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::method::process::{Child, CpuTime, Launch};
+use crate::method::process::{Child, Launch};
 use crate::peers::client::Client;
 use crate::peers::tool::Peer;
 
@@ -130,8 +130,9 @@ pub(crate) struct Conditions {
 #[derive(Debug)]
 pub(crate) struct Server {
     instance: Instance,
-    configuration: String,
-    child: Child,
+    /// The exact configuration that it was started with.
+    pub(crate) configuration: String,
+    pub(crate) child: Child,
 }
 
 impl Server {
@@ -184,21 +185,6 @@ impl Server {
         format!("http://127.0.0.1:{}{path}", self.instance.port)
     }
 
-    /// Returns the exact configuration that the server was started with.
-    pub(crate) fn configuration(&self) -> &str {
-        &self.configuration
-    }
-
-    /// Returns the ids of all its processes.
-    pub(crate) fn tree(&self) -> std::collections::BTreeSet<u32> {
-        self.child.tree()
-    }
-
-    /// Returns the CPU time of all its processes so far.
-    pub(crate) fn cpu_time(&self) -> CpuTime {
-        self.child.cpu_time()
-    }
-
     /// Fails with its last output line if it has exited.
     pub(crate) fn check_running(&mut self) -> Result<(), Failure> {
         match self.child.ended() {
@@ -232,12 +218,8 @@ impl Server {
     }
 }
 
-pub(crate) fn free_port() -> Result<u16, Failure> {
-    port_for(None)
-}
-
 /// Returns the wanted port if it is free, or any free port.
-fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
+pub(crate) fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     let port = wanted.unwrap_or(0);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .map_err(Failure::kernel(format!("listening on 127.0.0.1:{port}")))?;

@@ -167,7 +167,7 @@ fn configuration(variant: &Variant, instance: &Instance, directory: &Path, inact
 
 impl CacheRun<'_> {
     fn directory(&self, variant: &Variant) -> PathBuf {
-        self.bench.workspace.path().join(format!("cache-of-{}", variant.name))
+        self.bench.workspace.path.join(format!("cache-of-{}", variant.name))
     }
 
     fn clients(&self) -> u32 {
@@ -193,7 +193,7 @@ impl CacheRun<'_> {
         let variants = (&SERVERS[..], ", one fetch");
         let mut servers =
             comparison::start(self.bench, section, &self.place, variants, |variant, instance| {
-                let (directory, port) = (instance.directory.display(), origin.port());
+                let (directory, port) = (instance.directory.display(), origin.port);
                 let http =
                     format!("proxy_cache_path {directory}/cache keys_zone=entries:1m use_temp_path=off;");
                 let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
@@ -252,7 +252,7 @@ impl CacheRun<'_> {
         }
         let begun = Instant::now();
         let server = self.server(variant, program, Duration::from_secs(86_400))?;
-        section.configure(variant.name, server.configuration());
+        section.configure(variant.name, &server.configuration);
         let known = self.until(&server, "ringroad_cache_loaded{zone=\"entries\"} 1", begun)?;
         let measured = self.until(&server, "ringroad_cache_measured{zone=\"entries\"} 1", begun)?;
         server.quit();
@@ -284,7 +284,7 @@ impl CacheRun<'_> {
         remove_snapshot(&directory)?;
         let inactive = self.bench.length(LENGTH_BESIDE) * 2 + Duration::from_secs(3);
         let mut server = self.server(variant, program, inactive)?;
-        section.configure(&format!("{}, removals", variant.name), server.configuration());
+        section.configure(&format!("{}, removals", variant.name), &server.configuration);
         let plan = served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, LENGTH_BESIDE);
         let loop_kind = LoopKind::Open { rate: f64::from(self.options.rate) };
         let plan = Plan { loop_kind, ..plan }.for_url(&server.url("/plain"))?;

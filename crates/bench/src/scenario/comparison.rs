@@ -172,7 +172,7 @@ pub(crate) fn start_programs(
         match Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))
         {
             Ok(server) => {
-                section.configure(&name, server.configuration());
+                section.configure(&name, &server.configuration);
                 servers.push((variant, server));
             }
             // Other failures, such as a port in use, are not those of one server.

@@ -86,7 +86,7 @@ impl Scenario for CrowdOptions {
             let server = Server::start(bench, variant.name, program, &place.conditions(), |instance| {
                 configuration(variant, instance, crowd.connections)
             })?;
-            section.configure(variant.name, server.configuration());
+            section.configure(variant.name, &server.configuration);
             crowd.measure(bench, server, &place.split)
         };
         comparison::measure_all(bench, section, &mut variants, labels, measure)?;
@@ -145,11 +145,11 @@ impl ConnectionCounts {
     fn measure(&self, bench: &Bench, mut server: Server, split: &Split) -> Result<Vec<Measured>, Failure> {
         let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, ("/", 0));
         let alone = idle(&server, 1)?;
-        let memory_bytes = memory::user_space_bytes(server.tree());
+        let memory_bytes = memory::user_space_bytes(server.child.tree());
         drop(alone);
         let idle_count = self.connections - self.active;
         let idle = idle(&server, idle_count)?;
-        let more = memory::user_space_bytes(server.tree()).saturating_sub(memory_bytes);
+        let more = memory::user_space_bytes(server.child.tree()).saturating_sub(memory_bytes);
         let mut load = |connections: u32| -> Result<Run, Failure> {
             let plan = served::load(bench, split, connections, LENGTH).for_url(&server.url("/"))?;
             served::warm_up(bench, &plan)?;

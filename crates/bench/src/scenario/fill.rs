@@ -249,7 +249,7 @@ impl Fill<'_> {
             directory = self.caches.join(instance.directory.file_name().unwrap_or_default());
             configuration(&variant, instance, &directory, origin)
         })?;
-        section.configure(variant.name, server.configuration());
+        section.configure(variant.name, &server.configuration);
         self.load(&mut server, &place.split, &directory)
     }
 
@@ -259,7 +259,7 @@ impl Fill<'_> {
         crate::load::run(&self.plan(server, split, "w", connections)?)?;
         let requests = self.size.requests(self.bench);
         let before = settled(directory, connections);
-        let device = device_of(self.bench.workspace.path());
+        let device = device_of(&self.bench.workspace.path);
         rustix::fs::sync();
         let disk = disk_traffic(device);
         let served = served::measure(self.bench, server, &self.plan(server, split, "", requests)?)?;

@@ -11,7 +11,7 @@ use crate::method::pin;
 
 /// A running origin. Dropping it closes the listener; its connections end when the clients close them.
 pub(crate) struct Origin {
-    port: u16,
+    pub(crate) port: u16,
     is_ended: Arc<AtomicBool>,
     listening: Option<JoinHandle<()>>,
 }
@@ -39,10 +39,6 @@ impl Origin {
             }
         });
         Ok(Origin { port, is_ended, listening: Some(listening) })
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 }
 

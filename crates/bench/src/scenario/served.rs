@@ -123,9 +123,9 @@ pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result
     server.check_running()?;
     // Nested, so that the narrower measurement is within the wider one.
     let watch = Watch::start();
-    let (cpu, system) = (server.cpu_time(), SystemStat::read());
+    let (cpu, system) = (server.child.cpu_time(), SystemStat::read());
     let outcome = load::run(plan);
-    let (cpu_after, system_after) = (server.cpu_time(), SystemStat::read());
+    let (cpu_after, system_after) = (server.child.cpu_time(), SystemStat::read());
     let disturbed = watch.end();
     bench.check_interrupted()?;
     // A server that has exited is a more precise failure than the clients' errors.
@@ -165,7 +165,7 @@ fn calls_per_response(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64
     // Brief, because the number varies less than times.
     let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(500));
     // Counts the server's current threads, and those that they start.
-    let mut calls = Calls::start(server.tree())?;
+    let mut calls = Calls::start(server.child.tree())?;
     let outcome = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
     let outcome = outcome.map_err(|failure| failure.to_string())?;
     // A load without a response is a failure.
@@ -312,7 +312,7 @@ impl ServerCpus {
 
     /// Returns the conditions for a server on these processors.
     pub(crate) fn conditions(&self) -> Conditions {
-        let groups = self.group.as_ref().map_or_else(|_| Vec::new(), |group| group.directories().to_vec());
+        let groups = self.group.as_ref().map_or_else(|_| Vec::new(), |group| group.directories.clone());
         Conditions { cpus: self.split.server.clone(), groups, tls: self.tls.clone(), ..Conditions::default() }
     }
 }

@@ -242,9 +242,9 @@ impl TlsRun<'_> {
             })?;
             let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
             let _first = open(1)?;
-            let before = memory::user_space_bytes(server.tree());
+            let before = memory::user_space_bytes(server.child.tree());
             let _all = open(count)?;
-            let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
+            let more = memory::user_space_bytes(server.child.tree()).saturating_sub(before);
             Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
         };
         for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {

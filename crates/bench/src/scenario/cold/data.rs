@@ -12,7 +12,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Length;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, free_port};
+use crate::peers::server::{Conditions, port_for};
 use crate::peers::tool::Peer;
 use crate::scenario::described::Named;
 use crate::scenario::served;
@@ -140,7 +140,7 @@ impl<'a> Caches<'a> {
         fillers: &[&ColdServer],
     ) -> Result<Caches<'a>, Failure> {
         let root = bench.workspace.directory("caches")?;
-        let caches = Caches { bench, files, root, origin_port: free_port()? };
+        let caches = Caches { bench, files, root, origin_port: port_for(None)? };
         let mut wanted: Vec<(&ColdServer, Size)> =
             fillers.iter().flat_map(|&filler| sizes.iter().map(move |&size| (filler, size))).collect();
         let mut missing = String::new();

@@ -50,7 +50,7 @@ pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, F
             chunk_bytes: case.size.bytes() as u32,
             seconds: bench.length(case.seconds()).as_secs_f64(),
         };
-        match comparison::or_reason(read(bench, &plan, group.directories()))? {
+        match comparison::or_reason(read(bench, &plan, &group.directories))? {
             Ok(run) => {
                 let words = format!(
                     "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",

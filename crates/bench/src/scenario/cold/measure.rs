@@ -111,7 +111,7 @@ impl CaseRun<'_> {
         // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the
         // cold one.
         plan.seed = u64::from(round) + 1;
-        section.configure(subject.variant.of.name, server.configuration());
+        section.configure(subject.variant.of.name, &server.configuration);
         load(bench, &mut server, &plan)
     }
 }
@@ -121,7 +121,7 @@ pub(super) fn observed<T>(
     bench: &Bench,
     work: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(T, Run, u64), Failure> {
-    let directory = bench.workspace.path();
+    let directory = &bench.workspace.path;
     let (watch, recorder, device) = (Watch::start(), Recorder::start(directory), device_of(directory));
     let before = disk_traffic(device).inward;
     let done = work()?;

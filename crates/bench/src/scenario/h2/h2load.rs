@@ -71,11 +71,11 @@ impl Load {
         arguments.push(format!("{scheme}://127.0.0.1:{port}{}", case.path));
         let output = self.directory.join("output");
         let watch = Watch::start();
-        let cpu = server.cpu_time();
+        let cpu = server.child.cpu_time();
         let (arguments, cpus) = (arguments.into_iter().map(Into::into).collect(), self.cpus.clone());
         let launch = Launch { arguments, cpus, ..Launch::new("h2load", &self.tool.path) };
         let ran = launch.run(&output, self.length + EXTRA_LIMIT);
-        let seconds = cpu.until(&server.cpu_time());
+        let seconds = cpu.until(&server.child.cpu_time());
         let disturbed = watch.end();
         server.check_running()?;
         ran?;

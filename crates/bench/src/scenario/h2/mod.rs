@@ -28,7 +28,7 @@ use super::served::{self, CPU, RATE, ServerCpus};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, Instance, Program, Server, free_port};
+use crate::peers::server::{Conditions, Instance, Program, Server, port_for};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Results, Section};
 use h2load::Load;
@@ -140,7 +140,7 @@ impl Scenario for CallsOptions {
 /// Starts the origin behind the proxies; returns it and its HTTP/2 port. It responds with 64 bytes and the trailers of
 /// a call.
 fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
-    let (files, port) = (bench.workspace.directory("grpc-files")?, free_port()?);
+    let (files, port) = (bench.workspace.directory("grpc-files")?, port_for(None)?);
     let path = files.join("message");
     fs::write(&path, h2load::MESSAGE).map_err(Failure::file("write", &path))?;
     let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
@@ -200,7 +200,7 @@ fn measure(
     // HTTP/2 has a separate port beside the one for the readiness check.
     let mut ports = Vec::new();
     for variant in variants {
-        ports.push((variant.name, free_port()?));
+        ports.push((variant.name, port_for(None)?));
     }
     let port =
         |variant: &Variant| ports.iter().find(|(name, _)| *name == variant.name).map_or(0, |(_, port)| *port);

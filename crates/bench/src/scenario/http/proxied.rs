@@ -88,7 +88,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     })?;
     let variants = (&SERVERS[..], ", proxied");
     let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
-        let (port, directory) = (origin.port(), instance.directory.display());
+        let (port, directory) = (origin.port, instance.directory.display());
         let http = format!(
             "upstream origin {{ server 127.0.0.1:{port}; keepalive 256; }}\n\
              proxy_cache_path {directory}/cache keys_zone=bench:1m use_temp_path=off;"

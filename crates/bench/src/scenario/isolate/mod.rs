@@ -74,7 +74,7 @@ const RESPONDED: Figure =
 fn configuration(variant: &Variant, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
     // nginx does not know the directive.
     let events = if variant.peer.is_some() { String::new() } else { disk.faults() };
-    let (aio, slow) = (variant.location, disk.directory().display());
+    let (aio, slow) = (variant.location, disk.directory.display());
     let server = format!(
         "{READY}\nlocation = /answer {{ return 200; }}\nlocation /warm/ {{ alias {warm}/;{aio} }}\n\
          location /other/ {{ alias {warm}/; directio 512;{aio} }}\nlocation /slow/ {{ alias {slow}/;{aio} }}"
@@ -128,7 +128,7 @@ impl Scenario for IsolateOptions {
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
         section.question = format!(
             "While {stuck} clients wait for a slow disk ({}), how long do requests take that need no disk or another disk?",
-            disk.description()
+            disk.description
         );
         let warm = bench.workspace.directory("isolate-warm")?;
         let file = warm.join("file");
@@ -147,11 +147,11 @@ impl Scenario for IsolateOptions {
             // A new cgroup for each server: reads of the previous server must not count against this one.
             let group = disk.group()?;
             let mut conditions = place.conditions();
-            conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
+            conditions.groups.extend(group.iter().flat_map(|group| group.directories.clone()));
             let server = Server::start(bench, variant.name, program, &conditions, |instance| {
                 configuration(variant, instance, &disk, &warm)
             })?;
-            section.configure(variant.name, server.configuration());
+            section.configure(variant.name, &server.configuration);
             let (split, connections) = (&place.split, self.connections);
             let mut subject = IsolateServer { bench, server, split, connections };
             let measured = subject.measure(&disk, group.as_ref(), stuck);

@@ -29,9 +29,9 @@ const SETTLE: Duration = Duration::from_millis(300);
 
 /// The disk with the files that clients wait for.
 pub(super) struct SlowDisk {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     kind: SlowdownMethod,
-    words: String,
+    pub(super) description: String,
 }
 
 /// How the disk is slowed down.
@@ -58,8 +58,8 @@ impl SlowDisk {
             Ok(disk) => disk,
             Err(reason) => {
                 let faults = SlowDisk::of_faults(directory);
-                let words = format!("{}; no throttled device: {reason}", faults.words);
-                SlowDisk { words, ..faults }
+                let description = format!("{}; no throttled device: {reason}", faults.description);
+                SlowDisk { description, ..faults }
             }
         };
         // Each client has a separate file: pages read for one client must not serve another.
@@ -73,16 +73,8 @@ impl SlowDisk {
 
     /// Creates a disk that uses the fault engine instead of a device.
     pub(super) fn of_faults(directory: PathBuf) -> SlowDisk {
-        let words = "the fault engine delays each open and read by a minute".to_owned();
-        SlowDisk { directory, kind: SlowdownMethod::Faults, words }
-    }
-
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    pub(super) fn description(&self) -> &str {
-        &self.words
+        let description = "the fault engine delays each open and read by a minute".to_owned();
+        SlowDisk { directory, kind: SlowdownMethod::Faults, description }
     }
 
     /// Whether the disk is also slow for nginx: faults of Ringroad's engine are not.
@@ -155,7 +147,7 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     // If cgroups cannot limit reads, no device is needed.
     drop(Group::new(&Limits { reads: true, ..Limits::default() }).map_err(|failure| failure.to_string())?);
     bench.workspace.need_space(IMAGE_BYTES).map_err(|failure| failure.to_string())?;
-    let image = bench.workspace.path().join("isolate-image");
+    let image = bench.workspace.path.join("isolate-image");
     let file = File::create(&image).map_err(|error| format!("create an image: {error}"))?;
     file.set_len(IMAGE_BYTES).map_err(|error| format!("extend an image: {error}"))?;
     let (image, directory_text) = (image.display().to_string(), directory.display().to_string());
@@ -164,9 +156,9 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     call("mount", &["-o", "loop,noatime", &image, &directory_text])?;
     let mounted = Mounted(directory.to_owned());
     let device = crate::method::timeline::device_of(directory);
-    let words = format!("ext4 on a loop device limited to {reads} reads per second");
+    let description = format!("ext4 on a loop device limited to {reads} reads per second");
     let kind = SlowdownMethod::Throttled { device, reads, _mounted: mounted };
-    Ok(SlowDisk { directory: directory.to_owned(), kind, words })
+    Ok(SlowDisk { directory: directory.to_owned(), kind, description })
 }
 
 /// Runs a system tool; an error includes the last line of its output.

@@ -125,7 +125,7 @@ impl Scenario for StreamOptions {
         let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
         let origin = origin::start(epoch, cpu, length)?;
         let mut servers = comparison::start(bench, section, &place, (&SERVERS, ""), |variant, instance| {
-            configuration(variant, instance, origin.port())
+            configuration(variant, instance, origin.port)
         })?;
         let mut load =
             Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
