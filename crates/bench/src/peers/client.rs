@@ -40,8 +40,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Requests a path, and waits for the complete response: its header section and `content_bytes` of content.
-    pub(crate) fn get(&mut self, path: &str, content_bytes: usize) -> Result<(), Error> {
+    /// Requests a path; returns the complete response. It ends with its header section unless it has a length.
+    pub(crate) fn get(&mut self, path: &str) -> Result<String, Error> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
         match &mut self.session {
             None => self.socket.write_all(request.as_bytes())?,
@@ -53,9 +53,10 @@ impl Client {
         }
         self.plain.clear();
         loop {
-            let end = self.plain.windows(4).position(|four| four == b"\r\n\r\n");
-            if end.is_some_and(|end| self.plain.len() >= end + 4 + content_bytes) {
-                return Ok(());
+            if let Some(end) = self.plain.windows(4).position(|four| four == b"\r\n\r\n")
+                && self.plain.len() >= end + 4 + content_length(&self.plain[..end]).unwrap_or(0)
+            {
+                return Ok(String::from_utf8_lossy(&self.plain).into_owned());
             }
             self.receive()?;
         }
@@ -84,6 +85,25 @@ impl Client {
     }
 }
 
+/// Requests a path over a new connection; returns the response.
+pub(crate) fn get(server: SocketAddr, path: &str) -> Result<String, Error> {
+    Client::connect(server, None)?.get(path)
+}
+
+/// Returns `Content-Length` of a header section; 0 without one. Transfer codings are not supported.
+pub(crate) fn content_length(head: &[u8]) -> Result<usize, Error> {
+    let invalid = || Error::from(ErrorKind::InvalidData);
+    let text = std::str::from_utf8(head).map_err(|_| invalid())?;
+    let fields = || text.lines().filter_map(|line| line.split_once(':'));
+    if fields().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
+        return Err(invalid());
+    }
+    match fields().find(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        Some((_, value)) => value.trim().parse().map_err(|_| invalid()),
+        None => Ok(0),
+    }
+}
+
 /// Connections that sent one request and then stay idle. Dropping the value closes all.
 pub(crate) struct Idle(Vec<Client>);
 
@@ -94,13 +114,12 @@ impl Idle {
         server: SocketAddr,
         tls: Option<&tls::Client>,
         count: u32,
-        (path, content_bytes): (&str, usize),
+        path: &str,
     ) -> Result<Idle, Failure> {
         let mut clients = Vec::with_capacity(count as usize);
         for at in 0..count {
             let failed = Failure::kernel(format!("idle connection {} of {count}", at + 1));
-            let asked = Client::connect(server, tls)
-                .and_then(|mut client| client.get(path, content_bytes).map(|()| client));
+            let asked = Client::connect(server, tls).and_then(|mut client| client.get(path).map(|_| client));
             clients.push(asked.map_err(failed)?);
         }
         Ok(Idle(clients))
@@ -124,6 +143,35 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
+    fn silence_and_other_protocols_are_not_responses() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let response = || get(address, "/ready");
+        let speak = |words: &'static [u8]| {
+            let listener = listener.try_clone().unwrap();
+            std::thread::spawn(move || {
+                let (mut socket, _) = listener.accept().unwrap();
+                assert!(socket.read(&mut [0; 512]).unwrap() > 0);
+                socket.write_all(words).unwrap();
+            })
+        };
+        for (words, is_response) in
+            [(&b"HTTP/1.1 204 No Content\r\n\r\n"[..], true), (b"220 mail ready\r\n", false), (b"", false)]
+        {
+            let speaker = speak(words);
+            assert_eq!(response().is_ok(), is_response);
+            speaker.join().unwrap();
+        }
+        drop(listener);
+        assert!(response().is_err());
+    }
+
+    #[test]
+    fn chunked_bodies_are_refused() {
+        assert!(content_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
+    }
+
+    #[test]
     fn a_connection_closed_by_the_server_is_detected() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -136,7 +184,7 @@ mod tests {
             };
             (answer(&listener), answer(&listener))
         });
-        let idle = Idle::open(address, None, 2, ("/", 0)).unwrap();
+        let idle = Idle::open(address, None, 2, "/").unwrap();
         let (first, second) = server.join().unwrap();
         idle.check_open().unwrap();
         drop(first);

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +11,7 @@ use std::time::Duration;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, Launch};
-use crate::peers::client::Client;
+use crate::peers::client::{self, Client};
 use crate::peers::tool::Peer;
 
 /// Timeout of a server's first response. Loading a cache at the start may need much of it.
@@ -20,9 +19,6 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The same for instant runs: a peer that does not respond should not delay a test for long.
 const READY_TIMEOUT_INSTANT: Duration = Duration::from_secs(8);
-
-/// Timeout of one attempt to get a response.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Timeout of a graceful shutdown, including the state that the server saves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -169,7 +165,7 @@ impl Server {
         let address = server.address();
         let waited = server.child.wait_until(limit, || match &conditions.tls {
             None if program.kind == ProgramKind::Echo => TcpStream::connect(address).is_ok(),
-            None => answers(address, "/ready"),
+            None => client::get(address, "/ready").is_ok(),
             Some(client) => Client::connect(address, Some(client)).is_ok(),
         });
         waited.map_err(|failure| server.failed(failure))?;
@@ -191,12 +187,6 @@ impl Server {
             None => Ok(()),
             Some(_) => Err(self.failed(self.child.problem("exited while it was measured"))),
         }
-    }
-
-    /// Sends a request over a new connection; returns the response with header section and body, or `None` without a
-    /// response.
-    pub(crate) fn get(&self, path: &str) -> Option<String> {
-        get(self.address(), path)
     }
 
     /// Requests a graceful shutdown (SIGQUIT), waits for it, and then ends the server.
@@ -228,22 +218,6 @@ pub(crate) fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     Ok(address.port())
 }
 
-/// Whether an HTTP server responds at this address.
-pub(crate) fn answers(address: SocketAddr, path: &str) -> bool {
-    get(address, path).is_some_and(|said| said.starts_with("HTTP/1."))
-}
-
-/// Sends a request over a new connection; returns all received bytes, or `None` on failure.
-fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT).ok()?;
-    socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
-    socket.write_all(request.as_bytes()).ok()?;
-    let mut said = Vec::new();
-    socket.read_to_end(&mut said).ok()?;
-    Some(String::from_utf8_lossy(&said).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,29 +229,5 @@ mod tests {
         let failure = port_for(Some(port)).unwrap_err().to_string();
         assert!(failure.starts_with(&format!("listening on 127.0.0.1:{port}: ")), "{failure}");
         assert_ne!(port_for(None).unwrap(), port);
-    }
-
-    #[test]
-    fn silence_and_other_protocols_are_not_responses() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        let speak = |words: &'static [u8]| {
-            let listener = listener.try_clone().unwrap();
-            std::thread::spawn(move || {
-                let (mut socket, _) = listener.accept().unwrap();
-                let mut request = [0; 512];
-                assert!(socket.read(&mut request).unwrap() > 0);
-                socket.write_all(words).unwrap();
-            })
-        };
-        for (words, answer) in
-            [(&b"HTTP/1.1 204 No Content\r\n\r\n"[..], true), (b"220 mail ready\r\n", false), (b"", false)]
-        {
-            let speaker = speak(words);
-            assert_eq!(answers(address, "/ready"), answer);
-            speaker.join().unwrap();
-        }
-        drop(listener);
-        assert!(!answers(address, "/ready"));
     }
 }

@@ -30,6 +30,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, LoopKind, Plan};
 use crate::method::{page_cache, pause};
+use crate::peers::client;
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{Results, Run, Section, Table};
 
@@ -261,7 +262,7 @@ impl CacheRun<'_> {
 
     /// Returns the seconds until the counters contain a line.
     fn until(&self, server: &Server, line: &str, begun: Instant) -> Result<f64, Failure> {
-        while !server.get("/counters").is_some_and(|said| said.contains(line)) {
+        while !client::get(server.address(), "/counters").is_ok_and(|said| said.contains(line)) {
             self.bench.check_interrupted()?;
             if begun.elapsed() > KNOWN_TIMEOUT {
                 return Err(Failure::Other(format!("the cache does not report {line}")));

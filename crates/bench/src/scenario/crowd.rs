@@ -143,7 +143,7 @@ impl ConnectionCounts {
     /// Measures a complete round: memory, then the load with idle connections, then without them. Idle connections
     /// come first, since memory that a server allocated for a load would otherwise be available for them.
     fn measure(&self, bench: &Bench, mut server: Server, split: &Split) -> Result<Vec<Measured>, Failure> {
-        let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, ("/", 0));
+        let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, "/");
         let alone = idle(&server, 1)?;
         let memory_bytes = memory::user_space_bytes(server.child.tree());
         drop(alone);

@@ -240,7 +240,7 @@ impl TlsRun<'_> {
             let server = Server::start(self.bench, variant.name, program, &conditions, |instance| {
                 self.configuration(variant, instance, KEYS[0].0)
             })?;
-            let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
+            let open = |count: u32| Idle::open(server.address(), Some(&with), count, "/1k");
             let _first = open(1)?;
             let before = memory::user_space_bytes(server.child.tree());
             let _all = open(count)?;
