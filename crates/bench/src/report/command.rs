@@ -75,10 +75,8 @@ fn render(own: &ArgMatches, out: &Path) -> Result<(), Failure> {
     let Render { files } = Render::from_arg_matches(own)?;
     let reports = files.iter().map(|path| report::read(path)).collect::<Result<Vec<_>, _>>()?;
     report::check_directory(out)?;
-    match report::merge::merge(reports) {
-        Some(merged) => report::write(&merged, out),
-        None => Err(Failure::Usage("no file".to_owned())),
-    }
+    let merged = reports.into_iter().reduce(report::merge::merge);
+    merged.map_or(Ok(()), |merged| report::write(&merged, out))
 }
 
 /// Prints the comparison on the terminal; the page is written only with `--out`.
