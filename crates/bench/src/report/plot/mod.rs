@@ -58,13 +58,6 @@ const DASHES: usize = 4;
 /// Maximum number of points of a line with markers: more of them would hide the line.
 const MARKED_POINTS_MAX: usize = 24;
 
-/// Minimum distance between drawn points: nearer ones would be indistinguishable.
-const NEAR: f64 = 0.4;
-
-/// Maximum number of rows in the table below a plot. Of a curve with more points a subset is shown; the JSON file has
-/// all.
-const DATA_ROWS_MAX: usize = 60;
-
 /// Style of a series: the same everywhere in one section, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Style(usize);
@@ -252,18 +245,13 @@ fn line(plot: &Plot, series: &Series, style: Style, x: &PlotScale, y: &PlotScale
     let name = escape(&series.name);
     let mut path = String::new();
     let mut marks = String::new();
-    let mut before: Option<(f64, f64)> = None;
     let marked = series.points.len() <= MARKED_POINTS_MAX;
     for point in &series.points {
         // A value without a position (0 on a logarithmic axis, 100 %) does not interrupt the line.
         let (Some(at_x), Some(at_y)) = (x.place(point[0]), y.place(point[1])) else { continue };
         let (at_x, at_y) = (across(at_x), down(at_y));
-        // A curve of hundreds of percentiles has many points per pixel; omitting them reduces the file size.
-        if before.is_some_and(|(x, y)| (at_x - x).abs() < NEAR && (at_y - y).abs() < NEAR) {
-            continue;
-        }
-        let _ = write!(path, "{}{at_x:.1} {at_y:.1}", if before.is_none() { "M" } else { "L" });
-        before = Some((at_x, at_y));
+        let command = if path.is_empty() { 'M' } else { 'L' };
+        let _ = write!(path, "{command}{at_x:.1} {at_y:.1}");
         if marked {
             let _ = writeln!(
                 marks,
@@ -287,9 +275,6 @@ pub(crate) fn data(plot: &Plot) -> Table {
         plot.series.iter().flat_map(|series| &series.points).map(|point| point[0]).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    // A recording of several minutes is reduced to a readable number of rows.
-    let every = places.len().div_ceil(DATA_ROWS_MAX).max(1);
-    let left_out = places.len() > DATA_ROWS_MAX;
     let cell = |series: &Series, x: f64| match series.points.iter().find(|point| point[0] == x) {
         Some(point) => Cell::Text(text::rounded(point[1])),
         None => Cell::Missing("not measured".to_owned()),
@@ -298,11 +283,10 @@ pub(crate) fn data(plot: &Plot) -> Table {
         name: scale::datum(plot.x.scale, x),
         cells: plot.series.iter().map(|series| cell(series, x)).collect(),
     };
-    let part = if left_out { "; only some points are drawn, the JSON file has all" } else { "" };
     Table {
-        title: format!("{} by {}{part}", text::with_unit(&plot.y.name, ""), text::axis(&plot.x)),
+        title: format!("{} by {}", plot.y.name, text::axis(&plot.x)),
         columns: plot.series.iter().map(|series| Column::new(&series.name, &plot.y.unit)).collect(),
-        rows: places.iter().step_by(every).map(|x| row(*x)).collect(),
+        rows: places.into_iter().map(row).collect(),
     }
 }
 
