@@ -60,6 +60,15 @@ impl Bench {
         }
     }
 
+    /// Returns a number or a size by scale; `normal` is that of published results.
+    pub(crate) fn scaled<T>(&self, instant: T, quick: T, normal: T) -> T {
+        match self.scale {
+            Scale::Instant => instant,
+            Scale::Quick => quick,
+            Scale::Normal | Scale::Full => normal,
+        }
+    }
+
     /// Whether this process may drop caches, create cgroups and limit disks.
     pub(crate) fn is_root(&self) -> bool {
         rustix::process::geteuid().is_root()

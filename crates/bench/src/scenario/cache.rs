@@ -82,11 +82,7 @@ impl Scenario for CacheOptions {
     const QUESTION: &'static str = "How many requests reach the origin, how long does loading the index take after a start, and do removals delay requests?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
-        let entries = self.entries.unwrap_or(match bench.scale {
-            Scale::Instant => 300,
-            Scale::Quick => 20_000,
-            Scale::Normal | Scale::Full => 100_000,
-        });
+        let entries = self.entries.unwrap_or(bench.scaled(300, 20_000, 100_000));
         bench.workspace.need_space(entries * ENTRY_BYTES * SERVERS.len() as u64)?;
         if !bench.is_root() {
             section.skip(

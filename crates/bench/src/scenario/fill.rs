@@ -31,7 +31,7 @@ use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
 use super::served::{self, CPU, P50, P99, RATE, ServerCpus};
-use crate::context::{Bench, Scale};
+use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pause;
@@ -76,11 +76,7 @@ const SIZES: [FillSize; 3] = [
 
 impl FillSize {
     fn requests(self, bench: &Bench) -> u64 {
-        match bench.scale {
-            Scale::Instant => 40,
-            Scale::Quick => self.requests / 2,
-            Scale::Normal | Scale::Full => self.requests,
-        }
+        bench.scaled(40, self.requests / 2, self.requests)
     }
 
     fn labels(self) -> Labels {

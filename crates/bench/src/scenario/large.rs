@@ -109,11 +109,8 @@ impl Scenario for LargeOptions {
     const QUESTION: &'static str = "At which rate is a large file sent that is not in the page cache, and how much of the machine stays idle?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
-        let megabytes = self.megabytes.unwrap_or(match bench.scale {
-            Scale::Instant => MEGABYTES_INSTANT,
-            Scale::Quick => MEGABYTES_QUICK,
-            Scale::Normal | Scale::Full => MEGABYTES_OF_WRITE_UP,
-        });
+        let megabytes = bench.scaled(MEGABYTES_INSTANT, MEGABYTES_QUICK, MEGABYTES_OF_WRITE_UP);
+        let megabytes = self.megabytes.unwrap_or(megabytes);
         bench.workspace.need_space(megabytes * MEGABYTE)?;
         section.title = format!("One file of {megabytes} MB, cold, to a few clients");
         section.skip(

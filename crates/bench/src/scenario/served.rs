@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use tls::issue;
 use tls::signing::KeyKind;
 
-use crate::context::{Bench, Scale};
+use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally};
 use crate::method::cgroup::{Group, Limits};
@@ -148,11 +148,7 @@ pub(crate) fn measure_run(bench: &Bench, server: &mut Server, plan: &Plan) -> Re
 
 /// Runs a brief load without counting, so that memory, connections and caches of a server grow to their final size.
 pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    let length = match bench.scale {
-        Scale::Instant => Duration::from_millis(10),
-        Scale::Quick => Duration::from_millis(50),
-        Scale::Normal | Scale::Full => Duration::from_millis(250),
-    };
+    let length = Duration::from_millis(bench.scaled(10, 50, 250));
     // On a busy machine, or after a signal, it may have received no response yet. The following measurement reports any
     // problem of the server.
     let _ = load::run(&Plan { length: Length::Time(length), ..plan.clone() });

@@ -128,12 +128,7 @@ impl<'a> ColdPlan<'a> {
         let mut sizes = options.sizes.clone();
         sizes.sort_unstable();
         sizes.dedup();
-        let memory_bytes = match (options.memory, bench.scale) {
-            (Some(mib), _) => mib << 20,
-            (None, Scale::Instant) => 128 << 20,
-            (None, Scale::Quick) => 64 << 20,
-            (None, Scale::Normal | Scale::Full) => 128 << 20,
-        };
+        let memory_bytes = options.memory.unwrap_or(bench.scaled(128, 64, 128)) << 20;
         if !bench.is_root() {
             section.skip("memory limit", "cgroups need root: the page cache is not limited");
             section.skip("dropping the page cache", "needs root: some files are in the page cache");

@@ -27,7 +27,7 @@ use self::worker::Task;
 use super::comparison;
 use super::described::Scenario;
 use super::measurements::Measurements;
-use crate::context::{Bench, Scale};
+use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::tool::{Peer, Tool};
 use crate::report::model::{Results, Section};
@@ -214,11 +214,7 @@ fn target(bench: &Bench, options: &DiskOptions) -> Result<DataFile, Failure> {
         // fio is started in another working directory.
         return Ok(DataFile { path: std::path::absolute(path).map_err(failure)?, bytes });
     }
-    let bytes = options.size.unwrap_or(match bench.scale {
-        Scale::Instant => 8 << 20,
-        Scale::Quick => 512 << 20,
-        Scale::Normal | Scale::Full => 2 << 30,
-    });
+    let bytes = options.size.unwrap_or(bench.scaled(8 << 20, 512 << 20, 2 << 30));
     let bytes = bytes.max(u64::from(bare::BLOCK_BYTES_MAX));
     bench.workspace.need_space(bytes)?;
     let path = bench.workspace.directory("disk")?.join("data");

@@ -80,11 +80,7 @@ pub(super) fn run(
 
 /// Creates a set on the disk of the run, with a size that depends on the scale.
 fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
-    let (count, bytes_max) = match bench.scale {
-        Scale::Instant => (16, 4 << 20),
-        Scale::Quick => (2_000, 256 << 20),
-        Scale::Normal | Scale::Full => (20_000, 2 << 30),
-    };
+    let (count, bytes_max) = bench.scaled((16, 4 << 20), (2_000, 256 << 20), (20_000, 2 << 30));
     let count = (bytes_max / file_bytes).clamp(4, count);
     bench.workspace.need_space(count * file_bytes.next_multiple_of(4096))?;
     bench.progress(format_args!("disk: creating {count} files of {file_bytes} bytes"));

@@ -16,7 +16,7 @@ use self::subject::{CpuPair, ReadMethod, Subject};
 use super::comparison;
 use super::described::Scenario;
 use super::measurements::Measurements;
-use crate::context::{Bench, Scale};
+use crate::context::Bench;
 use crate::failure::Failure;
 use crate::report::model::{Results, Section};
 
@@ -72,13 +72,9 @@ impl Scenario for NopOptions {
 /// Returns the duration of each measurement. A million operations suffice for three digits, and a disturbance is easier
 /// to detect with further rounds than with longer ones.
 fn length(bench: &Bench) -> Duration {
-    match (bench.seconds, bench.scale) {
-        (Some(_), _) => bench.length(Duration::from_millis(500)),
-        // Shorter than a scheduler time slice: only shows that the loops run.
-        (None, Scale::Instant) => Duration::from_millis(5),
-        (None, Scale::Quick) => Duration::from_millis(100),
-        (None, Scale::Normal | Scale::Full) => Duration::from_millis(500),
-    }
+    // The length of an instant run is shorter than a scheduler time slice: it only shows that the loops run.
+    let length = Duration::from_millis(bench.scaled(5, 100, 500));
+    bench.seconds.map_or(length, Duration::from_secs_f64)
 }
 
 /// Returns all subjects that the tables need, without duplicates.
