@@ -20,7 +20,7 @@ mod target;
 mod worker;
 
 // The interface for scenarios.
-pub(crate) use outcome::{Outcome, Tally, histogram};
+pub(crate) use outcome::{Outcome, Tally, histogram, percentile_us};
 pub(crate) use plan::{Expect, Length, LoopKind, Plan, ResponseKind, Reuse};
 pub(crate) use run::run;
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Outcome {
 
     /// Returns a percentile (0 to 100) of the latency in microseconds; 0 without latencies.
     pub(crate) fn latency_us(&self, percentile: f64) -> f64 {
-        self.tally.latency.value_at_percentile(percentile) as f64 / 1e3
+        percentile_us(&self.tally.latency, percentile)
     }
 
     /// Returns the share of its processor's time that the busiest thread used or waited for.
@@ -261,6 +261,11 @@ impl fmt::Display for Errors {
             some.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
         f.write_str(if words.is_empty() { "none".to_owned() } else { words.join(", ") }.as_str())
     }
+}
+
+/// Returns a percentile (0 to 100) of a histogram in microseconds; 0 without times.
+pub(crate) fn percentile_us(times: &Histogram<u64>, percentile: f64) -> f64 {
+    times.value_at_percentile(percentile) as f64 / 1e3
 }
 
 /// Creates a histogram of nanoseconds up to one hour, with three significant digits. Its memory is allocated at the

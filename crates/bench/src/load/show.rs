@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::outcome::{Bottleneck, Outcome, Second};
+use super::outcome::{Bottleneck, Outcome, Second, percentile_us};
 use super::plan::{LoopKind, Plan, Reuse};
 
 /// Bytes per unit in which data volumes are displayed.
@@ -112,9 +112,10 @@ fn bottleneck(found: Bottleneck) -> &'static str {
 
 /// Returns a latency distribution as JSON, in microseconds.
 fn times(histogram: &Histogram<u64>) -> Value {
-    let at = |percentile: f64| histogram.value_at_percentile(percentile) as f64 / 1e3;
-    let percentiles: Vec<Value> =
-        PERCENTILES.iter().map(|&one| json!({ "percentile": one, "us": at(one) })).collect();
+    let percentiles: Vec<Value> = PERCENTILES
+        .iter()
+        .map(|&one| json!({ "percentile": one, "us": percentile_us(histogram, one) }))
+        .collect();
     json!({ "mean": histogram.mean() / 1e3, "max": histogram.max() as f64 / 1e3, "percentiles": percentiles })
 }
 

@@ -11,6 +11,7 @@ use super::measure::{Case, CaseRun, observed};
 use super::variants::{LIMIT, Source};
 use crate::context::Bench;
 use crate::failure::Failure;
+use crate::load::percentile_us;
 use crate::method::cgroup::{Group, Limits};
 use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
@@ -74,7 +75,7 @@ fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Run, Fail
         observed(bench, || read_files(bench, plan, groups))?;
     bench.check_interrupted()?;
     let files = &outcome.read;
-    let us = |percent| files.total.percentile_us(percent);
+    let us = |percent| percentile_us(&files.total, percent);
     let run = Run::of([
         ("requests", files.operations as f64),
         ("seconds", outcome.seconds),

@@ -129,13 +129,13 @@ fn note(
     // fio's three times: submission, completion, and their sum.
     let nanos = |from: Instant, to: Instant| to.duration_since(from).as_nanos() as u64;
     let total = nanos(started.begun, now);
-    side.total.record(total);
+    side.total.saturating_record(total);
     // A blocking call has no separate submission, as in fio's tables of blocking engines.
     if job.engine == EngineKind::Sync {
-        side.completion.record(total);
+        side.completion.saturating_record(total);
     } else {
-        side.submission.record(nanos(started.begun, started.submitted));
-        side.completion.record(nanos(started.submitted, now));
+        side.submission.saturating_record(nanos(started.begun, started.submitted));
+        side.completion.saturating_record(nanos(started.submitted, now));
     }
     Ok(())
 }

@@ -255,8 +255,8 @@ impl<'a> FileReader<'a> {
                 side.bytes += reading.bytes;
                 // A file has no separate submission time, like a blocking call.
                 let nanos = reading.begun.elapsed().as_nanos() as u64;
-                side.completion.record(nanos);
-                side.total.record(nanos);
+                side.completion.saturating_record(nanos);
+                side.total.saturating_record(nanos);
                 if over { Ok(()) } else { self.open() }
             }
         }

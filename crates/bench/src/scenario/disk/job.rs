@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::load::{histogram, percentile_us};
 use crate::report::model::Run;
 use crate::scenario::measurements::{CURVE, without};
 
@@ -140,74 +141,49 @@ pub(crate) struct JobOutcome {
 }
 
 /// One direction of an outcome. Times are in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     pub(crate) operations: u64,
     /// Bytes transferred, as reported by the kernel.
     pub(crate) bytes: u64,
-    pub(crate) submission: Times,
+    #[serde(with = "counts")]
+    pub(crate) submission: Histogram<u64>,
     /// Times from the submission to the receipt of the completion.
-    pub(crate) completion: Times,
+    #[serde(with = "counts")]
+    pub(crate) completion: Histogram<u64>,
     /// Times of both together.
-    pub(crate) total: Times,
+    #[serde(with = "counts")]
+    pub(crate) total: Histogram<u64>,
 }
 
-/// Distribution of times, with three significant digits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
-pub(crate) struct Times(Histogram<u64>);
-
-impl Default for Times {
-    // Three digits: a distribution from microseconds to minutes needs a few hundred KB.
-    fn default() -> Times {
-        Times(Histogram::new(3).expect("a histogram can have three digits"))
+impl Default for Side {
+    fn default() -> Side {
+        let [submission, completion, total] = std::array::from_fn(|_| histogram());
+        Side { operations: 0, bytes: 0, submission, completion, total }
     }
 }
 
-impl From<Vec<(u64, u64)>> for Times {
-    /// Restores a distribution from counts by value, as in the JSON of a worker process.
-    fn from(counts: Vec<(u64, u64)>) -> Times {
-        let mut times = Times::default();
-        for (value, count) in counts {
-            times.0.record_n(value, count).expect("the histogram grows with its values");
+/// A distribution as counts by value in the JSON of a worker process: base64 of the histogram's own format would need
+/// two more libraries.
+mod counts {
+    use super::{Deserialize, Histogram, histogram};
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        times: &Histogram<u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let counts = times.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()));
+        serializer.collect_seq(counts)
+    }
+
+    pub(super) fn deserialize<'a, D: serde::Deserializer<'a>>(
+        deserializer: D,
+    ) -> Result<Histogram<u64>, D::Error> {
+        let mut times = histogram();
+        for (value, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            times.saturating_record_n(value, count);
         }
-        times
-    }
-}
-
-impl From<Times> for Vec<(u64, u64)> {
-    // Serialised as counts, since base64 of the histogram's own format would need two more libraries.
-    fn from(times: Times) -> Vec<(u64, u64)> {
-        times.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
-    }
-}
-
-impl Times {
-    pub(crate) fn record(&mut self, nanoseconds: u64) {
-        self.0.record(nanoseconds).expect("the histogram grows with its values");
-    }
-
-    /// Adds the times of another worker.
-    pub(crate) fn add(&mut self, other: &Times) {
-        self.0.add(&other.0).expect("the histogram grows with its values");
-    }
-
-    /// Returns the mean, fio's "avg".
-    pub(crate) fn mean_us(&self) -> f64 {
-        self.0.mean() / 1e3
-    }
-
-    /// Returns the standard deviation, fio's "stdev".
-    pub(crate) fn deviation_us(&self) -> f64 {
-        self.0.stdev() / 1e3
-    }
-
-    /// Returns a percentile; 0 and 100 are the minimum and the maximum.
-    pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
-        match percent {
-            0.0 => self.0.min() as f64 / 1e3,
-            percent => self.0.value_at_percentile(percent) as f64 / 1e3,
-        }
+        Ok(times)
     }
 }
 
@@ -216,9 +192,13 @@ impl Side {
     pub(crate) fn add(&mut self, other: &Side) {
         self.operations += other.operations;
         self.bytes += other.bytes;
-        self.submission.add(&other.submission);
-        self.completion.add(&other.completion);
-        self.total.add(&other.total);
+        for (sum, one) in [
+            (&mut self.submission, &other.submission),
+            (&mut self.completion, &other.completion),
+            (&mut self.total, &other.total),
+        ] {
+            sum.add(one).expect("both have the same bounds");
+        }
     }
 }
 
@@ -252,14 +232,14 @@ impl JobOutcome {
             add(&format!("{name}_operations"), side.operations as f64);
             add(&format!("{name}_bytes"), side.bytes as f64);
             if !is_blocking {
-                add(&format!("{name}_submission_us"), side.submission.mean_us());
+                add(&format!("{name}_submission_us"), side.submission.mean() / 1e3);
             }
-            add(&format!("{name}_completion_us"), side.completion.mean_us());
-            add(&format!("{name}_total_us"), side.total.mean_us());
-            add(&format!("{name}_deviation_us"), side.total.deviation_us());
+            add(&format!("{name}_completion_us"), side.completion.mean() / 1e3);
+            add(&format!("{name}_total_us"), side.total.mean() / 1e3);
+            add(&format!("{name}_deviation_us"), side.total.stdev() / 1e3);
         }
         for percent in [50.0, 90.0, 99.0, 99.9, 100.0] {
-            add(&format!("latency_{percent}_us"), both.total.percentile_us(percent));
+            add(&format!("latency_{percent}_us"), percentile_us(&both.total, percent));
         }
         add("operations", both.operations as f64);
         add("bytes", both.bytes as f64);
@@ -280,7 +260,7 @@ impl JobOutcome {
         if !depths.is_empty() {
             run.labels.insert("IO depths".to_owned(), depths);
         }
-        run.curve = CURVE.map(|percent| [percent, both.total.percentile_us(percent)]).to_vec();
+        run.curve = CURVE.map(|percent| [percent, percentile_us(&both.total, percent)]).to_vec();
         run
     }
 
@@ -328,14 +308,14 @@ mod tests {
 
     #[test]
     fn times_are_unchanged_between_processes() {
-        let mut times = Times::default();
+        let mut side = Side::default();
         for value in [80, 1_000_000, 7_654_321] {
-            times.record(value);
+            side.total.saturating_record(value);
         }
-        let text = serde_json::to_string(&times).unwrap();
-        let back: Times = serde_json::from_str(&text).unwrap();
+        let text = serde_json::to_string(&side).unwrap();
+        let back: Side = serde_json::from_str(&text).unwrap();
         for percent in [0.0, 50.0, 99.0, 100.0] {
-            let (ours, theirs) = (times.percentile_us(percent), back.percentile_us(percent));
+            let [ours, theirs] = [&side, &back].map(|side| percentile_us(&side.total, percent));
             assert!((ours - theirs).abs() <= ours * 2e-3, "{percent}: {ours} {theirs}");
         }
     }

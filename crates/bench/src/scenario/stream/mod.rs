@@ -19,7 +19,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use hdrhistogram::Histogram;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
@@ -27,7 +26,7 @@ use super::measurements::{Figure, Labels, Measurements, Of, at, figure};
 use super::served::ServerCpus;
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::histogram;
+use crate::load::{histogram, percentile_us};
 use crate::method::pause;
 use crate::method::pin;
 use crate::peers::server::{Instance, Server};
@@ -148,14 +147,13 @@ fn run_of(times: &[StreamTimes]) -> Run {
         first.saturating_record(one.first_byte.as_nanos() as u64);
         one.delays.iter().for_each(|delay| delays.saturating_record(delay.as_nanos() as u64));
     }
-    let us = |times: &Histogram<u64>, percent: f64| times.value_at_percentile(percent) as f64 / 1e3;
     Run::of([
         ("pieces", delays.len() as f64),
-        ("first_byte_p50_us", us(&first, 50.0)),
-        ("first_byte_p99_us", us(&first, 99.0)),
-        ("delay_p50_us", us(&delays, 50.0)),
-        ("delay_p99_us", us(&delays, 99.0)),
-        ("delay_max_us", us(&delays, 100.0)),
+        ("first_byte_p50_us", percentile_us(&first, 50.0)),
+        ("first_byte_p99_us", percentile_us(&first, 99.0)),
+        ("delay_p50_us", percentile_us(&delays, 50.0)),
+        ("delay_p99_us", percentile_us(&delays, 99.0)),
+        ("delay_max_us", percentile_us(&delays, 100.0)),
     ])
 }
 
