@@ -84,7 +84,7 @@ impl Scenario for ColdOptions {
         let plan = ColdPlan::make(bench, self, section)?;
         let cases = if self.seed_000 { plan.write_up_cases() } else { plan.all() };
         let cases = plan.measure(section, &cases)?;
-        Ok(results::results(Measurements::of(section), &section.runs, &cases))
+        Ok(results::results(Measurements::of(section), &cases))
     }
 }
 

@@ -8,7 +8,7 @@ use super::measure::Case;
 use super::variants::{ColdVariant, LIMIT, Source, VARIANTS};
 use super::{CONNECTIONS, WORKERS};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Run, Series, Table};
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table};
 use crate::scenario::comparison;
 use crate::scenario::measurements::{Figure, Labels, Measurements, Of, Rows, at, axis, figure, plural};
 use crate::scenario::served::{CPU, P50, P99, P999, RATE};
@@ -25,7 +25,7 @@ const EQUAL_WITHIN: f64 = 0.1;
 /// to 4.0.
 const MUCH_FASTER: f64 = 2.0;
 
-pub(super) fn results(measurements: Measurements<'_>, runs: &[Run], cases: &[Case]) -> Results {
+pub(super) fn results(measurements: Measurements<'_>, cases: &[Case]) -> Results {
     let report = ColdReport { measurements, cases };
     let mut tables = Vec::new();
     for workers in WORKERS {
@@ -33,8 +33,7 @@ pub(super) fn results(measurements: Measurements<'_>, runs: &[Run], cases: &[Cas
             .extend(CONNECTIONS.iter().filter_map(|&connections| report.as_published(workers, connections)));
     }
     tables.extend(cases.iter().filter_map(|case| report.in_full(case)));
-    let plots = report.plots().into_iter().chain(report.timelines(runs)).collect();
-    Results { tables, plots, findings: report.findings(), rankings: report.rankings() }
+    Results { tables, plots: report.plots(), findings: report.findings(), rankings: report.rankings() }
 }
 
 struct ColdReport<'a> {
@@ -172,31 +171,6 @@ impl ColdReport<'_> {
         plots
     }
 
-    /// Plots the disk's read rate in each second, for measurements of several seconds: one plot per size.
-    fn timelines(&self, runs: &[Run]) -> Vec<Plot> {
-        let plot = |case: &Case| {
-            let line = |(name, labels): (String, Labels)| {
-                let is_of =
-                    |run: &&Run| labels.iter().all(|(name, value)| run.labels.get(*name) == Some(value));
-                let timeline = runs.iter().find(is_of)?.timeline.as_ref()?;
-                let column = timeline.columns.iter().position(|column| column.name == "read")?;
-                let rows = timeline.rows.iter().enumerate();
-                let points: Vec<[f64; 2]> =
-                    rows.map(|(second, row)| [(second + 1) as f64, row[column]]).collect();
-                (points.len() > 1).then_some(Series { name, points })
-            };
-            let series: Vec<Series> = self.rows(case, |_| true).into_iter().filter_map(line).collect();
-            (!series.is_empty()).then(|| Plot {
-                id: format!("cold-disk-{}", case.size),
-                title: format!("Rate of reads from the disk, files of {}", case.size),
-                x: axis("time", "s", AxisScale::Linear),
-                y: axis("read", "MB/s", AxisScale::Linear),
-                series,
-            })
-        };
-        self.of(Source::Files, 1, CONNECTIONS[0]).filter_map(plot).collect()
-    }
-
     /// Returns a finding for each claim of the write-up. The claims are about cache hits with one worker, the last one
     /// about plain files with nginx's two libaio modes. Ringroad's engines are compared with each other, because the
     /// write-up also compared two engines of one server.
@@ -252,7 +226,7 @@ impl ColdReport<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::model::{Cell, Section, Verdict};
+    use crate::report::model::{Cell, Run, Section, Verdict};
 
     type Rates<'a> = &'a [(&'a str, Option<f64>)];
 
@@ -268,7 +242,7 @@ mod tests {
             }
         }
         let cases: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
-        let results = results(Measurements::of(&section), &section.runs, &cases);
+        let results = results(Measurements::of(&section), &cases);
         section.add_results(results);
         section
     }
