@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+
+use rustix::net::{Shutdown, shutdown};
 
 use crate::failure::Failure;
 use crate::method::pin;
@@ -13,7 +14,7 @@ use crate::peers::client::content_length;
 /// A running origin. Dropping it closes the listener; its connections end when the clients close them.
 pub(crate) struct Origin {
     pub(crate) port: u16,
-    is_ended: Arc<AtomicBool>,
+    listener: Arc<TcpListener>,
     listening: Option<JoinHandle<()>>,
 }
 
@@ -26,28 +27,24 @@ impl Origin {
         let failed = || Failure::kernel("listening on 127.0.0.1");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
         let port = listener.local_addr().map_err(failed())?.port();
-        let is_ended = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&is_ended);
+        let listener = Arc::new(listener);
+        let accepting = Arc::clone(&listener);
         let listening = thread::spawn(move || {
             // If pinning fails, it runs on any processor, and the figures are those of a busier machine.
             let _ = cpu.map(pin::this_thread);
-            while let Ok((socket, _)) = listener.accept() {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
+            while let Ok((socket, _)) = accepting.accept() {
                 let serve = serve.clone();
                 thread::spawn(move || serve(socket));
             }
         });
-        Ok(Origin { port, is_ended, listening: Some(listening) })
+        Ok(Origin { port, listener, listening: Some(listening) })
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.is_ended.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        // The accept in progress fails.
+        let _ = shutdown(&*self.listener, Shutdown::Read);
         let _ = self.listening.take().map(JoinHandle::join);
     }
 }
@@ -59,8 +56,8 @@ pub(crate) struct Request {
     pub(crate) body_bytes: usize,
 }
 
-/// Reads a request with its body, whose length it must have; returns `None` at the end of the connection. A proxy sends the next request only
-/// after the response, so no bytes are expected after the body.
+/// Reads a request with its body of a known length; returns `None` at the end of the connection. A proxy sends the next
+/// request only after the response, so no bytes are expected after the body.
 pub(crate) fn read_request(socket: &mut impl Read) -> std::io::Result<Option<Request>> {
     let (mut head, mut part) = (Vec::new(), vec![0; 64 << 10]);
     let end = loop {
