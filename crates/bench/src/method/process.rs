@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -149,7 +148,7 @@ impl Child {
                 return Ok(());
             }
             if let Some(status) = self.wait(Duration::from_millis(20)) {
-                return Err(self.problem(&format!("ended with {}", describe_status(status))));
+                return Err(self.problem(&format!("ended with {status}")));
             }
             if Instant::now() >= deadline {
                 return Err(self.problem(&format!("did not respond within {} s", limit.as_secs())));
@@ -254,14 +253,6 @@ pub(crate) fn last_output(path: &Path) -> String {
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     line.chars().take(SAID_BYTES_MAX).collect()
-}
-
-fn describe_status(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("status {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "an unknown status".to_owned(),
-    }
 }
 
 /// Converts a process id for system calls; returns `None` for an invalid one.

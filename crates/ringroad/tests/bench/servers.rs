@@ -307,7 +307,7 @@ fn a_peer_that_exits_or_never_responds_has_its_reason_in_the_report() {
         row["cells"][0]["missing"].as_str().unwrap_or_else(|| panic!("{row}")).to_owned()
     };
     let said = reason("/bin/false");
-    assert!(said.starts_with("nginx ended with status 1"), "{said}");
+    assert!(said.starts_with("nginx ended with exit status: 1"), "{said}");
     // The script's child process would outlive it.
     let script = bench.dir.path().join("silent.sh");
     // A number unique to this run: others may be running.
