@@ -94,6 +94,18 @@ pub(crate) struct ThreadUse {
     pub(crate) seconds: f64,
 }
 
+impl ThreadUse {
+    /// Returns the usage since an earlier one.
+    pub(crate) fn since(&self, before: &ThreadUse) -> ThreadUse {
+        ThreadUse {
+            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+            delayed_seconds: self.delayed_seconds - before.delayed_seconds,
+            kernel_entries: self.kernel_entries - before.kernel_entries,
+            ..*self
+        }
+    }
+}
+
 /// The counts of one second of a load, of all threads together.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Second {

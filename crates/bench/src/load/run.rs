@@ -1,17 +1,15 @@
 //! Executes a plan: starts the threads, collects their counts once a second, and computes the outcome.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use io::Engine;
 use io::engine::NetKind;
 use io::probe::Probe;
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
 use super::plan::{Length, LoopKind, Plan};
-use super::worker::{Observer, Window, Worker};
+use super::worker::{Window, Worker};
 use crate::failure::Failure;
 use crate::method::pin;
 
@@ -128,65 +126,12 @@ impl WorkerArguments<'_> {
         let _ = self.events.send(Event::Ready);
         // The collector has returned without starting the load.
         let Ok(window) = window.recv() else { return Ok(ThreadUse::default()) };
-        let is_open = matches!(self.plan.loop_kind, LoopKind::Open { .. });
-        let due_from = is_open.then_some(window.counted_from);
-        let mut watcher = Watcher { crew: self, due_from, begun: None, used: ThreadUse::default() };
-        worker.run(window, &mut watcher)?;
-        Ok(watcher.used)
-    }
-}
-
-/// Passes a thread's counts on, and measures its resource usage between the two boundaries of the counted period.
-struct Watcher<'a> {
-    crew: &'a WorkerArguments<'a>,
-    /// Time from which requests are due in an open loop: a thread that begins late sends all of them.
-    due_from: Option<Instant>,
-    begun: Option<(Instant, ThreadUse)>,
-    used: ThreadUse,
-}
-
-impl Observer for Watcher<'_> {
-    fn counted(&mut self, tally: &Tally, is_warm_up: bool) {
-        // The collector has already returned if another thread has failed.
-        let _ = self.crew.events.send(Event::Counted(Box::new(tally.clone()), is_warm_up));
-    }
-
-    fn boundary(&mut self, engine: &dyn Engine) {
-        // Measured by the thread itself, between two of its turns, so that time outside the load is excluded.
-        let now = (Instant::now(), thread_use(engine, self.crew.cpu));
-        let Some((since, before)) = self.begun else {
-            self.begun = Some(now);
-            return;
+        let mut counted = |tally: &Tally, is_warm_up: bool| {
+            // The collector has already returned if another thread has failed.
+            let _ = self.events.send(Event::Counted(Box::new(tally.clone()), is_warm_up));
         };
-        let (until, after) = now;
-        self.used = ThreadUse {
-            cpu: self.crew.cpu,
-            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
-            delayed_seconds: after.delayed_seconds - before.delayed_seconds,
-            kernel_entries: after.kernel_entries - before.kernel_entries,
-            seconds: (until - self.due_from.unwrap_or(since)).as_secs_f64(),
-        };
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.crew.plan.stop.load(Ordering::Relaxed) || self.crew.aborted.load(Ordering::Relaxed)
-    }
-}
-
-/// Returns the resource usage of this thread since its start.
-fn thread_use(engine: &dyn Engine, cpu: usize) -> ThreadUse {
-    // The clock exists on every machine, so the call cannot fail.
-    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
-    // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
-    let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
-    ThreadUse {
-        cpu,
-        cpu_seconds,
-        delayed_seconds: delayed.unwrap_or(0) as f64 / 1e9,
-        kernel_entries: engine.counters().kernel_entries,
-        seconds: 0.0,
+        let used = worker.run(window, self.aborted, &mut counted)?;
+        Ok(ThreadUse { cpu: self.cpu, ..used })
     }
 }
 

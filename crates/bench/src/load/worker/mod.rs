@@ -12,14 +12,16 @@ mod steps;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::fs::File;
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io::engine::{EngineConfig, NetKind};
 use io::{Completion, Engine, Errno, Op, OpId, Wait};
 
 use super::link::{Link, Pending, State};
-use super::outcome::{Failed, Tally};
+use super::outcome::{Failed, Tally, ThreadUse};
 use super::owners::Owners;
 use super::plan::{GRAIN, GRAIN_FROM, Length, LoopKind, Plan, Reuse};
 use super::reader::Heads;
@@ -97,16 +99,13 @@ struct Reporting {
     is_warm_up: bool,
     next: u64,
     counted_from: u64,
+    /// The end of the warm-up, and the resource usage of the thread until then.
+    begun: Option<(Instant, ThreadUse)>,
 }
 
-/// Receiver of a worker's progress: at the end of the warm-up, once a second, and at the end.
-pub(crate) trait Observer {
-    /// Receives the counts since the last call; they are cleared afterwards.
-    fn counted(&mut self, tally: &Tally, is_warm_up: bool);
-    /// Called at the end of the warm-up and at the end of the load.
-    fn boundary(&mut self, engine: &dyn Engine);
-    fn is_stopped(&self) -> bool;
-}
+/// Receiver of a worker's counts since the last call, and whether they are of the warm-up. It is called at the end of
+/// the warm-up, once a second, and at the end.
+type Counted<'a> = dyn FnMut(&Tally, bool) + 'a;
 
 impl<'a> Worker<'a> {
     /// Creates thread number `share.0` of `share.1`, with its engine.
@@ -190,8 +189,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs the load; closes the connections at the end.
-    pub(crate) fn run(&mut self, window: Window, watch: &mut dyn Observer) -> Result<(), Failure> {
+    /// Runs the load, and closes the connections at the end; returns the resource usage of the thread in the counted
+    /// period.
+    pub(crate) fn run(
+        &mut self,
+        window: Window,
+        aborted: &AtomicBool,
+        counted: &mut Counted<'_>,
+    ) -> Result<ThreadUse, Failure> {
         let at = |time: Instant| time.saturating_duration_since(self.clock).as_nanos() as u64;
         let (start, counted_from) = (at(window.start), at(window.counted_from));
         let end = window.end.map_or(u64::MAX, at);
@@ -205,17 +210,17 @@ impl<'a> Worker<'a> {
         self.read_clock();
         (0..self.links.len()).for_each(|link| self.offer(link));
 
-        let mut progress =
-            Reporting { is_warm_up: true, next: counted_from.min(start + SECOND), counted_from };
+        let next = counted_from.min(start + SECOND);
+        let mut progress = Reporting { is_warm_up: true, next, counted_from, begun: None };
         let mut next_sweep = self.now;
         let mut is_stopped = false;
         while !is_stopped {
-            self.report(&mut progress, watch);
+            self.report(&mut progress, counted);
             self.complete_batch();
             if self.now >= next_sweep {
                 next_sweep = self.now + SWEEP;
                 self.sweep();
-                is_stopped = watch.is_stopped();
+                is_stopped = self.plan.stop.load(Ordering::Relaxed) || aborted.load(Ordering::Relaxed);
             }
             self.dispatch();
             if let Some(failure) = self.failure.take() {
@@ -231,23 +236,27 @@ impl<'a> Worker<'a> {
         if !is_stopped {
             self.count_unanswered();
         }
-        watch.counted(&self.tally, false);
-        watch.boundary(&*self.engine);
-        Ok(())
+        counted(&self.tally, false);
+        let Some((begun, before)) = progress.begun else { return Ok(ThreadUse::default()) };
+        // A thread that begins late sends all requests that were due in an open loop.
+        let begun = if self.plan.loop_kind == LoopKind::Closed { begun } else { window.counted_from };
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(ThreadUse { seconds, ..thread_use(&*self.engine).since(&before) })
     }
 
     /// Reports the counts, once a second and at the end of the warm-up.
-    fn report(&mut self, progress: &mut Reporting, watch: &mut dyn Observer) {
+    fn report(&mut self, progress: &mut Reporting, counted: &mut Counted<'_>) {
         if self.now < progress.next {
             return;
         }
-        watch.counted(&self.tally, progress.is_warm_up);
+        counted(&self.tally, progress.is_warm_up);
         self.tally.clear();
         if progress.is_warm_up && self.now >= progress.counted_from {
             progress.is_warm_up = false;
             self.has_outcome = false;
             progress.next = progress.counted_from;
-            watch.boundary(&*self.engine);
+            // Measured by the thread itself, between two of its turns, so that time outside the load is excluded.
+            progress.begun = Some((Instant::now(), thread_use(&*self.engine)));
         }
         progress.next += SECOND;
         if progress.is_warm_up {
@@ -412,6 +421,23 @@ impl<'a> Worker<'a> {
 }
 
 const SECOND: u64 = 1_000_000_000;
+
+/// Returns the resource usage of this thread since its start.
+fn thread_use(engine: &dyn Engine) -> ThreadUse {
+    // The clock exists on every machine, so the call cannot fail.
+    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
+    // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
+    // Read without an allocation.
+    let mut schedstat = [0; 128];
+    let file = File::open("/proc/thread-self/schedstat");
+    let length = file.and_then(|mut file| file.read(&mut schedstat)).unwrap_or(0);
+    let schedstat = std::str::from_utf8(&schedstat[..length]).unwrap_or_default();
+    let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    let delayed_seconds = delayed.unwrap_or(0) as f64 / 1e9;
+    let kernel_entries = engine.counters().kernel_entries;
+    ThreadUse { cpu_seconds, delayed_seconds, kernel_entries, ..ThreadUse::default() }
+}
 
 /// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.
 fn grain(plan: &Plan, threads: usize) -> u64 {

@@ -3,31 +3,20 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use io::engine::NetKind;
 use io::probe::Probe;
 
-use super::{Observer, Window, Worker};
+use super::{Window, Worker};
 use crate::load::outcome::Tally;
 use crate::load::plan::{Length, LoopKind, Plan, Reuse};
 use crate::load::target::Target;
 
-/// Adds up the counts of a worker; also has the number of kernel entries at its last boundary.
-struct Counter(Tally, u64);
-
-impl Observer for Counter {
-    fn counted(&mut self, tally: &Tally, _is_warm_up: bool) {
-        self.0.add(tally);
-    }
-
-    fn boundary(&mut self, engine: &dyn io::Engine) {
-        self.1 = engine.counters().kernel_entries;
-    }
-
-    fn is_stopped(&self) -> bool {
-        false
-    }
+/// Runs a worker and adds up its counts.
+fn run(worker: &mut Worker<'_>, window: Window, sum: &mut Tally) {
+    worker.run(window, &AtomicBool::new(false), &mut |tally, _| sum.add(tally)).unwrap();
 }
 
 /// Responds to every request of a connection in order, with a different head each time.
@@ -89,10 +78,10 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
             let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
             worker.connect().unwrap();
             let connected = worker.engine.counters().kernel_entries;
-            let mut counter = Counter(Tally::new(), 0);
+            let mut tally = Tally::new();
             let start = Instant::now();
-            worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
-            let Counter(tally, entries) = counter;
+            run(&mut worker, Window { start, counted_from: start, end: None }, &mut tally);
+            let entries = worker.engine.counters().kernel_entries;
             assert_eq!((tally.responses, tally.errors.total()), (REQUESTS, 0));
             // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
             // latest.
@@ -120,12 +109,12 @@ fn a_request_allocates_only_the_list_of_its_send() {
             };
             let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
             worker.connect().unwrap();
-            let mut counter = Counter(Tally::new(), 0);
+            let mut tally = Tally::new();
             let now = || Window { start: Instant::now(), counted_from: Instant::now(), end: None };
             // A first run, until every table, queue and buffer has its final size.
-            worker.run(now(), &mut counter).unwrap();
-            let counted = allocation_counter::measure(|| worker.run(now(), &mut counter).unwrap());
-            assert_eq!((counter.0.responses, counter.0.errors.total()), (2000, 0));
+            run(&mut worker, now(), &mut tally);
+            let counted = allocation_counter::measure(|| run(&mut worker, now(), &mut tally));
+            assert_eq!((tally.responses, tally.errors.total()), (2000, 0));
             // Otherwise fewer than one allocation in a hundred requests: the engine's tables may still grow once.
             let count = counted.count_total;
             assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
