@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use bare::{AioQueue, Done, Load, Noise, Queue, RingQueue, RingSetup, Transfer, flags};
-use io::disk::threads::ThreadPool;
-use io::engine::{EngineConfig, NetKind};
 use io::op::DeviceId;
 use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
+use super::files::{self, FilesVia};
 use super::job::{EngineKind, Job};
 
 /// Creates the queue of an engine, in the thread that will use it.
@@ -123,23 +122,10 @@ struct PoolQueue {
 impl PoolQueue {
     /// Creates a pool with one thread per operation in flight, for an open file.
     fn new(file: OwnedFd, depth: u32, block_bytes: u32) -> Result<PoolQueue, String> {
-        let pool = ThreadPool::new("bench", depth as usize, depth as usize);
-        let engine = io::build(EngineConfig {
-            // The network engine only waits for the pool's doorbell; no ring is created beside it.
-            net: NetKind::Epoll,
-            disk_ring: false,
-            // One device may use a quarter of the table.
-            ops_max: depth * 4,
-            pools: vec![pool.map_err(|error| error.to_string())?],
-            // The complete share, since there is only one device.
-            device_share: 1,
-            ..EngineConfig::default()
-        });
-        let engine = engine.map_err(|error| error.to_string())?;
-        let pool = Pool::new((depth as usize + 1) * (1 << 20));
+        let engine = files::engine(FilesVia::Threads, depth, block_bytes)?;
         // Filled before the measurement, because the first access to a page causes a page fault.
         let buf = |place: u32| {
-            let mut buf = pool.get(block_bytes as usize)?;
+            let mut buf = engine.pool().get(block_bytes as usize)?;
             Noise::new(place.into()).fill(buf.space());
             Some(Some(buf))
         };

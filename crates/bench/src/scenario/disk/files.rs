@@ -7,7 +7,6 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use bare::Noise;
@@ -107,29 +106,27 @@ pub(super) fn read(
     worker: u32,
     prepared: &dyn Fn(),
 ) -> Result<JobOutcome, String> {
-    let engine = engine(job);
+    let engine = engine(job.via, job.depth, job.chunk_bytes);
     prepared();
     FileReader::new(engine?, job, paths, worker).run()
 }
 
-/// Creates an engine for one thread. Kernel workers execute the opens; all of them may serve the one device.
-fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
-    let threads = job.via == FilesVia::Threads || job.via == FilesVia::Libaio;
-    let pools = match threads {
-        true => vec![ThreadPool::new("bench", job.depth as usize, job.depth as usize)],
-        false => Vec::new(),
-    };
-    let pools: Result<Vec<Arc<ThreadPool>>, _> = pools.into_iter().collect();
+/// Creates an engine for one thread, with this number of operations in flight and buffers of this size. Kernel workers
+/// execute the opens; all of them may serve the one device.
+pub(super) fn engine(via: FilesVia, depth: u32, chunk_bytes: u32) -> Result<Box<dyn Engine>, String> {
+    let is_pooled = matches!(via, FilesVia::Threads | FilesVia::Libaio);
+    let pool = is_pooled.then(|| ThreadPool::new("bench", depth as usize, depth as usize)).transpose();
     let config = EngineConfig {
-        net: if job.via == FilesVia::Uring { NetKind::Uring } else { NetKind::Epoll },
-        disk_ring: job.via == FilesVia::Uring,
-        disk_libaio: job.via == FilesVia::Libaio,
+        // Without io_uring, the network engine only waits for the pool's doorbell.
+        net: if via == FilesVia::Uring { NetKind::Uring } else { NetKind::Epoll },
+        disk_ring: via == FilesVia::Uring,
+        disk_libaio: via == FilesVia::Libaio,
         // Each file has at most one read in flight, so the depth suffices.
-        libaio_depth: job.depth,
+        libaio_depth: depth,
         // Each file has one operation in flight; one device may use a quarter of the table.
-        ops_max: job.depth * 4,
-        pools: pools.map_err(|error| error.to_string())?,
-        pool_bytes_max: (job.depth as usize + 4) * job.chunk_bytes.next_power_of_two().max(1 << 16) as usize
+        ops_max: depth * 4,
+        pools: pool.map_err(|error| error.to_string())?.into_iter().collect(),
+        pool_bytes_max: (depth as usize + 4) * chunk_bytes.next_power_of_two().max(1 << 16) as usize
             + (8 << 20),
         // A server reserves kernel workers for other devices; here only one device exists.
         device_share: 1,
