@@ -67,7 +67,8 @@ pub(super) struct EchoServerOptions {
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let command = EchoServerOptions::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
     let options = EchoServerOptions::from_arg_matches(&command.try_get_matches_from(args)?)?;
-    Echo::new(&options, listen(options.port)?)?.serve()
+    let listener = listen(options.port)?;
+    Echo::new(options, listener)?.serve()
 }
 
 fn listen(port: u16) -> Result<OwnedFd, Failure> {
@@ -103,9 +104,7 @@ struct Connection {
 struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
-    mode: SubmissionMode,
-    purpose: Purpose,
-    buffer_bytes: usize,
+    options: EchoServerOptions,
     owners: Owners<EchoRole>,
     connections: Vec<Connection>,
     /// Unused slots of connections.
@@ -114,7 +113,7 @@ struct Echo {
 
 impl Echo {
     /// Creates the server with the engine that the options name.
-    fn new(options: &EchoServerOptions, listener: OwnedFd) -> Result<Echo, Failure> {
+    fn new(options: EchoServerOptions, listener: OwnedFd) -> Result<Echo, Failure> {
         let config = EngineConfig {
             net: options.engine.into(),
             disk_ring: false,
@@ -126,9 +125,7 @@ impl Echo {
         Ok(Echo {
             engine,
             listener: Fd::from(listener),
-            mode: options.mode,
-            purpose: options.purpose,
-            buffer_bytes: options.buffer as usize,
+            options,
             owners: Owners::new(),
             connections: Vec::new(),
             free: Vec::new(),
@@ -158,8 +155,10 @@ impl Echo {
 
     /// Submits an accept for one connection, or a multishot accept.
     fn accept(&mut self) -> Result<(), Failure> {
-        let op =
-            Op::Accept { listener: self.listener.clone(), multishot: self.mode == SubmissionMode::Multi };
+        let op = Op::Accept {
+            listener: self.listener.clone(),
+            multishot: self.options.mode == SubmissionMode::Multi,
+        };
         self.submit(op, EchoRole::Accept).map(drop)
     }
 
@@ -179,7 +178,7 @@ impl Echo {
         }
         // A connection that was closed before its accept is ignored: the client counts it.
         let Payload::Accepted(fd) = completion.payload else { return Ok(()) };
-        if self.purpose == Purpose::Connections {
+        if self.options.purpose == Purpose::Connections {
             return self.submit(Op::Close { fd }, EchoRole::Close).map(drop);
         }
         let index = self.free.pop().unwrap_or(self.connections.len() as u32);
@@ -194,10 +193,10 @@ impl Echo {
 
     fn receive(&mut self, index: u32) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
-        let into = match self.mode {
+        let into = match self.options.mode {
             SubmissionMode::Multi => RecvInto::Stream,
             SubmissionMode::Single => {
-                self.engine.pool().get(self.buffer_bytes).map_or(RecvInto::Pool, RecvInto::Owned)
+                self.engine.pool().get(self.options.buffer as usize).map_or(RecvInto::Pool, RecvInto::Owned)
             }
         };
         let id = self.submit(Op::Recv { socket, into }, EchoRole::Receive(index))?;
