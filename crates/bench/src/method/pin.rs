@@ -46,7 +46,7 @@ impl Split {
     }
 }
 
-/// Returns the processors that this process may use, in ascending order.
+/// Returns the processors that this process may use, in ascending order: at least one.
 pub(crate) fn available() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();

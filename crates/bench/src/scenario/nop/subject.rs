@@ -31,17 +31,12 @@ impl CpuPair {
     /// Returns the requested processor, or the last one that this process may use.
     pub(super) fn find(cpu: Option<usize>) -> Result<CpuPair, Failure> {
         let cpus = pin::available();
-        let last = cpus.last().copied().unwrap_or(0);
-        let cpu = match cpu {
-            Some(cpu) if !cpus.contains(&cpu) => {
-                let first = cpus.first().copied().unwrap_or(0);
-                return Err(Failure::Usage(format!(
-                    "--cpu {cpu}: this process may use processors {first} to {last}"
-                )));
-            }
-            Some(cpu) => cpu,
-            None => last,
-        };
+        let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+        let cpu = cpu.unwrap_or(last);
+        if !cpus.contains(&cpu) {
+            let text = format!("--cpu {cpu}: this process may use processors {first} to {last}");
+            return Err(Failure::Usage(text));
+        }
         let other = cpus.iter().copied().find(|&other| other != cpu).unwrap_or(cpu);
         Ok(CpuPair { cpu, other })
     }
