@@ -14,8 +14,6 @@ pub(super) struct ColdVariant {
     pub(super) of: comparison::Variant,
     /// The row of the write-up's table that it corresponds to: "io_uring", "libaio" or "sendfile".
     pub(super) published: Option<&'static str>,
-    /// Whether its output buffers are as large as the files, which nginx requires for direct reads.
-    sized_buffers: bool,
     /// Whether it serves the plain files in cases where others use a cache. The extra cost of a hit is visible only in
     /// a measurement at the same time, since the machine's state changes within minutes.
     pub(super) is_plain: bool,
@@ -31,7 +29,7 @@ const REQUESTS: &str = " worker_aio_requests 2048;";
 
 /// Returns a variant with default properties; a separate function keeps the table of variants readable.
 const fn variant(of: comparison::Variant) -> ColdVariant {
-    ColdVariant { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
+    ColdVariant { of, published: None, is_plain: false, is_main: false }
 }
 
 /// Returns a variant of Ringroad with this network engine.
@@ -103,10 +101,9 @@ pub(super) const VARIANTS: &[ColdVariant] = &[
         ..ours("ringroad io_uring, direct, plain files", "io_uring", RING_DIRECT.of.location)
     },
     nginx("nginx libaio, as written up", "aio on; sendfile off; directio 2k;").like("libaio"),
-    ColdVariant {
-        sized_buffers: true,
-        ..nginx("nginx libaio, sized buffers", "aio on; sendfile off; directio 2k;").with_requests().main()
-    },
+    nginx("nginx libaio, sized buffers", "aio on; sendfile off; directio 2k; output_buffers 2 SIZE;")
+        .with_requests()
+        .main(),
     nginx("nginx threads", "aio threads; sendfile off;").main(),
     nginx("nginx threads + sendfile", "aio threads; sendfile on;"),
     nginx("nginx sendfile", "aio off; sendfile on;").main().like("sendfile"),
@@ -150,12 +147,8 @@ impl ColdVariant {
     /// Returns the complete configuration after the common head.
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = setting;
-        // nginx reads by complete buffers: a buffer larger than the file disables its direct reads.
-        let buffers = if self.sized_buffers {
-            format!("output_buffers 2 {};", size.read_size())
-        } else {
-            String::new()
-        };
+        // nginx reads by complete buffers: a buffer larger than the file disables its direct reads. `SIZE` is a suitable one.
+        let location = self.of.location.replace("SIZE", size.read_size());
         // The cache is configured as in the write-up, except for the zone: 32 MiB suffice for all names requested here.
         let (cache, source) = match &setting.cache {
             None => (String::new(), format!("root {};", files.display())),
@@ -171,7 +164,7 @@ impl ColdVariant {
             ),
         };
         let http = format!("default_type application/octet-stream;\n{cache}");
-        let server = format!("location / {{ {} {buffers} {source} }}", self.of.location);
+        let server = format!("location / {{ {location} {source} }}");
         self.of.configuration(instance, &Text { workers: *workers, http, server, ..Text::default() })
     }
 }
