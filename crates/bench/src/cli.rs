@@ -109,8 +109,10 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
 /// Builds the clap command with all subcommands and options, for the parser and for the help.
 fn command() -> Command {
     let all = Command::new("all").about("Every scenario, one after the other");
-    let scenarios =
-        SCENARIOS.iter().map(|scenario| (scenario.augment)(Command::new(scenario.name)).about(scenario.help));
+    let scenarios = SCENARIOS.iter().map(|scenario| {
+        let command = Command::new(scenario.name);
+        (scenario.augment)(command).about(scenario.title).after_help(scenario.question)
+    });
     Common::augment_args(Command::new("ringroad bench"))
         .about("Measures I/O engines, this server and its peers on this machine, and writes a report")
         .subcommand_required(true)

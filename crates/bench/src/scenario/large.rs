@@ -103,8 +103,6 @@ fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String
 impl Scenario for LargeOptions {
     const NAME: &'static str = "large";
     const SECONDS: u32 = 300;
-    const HELP: &'static str =
-        "One large cold file to a few clients: sendfile, shm-sendfile, io_uring, nginx, lighttpd";
     const TITLE: &'static str = "One large file, cold, to a few clients";
     const QUESTION: &'static str = "At which rate is a large file sent that is not in the page cache, and how much of the machine stays idle?";
 

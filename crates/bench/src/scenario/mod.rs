@@ -30,7 +30,8 @@ use described::Scenario;
 /// A scenario in the table of commands.
 pub(crate) struct ScenarioEntry {
     pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) question: &'static str,
     pub(crate) seconds: u32,
     /// Adds the options of the command.
     pub(crate) augment: fn(Command) -> Command,
@@ -65,7 +66,8 @@ pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 const fn entry<S: Scenario>() -> ScenarioEntry {
     ScenarioEntry {
         name: S::NAME,
-        help: S::HELP,
+        title: S::TITLE,
+        question: S::QUESTION,
         seconds: S::SECONDS,
         augment: S::augment_args,
         prepare: prepare::<S>,

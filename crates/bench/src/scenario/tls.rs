@@ -107,8 +107,6 @@ struct TlsRun<'a> {
 impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
     const SECONDS: u32 = 170;
-    const HELP: &'static str =
-        "TLS: full and resumed handshakes, keep-alive and idle connections, and latency during handshakes";
     const TITLE: &'static str =
         "TLS: handshakes, keep-alive connections, idle connections, and requests during handshakes";
     const QUESTION: &'static str =

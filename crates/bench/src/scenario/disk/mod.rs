@@ -136,8 +136,6 @@ impl DiskOptions {
 impl Scenario for DiskOptions {
     const NAME: &'static str = "disk";
     const SECONDS: u32 = 200;
-    const HELP: &'static str =
-        "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)";
     const TITLE: &'static str = "Reads and writes of a disk: one process with many operations in flight, or many processes with one each";
     const QUESTION: &'static str =
         "Which throughput does each engine reach, at which queue depth, and at what cost?";

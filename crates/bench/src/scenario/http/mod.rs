@@ -138,7 +138,6 @@ impl Point {
 impl Scenario for HttpOptions {
     const NAME: &'static str = "http";
     const SECONDS: u32 = 280;
-    const HELP: &'static str = "Requests that need no disk, proxied requests: connections, workers, system calls; io_uring, epoll, nginx";
     const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";
     const QUESTION: &'static str = "How many requests that need no disk do io_uring, epoll and nginx serve, with how much CPU time and how many system calls?";
 

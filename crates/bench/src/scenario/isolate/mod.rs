@@ -115,8 +115,6 @@ fn labels(variant: &Variant) -> Vec<Labels> {
 impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
     const SECONDS: u32 = 120;
-    const HELP: &'static str =
-        "Delay of other requests while clients wait for a slow disk, compared with nginx";
     const TITLE: &'static str =
         "Requests that need no disk or another disk, while clients wait for a slow disk";
     const QUESTION: &'static str =

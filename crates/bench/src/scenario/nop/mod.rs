@@ -43,8 +43,6 @@ const READ_BYTES: [u32; 2] = [0, 4096];
 impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
     const SECONDS: u32 = 100;
-    const HELP: &'static str =
-        "Cost of an operation that does nothing: bare io_uring, its flags, this server's engine, libaio";
     const TITLE: &'static str = "No-ops: the cost of an operation that does nothing";
     const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, what do the set-up flags change, and what does this server's engine add?";
 
