@@ -216,11 +216,7 @@ fn table(measurements: Measurements<'_>, size: FillSize, connections: u32, is_li
 /// Starts the origin of all caches.
 fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
     let directory = bench.workspace.directory("fill-origin")?;
-    for size in SIZES {
-        let path = directory.join(size.name);
-        let written = fs::write(&path, vec![b'f'; size.bytes as usize]);
-        written.map_err(Failure::file("write", &path))?;
-    }
+    served::write_files(&directory, SIZES.map(|size| (size.name, size.bytes as usize)))?;
     served::origin(bench, &directory, Conditions { cpus: split.load.clone(), ..Conditions::default() })
 }
 

@@ -317,9 +317,12 @@ impl ServerCpus {
 pub(crate) const FILES: [(&str, usize); 4] =
     [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
 
-/// Writes these files into a directory.
-pub(crate) fn write_files(directory: &Path) -> Result<(), Failure> {
-    for (name, bytes) in FILES {
+/// Writes files of these names and sizes into a directory.
+pub(crate) fn write_files<const N: usize>(
+    directory: &Path,
+    files: [(&str, usize); N],
+) -> Result<(), Failure> {
+    for (name, bytes) in files {
         let path = directory.join(name);
         fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
     }

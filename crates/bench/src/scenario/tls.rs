@@ -114,7 +114,7 @@ impl Scenario for TlsOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let files = bench.workspace.directory("tls")?;
-        served::write_files(&files)?;
+        served::write_files(&files, FILES)?;
         let certificates = bench.workspace.directory("tls-keys")?;
         for (name, kind) in KEYS {
             served::write_certificate(&certificates.join(name), kind)?;

@@ -103,7 +103,7 @@ impl Scenario for FilesOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let files = bench.workspace.directory("h2-files")?;
-        served::write_files(&files)?;
+        served::write_files(&files, served::FILES)?;
         let certificate = bench.workspace.directory("h2")?.join("certificate.pem");
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
         measure(bench, section, &FILE_VARIANTS, &FILE_CASES, |variant, instance, port| {

@@ -87,7 +87,7 @@ fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String
 /// Adds the tables of warm files to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.directory("warm")?;
-    served::write_files(&files)?;
+    served::write_files(&files, FILES)?;
     let place = ServerCpus::of_one_worker(bench, section);
     let variants = (&VARIANTS[..], ", warm files");
     let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
