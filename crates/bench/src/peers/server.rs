@@ -217,17 +217,3 @@ pub(crate) fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     let address = listener.local_addr().map_err(Failure::kernel("getsockname"))?;
     Ok(address.port())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_in_use_causes_one_line() {
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let failure = port_for(Some(port)).unwrap_err().to_string();
-        assert!(failure.starts_with(&format!("listening on 127.0.0.1:{port}: ")), "{failure}");
-        assert_ne!(port_for(None).unwrap(), port);
-    }
-}

@@ -139,17 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn an_explicitly_named_peer_must_exist() {
-        let named = |name: &str, path: &str| check_named(&[(name.to_owned(), PathBuf::from(path))]);
-        assert!(named("nginx", "/bin/sh").is_ok());
-        assert!(named("nginx", "none").is_ok());
-        for (name, path) in [("nginx", "/nowhere/nginx"), ("apache", "/bin/sh")] {
-            let failure = named(name, path).unwrap_err();
-            assert!(matches!(failure, Failure::Usage(_)), "{failure}");
-        }
-    }
-
-    #[test]
     fn a_missing_peer_is_reported_with_the_remedy() {
         assert_eq!(
             Peer::Lighttpd.missing(),
