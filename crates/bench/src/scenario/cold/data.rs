@@ -14,45 +14,39 @@ use crate::load::Length;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, port_for};
 use crate::peers::tool::Peer;
-use crate::scenario::described::Named;
 use crate::scenario::served;
 
-/// The sizes of the write-up, from the smallest to the largest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Size {
-    #[value(name = "4k")]
-    /// 4 KiB: one page, and one block of most file systems.
-    K4,
-    #[value(name = "100k")]
-    /// 100 KiB: the size of the write-up's control runs.
-    K100,
-    #[value(name = "1m")]
-    /// 1 MiB: several reads for every engine.
-    M1,
+/// A size of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Size {
+    pub(super) bytes: u64,
+    name: &'static str,
+    /// Size of nginx's output buffers with which it reads such files by direct I/O in the fewest reads.
+    pub(super) read_size: &'static str,
+    /// Number of files in flight per thread without a server: enough small files to keep a fast disk busy, and so few
+    /// large ones that their buffers stay well below the memory limit.
+    pub(super) depth: u32,
 }
 
 impl Size {
-    pub(super) fn bytes(self) -> u64 {
-        match self {
-            Size::K4 => 4 << 10,
-            Size::K100 => 100 << 10,
-            Size::M1 => 1 << 20,
-        }
-    }
+    /// One page, and one block of most file systems.
+    pub(super) const K4: Size = Size { bytes: 4 << 10, name: "4k", read_size: "4k", depth: 64 };
+    /// The size of the write-up's control runs.
+    pub(super) const K100: Size = Size { bytes: 100 << 10, name: "100k", read_size: "100k", depth: 32 };
+    /// Several reads for every engine.
+    const M1: Size = Size { bytes: 1 << 20, name: "1m", read_size: "512k", depth: 16 };
+    /// The sizes of the write-up, from the smallest to the largest.
+    pub(super) const ALL: [Size; 3] = [Size::K4, Size::K100, Size::M1];
 
-    /// Returns the size of nginx's output buffers with which it reads such files by direct I/O in the fewest reads.
-    pub(super) fn read_size(self) -> &'static str {
-        match self {
-            Size::K4 => "4k",
-            Size::K100 => "100k",
-            Size::M1 => "512k",
-        }
+    /// Parses a value of the option.
+    pub(super) fn parse(name: &str) -> Result<Size, String> {
+        Size::ALL.into_iter().find(|size| size.name == name).ok_or_else(|| "4k, 100k or 1m".to_owned())
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name())
+        f.write_str(self.name)
     }
 }
 
@@ -84,7 +78,7 @@ impl Files {
 
     /// Returns the number of files of a size; the set is larger than the memory.
     pub(super) fn count(&self, size: Size) -> u64 {
-        (self.set_bytes / size.bytes()).clamp(1, self.names_max)
+        (self.set_bytes / size.bytes).clamp(1, self.names_max)
     }
 
     pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
@@ -96,7 +90,7 @@ impl Files {
     fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
         let directory = self.root.join(size.to_string());
         fs::create_dir_all(&directory).map_err(Failure::file("create the directory", &directory))?;
-        let mut content = vec![0_u8; size.bytes() as usize];
+        let mut content = vec![0_u8; size.bytes as usize];
         for number in 0..self.count(size) {
             // A hundred thousand files take a while: an interruption must not wait for all of them.
             if number % 1024 == 0 {
@@ -197,7 +191,7 @@ impl<'a> Caches<'a> {
         // `..` counts: every number is requested once, instead of random ones.
         let url = server.url(&format!("/{size}/{{0..{}}}", count - 1));
         let mut plan = served::load(self.bench, &split, connections, Duration::ZERO).for_url(&url)?;
-        (plan.length, plan.expect) = (Length::Requests(count), served::complete_file(size.bytes()));
+        (plan.length, plan.expect) = (Length::Requests(count), served::complete_file(size.bytes));
         let mut errors = 0;
         for _ in 0..times {
             let outcome = crate::load::run(&plan);

@@ -6,7 +6,6 @@
 
 use std::path::PathBuf;
 
-use super::data::Size;
 use super::measure::{Case, CaseRun, observed};
 use super::variants::{LIMIT, Source};
 use crate::context::Bench;
@@ -25,16 +24,6 @@ pub(super) fn is_measured_in(case: Case) -> bool {
     case.memory_bytes.is_some() && case.source == Source::Files && case.is_base()
 }
 
-/// Returns the number of files in flight per thread: enough small files to keep a fast disk busy, and so few large ones
-/// that their buffers stay well below the memory limit.
-fn depth(size: Size) -> u32 {
-    match size {
-        Size::K4 => 64,
-        Size::K100 => 32,
-        Size::M1 => 16,
-    }
-}
-
 /// Reads random files of a case for its duration, by io_uring, or by threads where io_uring is not available.
 pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, Failure> {
     let CaseRun { bench, files, case, .. } = *run;
@@ -45,10 +34,10 @@ pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, F
             files: files.paths(case.size),
             list: PathBuf::new(),
             via,
-            depth: depth(case.size),
+            depth: case.size.depth,
             threads: pin::available().len() as u32,
-            file_bytes: case.size.bytes(),
-            chunk_bytes: case.size.bytes() as u32,
+            file_bytes: case.size.bytes,
+            chunk_bytes: case.size.bytes as u32,
             seconds: bench.length(case.seconds()).as_secs_f64(),
         };
         match comparison::or_reason(read(bench, &plan, &group.directories))? {

@@ -107,7 +107,7 @@ impl CaseRun<'_> {
         let url = server.url(&format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1));
         let plan = served::load(bench, &place.split, case.connections, case.seconds());
         let mut plan = plan.for_url(&url)?;
-        plan.expect = served::complete_file(case.size.bytes());
+        plan.expect = served::complete_file(case.size.bytes);
         // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the
         // cold one.
         plan.seed = u64::from(round) + 1;

@@ -50,7 +50,7 @@ const SETS_PER_MEMORY: u64 = 4;
 #[derive(Args, Clone, Debug)]
 pub(super) struct ColdOptions {
     /// File sizes
-    #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m")]
+    #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m", value_parser = Size::parse)]
     sizes: Vec<Size>,
     /// Memory in MiB of each server including its page cache; the files of each size occupy four times as much
     /// [default: 128; 64 with --quick]

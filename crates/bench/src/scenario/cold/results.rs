@@ -1,8 +1,6 @@
 //! Tables, plots and findings of the measurements. The first tables have the rows and columns of the write-up's tables,
 //! for comparison. Then follow one table per case, plots, and the verdicts on the write-up's claims.
 
-use clap::ValueEnum;
-
 use super::data::Size;
 use super::measure::Case;
 use super::variants::{ColdVariant, LIMIT, Source, VARIANTS};
@@ -138,7 +136,7 @@ impl ColdReport<'_> {
     /// p99 is plotted instead of the median, because waits for the disk affect the slowest requests first.
     fn plots(&self) -> Vec<Plot> {
         let mut plots = Vec::new();
-        for &size in Size::value_variants() {
+        for size in Size::ALL {
             let cases: Vec<&Case> = CONNECTIONS
                 .iter()
                 .flat_map(|&connections| self.of(Source::Files, 1, connections))

@@ -148,7 +148,7 @@ impl ColdVariant {
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = setting;
         // nginx reads by complete buffers: a buffer larger than the file disables its direct reads. `SIZE` is a suitable one.
-        let location = self.of.location.replace("SIZE", size.read_size());
+        let location = self.of.location.replace("SIZE", size.read_size);
         // The cache is configured as in the write-up, except for the zone: 32 MiB suffice for all names requested here.
         let (cache, source) = match &setting.cache {
             None => (String::new(), format!("root {};", files.display())),
