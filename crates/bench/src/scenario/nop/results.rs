@@ -4,9 +4,11 @@ use bare::RingSetup;
 
 use super::subject::{CpuPair, ReadMethod, Subject};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYTES, alone, left_out};
+use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Results, Table, Verdict};
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, figure, finding, open,
+    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, at_least, axis, figure, finding,
+    finding_of_cases, open, spread,
 };
 
 /// Wanted ratio of the engine's rate to that of the bare ring.
@@ -58,7 +60,7 @@ pub(super) fn results(measurements: Measurements<'_>, options: &NopOptions, plac
         ],
         plots: vec![plot(measurements)],
         findings: vec![
-            growth(measurements),
+            growth(),
             recycling(measurements),
             overhead_finding(measurements),
             engine_share(measurements),
@@ -179,87 +181,51 @@ fn plot(measurements: Measurements<'_>) -> Plot {
     )
 }
 
-/// Returns the finding about the first claim of the thread, which needs two kernels on one machine.
-fn growth(measurements: Measurements<'_>) -> Finding {
+/// Returns the finding about the first claim of the thread.
+fn growth() -> Finding {
     let claim = "No-ops become slower with newer kernels: 6.1 million per second on 5.1, 5.3 million on 5.7.";
-    // With the write-up's batch size, since the rate depends mostly on the batch size.
-    let rate = |labels: Labels| measurements.middle(RATE, &labels);
-    let (Some(plain), Some(flags)) = (rate(plain(BATCH_OF_WRITE_UP)), rate(bare(BATCH_OF_WRITE_UP))) else {
-        return open(claim);
-    };
-    let sentence = format!(
-        "A comparison needs two kernels on one machine. This kernel reaches {:.1} million per second without flags and {:.1} million with this server's flags.",
-        plain / 1e6,
-        flags / 1e6
-    );
+    let sentence =
+        "A comparison needs two kernels on one machine; the first table has the rates of this kernel.";
     finding(claim, Verdict::Open, sentence)
 }
 
-/// Returns the finding about the claim of the patch, for the engine's table.
+/// Returns the finding about the claim of the patch, for the engine's table. A difference within the noise means that
+/// recycling neither costs nor gains anything.
 fn recycling(measurements: Measurements<'_>) -> Finding {
     let claim = "Recycling requests instead of allocating them makes no-ops faster (10.9 instead of 9.8 million per second).";
-    // By rates, as in the write-up; the table beside it has the times.
-    let [Some(fresh), Some(used)] = [true, false].map(|fresh| measurements.middle(RATE, &slots(fresh)))
-    else {
-        return open(claim);
-    };
-    let gain = used / fresh - 1.0;
-    // A difference within the noise means that recycling neither costs nor gains anything.
-    let verdict = match gain {
-        gain if gain > NOTEWORTHY => Verdict::Holds,
-        gain if gain > -NOTEWORTHY => Verdict::Partly,
-        _ => Verdict::Fails,
-    };
+    let Some(gain) = measurements.ratio(RATE, &slots(false), &slots(true)) else { return open(claim) };
     let sentence = format!(
-        "The kernel has such a cache now; the counterpart here is the operation table. The engine reaches {:.1} million no-ops per second on reused slots and {:.1} million on fresh ones: {:+.0} %.",
-        used / 1e6,
-        fresh / 1e6,
-        gain * 100.0
+        "The kernel has such a cache now; the counterpart here is the operation table. The rate on reused slots as a ratio to fresh ones: {}.",
+        spread(&gain)
     );
-    finding(claim, verdict, sentence)
+    finding(claim, at_least(gain.median, 1.0 + NOTEWORTHY, 1.0 - NOTEWORTHY), sentence)
 }
 
-/// Returns the finding about the promise at the thread's end. It is about time and about system calls, and holds only
-/// if both improve.
+/// Returns the finding about the promise at the thread's end. It is about time and about system calls: in each
+/// comparison of times io_uring must be faster by more than the noise.
 fn overhead_finding(measurements: Measurements<'_>) -> Finding {
-    let claim = "io_uring has less overhead than libaio, and needs fewer system calls.";
-    let batch = BATCH_COMPARED;
-    let of = |figure, bytes, batch| {
-        let middle = |method| measurements.middle(figure, &Subject::Read { method, bytes, batch }.labels());
-        middle(ReadMethod::RingAsEngine).zip(middle(ReadMethod::Libaio))
+    let case = |words: &str, bytes, batch| {
+        let of = |method| Subject::Read { method, bytes, batch }.labels();
+        (words.to_owned(), of(ReadMethod::RingAsEngine), of(ReadMethod::Libaio))
     };
+    let times = [
+        case("time of a read of no bytes, one at a time", 0, 1),
+        case("in batches of 64", 0, BATCH_COMPARED),
+        case("of a resident page in batches of 64", 4096, BATCH_COMPARED),
+    ];
     // For a batch of one, where calls differ most: a larger batch divides the calls of both.
-    let found = (of(TIME, 0, 1), of(TIME, 0, batch), of(TIME, 4096, batch), of(ENTRIES, 0, 1));
-    let (Some(one), Some(many), Some(page), Some(calls)) = found else { return open(claim) };
-    // In each of the three comparisons, and by more than the noise.
-    let slim = [one, many, page].iter().filter(|(ring, aio)| ring / aio < 1.0 - NOTEWORTHY).count();
-    let verdict = match (slim, calls.0 < calls.1) {
-        (3, true) => Verdict::Holds,
-        (0, false) => Verdict::Fails,
-        _ => Verdict::Partly,
-    };
-    let sentence = format!(
-        "One at a time, a read of zero bytes takes {:.0} ns by io_uring and {:.0} ns by libaio; in batches of {batch} {:.0} and {:.0} ns; a resident page {:.0} and {:.0} ns. One operation at a time needs {:.0} system call by io_uring and {:.0} by libaio.",
-        one.0, one.1, many.0, many.1, page.0, page.1, calls.0, calls.1
-    );
-    finding(claim, verdict, sentence)
+    let calls = [case("system calls, one read at a time", 0, 1)];
+    let mut said = measurements.ratios(TIME, times, |ratio| ratio.median < 1.0 - NOTEWORTHY);
+    said.extend(measurements.ratios(ENTRIES, calls, |ratio| ratio.median < 1.0));
+    let claim = "io_uring has less overhead than libaio, and needs fewer system calls.";
+    finding_of_cases(claim, "io_uring as a ratio to libaio: ", &said, NOT_MEASURED)
 }
 
-/// Returns the finding about the project's own requirement. Ratios are computed round by round; the times show the
-/// difference in nanoseconds.
+/// Returns the finding about the project's own requirement.
 fn engine_share(measurements: Measurements<'_>) -> Finding {
     let claim = "This server's engine reaches at least 0.80 of the rate of bare io_uring at batches of 64.";
-    let (ours, theirs) = (engine(BATCH_COMPARED), bare(BATCH_COMPARED));
-    let found = (
-        measurements.ratio(RATE, &ours, &theirs),
-        measurements.middle(TIME, &ours),
-        measurements.middle(TIME, &theirs),
-    );
-    let (Some(share), Some(ours), Some(theirs)) = found else { return open(claim) };
-    let verdict = if share.median >= ENGINE_SHARE_WANTED { Verdict::Holds } else { Verdict::Fails };
-    let sentence = format!(
-        "A no-op takes {ours:.1} ns through the engine and {theirs:.1} ns on bare io_uring with the same flags: {:.2} of the rate ({:.2} to {:.2}).",
-        share.median, share.low, share.high
-    );
-    finding(claim, verdict, sentence)
+    let words = ("Rate as a ratio to bare io_uring with the same flags: ", NOT_MEASURED);
+    let case = ("batches of 64".to_owned(), engine(BATCH_COMPARED), bare(BATCH_COMPARED));
+    let is_met = |ratio: &Summary| ratio.median >= ENGINE_SHARE_WANTED;
+    measurements.finding_of_ratios(claim, words, RATE, [case], is_met)
 }
