@@ -18,23 +18,9 @@ use crate::runs::{Bench, check_tables, groups_of, list, refused};
 #[test]
 fn enter_executes_the_program() {
     let parent = std::process::id().to_string();
-    let finished = program::run(
-        BINARY,
-        &[
-            "bench",
-            "enter",
-            "--parent",
-            &parent,
-            "--cpu",
-            "0",
-            "--",
-            "/bin/sh",
-            "-c",
-            "echo $0 $1; grep Cpus_allowed_list /proc/self/status; grep SigBlk /proc/self/status",
-            "-a",
-            "b",
-        ],
-    );
+    let script = "echo $0 $1; grep Cpus_allowed_list /proc/self/status; grep SigBlk /proc/self/status";
+    let enter = ["bench", "enter", "--parent", &parent, "--cpu", "0", "--"];
+    let finished = program::run(BINARY, &[&enter[..], &["/bin/sh", "-c", script, "-a", "b"]].concat());
     assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     let lines: Vec<&str> = finished.stdout.lines().collect();
     assert_eq!(lines, ["-a b", "Cpus_allowed_list:\t0", "SigBlk:\t0000000000000000"]);
