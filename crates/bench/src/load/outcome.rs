@@ -155,10 +155,6 @@ impl Outcome {
         }
     }
 
-    pub(crate) fn body_bytes_per_second(&self) -> f64 {
-        self.tally.body_bytes as f64 / self.seconds
-    }
-
     pub(crate) fn cpu_us_per_response(&self) -> f64 {
         self.cpu_seconds() * 1e6 / self.tally.responses.max(1) as f64
     }

@@ -63,7 +63,7 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
             format!(
                 "{:.1} MiB ({:.1} MiB/s)",
                 tally.body_bytes as f64 / MIB,
-                outcome.body_bytes_per_second() / MIB
+                tally.body_bytes as f64 / outcome.seconds / MIB
             ),
         ),
         ("latency", format!("{}, max {max}, mean {mean}", percentiles.join(", "))),

@@ -46,14 +46,6 @@ impl Peer {
         format!("{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
     }
 
-    /// Returns the option that prints version and build options.
-    fn version_option(self) -> &'static str {
-        match self {
-            Peer::Nginx | Peer::Lighttpd => "-V",
-            Peer::Fio | Peer::H2o | Peer::H2load => "--version",
-        }
-    }
-
     /// Finds the program: at the path that the user named, in `PATH`, or in Debian's directories for programs of root.
     /// The error is the reason why it is not available.
     pub(crate) fn find(self, bench: &Bench) -> Result<Tool, String> {
@@ -63,7 +55,8 @@ impl Peer {
             return Err(format!("{name} is excluded by --peer"));
         }
         let path = named.or_else(|| in_path(name)).ok_or_else(|| self.missing())?;
-        let about = about(&path, self.version_option());
+        let is_short = matches!(self, Peer::Nginx | Peer::Lighttpd);
+        let about = about(&path, if is_short { "-V" } else { "--version" });
         let version = about.lines().next().unwrap_or("version unknown").trim().to_owned();
         Ok(Tool { path, version, about })
     }

@@ -51,10 +51,6 @@ impl Variant {
         Variant { location, ..self }
     }
 
-    pub(crate) const fn polling(self, events: &'static str) -> Variant {
-        Variant { events, ..self }
-    }
-
     /// Returns the label of its measurements.
     pub(crate) fn labels(&self) -> Labels {
         at([("server", &self.name)])

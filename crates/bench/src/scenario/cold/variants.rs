@@ -53,7 +53,7 @@ impl ColdVariant {
     }
 
     const fn with_requests(self) -> ColdVariant {
-        ColdVariant { of: self.of.polling(REQUESTS), ..self }
+        ColdVariant { of: comparison::Variant { events: REQUESTS, ..self.of }, ..self }
     }
 
     pub(super) fn is_nginx(&self) -> bool {

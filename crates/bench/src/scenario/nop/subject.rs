@@ -117,7 +117,9 @@ impl Subject {
     fn measure_here(self, file: &Path, length: Duration) -> Result<Run, String> {
         match self {
             Subject::Ring { setup, batch } => {
-                let mut ring = RingQueue::new(setup, no_load()).map_err(text)?;
+                // A ring needs a buffer per slot, and at least one slot.
+                let load = Load { files: Vec::new(), depth: 1, block_bytes: 4096 };
+                let mut ring = RingQueue::new(setup, load).map_err(text)?;
                 repeat(length, batch, &mut ring, |ring| ring.nops(batch).map_err(text), Queue::kernel_entries)
             }
             // Configured as in a worker thread, including receive buffers and doorbell: the cost in a server is to be
@@ -137,11 +139,6 @@ impl Subject {
 /// Converts an error to the text of a cell without a figure.
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-/// Returns the load of a ring that is used for no-ops only. A ring needs a buffer per slot, and at least one slot.
-fn no_load() -> Load {
-    Load { files: Vec::new(), depth: 1, block_bytes: 4096 }
 }
 
 /// Repeats a round of `batch` operations for a fifth of `length` without measuring, then measures for `length`.
