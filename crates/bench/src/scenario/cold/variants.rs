@@ -147,7 +147,8 @@ impl ColdVariant {
     /// Returns the complete configuration after the common head.
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = setting;
-        // nginx reads by complete buffers: a buffer larger than the file disables its direct reads. `SIZE` is a suitable one.
+        // nginx reads by complete buffers: a buffer larger than the file disables its direct reads. `SIZE` stands for a
+        // suitable one.
         let location = self.of.location.replace("SIZE", size.read_size);
         // The cache is configured as in the write-up, except for the zone: 32 MiB suffice for all names requested here.
         let (cache, source) = match &setting.cache {

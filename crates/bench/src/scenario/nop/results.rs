@@ -210,11 +210,11 @@ fn overhead_finding(measurements: Measurements<'_>) -> Finding {
     };
     let times = [
         case("time of a read of no bytes, one at a time", 0, 1),
-        case("in batches of 64", 0, BATCH_COMPARED),
-        case("of a resident page in batches of 64", 4096, BATCH_COMPARED),
+        case("the same in batches of 64", 0, BATCH_COMPARED),
+        case("time of a read of a resident page, in batches of 64", 4096, BATCH_COMPARED),
     ];
     // For a batch of one, where calls differ most: a larger batch divides the calls of both.
-    let calls = [case("system calls, one read at a time", 0, 1)];
+    let calls = [case("system calls of a read, one at a time", 0, 1)];
     let mut said = measurements.ratios(TIME, times, |ratio| ratio.median < 1.0 - NOTEWORTHY);
     said.extend(measurements.ratios(ENTRIES, calls, |ratio| ratio.median < 1.0));
     let claim = "io_uring has less overhead than libaio, and needs fewer system calls.";
