@@ -10,8 +10,8 @@ use crate::report::model::{Results, Section};
 pub(crate) trait Scenario: Args + 'static {
     /// Name on the command line.
     const NAME: &'static str;
-    /// Heading of its section, and its line in the list of commands. If the heading depends on the options, `run` changes
-    /// it; the same applies to the question.
+    /// Heading of its section, and its line in the list of commands. If the heading depends on the options, `run`
+    /// changes it; the same applies to the question.
     const TITLE: &'static str;
     /// The question that it examines, in one sentence.
     const QUESTION: &'static str;

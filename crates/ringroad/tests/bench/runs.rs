@@ -99,8 +99,8 @@ impl Bench {
         finished.stderr
     }
 
-    /// Checks that no file, mount or cgroup of this run remains, and no process whose command line contains the directory.
-    /// Remains of other runs, which may have been killed meanwhile, are ignored.
+    /// Checks that no file, mount or cgroup of this run remains, and no process whose command line contains the
+    /// directory. Remains of other runs, which may have been killed meanwhile, are ignored.
     #[track_caller]
     pub(crate) fn assert_no_process_left(&self, pid: Pid) {
         let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();

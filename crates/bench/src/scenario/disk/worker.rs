@@ -48,8 +48,8 @@ pub(super) enum Task {
     Files(FilesPlan),
 }
 
-/// Returns the path of a file of one worker. The worker creates `ready` when it is ready, and writes `result`: a result,
-/// or the reason of a failure.
+/// Returns the path of a file of one worker. The worker creates `ready` when it is ready, and writes `result`: a
+/// result, or the reason of a failure.
 fn file(directory: &Path, what: &str, process: u32) -> PathBuf {
     directory.join(format!("{what}-{process}"))
 }
