@@ -161,7 +161,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_max_range_offset",
                 Args::Exactly(1),
-                "Ranges that start beyond this offset are passed on to the upstream, and their responses are not stored.",
+                "Ranges that start at this offset or beyond are passed on to the upstream, and their responses are not stored.",
             ),
             |scope, cx| {
                 let mut most = 0;

@@ -633,6 +633,20 @@ fn ranges_beyond_max_range_offset_are_passed_on() {
     site.until_stored("/offset/a", "bytes=1000-2000");
 }
 
+/// The offset itself is beyond the limit, and so are the last bytes, whose offset is not known.
+#[test]
+fn ranges_at_max_range_offset_and_of_the_last_bytes_are_passed_on() {
+    let site = Site::new();
+    site.objects.put("/offset/a", cacheable_object(MIB));
+    let passed = ["bytes=100000-100100", "bytes=100000-", "bytes=-5", "bytes=-5"];
+    for range in passed {
+        assert_eq!(site.range("/offset/a", range), "MISS");
+    }
+    assert_eq!(site.ranges_at_origin(), passed);
+    assert_eq!(site.range("/offset/a", "bytes=99999-100100"), "MISS");
+    assert_eq!(site.ranges_at_origin(), ["bytes=65536-131071"]);
+}
+
 #[test]
 fn the_complete_object_is_fetched_if_ranges_are_not_cached() {
     let site = Site::new();

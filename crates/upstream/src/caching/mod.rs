@@ -414,12 +414,10 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// Whether a range starts beyond `proxy_cache_max_range_offset`. As in nginx, the bytes before it are then not fetched: the
-    /// field `Range` is passed on unchanged, and the response is not stored.
+    /// Whether a range starts at `proxy_cache_max_range_offset` or beyond it. As in nginx, the bytes before it are then not fetched:
+    /// the field `Range` is passed on unchanged, and the response is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
-        let start =
-            self.conf.max_range_offset.and_then(|most| Some((most, requested_range::start(request)?)));
-        start.is_some_and(|(most, start)| start > most)
+        self.conf.max_range_offset.is_some_and(|most| requested_range::starts_from(request, most))
     }
 
     /// Whether the client's `Cache-Control` refuses stored responses.

@@ -43,10 +43,11 @@ pub fn requested(request: &Request) -> Option<RequestedRange> {
     }
 }
 
-/// Returns the start of the requested range, whether or not ranges are fetched separately (`proxy_cache_parts`).
-pub fn start(request: &Request) -> Option<u64> {
-    request.header(HeaderId::Range)?;
-    requested(request)?.start()
+/// Whether the requested range starts at or after `offset`, whether or not ranges are fetched separately (`proxy_cache_parts`). The
+/// last N bytes count as such a range, because their offset is not known.
+pub fn starts_from(request: &Request, offset: u64) -> bool {
+    let range = request.header(HeaderId::Range).and_then(|_| requested(request));
+    range.is_some_and(|range| range.start().is_none_or(|start| start >= offset))
 }
 
 impl RequestedRange {
