@@ -351,6 +351,21 @@ fn variants_min_uses_bypass_and_chunks_match_nginx() {
     compare(&sides, &cases);
 }
 
+/// `proxy_cache_valid` also applies if no upstream sends a response: the origin gets one request for each key.
+#[test]
+fn retained_failures_match_nginx() {
+    let Some(sides) = sides() else { return };
+    let mut cases = Vec::new();
+    // `/valid/` has lifetimes for other statuses only.
+    for target in ["/any/close", "/any/garbage", "/all/never", "/page/close", "/valid/close"] {
+        let fault = target.rsplit('/').next().expect("it is a path");
+        let failing = || get(target).with("X-Fault", fault);
+        cases.extend([failing(), failing(), failing().by("HEAD")]);
+        cases.push(get(target).reply_with("Cache-Control: max-age=60"));
+    }
+    compare(&sides, &cases);
+}
+
 #[test]
 fn stale_responses_match_nginx() {
     let Some(sides) = sides() else { return };

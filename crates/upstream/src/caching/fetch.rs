@@ -26,7 +26,7 @@ use rt::local::Event;
 
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_s};
+use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, is_set, now_s};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
@@ -286,10 +286,17 @@ impl Fetch {
         let origin_request = OriginRequest::new(&self.store, &self.key);
         let reply = match (self.origin.send_request)(request, &upstream_request).await {
             Ok(reply) => reply,
-            Err(failure) => return (FetchResult::Failed(Failed::of(request, failure)), None),
+            Err(failure) => {
+                let failed = Failed::of(request, failure);
+                if stores {
+                    self.retain_failure(request, conf, failed);
+                }
+                return (FetchResult::Failed(failed), None);
+            }
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
+        self.cache.shared_fetches().failures.drop_one(&self.key);
         let heading = Rc::clone(&reply.head);
         let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
         if status == 304 && upstream_request.has_conditions() {
@@ -308,6 +315,25 @@ impl Fetch {
             return (FetchResult::Reply(reply), None);
         }
         self.take(request, &candidate, reply).await
+    }
+
+    /// Retains a failure for as long as `proxy_cache_valid` permits for its status, as nginx does. It is not retained if a stale
+    /// response is used in its place, nor if an upstream has sent a header section: the failure then concerns this one response.
+    pub fn retain_failure(&self, request: &Request, conf: &CacheConf, failed: Failed) {
+        let Failure::Status(status @ (502 | 504)) = failed.failure else { return };
+        let Some(lifetime) = conf.valid_for(status).filter(|time| !time.is_zero()) else { return };
+        let tries = request.extensions.get::<state::Tries>();
+        let has_responded =
+            tries.and_then(state::Tries::last).is_some_and(|last| last.header_time.get().is_some());
+        // A request that updates a response in the background does not hold the entry.
+        let is_stale_used = self
+            .known(request)
+            .is_some_and(|stale| self.stale.is_none() || failed.is_worse_than(conf, stale, now_s()));
+        let is_unwanted =
+            conf.min_uses > 1 || conf.no_store.items().iter().any(|text| is_set(&text.rendered(request)));
+        if !has_responded && !is_stale_used && !is_unwanted {
+            self.cache.shared_fetches().failures.add(&self.key, status, lifetime, rt::now());
+        }
     }
 
     /// Begins to store a response if permitted; otherwise the response is for its own request only.

@@ -12,6 +12,7 @@
 //! [`inspect`] shows the cache content for a request, [`purge`] handles purges and invalidation, [`tasks`] opens and closes stores. The
 //! store itself is the crate `cache`.
 
+pub mod failures;
 pub mod fetch;
 pub mod filler;
 pub mod filling;
@@ -274,6 +275,9 @@ impl CacheLookup<'_> {
                     None
                 }
             };
+            if let Some(status) = self.retained_failure(request) {
+                return Err(Failure::Status(status));
+            }
             match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
                 Followed::Reply(reply) => return Ok(reply),
                 Followed::Variant(key) => meeting.key = key,
@@ -281,6 +285,18 @@ impl CacheLookup<'_> {
             }
         }
         Box::pin(self.fetch(None).alone(request, true)).await
+    }
+
+    /// Returns the status of an earlier failure that `proxy_cache_valid` retains. As in nginx it counts as a hit. A client that demands
+    /// a new response contacts the upstream.
+    fn retained_failure(&self, request: &mut Request) -> Option<u16> {
+        let status = self.cache.shared_fetches().failures.find(&self.key, rt::now())?;
+        let record = record::of(request);
+        if record.forwarded == Some(Forwarded::Request) {
+            return None;
+        }
+        (record.status, record.forwarded) = (Some(Status::Hit), None);
+        Some(status)
     }
 
     /// Fetches a missing or stale response, or waits for another request's fetch. Rare paths are boxed, because most misses fetch

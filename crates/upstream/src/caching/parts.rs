@@ -277,6 +277,7 @@ impl Fetch {
             Ok(reply) => reply,
             Err(failure) => {
                 let failed = Failed::of(request, failure);
+                self.retain_failure(request, self.conf(request), failed);
                 return self.part_failed(request, failed, lead).await;
             }
         };

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use cache::{Key, KeyMap, Meta, Ticket};
 use rt::{Either, select};
 
+use crate::caching::failures::Failures;
 use crate::caching::filling::Filling;
 use crate::caching::pending::{self, Pending};
 use crate::caching::policy::{Failed, now_s};
@@ -261,6 +262,8 @@ pub struct SharedFetches {
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
     /// Complete responses whose entries are not published yet.
     pub pending: pending::Table,
+    /// Failures retained by `proxy_cache_valid`.
+    pub failures: Failures,
     /// Number of ended fetches, by shard.
     ended: [AtomicU64; SHARDS],
     /// Number of requests that did not wait because of a mark.
@@ -292,6 +295,7 @@ impl SharedFetches {
             changes: Mutex::default(),
             varying: std::array::from_fn(|_| Mutex::default()),
             pending: pending::Table::default(),
+            failures: Failures::default(),
             ended: std::array::from_fn(|_| AtomicU64::new(0)),
             passed: AtomicU64::new(0),
         })
@@ -420,11 +424,13 @@ impl SharedFetches {
             self.table(&name).remove(&name);
         }
         self.pending.remove(key);
+        self.failures.drop_one(key);
         lock(&self.parts[shard(key)]).remove(key);
     }
 
     /// Detaches all fetches in flight.
     pub fn detach_all(&self, now: Instant) {
+        self.failures.drop_all();
         lock(&self.changes).joined_since = Some(now);
     }
 
