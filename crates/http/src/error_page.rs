@@ -90,6 +90,7 @@ const PAGES: &[Page] = &[
     page(404, "404 Not Found"),
     page(405, "405 Not Allowed"),
     page(406, "406 Not Acceptable"),
+    page(407, "407 Proxy Authentication Required"),
     page(408, "408 Request Time-out"),
     page(409, "409 Conflict"),
     page(410, "410 Gone"),
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn some_statuses_have_no_page() {
-        for code in [200, 201, 204, 206, 304, 407, 417, 444, 499, 506, 0, 999] {
+        for code in [200, 201, 204, 206, 304, 417, 444, 499, 506, 0, 999] {
             assert_eq!(text(code, Some(b"x"), true), None, "{code}");
         }
     }

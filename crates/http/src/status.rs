@@ -174,6 +174,7 @@ const REASONS: &[(u16, &str)] = &[
     (404, "Not Found"),
     (405, "Not Allowed"),
     (406, "Not Acceptable"),
+    (407, "Proxy Authentication Required"),
     (408, "Request Time-out"),
     (409, "Conflict"),
     (410, "Gone"),
@@ -211,6 +212,7 @@ mod tests {
         for (code, line) in [
             (200, "HTTP/1.1 200 OK\r\n"),
             (404, "HTTP/1.1 404 Not Found\r\n"),
+            (407, "HTTP/1.1 407 Proxy Authentication Required\r\n"),
             (418, "HTTP/1.1 418 \r\n"),
             (7, "HTTP/1.1 007 \r\n"),
         ] {
