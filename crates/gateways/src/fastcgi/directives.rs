@@ -55,8 +55,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let pattern = cx.pattern(cx.arg(0), false)?;
-            if pattern.group_count() == 0 {
-                return Err(cx.error(format_args!("pattern \"{}\" has no captures", cx.arg(0))));
+            if pattern.group_count() != 2 {
+                return Err(cx.error(format_args!("pattern \"{}\" must have 2 captures", cx.arg(0))));
             }
             fastcgi(scope).split = Some(Arc::new(pattern));
             Ok(())

@@ -30,10 +30,10 @@ fn parameters_are_inherited_until_a_block_has_its_own() {
 /// Debian's `snippets/fastcgi-php.conf` contains the directive, and configurations repeat it beside the include.
 #[test]
 fn the_last_fastcgi_split_path_info_of_a_block_is_used() {
-    let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)$;";
+    let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)(d)$;";
     let passing = passing_of(&format!("server {{ location / {{ {text} }} }}"));
     let pattern = passing.protocol.split.expect("there is a pattern");
-    assert_eq!(pattern.group_count(), 1);
+    assert!(pattern.is_match(b"cd") && !pattern.is_match(b"ab"));
 }
 
 #[test]
@@ -48,7 +48,9 @@ fn every_directive_of_the_nginx_module_exists() {
 fn wrong_statements_are_refused() {
     for (text, expected) in [
         ("\nfastcgi_param A 1 x;", "invalid parameter \"x\""),
-        ("\nfastcgi_split_path_info ^a$;", "pattern \"^a$\" has no captures"),
+        ("\nfastcgi_split_path_info ^a$;", "pattern \"^a$\" must have 2 captures"),
+        ("\nfastcgi_split_path_info ^(a)$;", "pattern \"^(a)$\" must have 2 captures"),
+        ("\nfastcgi_split_path_info ^(a)(b)(c)$;", "pattern \"^(a)(b)(c)$\" must have 2 captures"),
         ("\nfastcgi_index '';", "invalid index \"\""),
         ("\nfastcgi_keep_conn x;", "invalid value \"x\""),
         ("location / {\nfastcgi_pass unix:; }", "no path in the unix domain socket in upstream \"unix:\""),
