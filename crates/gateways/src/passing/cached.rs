@@ -35,6 +35,7 @@ impl<F: Family> Passing<F> {
                 vary: ignored.has(HeaderId::Vary),
                 accel_expires: ignored.has(HeaderId::XAccelExpires),
                 accel_redirect: ignored.has(HeaderId::XAccelRedirect),
+                accel_buffering: ignored.has(HeaderId::XAccelBuffering),
             }
         },
         send_request: |request, wanted| {

@@ -228,6 +228,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                     let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
                     return Err(Error::at(end.span.clone(), fault));
                 }
+                conf.cache.is_buffered = conf.upstream.buffering;
                 protocol.finish(conf);
                 ssl::finish(conf, end.span)?;
                 scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();

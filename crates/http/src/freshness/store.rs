@@ -55,6 +55,8 @@ pub struct Ignored {
     pub accel_expires: bool,
     /// `X-Accel-Redirect`
     pub accel_redirect: bool,
+    /// `X-Accel-Buffering`
+    pub accel_buffering: bool,
 }
 
 impl CacheFields {

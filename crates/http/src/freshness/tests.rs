@@ -283,6 +283,7 @@ fn ignored_fields_count_as_absent() {
         vary: true,
         accel_expires: true,
         accel_redirect: true,
+        accel_buffering: true,
     };
     let text =
         "Cache-Control: private, stale-if-error=9\nExpires: 0\nSet-Cookie: a\nVary: *\nX-Accel-Expires: 0";

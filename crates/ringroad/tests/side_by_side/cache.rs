@@ -47,6 +47,8 @@ http {
     location /again/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
     location /page/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; proxy_intercept_errors on; error_page 404 410 /page.html; }
     location = /page.html { return 404 'a page'; }
+    location /streamed/ { proxy_pass http://@ORIGIN@; proxy_buffering off; }
+    location /buffered/ { proxy_pass http://@ORIGIN@; proxy_ignore_headers X-Accel-Buffering; }
     location /zip/ { proxy_pass http://@ORIGIN@; gzip on; gzip_types *; gzip_min_length 1; gzip_http_version 1.0; gzip_proxied any; }
   }
 }
@@ -348,6 +350,20 @@ fn variants_min_uses_bypass_and_chunks_match_nginx() {
     // A request with credentials: nginx reuses its stored response.
     let log_in = || get("/own").reply_with(kept).with("Authorization", "Basic YTpi");
     cases.extend([log_in(), log_in().differs("C7")]);
+    compare(&sides, &cases);
+}
+
+#[test]
+fn unbuffered_responses_are_stored_as_rarely_as_by_nginx() {
+    let Some(sides) = sides() else { return };
+    let mut cases = Vec::new();
+    for location in ["/", "/streamed/", "/buffered/"] {
+        for buffering in ["", "|X-Accel-Buffering: no", "|X-Accel-Buffering: Yes", "|X-Accel-Buffering: x"] {
+            let target = format!("{location}{}", buffering.len());
+            let say = format!("Cache-Control: max-age=60{buffering}");
+            cases.extend((0..2).map(|_| get(&target).reply_with(&say)));
+        }
+    }
     compare(&sides, &cases);
 }
 

@@ -326,9 +326,9 @@ impl CacheLookup<'_> {
         // As in nginx: if the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the
         // complete response only if that is stored.
         let has_range = request.header(HeaderId::Range).is_some();
-        if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
+        if let Some(reason) = self.unstored_in_advance(has_range && stale.is_none()) {
             let record = record::of(request);
-            (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
+            (record.status, record.unstored) = (Some(Status::Miss), Some(reason));
             return (self.origin.send_request)(request, &UpstreamRequest::default())
                 .await
                 .map(Followed::Reply);
@@ -420,10 +420,20 @@ impl CacheLookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
+    /// Returns the reason for which no response to this request will be stored, if it is known before the response and `matters`.
+    /// Counts a use.
+    fn unstored_in_advance(&self, matters: bool) -> Option<Unstored> {
+        match self.conf.is_buffered {
+            _ if !matters => None,
+            false => Some(Unstored::Unbuffered),
+            true => self.fetch(None).has_too_few_uses(self.conf).then_some(Unstored::TooFewUses),
+        }
+    }
+
     /// Returns the range to fetch separately, if any.
     fn requested(&self, request: &Request) -> Option<RequestedRange> {
         // If the configuration sets the range of the request, that range is stored under its own key.
-        if self.conf.stores_parts && !self.conf.sets_range {
+        if self.conf.stores_parts && !self.conf.sets_range && self.conf.is_buffered {
             requested_range::requested(request)
         } else {
             None

@@ -145,6 +145,9 @@ pub fn judge_as(
     if !candidate.ignored.accel_redirect && redirects(candidate.heading) {
         return Err(Unstored::Redirect);
     }
+    if !is_buffered(conf, candidate) {
+        return Err(Unstored::Unbuffered);
+    }
     let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
     let names = match candidate.ignored.vary {
         true => Vec::new(),
@@ -181,6 +184,17 @@ pub fn judge_as(
 /// Whether a response is replaced by an internal location (`X-Accel-Redirect`).
 fn redirects(heading: &Heading) -> bool {
     heading.head().get(heading.raw(), HeaderId::XAccelRedirect).is_some_and(|target| !target.is_empty())
+}
+
+/// Whether a response is read ahead of its client (`proxy_buffering`, `X-Accel-Buffering`). As in nginx, other responses are not
+/// stored: they may be endless streams, or addressed to one client.
+fn is_buffered(conf: &CacheConf, candidate: &CacheCandidate<'_>) -> bool {
+    let value = candidate.heading.head().get(candidate.heading.raw(), HeaderId::XAccelBuffering);
+    match value.filter(|_| !candidate.ignored.accel_buffering) {
+        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
+        _ => conf.is_buffered,
+    }
 }
 
 /// Returns the metadata of a response that is not stored: its arrival, and its age according to its own fields.

@@ -59,6 +59,8 @@ pub enum Unstored {
     TooFewUses,
     /// Its `X-Accel-Redirect`.
     Redirect,
+    /// It is passed on unbuffered (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    Unbuffered,
     /// Its `Vary`.
     Vary(VaryError),
     /// A stale response was better and was used instead.
@@ -75,6 +77,7 @@ impl fmt::Display for Unstored {
             Unstored::Configured => f.write_str("NoCacheConfigured"),
             Unstored::TooFewUses => f.write_str("TooFewUses"),
             Unstored::Redirect => f.write_str("AccelRedirect"),
+            Unstored::Unbuffered => f.write_str("Unbuffered"),
             Unstored::Vary(reason) => write!(f, "Vary{reason:?}"),
             Unstored::Worse => f.write_str("StaleIsBetter"),
             Unstored::Refused(reason) => write!(f, "cache-{reason}"),
@@ -87,14 +90,17 @@ impl Unstored {
     pub fn is_prohibition(self) -> bool {
         match self {
             Unstored::Rules(reason) => !matches!(reason, NotStored::NoLifetime | NotStored::Expired),
-            Unstored::Vary(_) | Unstored::Redirect | Unstored::Configured => true,
+            Unstored::Vary(_) | Unstored::Redirect | Unstored::Unbuffered | Unstored::Configured => true,
             Unstored::TooFewUses | Unstored::Worse | Unstored::Refused(_) => false,
         }
     }
 
     /// Whether the response to another request may be stored.
     pub fn is_of_request(self) -> bool {
-        matches!(self, Unstored::Rules(NotStored::Authorization) | Unstored::Configured)
+        matches!(
+            self,
+            Unstored::Rules(NotStored::Authorization) | Unstored::Configured | Unstored::Unbuffered
+        )
     }
 }
 

@@ -73,6 +73,8 @@ pub struct CacheConf {
     /// Whether `proxy_set_header` or a parameter `HTTP_RANGE` sets the `Range` of upstream requests, as with `slice`; determined at
     /// the end of a block.
     pub sets_range: bool,
+    /// `proxy_buffering`: responses that are passed on unbuffered are not stored; determined at the end of a block.
+    pub is_buffered: bool,
     /// `proxy_cache_min_uses`
     pub min_uses: u64,
     /// `proxy_cache_use_stale`
@@ -123,6 +125,7 @@ impl Default for CacheConf {
             heuristic: None,
             s_maxage_stale: false,
             sets_range: false,
+            is_buffered: true,
             min_uses: 1,
             use_stale: Keywords::default(),
             background_update: false,

@@ -90,6 +90,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
                 ("vary", "too many or too long values for `Vary`"),
                 ("stale_preferred", "a stale response is used in its place"),
                 ("accel_redirect", "`X-Accel-Redirect`"),
+                ("unbuffered", "`proxy_buffering off` or `X-Accel-Buffering: no`"),
             ],
         },
     ]),
@@ -272,6 +273,7 @@ fn index_of(reason: Unstored) -> Option<usize> {
         Unstored::Vary(_) => 15,
         Unstored::Worse => 16,
         Unstored::Redirect => 17,
+        Unstored::Unbuffered => 18,
         Unstored::Refused(_) => return None,
     })
 }
@@ -294,6 +296,7 @@ mod tests {
             (Unstored::Configured, "no_cache_configured"),
             (Unstored::Vary(VaryError::Any), "vary"),
             (Unstored::Worse, "stale_preferred"),
+            (Unstored::Unbuffered, "unbuffered"),
         ] {
             let index = index_of(reason).expect("threads count it");
             assert_eq!(UNSTORED.metric.values()[index].0, value, "{reason}");
