@@ -75,6 +75,7 @@ struct Limits {
     levels: SmallVec<[u8; 3]>,
     /// The thread, for logging file errors.
     thread: Rc<Thread>,
+    record: Rc<Try>,
 }
 
 /// Time that the client has to take a piece before the first bytes are written to a file: it spares fast clients, which are only
@@ -91,7 +92,7 @@ const READ_MAX: u64 = 64 << 10;
 const READ_MIN: u64 = 4 << 10;
 
 impl Limits {
-    fn of(settings: &Settings, thread: &Rc<Thread>) -> Limits {
+    fn of(settings: &Settings, thread: &Rc<Thread>, record: &Rc<Try>) -> Limits {
         let memory = u64::from(settings.buffers.0) * settings.buffers.1;
         Limits {
             memory,
@@ -103,6 +104,7 @@ impl Limits {
             directory: settings.temp_path.0.clone(),
             levels: settings.temp_path.1.clone(),
             thread: Rc::clone(thread),
+            record: Rc::clone(record),
         }
     }
 }
@@ -130,7 +132,7 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
         pump: None,
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
-    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread)));
+    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread, &record)));
     let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
@@ -301,7 +303,9 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
     let (file, device) = match known {
         Some(file) => file,
         None => match received::create(&limits.directory, &limits.levels, false).await {
-            Ok((file, _, device)) => {
+            Ok((file, path, device)) => {
+                // The body has one file, so the path is not set yet.
+                let _ = limits.record.temp_file.set(path);
                 spool.borrow_mut().file = Some((file.clone(), device));
                 (file, device)
             }

@@ -3,9 +3,10 @@
 //! [`Tries`] are stored in the request. A [`Try`] is shared with the body after the header section, because lengths and times are
 //! known only at its end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io::Write;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,6 +71,8 @@ pub struct Try {
     pub(super) note: Cell<Option<&'static str>>,
     /// Whether more bytes arrived than announced.
     pub(super) excess: Cell<bool>,
+    /// The temporary file of the body, for the log.
+    pub(super) temp_file: OnceCell<PathBuf>,
     /// Reason why the body broke off, reported by the component that sends it to the client.
     pub(super) fault: Cell<Option<Fault>>,
     /// Error code with which the upstream reset its HTTP/2 stream before a header section.
@@ -192,6 +195,7 @@ impl Tries {
             messages: RefCell::default(),
             note: Cell::new(None),
             excess: Cell::new(false),
+            temp_file: OnceCell::new(),
             fault: Cell::new(None),
             reset: Cell::new(None),
             is_invalid: Cell::new(false),
@@ -262,12 +266,16 @@ pub fn url(request: &Request) -> Option<Vec<u8>> {
     Some(url)
 }
 
-/// Logs an error in the body of an upstream's response.
+/// Logs a temporary file that the body of an upstream's response needed, and an error in the body.
 pub fn log_body(request: &Request) {
     let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return };
     let messages = last.messages.take();
     if !messages.is_empty() {
         log_messages(request, &messages, "while reading upstream");
+    }
+    if let Some(path) = last.temp_file.get() {
+        let (path, what) = (path.display(), "an upstream response is buffered to a temporary file");
+        request.log(Level::Warn, format_args!("{what} {path} while reading upstream"));
     }
     if let Some(words) = last.note.get() {
         request.log(Level::Error, format_args!("{words} while reading upstream"));

@@ -455,6 +455,10 @@ fn a_slow_client_needs_a_bounded_amount_of_memory() {
     let grown = process::resident_bytes(worker).saturating_sub(before);
     assert!(grown < SIZE / 2, "{grown} bytes of memory");
     Content::new(3, SIZE).compare(0..SIZE, &mut spooled.body(&spooled_head)).expect("the bytes are right");
+    let buffered = "an upstream response is buffered to a temporary file /";
+    let log = server.wait_for_log(buffered, Deadline::default());
+    let line = log.lines().find(|line| line.contains(buffered)).expect("the wait has found it");
+    assert!(line.contains("[warn]") && line.contains("request: \"GET /file HTTP/1.1\""), "{line}");
     Content::new(3, SIZE).compare(0..SIZE, &mut slow.body(&head)).expect("the bytes are right");
 }
 
