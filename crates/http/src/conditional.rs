@@ -115,8 +115,8 @@ pub enum Comparison {
     Weak,
 }
 
-/// Whether `list` (the value of `If-Match` or `If-None-Match`) is `*` or contains `etag`. Elements from the first syntax error on
-/// are ignored.
+/// Whether `list` (the value of `If-Match` or `If-None-Match`) is `*` or contains `etag`. Elements from an unclosed quote on are
+/// ignored. Some origins generate tags without quotes, and their clients return these: as in nginx, they match the same text.
 #[must_use]
 pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) -> bool {
     if trim_ows(list) == b"*" {
@@ -130,12 +130,14 @@ pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) ->
         };
         rest = &rest[start..];
         let prefix = if rest.starts_with(b"W/") { 2 } else { 0 };
-        if rest.get(prefix) != Some(&b'"') {
-            return false;
-        }
-        let Some(len) = memchr::memchr(b'"', &rest[prefix + 1..]) else { return false };
-        let (tag, tail) = rest.split_at(prefix + len + 2);
-        if tags_match(tag, etag, comparison) {
+        let len = if rest.get(prefix) == Some(&b'"') {
+            let Some(len) = memchr::memchr(b'"', &rest[prefix + 1..]) else { return false };
+            prefix + len + 2
+        } else {
+            memchr::memchr(b',', rest).unwrap_or(rest.len())
+        };
+        let (tag, tail) = rest.split_at(len);
+        if tags_match(trim_ows(tag), etag, comparison) {
             return true;
         }
         rest = tail;
@@ -151,8 +153,8 @@ pub enum Strength {
     Weak,
 }
 
-/// Returns the strength of an entity tag; `None` for a malformed one (RFC 9110 section 8.8.3). nginx passes a malformed tag on, but
-/// it must not be compared.
+/// Returns the strength of an entity tag; `None` for a malformed one (RFC 9110 section 8.8.3), which says nothing about the bytes of
+/// a representation.
 #[must_use]
 pub fn strength(tag: &[u8]) -> Option<Strength> {
     let (opaque, strength) =
@@ -354,6 +356,25 @@ mod tests {
             "the date is ignored if the request has If-Match"
         );
         assert_eq!(both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")), Outcome::PreconditionFailed);
+    }
+
+    #[test]
+    fn tags_without_quotes_match_the_same_text() {
+        for (list, wanted) in [
+            ("abc", true),
+            ("\"x\", abc", true),
+            (" x , abc\t,y", true),
+            ("W/abc", true),
+            ("abcd", false),
+            ("ab", false),
+            ("abc x", false),
+            ("\"abc\"", false),
+            ("\"x, abc", false),
+        ] {
+            assert_eq!(matches_list(list.as_bytes(), Some(b"abc"), Comparison::Weak), wanted, "{list}");
+        }
+        assert!(!matches_list(b"abc", Some(b"\"abc\""), Comparison::Weak));
+        assert!(matches_list(b"x, \"abc\"", Some(b"\"abc\""), Comparison::Strong));
     }
 
     #[test]

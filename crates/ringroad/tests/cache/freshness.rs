@@ -456,6 +456,28 @@ fn valid_content_is_not_sent_again_by_the_origin() {
     assert_eq!(response.field("Cache-Control"), Some("max-age=60"));
 }
 
+/// Many applications send entity tags without quotes.
+#[test]
+fn a_tag_without_quotes_validates_a_response_with_the_same_text() {
+    let site = Site::of(Origin::start(|request: &OriginRequest| {
+        let status = if request.header("if-none-match").as_deref() == Some("abc") { 304 } else { 200 };
+        // The first response becomes stale soon. The 304 for `/again/other` is for another version.
+        let lifetime = if request.sequence <= 2 { "1" } else { "60" };
+        let tag = if status == 304 && request.target == "/again/other" { "abd" } else { "abc" };
+        let reply = Reply::new(status).header("ETag", tag).header("X-Accel-Expires", lifetime);
+        if status == 304 { reply } else { reply.body("content") }
+    }));
+    for target in ["/again/same", "/again/other"] {
+        assert_eq!(site.cached(target, &[]), (200, "MISS".into()));
+    }
+    site.until_stale(2);
+    assert_eq!(site.cached("/again/same", &[]), (200, "REVALIDATED".into()));
+    assert_eq!(site.cached("/again/other", &[]), (200, "EXPIRED".into()));
+    for (tag, status) in [("abc", 304), ("\"x\", abc", 304), ("abcd", 200), ("\"abc\"", 200)] {
+        assert_eq!(site.cached("/again/same", &[("If-None-Match", tag)]), (status, "HIT".into()), "{tag}");
+    }
+}
+
 #[test]
 fn conditions_of_clients_apply_to_the_stored_response() {
     let objects = Objects::new();

@@ -321,6 +321,10 @@ fn cached_statuses_methods_and_conditions_match_nginx() {
             });
         }
     }
+    let loose = "Cache-Control: max-age=60|ETag: abc";
+    for tags in ["x", "abc", "\"x\", abc", "x,abc , y", "W/abc", "abcd", "\"abc\"", "abc x"] {
+        cases.push(get("/loose").reply_with(loose).with("If-None-Match", tags));
+    }
     for if_range in ["\"a\"", "\"b\"", "Mon, 02 Jan 2023 00:00:00 GMT", "Sun, 01 Jan 2023 00:00:00 GMT"] {
         cases.push(get("/conditions").reply_with(say).with("Range", "bytes=3-7").with("If-Range", if_range));
     }

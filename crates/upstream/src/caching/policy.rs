@@ -169,7 +169,8 @@ pub fn judge_as(
         flags: if verdict.must_revalidate { MUST_REVALIDATE } else { 0 }
             | if verdict.no_cache { NO_CACHE } else { 0 },
         length: None,
-        etag: head.get(raw, HeaderId::Etag).filter(|_| fields.etag.is_some()).unwrap_or_default().to_vec(),
+        // A malformed tag too: the origin that generated it can compare it.
+        etag: head.get(raw, HeaderId::Etag).unwrap_or_default().to_vec(),
         last_modified: fields.last_modified,
         variant: variant_of(request, &vary),
         vary,
@@ -223,6 +224,13 @@ pub fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
 /// Whether a 304 refers to this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
 pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
     let get = |id| fresh.head().get(fresh.raw(), id);
+    if let Some(tag) = get(HeaderId::Etag)
+        && !stored.etag.is_empty()
+        && (conditional::strength(tag).is_none() || conditional::strength(&stored.etag).is_none())
+    {
+        // A malformed tag confirms only the same text.
+        return *tag == *stored.etag;
+    }
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
     let modified = stored.last_modified.map(http::date::http);
     let own = Validator::of(Some(&stored.etag), modified.as_ref().map(|text| &text[..]), None);
