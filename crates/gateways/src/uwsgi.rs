@@ -97,7 +97,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 fn modifier(text: &str) -> Result<u8, value::ValueError> {
-    value::number(text).and_then(|number| u8::try_from(number).map_err(|_| value::ValueError::Invalid))
+    value::number_in(0, u8::MAX.into())(text).map(|number| number as u8)
 }
 
 impl Family for Uwsgi {
@@ -147,5 +147,21 @@ impl Protocol for Uwsgi {
     fn can_frame(&self, length: BodyLength) -> bool {
         // A body without an end marker has its length in a parameter.
         length != BodyLength::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::error;
+
+    #[test]
+    fn modifiers_are_bytes() {
+        for (text, expected) in [
+            ("uwsgi_modifier1 256;", "value must be between 0 and 255"),
+            ("uwsgi_modifier2 x;", "\"uwsgi_modifier2\" directive invalid number"),
+        ] {
+            let found = error(&format!("http {{ {text} }}"));
+            assert!(found.starts_with(expected), "{text}: {found}");
+        }
     }
 }
