@@ -53,7 +53,7 @@ pub struct Try {
     server: Arc<str>,
     is_unix: bool,
     /// Whether it is the first try of another location, after an internal redirect.
-    begins: bool,
+    begins: Cell<bool>,
     started: Instant,
     /// Status of the response, or of the error response for a failed try (502, 504); 0 while neither is known.
     pub(super) status: Cell<u16>,
@@ -181,7 +181,7 @@ impl Tries {
             name: Arc::clone(name),
             server: Arc::clone(server),
             is_unix: matches!(address, Some(PeerAddr::Unix(_))),
-            begins: first && !self.list.is_empty(),
+            begins: Cell::new(first && !self.list.is_empty()),
             started: rt::now(),
             status: Cell::new(0),
             connect_time: Cell::new(None),
@@ -203,6 +203,19 @@ impl Tries {
         });
         self.list.push(Rc::clone(&new));
         new
+    }
+
+    /// Takes over the tries that another task made for this location, after those of earlier locations.
+    pub(super) fn take_over(&mut self, made: Tries) {
+        let mut earlier = std::mem::replace(self, made).list;
+        if earlier.is_empty() {
+            return;
+        }
+        if let Some(first) = self.list.first() {
+            first.begins.set(true);
+        }
+        earlier.append(&mut self.list);
+        self.list = earlier;
     }
 
     /// Sets the requested URI, for log lines.
@@ -301,7 +314,7 @@ fn each(request: &Request, out: &mut Vec<u8>, show: impl Fn(&Try, &mut Vec<u8>))
         return false;
     };
     for (index, one) in tries.list.iter().enumerate() {
-        match (index, one.begins) {
+        match (index, one.begins.get()) {
             (0, _) => {}
             (_, true) => out.extend_from_slice(b" : "),
             (_, false) => out.extend_from_slice(b", "),

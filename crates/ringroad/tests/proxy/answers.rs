@@ -418,6 +418,22 @@ http {
     }
 }
 
+/// With a cache another task contacts the upstream.
+#[test]
+fn tries_of_earlier_locations_are_shown_with_a_cache_too() {
+    let origin =
+        Origin::start(|request| Reply::new(if request.path() == "/a" { 503 } else { 200 }).body("ok"));
+    let server = start(
+        &origin,
+        "proxy_cache_path @CACHE@ keys_zone=c:1m; add_header X-Tries '$upstream_addr|$upstream_status';",
+        "location = /a { proxy_intercept_errors on; error_page 503 = @other; proxy_pass http://@ORIGIN@; }
+         location @other { rewrite ^ /b break; proxy_cache c; proxy_cache_valid 1m; proxy_pass http://@ORIGIN@; }",
+    );
+    let response = get(&server, "/a");
+    let (place, tries) = (origin.addr(), response.field("x-tries"));
+    assert_eq!((response.status, tries), (200, Some(format!("{place} : {place}|503 : 200").as_str())));
+}
+
 #[test]
 fn a_map_can_replace_the_cookie_of_a_client() {
     let origin = Origin::start(|_| Reply::text("x"));

@@ -123,7 +123,7 @@ impl Fetch {
         let handing = handed.slot.take();
         let Some((result, tries, cookie, record)) = handing else { return Err(Failure::Status(500)) };
         if let Some(tries) = tries {
-            request.extensions.insert(tries);
+            state::Tries::of(request).take_over(tries);
         }
         if let Some(cookie) = cookie {
             request.extensions.insert(cookie);
