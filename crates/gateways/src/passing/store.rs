@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use conf::{Args, Error};
+use http::request::Method;
 use io::op::Source;
 
 use crate::Directive;
@@ -109,8 +110,13 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Returns the body, and writes a copy of it to a file if configured. Only a complete response to a GET is stored.
 pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
-    let is_whole = request.response.status == 200 && !matches!(body, Body::None | Body::Tunnel(_));
     // HEAD has no body, 206 only a part of it, and other statuses are not files.
+    let is_whole = request.response.status == 200
+        && match body {
+            Body::Tunnel(_) => false,
+            Body::None => request.method != Method::Head && request.response.content_length == Some(0),
+            _ => true,
+        };
     if !conf.store.is_on() || !is_whole {
         return body;
     }
@@ -144,6 +150,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     let stream: Box<dyn BodySource> = match body {
         Body::Source(stream) => stream,
         Body::Bytes(source) => Box::new(Once(Some(source))),
+        Body::None => Box::new(Once(None)),
         other => return other,
     };
     let thread = Rc::clone(&request.conn.thread);

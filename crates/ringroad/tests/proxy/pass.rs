@@ -274,6 +274,22 @@ fn responses_are_stored_across_file_systems() {
     testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
 }
 
+#[test]
+fn an_empty_response_is_stored_as_an_empty_file() {
+    let origin = Origin::start(|_| Reply::ok().body(""));
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /at/ { proxy_store @DATA@/kept$uri; proxy_pass http://@ORIGIN@; }",
+    );
+    assert_eq!(common::client(&server).request("HEAD", "/at/head", &[]).status, 200);
+    assert_eq!(get(&server, "/at/a").text(), "");
+    let path = setup.data().join("kept/at/a");
+    let length = || std::fs::metadata(&path).ok().map(|file| file.len());
+    assert_eq!(testkit::wait::until("a stored file", Deadline::default(), length).ok(), Some(0));
+    assert!(!setup.data().join("kept/at/head").exists());
+}
+
 /// As in nginx: a begun response is stored for the next client.
 #[test]
 fn a_response_is_stored_after_its_client_has_disconnected() {
