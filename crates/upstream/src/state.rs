@@ -177,6 +177,10 @@ impl Tries {
         address: Option<&PeerAddr>,
         first: bool,
     ) -> Rc<Try> {
+        if first {
+            // An earlier location may have had a cache.
+            (self.cached, self.stored) = (None, None);
+        }
         let new = Rc::new(Try {
             name: Arc::clone(name),
             server: Arc::clone(server),

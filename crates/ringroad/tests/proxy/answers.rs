@@ -435,6 +435,24 @@ fn tries_of_earlier_locations_are_shown_with_a_cache_too() {
 }
 
 #[test]
+fn the_cache_status_is_not_that_of_an_earlier_location() {
+    let origin = Origin::start(|request| {
+        Reply::new(if request.path() == "/a" { 503 } else { 200 }).header("X-Own", "here").body("ok")
+    });
+    let server = start(
+        &origin,
+        "proxy_cache_path @CACHE@ keys_zone=c:1m; add_header X-Told '[$upstream_cache_status] $upstream_http_x_own';",
+        "location = /a { proxy_cache c; proxy_cache_valid any 1m; proxy_intercept_errors on; error_page 503 = @other;
+           proxy_pass http://@ORIGIN@; }
+         location @other { rewrite ^ /b break; proxy_pass http://@ORIGIN@; }",
+    );
+    for _ in 0..2 {
+        let response = get(&server, "/a");
+        assert_eq!((response.status, response.field("x-told")), (200, Some("[] here")));
+    }
+}
+
+#[test]
 fn a_map_can_replace_the_cookie_of_a_client() {
     let origin = Origin::start(|_| Reply::text("x"));
     let server = start(
