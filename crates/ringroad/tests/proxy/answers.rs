@@ -5,7 +5,7 @@
 
 use crate::common::BINARY;
 use testkit::origin::{Origin, OriginRequest, Reply};
-use testkit::{Client, Deadline, Response, Server, Setup};
+use testkit::{Client, Deadline, Gate, Response, Server, Setup};
 
 /// Starts a server with these directives in `http` and in its server block.
 fn start(origin: &Origin, http: &str, locations: &str) -> Server {
@@ -304,6 +304,26 @@ fn long_trailers_and_chunk_extensions_of_an_upstream_are_discarded() {
     for target in ["/trailer", "/trailers", "/extension"] {
         assert_eq!(client.get(target).text(), "ok", "{target}");
     }
+}
+
+#[test]
+fn trailers_of_a_stored_response_reach_its_first_client() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| {
+        Reply::ok().chunked(&[6]).body("first second").wait_at(6, &held).trailer("X-Sum", "6")
+    });
+    let server = start(
+        &origin,
+        "proxy_cache_path @CACHE@ keys_zone=c:1m; proxy_pass_trailers on;",
+        "location /stored/ { proxy_cache c; proxy_cache_valid 1m; proxy_pass http://@ORIGIN@; }",
+    );
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/stored/a", &[("Connection", "close")]));
+    assert_eq!(client.head().field("Transfer-Encoding"), Some("chunked"));
+    gate.open();
+    let wire = String::from_utf8(client.read_to_end()).expect("it is text");
+    assert!(wire.ends_with("0\r\nX-Sum: 6\r\n\r\n"), "{wire:?}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
 use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome};
 use crate::caching::tasks::Cache;
+use crate::caching::trailed::with_trailers;
 use crate::caching::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
 use crate::peers::sticky::SetCookie;
 use crate::{Failure, Reply, ReplyBody, state};
@@ -164,7 +165,8 @@ impl Fetch {
         match result {
             FetchResult::Reply(reply) => {
                 status(record::of(request), had);
-                Ok(reply)
+                let settings = (self.origin.upstream)(request.scope());
+                Ok(with_trailers(request, settings, reply))
             }
             FetchResult::Refreshed { .. } => match Box::pin(self.find(request)).await {
                 Some(hit) => {

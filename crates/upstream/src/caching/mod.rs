@@ -31,6 +31,7 @@ pub mod shared_fetch;
 pub mod stored;
 pub mod tally;
 pub mod tasks;
+pub mod trailed;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
