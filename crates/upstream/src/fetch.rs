@@ -378,8 +378,10 @@ impl Attempt<'_> {
             return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
         }
         let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
-        // A HEAD that is sent as GET for a cache needs only the header section.
-        let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
+        // A HEAD that is sent as GET for a cache needs only the header section. A response that is also stored as a file must not
+        // end with its client.
+        let waits =
+            self.settings.buffering && !self.settings.stores && !unbuffered && request.method != Method::Head;
         let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => {

@@ -106,6 +106,9 @@ pub struct Settings {
     pub hidden: Hidden,
     /// `proxy_pass_trailers`
     pub pass_trailers: bool,
+    /// Whether responses are stored as files (`proxy_store`): a begun response is then received without its client too. Determined
+    /// at the end of a block.
+    pub stores: bool,
     /// `proxy_ssl_*`, if upstreams may be reached over TLS.
     pub secure: Option<Arc<SecureSettings>>,
 }
@@ -144,6 +147,7 @@ impl Default for Settings {
             limit_rate: None,
             hidden: Hidden::default(),
             pass_trailers: false,
+            stores: false,
             secure: None,
         }
     }

@@ -229,6 +229,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                     return Err(Error::at(end.span.clone(), fault));
                 }
                 conf.cache.is_buffered = conf.upstream.buffering;
+                conf.upstream.stores = conf.store.is_on();
                 protocol.finish(conf);
                 ssl::finish(conf, end.span)?;
                 scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();

@@ -274,6 +274,28 @@ fn responses_are_stored_across_file_systems() {
     testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
 }
 
+/// Small bodies of other responses are sent together with their header section.
+#[test]
+fn a_small_response_is_stored_after_its_client_has_disconnected() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let content = Content::new(7, 1000);
+    let origin = Origin::start(move |_| Reply::ok().content(content).wait_at(300, &held));
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /at/ { proxy_store @DATA@/kept$uri; proxy_pass http://@ORIGIN@; }",
+    );
+    let mut client = common::client(&server);
+    client.send("GET /at/small HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    gate.wait_reached();
+    drop(client);
+    server.wait_for_access_log(1, Deadline::default());
+    gate.open();
+    assert_stored(&setup.data().join("kept/at/small"), content);
+}
+
 #[test]
 fn an_empty_response_is_stored_as_an_empty_file() {
     let origin = Origin::start(|_| Reply::ok().body(""));
