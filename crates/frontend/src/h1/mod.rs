@@ -217,7 +217,8 @@ impl Connection {
                 {
                     self.wire.set_nodelay();
                 }
-                After::KeepAlive | After::Drop => {}
+                After::KeepAlive => {}
+                After::Drop => self.reset_if_timed_out(&request),
                 After::Close => self.linger(&request).await,
             }
             // As in nginx, the connection waits for background subrequests, so that a client cannot start more of them than it makes

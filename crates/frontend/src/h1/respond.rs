@@ -127,6 +127,15 @@ impl Connection {
         }
     }
 
+    /// Applies `reset_timedout_connection` to a connection that is closed without a response: after a timeout (408), and by
+    /// `return 444`.
+    pub(super) fn reset_if_timed_out(&self, request: &Request) {
+        let is_listed = matches!(request.response.status, 408 | 444);
+        if is_listed && request.scope().core.keepalive.reset_timedout_connection {
+            self.wire.set_reset_on_close();
+        }
+    }
+
     /// Whether a client that sent `Expect: 100-continue` gets a 100 response; `None` without that field.
     fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue

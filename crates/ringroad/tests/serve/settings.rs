@@ -43,6 +43,34 @@ fn a_client_that_does_not_read_times_out() {
 }
 
 #[test]
+fn reset_timedout_connection_resets_after_timeouts_of_requests_and_444() {
+    let site = |reset: &str| {
+        let text = format!(
+            "reset_timedout_connection {reset}; client_header_timeout 200ms; client_body_timeout 200ms;
+             location /444 {{ return 444; }} location /body {{ proxy_pass http://127.0.0.1:9; }}"
+        );
+        serve(&one_server("", &text))
+    };
+    let (off, on) = (site("off"), site("on"));
+    for request in [
+        "GET /444 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HT",
+        "GET / HTTP/1.1\r\nHost: a\r\n",
+        "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
+    ] {
+        let end = |server: &Server| {
+            let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
+            std::io::Write::write_all(&mut stream, request.as_bytes()).expect("sent");
+            stream.set_read_timeout(Some(Duration::from_secs(180))).expect("a timeout");
+            stream.read_to_end(&mut Vec::new())
+        };
+        assert_eq!(end(&off).expect("an orderly end"), 0, "{request:?}");
+        let error = end(&on).expect_err("a reset");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{request:?}: {error}");
+    }
+}
+
+#[test]
 fn keepalive_time_limits_the_age_of_connections() {
     let server = serve(&one_server(
         "",
