@@ -138,6 +138,9 @@ fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         let (first, second) = (cx.arg(0), cx.arg(1));
         return Err(cx.error(format_args!("duplicate parameters \"{first} {second}\"")));
     }
+    if refused == Refused::Nothing && from.is_some() {
+        return Err(cx.error(format_args!("\"from=\" cannot be used with \"off\" parameter")));
+    }
     // `off` has no cost per request, as if the directive were not used.
     scope.core.files.opening.links = match refused {
         Refused::Nothing => None,
@@ -176,15 +179,14 @@ mod tests {
     fn disable_symlinks_is_inherited_and_switched_off() {
         let config = loaded(
             "disable_symlinks if_not_owner from=$document_root;
-             server { location /a {} location /b { disable_symlinks on; } location /c { disable_symlinks off; }
-               location /d { disable_symlinks off from=/x; } }",
+             server { location /a {} location /b { disable_symlinks on; } location /c { disable_symlinks off; } }",
         );
         let of = |place: usize| {
             let links = config.http.locations[place].scope.core.files.opening.links.as_ref();
             links.map(|links| (links.refused, links.from.is_some()))
         };
-        let expected = [Some((Refused::OfOthers, true)), Some((Refused::All, false)), None, None];
-        assert_eq!([of(1), of(2), of(3), of(4)], expected);
+        let expected = [Some((Refused::OfOthers, true)), Some((Refused::All, false)), None];
+        assert_eq!([of(1), of(2), of(3)], expected);
     }
 
     #[test]
@@ -207,6 +209,7 @@ mod tests {
                 "disable_symlinks from=/a;",
                 "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter",
             ),
+            ("disable_symlinks off from=/a;", "\"from=\" cannot be used with \"off\" parameter"),
             ("disable_symlinks on off;", "duplicate parameters \"on off\""),
             ("disable_symlinks on; disable_symlinks on;", "\"disable_symlinks\" directive is duplicate"),
         ] {
