@@ -60,9 +60,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn("only the last index in \"index\" directive should be absolute");
         }
         if text.is_empty() {
-            let first = cx.arg(0);
-            // nginx's message names the first argument, whichever argument is empty.
-            return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
+            return Err(cx.error(format_args!("index \"\" in \"index\" directive is invalid")));
         }
         let file = cx.template(text)?;
         scope.make_mut::<Conf>().files.make_mut(cx.block).push(file);
@@ -185,8 +183,10 @@ mod tests {
 
     #[test]
     fn wrong_names_are_refused() {
-        let found = error("http { server {\nindex ''; } }");
-        assert_eq!(found, "index \"\" in \"index\" directive is invalid in /conf/nginx.conf:2");
+        for names in ["''", "a ''"] {
+            let found = error(&format!("http {{ server {{\nindex {names}; }} }}"));
+            assert_eq!(found, "index \"\" in \"index\" directive is invalid in /conf/nginx.conf:2");
+        }
         let found = warnings("http { server {\nindex /a b; } }");
         assert_eq!(
             found,
