@@ -121,10 +121,8 @@ impl Connection {
             Ok(Progress::Incomplete) => None,
             Err(error) => {
                 self.retain_for_log(request);
-                request.log(
-                    Level::Info,
-                    format_args!("{} while reading client request headers", error.message()),
-                );
+                let (what, part) = (error.message(), part_in_progress(request));
+                request.log(Level::Info, format_args!("{what} while reading client request {part}"));
                 Some(Received::Refused(error.status().code()))
             }
         }
@@ -302,7 +300,7 @@ impl Connection {
         self.retain_for_log(request);
         // Bytes of the last line are not counted.
         request.received = request.received.min(request.head.line_start().into());
-        let part = if request.head.in_request_line() { "line" } else { "headers" };
+        let part = part_in_progress(request);
         request.log(Level::Info, format_args!("{why} while reading client request {part}"));
         Received::Abandoned(status)
     }
@@ -320,6 +318,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// Returns the part of the header section that is incomplete or invalid, as messages of nginx name it.
+fn part_in_progress(request: &Request) -> &'static str {
+    if request.head.in_request_line() { "line" } else { "headers" }
 }
 
 /// Receives bytes until the deadline of the timer. Like [`Timer::limit`], but without a nested state machine: with many

@@ -6,6 +6,7 @@
 
 use crate::common::http2::{self, END, HEADERS, WHOLE, block};
 use crate::common::{client, one_server, ours_only, refused, serve};
+use testkit::wait::Deadline;
 use testkit::{Client, Server};
 
 /// The request that would be served if the bytes after a refused head were parsed as a request.
@@ -42,6 +43,18 @@ fn control_bytes_in_the_header_section_are_refused() {
     let mut client = client(&server);
     client.send("GET / HTTP/1.1\r\nHost: a\r\nA: tab\tand \u{e4}\r\n\r\n");
     assert_eq!(client.response().text(), "first", "a tab and bytes above 127 are text");
+}
+
+#[test]
+fn the_error_log_names_the_refused_part_of_the_header_section() {
+    let server = serve(&one_server("error_log logs/error.log info;", "location / { return 200; }"));
+    for (head, message) in [
+        ("GET /\x7f HTTP/1.1\r\nHost: a\r\n\r\n", "invalid request while reading client request line"),
+        ("GET / HTTP/1.1\r\n\r\n", "without \"Host\" header while reading client request headers"),
+    ] {
+        assert_eq!(refused(&server, head), 400, "{head:?}");
+        server.wait_for_log(message, Deadline::default());
+    }
 }
 
 /// Request objects are reused: an earlier request on another connection must not affect this response.
@@ -291,7 +304,7 @@ fn invalid_field_names_are_dropped_passed_or_refused_as_configured() {
     assert_eq!(odd_name(&mut client(&underscores), "X_Y"), "value|");
     assert_eq!(odd_name(&mut client(&underscores), "X.Y"), "|");
     assert_eq!(odd_name(&mut client(&kept), "X_Y"), "value|");
-    let log = server.wait_for_log("client sent invalid header line: \"X_Y: ", testkit::Deadline::default());
+    let log = server.wait_for_log("client sent invalid header line: \"X_Y: ", Deadline::default());
     assert!(log.contains(" [info] "), "{log}");
 }
 
