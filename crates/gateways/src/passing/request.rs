@@ -62,11 +62,17 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
             BodyLength::Unknown | BodyLength::None => BodyLength::Unknown,
         },
         // An empty body that the client announced is announced to the upstream.
-        OutgoingBody::None if conf.pass_body && request.depth == 0 && length != BodyLength::None => {
+        OutgoingBody::None if conf.pass_body && length != BodyLength::None && sends_body(request) => {
             BodyLength::Exactly(0)
         }
         OutgoingBody::None => BodyLength::None,
     }
+}
+
+/// Whether the client's body is sent with this request. A subrequest sends it if it copies the client's request (`mirror`), and the
+/// body was read.
+fn sends_body(request: &Request) -> bool {
+    request.depth == 0 || (request.body.is_some() && request.method == request.head.method())
 }
 
 /// Whether the body is needed, but another location has already passed on some of its bytes. An upstream would take the remaining

@@ -423,6 +423,12 @@ fn subrequests_are_proxied() {
     let copies = origin.requests();
     let copy = copies.iter().find(|request| request.target == "/copy/mirrored/y").expect("it was mirrored");
     assert_eq!(copy.body, b"both");
+    assert_eq!(upload(&mut client, "/mirrored/empty", b"").text(), "");
+    origin.wait_for("the copy of no bytes", |stats| stats.requests == before + 4 && stats.in_flight == 0);
+    let copies = origin.requests();
+    let copy =
+        copies.iter().find(|request| request.target == "/copy/mirrored/empty").expect("it was mirrored");
+    assert_eq!(copy.header("content-length").as_deref(), Some("0"));
 }
 
 /// Starts an origin with a page that includes a part for each gate; the part waits there.
