@@ -8,6 +8,7 @@ use io::op::PeerAddr;
 use crate::request::{Address, Request};
 use crate::settings::core::Core;
 use crate::settings::responding::ServerTokens;
+use telemetry::{ForLog, Level};
 use transfer::body::Rate;
 
 /// Returns the parser's limits for a header section under these settings.
@@ -48,8 +49,12 @@ pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t,
 /// Returns the rate limit of the response: the rate that a module or `set $limit_rate` has set, else `limit_rate`.
 pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
-        let text = String::from_utf8(template.rendered(request)).ok()?;
-        conf::value::size(&text).ok()
+        let text = template.rendered(request);
+        let size = str::from_utf8(&text).ok().and_then(|text| conf::value::size(text).ok());
+        if size.is_none() {
+            request.log(Level::Error, format_args!("invalid size \"{}\"", text.for_log()));
+        }
+        size
     };
     let bytes_per_second = request.limit_rate.or_else(|| conf.limit_rate.as_ref().and_then(size))?;
     let after =

@@ -313,6 +313,14 @@ fn limit_rate_applies_to_generated_responses() {
 }
 
 #[test]
+fn an_invalid_rate_is_logged_and_ignored() {
+    let http = "error_log logs/error.log error;";
+    let server = serve(&one_server(http, "location / { limit_rate $arg_rate; return 200 x; }"));
+    assert_eq!(client(&server).get("/?rate=ten").text(), "x");
+    server.wait_for_log("invalid size \"ten\"", Deadline::default());
+}
+
+#[test]
 fn options_asterisk_is_handled_by_the_server_itself() {
     let server = serve(&one_server("", "access_log logs/access.log; return 403;"));
     let mut client = client(&server);
