@@ -483,10 +483,13 @@ pub async fn post_action(request: &mut Request) {
         }
     };
     let mut cursor = PhaseCursor::at(Phase::Content);
+    // A client that closes its connection after the response must not end the action.
+    let is_detached = std::mem::replace(&mut request.is_detached, true);
     if cursor.take(request, step).is_none() {
         // Boxed: few configurations use `post_action`, and the state of the phases is large.
         Box::pin(run_without_body(&mut cursor, request)).await;
     }
+    request.is_detached = is_detached;
     // The log shows the status that the client received.
     request.response.status = status;
 }
