@@ -111,6 +111,9 @@ pub(super) fn begin(
         request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
     }
     let (received, reset) = verdict(&request, finished);
+    if reset.is_some() && ends {
+        shared.with(|state| state.session.mark_malformed(id));
+    }
     Ok(Some(DecodedRequest { stream, request, received, reset }))
 }
 

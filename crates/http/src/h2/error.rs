@@ -57,6 +57,8 @@ pub enum Fault {
     IdleStream,
     /// A frame for a stream that has ended.
     ClosedStream,
+    /// A stream that depends on itself.
+    Dependency,
     /// The peer sent PUSH_PROMISE: clients must not send it, and server push is disabled.
     PushPromise,
     /// PRIORITY_UPDATE from a server, for a stream with an even number, or for more streams than may be open.
@@ -109,6 +111,7 @@ impl Fault {
             Fault::StreamNumber => "client sent HEADERS frame with incorrect identifier",
             Fault::IdleStream => "client sent frame for idle stream",
             Fault::ClosedStream => "client sent frame for closed stream",
+            Fault::Dependency => "client sent frame with incorrect dependency",
             Fault::PushPromise => "client sent PUSH_PROMISE frame",
             Fault::PriorityUpdate => "client sent inappropriate PRIORITY_UPDATE frame",
             Fault::Setting => "client sent SETTINGS frame with incorrect value",

@@ -229,6 +229,44 @@ fn a_smaller_window_applies_once_it_is_acknowledged() {
     assert_eq!(peer.resets(), [(3, ErrorCode::FlowControl as u32)]);
 }
 
+/// Section 6.9: an increment of 0 is an error also on a stream that has ended. That stream cannot be reset.
+#[test]
+fn a_zero_increment_on_an_ended_stream_ends_the_connection() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    peer.respond(1);
+    assert_eq!(peer.feed(&window(1, 5)), Ok(vec![]));
+    assert_eq!(peer.fault(&window(1, 0)), Some((Fault::ZeroIncrement, ErrorCode::Protocol)));
+}
+
+/// RFC 7540 section 5.3.1: a stream cannot depend on itself. All other dependencies are ignored.
+#[test]
+fn a_stream_that_depends_on_itself_ends_the_connection() {
+    let own: [u8; 5] = [0x80, 0, 0, 1, 16];
+    let head = [&own[..], &line_and(&[])].concat();
+    for bytes in [frame(PRIORITY, 0, 1, &own), frame(HEADERS, END | WHOLE | WITH_PRIORITY, 1, &head)] {
+        assert_eq!(Peer::new().fault(&bytes), Some((Fault::Dependency, ErrorCode::Protocol)), "{bytes:?}");
+    }
+    assert!(Peer::new().fault(&frame(PRIORITY, 0, 3, &own)).is_none(), "another stream");
+}
+
+/// Section 8.1.1: RST_STREAM ends the response to a malformed request. END_STREAM would close the stream before.
+#[test]
+fn the_response_to_a_malformed_request_ends_with_a_reset() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    peer.session.mark_malformed(1);
+    let mut block = Vec::new();
+    hpack::push_status(&mut block, 400);
+    peer.session.push_head(1, &block, false, &mut peer.out);
+    peer.session.push_data(1, 1, true, &mut peer.out);
+    peer.out.push(b'x');
+    peer.session.reset(1, ErrorCode::Protocol, &mut peer.out);
+    peer.session.release(1, &mut peer.out);
+    let sent: Vec<_> = peer.sent().into_iter().map(|(kind, flags, ..)| (kind, flags & END_STREAM)).collect();
+    assert_eq!(sent, [(Kind::Headers, 0), (Kind::Data, 0), (Kind::ResetStream, 0)]);
+}
+
 /// Section 6.10: CONTINUATION must be on the stream whose header block is incomplete.
 #[test]
 fn continuation_must_be_on_the_same_stream() {

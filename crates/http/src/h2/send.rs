@@ -28,7 +28,7 @@ impl<T> Session<T> {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sends) else { return 0 };
         stream.sends = !ends;
         let before = out.len();
-        let end_stream = if ends { END_STREAM } else { 0 };
+        let end_stream = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         out.extend_from_slice(&[0; FRAME_HEADER_LEN]);
         self.encoder.compress(block, out);
         let len = out.len() - before - FRAME_HEADER_LEN;
@@ -86,7 +86,7 @@ impl<T> Session<T> {
         stream.sends = !ends;
         self.send_window -= len as i64;
         let is_limited = stream.send_window <= 0 || self.send_window <= 0;
-        let flags = if ends { END_STREAM } else { 0 };
+        let flags = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
         if len >= DATA_MIN || len > 0 && !is_limited || self.role == Role::Client {
             self.pay_back(CREDIT_FOR_DATA);
@@ -127,7 +127,7 @@ impl<T> Session<T> {
     /// Resets a stream, unless it has ended.
     pub fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_reset) else { return };
-        let is_over = !stream.receives && !stream.sends;
+        let is_over = !stream.receives && !stream.sends && !stream.is_malformed;
         stream.is_reset = true;
         (stream.receives, stream.sends) = (false, false);
         if !is_over {

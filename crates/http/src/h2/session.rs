@@ -359,6 +359,13 @@ impl<T> Session<T> {
 
 const MORE: Step = Step { used: 0, event: Event::More };
 
+/// Refuses a stream that depends on itself (RFC 7540 section 5.3.1). Otherwise dependencies are ignored. As in nginx the error ends
+/// the connection, because an idle stream cannot be reset.
+fn check_dependency(stream: u32, priority: &[u8]) -> Result<(), Fault> {
+    let parent = frame::number(priority).map(|number| number & WINDOW_MAX);
+    if parent == Some(stream) { Err(Fault::Dependency) } else { Ok(()) }
+}
+
 /// Header sections.
 impl<T> Session<T> {
     /// Handles HEADERS (RFC 9113 section 6.2).
@@ -377,6 +384,7 @@ impl<T> Session<T> {
             if start > end {
                 return Err(Fault::FrameLength);
             }
+            check_dependency(header.stream, &payload[start - 5..start])?;
         }
         let ends = header.has(END_STREAM);
         if header.has(END_HEADERS) {
@@ -526,6 +534,14 @@ impl<T> Session<T> {
         }
     }
 
+    /// Marks the complete request of a stream as malformed: its response ends with the error code of [`Session::reset`] (RFC 9113
+    /// section 8.1.1). After END_STREAM of both ends no RST_STREAM may be sent, so the response has no END_STREAM.
+    pub fn mark_malformed(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.is_malformed = true;
+        }
+    }
+
     /// Whether a stream is a tunnel of another protocol.
     #[must_use]
     pub fn is_tunnel(&self, id: u32) -> bool {
@@ -575,6 +591,7 @@ impl<T> Session<T> {
             sends: true,
             is_reset: false,
             is_tunnel: false,
+            is_malformed: false,
             receive_window: i64::from(window),
             taken: 0,
             receive_limit: initial,
@@ -773,7 +790,9 @@ impl<T> Session<T> {
             _ => {}
         }
         match header.kind {
-            Kind::Priority if payload.len() == 5 => Ok(Event::Nothing),
+            Kind::Priority if payload.len() == 5 => {
+                check_dependency(header.stream, payload).map(|()| Event::Nothing)
+            }
             Kind::Priority => self.wrong_priority(header.stream, out),
             Kind::ResetStream => self.reset_by_peer(header.stream, payload),
             Kind::Settings => self.settings(header, payload, out),
@@ -869,7 +888,10 @@ impl<T> Session<T> {
                 false => Ok(Event::Window { stream: 0 }),
             };
         }
-        let Some(stream) = self.streams.get_mut(id) else { return self.about_no_stream(id) };
+        let Some(stream) = self.streams.get_mut(id) else {
+            // The stream has ended, so it cannot be reset: the error is one of the connection (RFC 9113 section 5.4.2).
+            return if bytes == 0 { Err(Fault::ZeroIncrement) } else { self.about_no_stream(id) };
+        };
         if stream.is_reset {
             return Ok(Event::Nothing);
         }

@@ -16,6 +16,8 @@ pub(super) struct Stream<T> {
     pub(super) is_reset: bool,
     /// Whether the stream is a tunnel of another protocol.
     pub(super) is_tunnel: bool,
+    /// Whether the request was malformed: RST_STREAM ends the response, not END_STREAM.
+    pub(super) is_malformed: bool,
     /// Number of bytes that the peer may still send.
     pub(super) receive_window: i64,
     /// Number of bytes taken since the last WINDOW_UPDATE.
