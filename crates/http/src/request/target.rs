@@ -31,8 +31,10 @@ pub(super) fn classify(method: Method, text: &[u8], base: usize) -> Result<(Targ
     let none = Span::new(end, end);
     if method == Method::Connect {
         let authority_end = authority_end(text, 0);
-        // CONNECT requires a port; nginx reports a missing port as an invalid request line.
-        if authority_end != text.len() || !text.contains(&b':') {
+        // CONNECT requires a port (RFC 9110 section 9.3.6); as in nginx the request line is invalid without it.
+        let port = text.iter().rposition(|&byte| byte == b':').map(|colon| &text[colon + 1..]);
+        let has_port = port.is_some_and(|port| !port.is_empty() && port.iter().all(u8::is_ascii_digit));
+        if authority_end != text.len() || !has_port {
             return Err(ParseError::InvalidTarget);
         }
         return Ok((Target::Authority { authority: Span::new(base, end) }, none));

@@ -135,8 +135,9 @@ fn trace_and_connect_are_not_allowed() {
     refuse("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::TraceRefused);
     refuse("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::ConnectRefused);
     assert_eq!(ParseError::ConnectRefused.status(), StatusCode::NOT_ALLOWED);
-    refuse_400("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::InvalidTarget);
-    refuse_400("CONNECT / HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::InvalidTarget);
+    for target in ["a", "a:", "[::1]", "[::1]:", "/"] {
+        refuse_400(&format!("CONNECT {target} HTTP/1.1\r\nHost: a\r\n\r\n"), ParseError::InvalidTarget);
+    }
     let policy = Policy { allow_connect: true, allow_trace: true, ..LENIENT };
     let text = b"CONNECT a.b:443 HTTP/1.1\r\nHost: a\r\n\r\n";
     let (head, _) = run(text, &policy).expect("allowed");
