@@ -286,7 +286,8 @@ impl Connection {
             Source::Vec(bytes) => bytes.truncate(rest),
             _ => {}
         }
-        request.received = head_len as u64;
+        // As in nginx, empty lines before the request do not count.
+        request.received = (head_len as u64).saturating_sub(request.head.request_line().start.into());
         request.take_head(held, start);
         if let Some(line) = request.head.first_ignored() {
             let line = line.of(request.bytes()).for_log();

@@ -68,11 +68,11 @@ pub(super) fn begin(
     // The server that `:authority` selects may accept field names that the default server drops.
     let choose = |host: &[u8]| entrance.named_policy(&generation, &info.local, host, policy);
     let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy).choosing(&choose);
-    let (decoded, never_indexed) = shared.with(|state| {
+    let (size, decoded, never_indexed) = shared.with(|state| {
+        let size = state.session.block_len(block);
         let decoded = state.session.decode(block, input, |name, value| reader.field(name, value));
-        (decoded, state.session.take_never_indexed())
+        (size, decoded, state.session.take_never_indexed())
     });
-    let size = reader.size();
     let mut finished = reader.finish(ends);
     if let Err(fault) = decoded {
         thread.recycle_request(request);

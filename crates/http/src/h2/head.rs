@@ -142,12 +142,6 @@ impl<'a> HeadReader<'a> {
         HeadReader { choose: Some(choose), ..self }
     }
 
-    /// Returns the number of bytes of names and values so far.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     /// Adds a field.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         self.size += name.len() + value.len();

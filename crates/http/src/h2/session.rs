@@ -511,6 +511,15 @@ impl<T> Session<T> {
         decoded
     }
 
+    /// Returns the number of bytes of a block, before [`Session::decode`].
+    #[must_use]
+    pub fn block_len(&self, block: Block) -> usize {
+        match block {
+            Block::Input(start, end) => end - start,
+            Block::Gathered => self.block.len(),
+        }
+    }
+
     /// Takes the names of the never-indexed fields of the last block (RFC 7541 section 7.1.3), if the block has any.
     pub fn take_never_indexed(&mut self) -> Option<Box<NeverIndexed>> {
         self.decoder.take_never_indexed()

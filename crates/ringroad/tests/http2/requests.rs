@@ -480,6 +480,17 @@ fn a_reset_cancels_the_request() {
     assert_eq!(log.matches(" 499").count(), 3, "{log}");
 }
 
+/// As in nginx the header section counts with its compressed size.
+#[test]
+fn request_length_is_that_of_the_header_block() {
+    let server = start("location / { return 200 $request_length; }");
+    let mut client = http2::connect(&server);
+    let bytes = block(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")]);
+    let stream = client.next_stream();
+    client.frame(HEADERS, WHOLE | END, stream, &bytes);
+    assert_eq!(client.response(stream).text(), bytes.len().to_string());
+}
+
 /// RFC 9113 section 8.1.1: a malformed request gets a response and a stream error.
 #[test]
 fn malformed_requests_are_refused_and_the_connection_continues() {

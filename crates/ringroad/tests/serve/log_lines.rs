@@ -51,6 +51,7 @@ const REQUESTS: &[&[u8]] = &[
     b"GET /text HTTP/1.1\r\nHost: a\r\nAuthorization: Basic Og==\r\nConnection: close\r\n\r\n",
     b"GET /sent HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"GET /text?1 HTTP/1.1\r\nHost: a\r\n\r\nGET /text?2 HTTP/1.1\r\nHost: a\r\n\r\nGET /text?3 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"\r\n\nGET /text HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"GET http://other:80/text HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"BREW /text HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"GET /text HTTP/1.1\r\n\r\n",
