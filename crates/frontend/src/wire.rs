@@ -388,6 +388,8 @@ impl WireHandle {
 /// Timeout of a send without progress.
 pub struct ProgressTimeout {
     timeout: Duration,
+    /// Whether the progress is also determined at the start of the wait.
+    is_exact: bool,
     state: Waiting,
 }
 
@@ -405,7 +407,13 @@ enum Waiting {
 impl ProgressTimeout {
     /// Creates the timeout of a send.
     pub fn new(timeout: Duration) -> ProgressTimeout {
-        ProgressTimeout { timeout, state: Waiting::No }
+        ProgressTimeout { timeout, is_exact: false, state: Waiting::No }
+    }
+
+    /// Creates the timeout of a send whose progress is known without a query of the kernel: a client that accepts no bytes at all is
+    /// detected after one timeout.
+    pub fn exact(timeout: Duration) -> ProgressTimeout {
+        ProgressTimeout { timeout, is_exact: true, state: Waiting::No }
     }
 
     /// Whether a send waits.
@@ -428,7 +436,7 @@ impl ProgressTimeout {
             return Poll::Ready(result.map_err(SendError::Closed));
         }
         if self.state == Waiting::No {
-            self.state = Waiting::Started;
+            self.state = if self.is_exact { Waiting::Since(progress()) } else { Waiting::Started };
             timer.set(rt::now() + self.timeout);
         }
         loop {

@@ -206,6 +206,8 @@ enum Stop {
     Disconnected(Errno),
     /// The client accepted no bytes for too long.
     TimedOut,
+    /// The client did not complete a header section in time.
+    HeadTimedOut,
     /// The connection was chosen to make room for another.
     Reclaimed,
 }
@@ -409,7 +411,7 @@ impl Connection {
     /// Handles a deadline that passed while waiting for bytes.
     fn elapsed(&mut self) -> ControlFlow<Stop> {
         if self.head_until.is_some_and(|until| until <= rt::now()) {
-            return ControlFlow::Break(Stop::TimedOut);
+            return ControlFlow::Break(Stop::HeadTimedOut);
         }
         // Also while the end is announced: otherwise this deadline would elapse again and again within the turn.
         if self.open_streams() == 0 && self.end != End::Last {
@@ -424,19 +426,13 @@ impl Connection {
             Stop::Done => return self.linger().await,
             Stop::Fault(fault) => {
                 self.complain(Level::Info, format_args!("{}", fault.message()));
-                self.shared.with(|state| {
-                    let out = std::mem::take(&mut state.out);
-                    state.abort_all(Errno::CONNRESET);
-                    state.out = out;
-                    state.session.fail(fault, &mut state.out);
-                });
-                // A client that violated the protocol may not read the GOAWAY either, so the send has a time limit.
-                let end = rt::now() + GOAWAY_WAIT_MAX;
-                self.timer.set(end);
-                let timer = self.timer.clone();
-                let _ = timer.limit(self.flush()).await;
-                self.wire.abandon_send();
+                self.say_goodbye(Some(fault), Errno::CONNRESET).await;
                 self.linger().await;
+            }
+            Stop::HeadTimedOut => {
+                let why = Reason(Errno::TIMEDOUT);
+                self.complain(Level::Info, format_args!("client timed out ({why})"));
+                self.say_goodbye(None, Errno::TIMEDOUT).await;
             }
             Stop::Disconnected(errno) => self.shared.with(|state| state.abort_all(errno)),
             Stop::TimedOut => {
@@ -456,6 +452,24 @@ impl Connection {
             if self.open_streams() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    /// Ends all streams for the reason `errno`, and sends GOAWAY (RFC 9113 section 6.8) with the code of the fault, if any.
+    async fn say_goodbye(&mut self, fault: Option<Fault>, errno: Errno) {
+        self.shared.with(|state| {
+            let out = std::mem::take(&mut state.out);
+            state.abort_all(errno);
+            state.out = out;
+            match fault {
+                Some(fault) => state.session.fail(fault, &mut state.out),
+                None => state.session.end(&mut state.out),
+            }
+        });
+        // The client may not read the GOAWAY, so the send has a time limit.
+        self.timer.set(rt::now() + GOAWAY_WAIT_MAX);
+        let timer = self.timer.clone();
+        let _ = timer.limit(self.flush()).await;
+        self.wire.abandon_send();
     }
 
     /// Performs a lingering close, so that a TCP reset does not discard the GOAWAY frame before the client has read it.

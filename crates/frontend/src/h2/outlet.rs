@@ -69,7 +69,7 @@ impl<'a> Http2Outlet<'a> {
             shared,
             stream,
             timer,
-            progress_timeout: ProgressTimeout::new(rules.send_timeout),
+            progress_timeout: ProgressTimeout::exact(rules.send_timeout),
             chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()).unwrap_or(u64::MAX).min(shared.read_ahead()),
             pace: Pace::new(rate),
             head: None,

@@ -509,9 +509,14 @@ impl Shared {
     pub(super) fn pass_reset(&self, stream: &Stream, code: u32) {
         let passed = [ErrorCode::Cancel, ErrorCode::EnhanceYourCalm, ErrorCode::InadequateSecurity];
         if let Some(code) = passed.into_iter().find(|passed| *passed as u32 == code) {
-            self.with(|state| state.session.reset(stream.id, code, &mut state.out));
-            self.wake_driver();
+            self.reset(stream, code);
         }
+    }
+
+    /// Resets a stream, unless it has ended.
+    pub(super) fn reset(&self, stream: &Stream, code: ErrorCode) {
+        self.with(|state| state.session.reset(stream.id, code, &mut state.out));
+        self.wake_driver();
     }
 }
 

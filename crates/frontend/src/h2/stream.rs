@@ -200,7 +200,14 @@ pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: Dec
     }
     // Pooled requests still refer to their last stream.
     request.conn.client.take();
-    let reset = reset.filter(|_| after != After::Drop);
+    let reset = match after {
+        // The codes of nginx: the client has sent its body too slowly, or `return 444` refuses the request.
+        After::Drop if request.sent == 0 && matches!(request.response.status, 408 | 444) => {
+            Some(ErrorCode::Protocol)
+        }
+        After::Drop => None,
+        After::KeepAlive | After::Close => reset,
+    };
     shared.release(&stream, reset);
     shared.thread.recycle_request(request);
 }

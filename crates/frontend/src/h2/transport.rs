@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
 
+use http::h2::ErrorCode;
 use io::Segments;
 use rt::Timer;
 
@@ -120,7 +121,7 @@ impl Transport for StreamTransport {
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
         let timeout = request.scope().core.sending.send_timeout;
-        Ok((!is_done).then(|| ProgressTimeout::new(timeout)))
+        Ok((!is_done).then(|| ProgressTimeout::exact(timeout)))
     }
 
     async fn send_remaining(
@@ -152,6 +153,9 @@ impl Transport for StreamTransport {
         self.shared.discard(&self.stream);
         if let BodyError::Reset(code) = error {
             self.shared.pass_reset(&self.stream, *code);
+        } else if matches!(error, BodyError::Send(SendError::TimedOut)) {
+            // The code of nginx: the client has not extended its window in time.
+            self.shared.reset(&self.stream, ErrorCode::Protocol);
         }
     }
 

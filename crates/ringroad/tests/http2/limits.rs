@@ -45,6 +45,25 @@ fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, WHOLE | END, stream, &block(&LINE))
 }
 
+/// A body that arrives too slowly, and `return 444`, reset only their stream, with the code of nginx.
+#[test]
+fn streams_without_a_response_are_reset_with_the_code_of_nginx() {
+    let locations = "location / { proxy_pass http://127.0.0.1:1; }
+        location /closed { return 444; } location /x { return 200 x; }";
+    let server = serve(&one_server("http2 on; client_body_timeout 200ms;", locations));
+    let mut client = http2::connect(&server);
+    let closed = block(&[LINE[0], LINE[1], (":path", "/closed"), LINE[3]]);
+    for request in [frame(HEADERS, WHOLE, 1, &block(&LINE)), frame(HEADERS, WHOLE | END, 3, &closed)] {
+        client.send(&request);
+    }
+    for stream in [1, 3] {
+        let got = client.response(stream);
+        assert_eq!((got.status, got.reset), (0, Some(1)), "{stream}");
+    }
+    client.frame(HEADERS, WHOLE | END, 5, &block(&[LINE[0], LINE[1], (":path", "/x"), LINE[3]]));
+    assert_eq!(client.response(5).status, 200);
+}
+
 /// Streams that are opened and immediately reset, with an upstream that never responds: each request remains until its
 /// cancellation is complete, so the upstream gets no more requests than the limit of concurrent streams.
 #[test]

@@ -413,7 +413,7 @@ fn a_stream_that_its_client_does_not_read_is_reset() {
     client.opens = false;
     let stream = client.ask("/file.bin");
     let got = client.response(stream);
-    assert_eq!((got.body.len(), got.ended, got.reset), (10, false, Some(2)));
+    assert_eq!((got.body.len(), got.ended, got.reset), (10, false, Some(1)));
     assert_eq!(client.get("/none").status, 404, "the connection goes on");
 }
 
@@ -589,6 +589,7 @@ fn a_silent_client_times_out() {
     let mut client = http2::connect(&server);
     client.frame(HEADERS, END, 1, &[0x82]);
     client.until_closed();
+    assert_eq!(client.goodbyes, [(0, 0)]);
 }
 
 /// PING frames do not extend the time for the first request, nor that of an idle connection.
