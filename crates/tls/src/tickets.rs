@@ -1,9 +1,10 @@
 //! Session tickets (RFC 5077, RFC 8446 section 4.6.1): sessions that the client stores, encrypted with keys of the
 //! server.
 //!
-//! A ticket is `key name, 16 bytes | nonce, 12 bytes | encrypted session`. A ticket is valid only for the server block
-//! that issued it, because the name of the block is authenticated with the ticket. Otherwise a client without a
-//! certificate could use a session of another server block that requires no certificate (CVE-2025-23419 in nginx).
+//! A ticket is `key name, 16 bytes | nonce, 12 bytes | encrypted session`. The session contains the time of issue,
+//! because rustls does not limit the age of TLS 1.2 tickets. A ticket is valid only for the server block that issued
+//! it, because the name of the block is authenticated with the ticket. Otherwise a client without a certificate could
+//! use a session of another server block that requires no certificate (CVE-2025-23419 in nginx).
 //!
 //! Random keys are derived from a [`Chain`]. The master stores a chain and passes it to each worker. Thus all workers
 //! have the same keys without exchanging messages, and tickets remain valid when a worker exits.
@@ -27,7 +28,8 @@ const NAME_BYTES: usize = 16;
 /// This server derives one key from all bytes after the name.
 pub const FILE_BYTES: [usize; 2] = [48, 80];
 
-/// Number of replaced random keys that still decrypt tickets. A ticket is thus valid for two to three key lifetimes.
+/// Number of replaced random keys that still decrypt tickets. One is needed, because a key encrypts tickets until the
+/// end of its lifetime; the second one permits a clock that is set.
 const REPLACED_KEYS_MAX: u64 = 2;
 
 /// Maximum time in seconds for which a random key encrypts tickets. Tickets of TLS 1.3 are valid for at most a week
@@ -271,20 +273,20 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Encrypts a ticket, which contains the session ID before rustls' data. Returns `None` if the machine has no
+    /// Encrypts a ticket, which contains the session ID and the time before rustls' data. Returns `None` if the machine has no
     /// random numbers.
     pub fn seal(&self, session: &[u8], now_s: u64) -> Option<Vec<u8>> {
         let key = self.keys.at(now_s).keys.first().cloned()?;
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).ok()?;
-        let mut sealed = [&seen::session_id()?[..], session].concat();
+        let mut sealed = [&seen::session_id()?[..], &now_s.to_le_bytes(), session].concat();
         let (nonce_used, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(&self.scope));
         key.key.seal_in_place_append_tag(nonce_used, aad, &mut sealed).ok()?;
         Some([&key.name[..], &nonce, &sealed].concat())
     }
 
     /// Decrypts a ticket. Returns the session that was passed to [`Tickets::seal`], if this server block issued the
-    /// ticket and its key still exists.
+    /// ticket within `ssl_session_timeout` and its key still exists.
     pub fn open(&self, ticket: &[u8], now_s: u64) -> Option<Vec<u8>> {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;
@@ -292,7 +294,11 @@ impl Tickets {
         let mut sealed = sealed.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let opened = key.key.open_in_place(nonce, Aad::from(&self.scope), &mut sealed).ok()?;
-        let (session_id, session) = opened.split_first_chunk::<SESSION_ID_BYTES>()?;
+        let (session_id, rest) = opened.split_first_chunk::<SESSION_ID_BYTES>()?;
+        let (issued_s, session) = rest.split_first_chunk()?;
+        if now_s.saturating_sub(u64::from_le_bytes(*issued_s)) > self.lifetime.as_secs() {
+            return None;
+        }
         seen::note(|seen| seen.session_id = Some(*session_id));
         Some(session.to_vec())
     }
@@ -365,7 +371,7 @@ mod tests {
         for lifetime_s in [1, 7, 60, 300, 86_400] {
             let chain = Chain::random(1_000_000_000).unwrap();
             let keys = TicketKeys::of_chain(Arc::new(Mutex::new(chain)), Duration::from_secs(lifetime_s));
-            let sealed = tickets(&keys, "a");
+            let sealed = Tickets { lifetime: Duration::MAX, ..tickets(&keys, "a") };
             let begin = 1_000_000_000 / lifetime_s * lifetime_s;
             let ticket = sealed.seal(b"session", begin).unwrap();
             let name = |at| sealed.seal(b"x", at).unwrap()[..NAME_BYTES].to_vec();
@@ -374,6 +380,15 @@ mod tests {
             assert_eq!(name(begin), name(begin + lifetime_s), "the clock was set back");
             assert!(sealed.open(&ticket, begin + 3 * lifetime_s - 1).is_some(), "two keys ago");
             assert!(sealed.open(&ticket, begin + 3 * lifetime_s).is_none(), "three keys ago");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_valid_for_the_session_timeout() {
+        let (sealed, now) = (tickets(&keys(), "a"), now_s());
+        let ticket = sealed.seal(b"session", now).unwrap();
+        for (at, is_valid) in [(now, true), (now + 300, true), (now + 301, false), (now - 5, true)] {
+            assert_eq!(sealed.open(&ticket, at).is_some(), is_valid, "{at}, issued at {now}");
         }
     }
 
