@@ -36,8 +36,10 @@ pub enum ParseError {
     Duplicate(HeaderId),
     /// HTTP/1.1 without `Host`.
     MissingHost,
-    /// `Host` or the authority of the target is not a valid host.
+    /// `Host` is not a valid host.
     InvalidHost(HostError),
+    /// The authority of the target is not a valid host.
+    InvalidAuthority(HostError),
     /// `Content-Length` is not a plain decimal number.
     InvalidContentLength,
     /// Both `Content-Length` and `Transfer-Encoding`.
@@ -101,7 +103,8 @@ impl ParseError {
             Self::Duplicate(HeaderId::Host) => "client sent duplicate host header",
             Self::Duplicate(_) => "client sent duplicate header line",
             Self::MissingHost => "client sent HTTP/1.1 request without \"Host\" header",
-            Self::InvalidHost(_) => "client sent invalid host",
+            Self::InvalidHost(_) => "client sent invalid host header",
+            Self::InvalidAuthority(_) => "client sent invalid host in request line",
             Self::InvalidContentLength => "client sent invalid \"Content-Length\" header",
             Self::LengthAndTransferEncoding => {
                 "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time"

@@ -382,18 +382,18 @@ pub(super) fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(),
 /// and valid.
 fn finish_host(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Target::Absolute { authority, .. } | Target::Authority { authority } = head.target {
-        set_host(head, buf, authority)?;
+        set_host(head, buf, authority).map_err(ParseError::InvalidAuthority)?;
     }
     match head.field(HeaderId::Host).map(|field| field.value) {
-        Some(value) if head.host.is_none() => set_host(head, buf, value),
+        Some(value) if head.host.is_none() => set_host(head, buf, value).map_err(ParseError::InvalidHost),
         Some(value) => host::validate(value.of(buf)).map(|_| ()).map_err(ParseError::InvalidHost),
         None if head.version == Version::Http10 => Ok(()),
         None => Err(ParseError::MissingHost),
     }
 }
 
-fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
-    let mut host = host::validate(text.of(buf)).map_err(|error: HostError| ParseError::InvalidHost(error))?;
+fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), HostError> {
+    let mut host = host::validate(text.of(buf))?;
     // The span of the name is relative to the text; the head's spans are relative to the buffer.
     host.name.start += text.start;
     host.name.end += text.start;

@@ -187,7 +187,7 @@ fn bad_targets_are_refused() {
     ] {
         refuse_400(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"), ParseError::InvalidTarget);
     }
-    refuse_400("GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::InvalidHost(HostError::Empty));
+    refuse_400("GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", ParseError::InvalidAuthority(HostError::Empty));
     assert_eq!(complete("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").target(), Target::Asterisk);
 }
 

@@ -248,6 +248,26 @@ fn invalid_hosts_are_refused() {
     }
 }
 
+/// The error log has the text of nginx, with the part of the header section that is at fault.
+#[test]
+fn refusals_are_logged_with_the_text_of_nginx() {
+    let server = serve(&one_server("error_log logs/error.log info;", "location / { return 200 first; }"));
+    for (head, line) in [
+        ("get / HTTP/1.1\r\n", "client sent invalid method while reading client request line"),
+        (
+            "GET http://a..b/ HTTP/1.1\r\n",
+            "client sent invalid host in request line while reading client request",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a b\r\n",
+            "client sent invalid host header while reading client request headers",
+        ),
+    ] {
+        assert_eq!(refused(&server, format!("{head}\r\n")), 400, "{head:?}");
+        server.wait_for_log(line, testkit::Deadline::default());
+    }
+}
+
 #[test]
 fn invalid_request_lines_are_refused() {
     let server = site();
