@@ -137,6 +137,22 @@ fn no_frame_is_sent_after_a_reset() {
     assert_eq!(peer.sent(), []);
 }
 
+/// Section 5.1, closed: the client cannot send DATA or HEADERS on a stream that it has reset, whether or not its work has ended.
+#[test]
+fn frames_after_a_reset_by_the_client_end_the_connection() {
+    for bytes in [frame(DATA, END, 1, b"x"), get(1)] {
+        for is_released in [false, true] {
+            let mut peer = Peer::new();
+            peer.feed(&[post(1), reset(1)].concat()).expect("a connection that goes on");
+            if is_released {
+                peer.session.release(1, &mut peer.out);
+            }
+            assert_eq!(peer.feed(&[window(1, 1), reset(1)].concat()), Ok(vec![]), "late frames");
+            assert_eq!(peer.fault(&bytes), Some((Fault::ClosedStream, ErrorCode::StreamClosed)), "{bytes:?}");
+        }
+    }
+}
+
 /// Sections 5.4.2, 6.4, 6.8 and 6.9: frames on a closed stream are discarded, but still change the state of the connection: the HPACK
 /// table and the receive window.
 #[test]

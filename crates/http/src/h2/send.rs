@@ -151,7 +151,11 @@ impl<T> Session<T> {
         if let Some(code) = code {
             frame::push_reset(out, id, code);
         }
-        let end = if stream.is_reset || code.is_some() { End::Reset } else { End::Done };
+        let end = match code {
+            None if stream.is_reset_by_peer => End::ResetByPeer,
+            None if !stream.is_reset => End::Done,
+            _ => End::Reset,
+        };
         self.streams.note_end(id, end);
         Some(stream.user)
     }

@@ -428,6 +428,8 @@ impl<T> Session<T> {
     ) -> Result<Event, Fault> {
         if let Some(stream) = self.streams.get(id) {
             return match (stream.is_reset, stream.receives) {
+                // A client sends nothing after its RST_STREAM (RFC 9113 section 5.1).
+                (true, _) if stream.is_reset_by_peer && self.role == Role::Server => Err(Fault::ClosedStream),
                 (true, _) => self.skip_block(block, input).map(|()| Event::Nothing),
                 (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
                 (false, true) if stream.is_tunnel => {
@@ -447,7 +449,10 @@ impl<T> Session<T> {
         if id <= self.streams.last || self.role == Role::Client {
             return match self.streams.end_of(id) {
                 Some(End::Reset) => self.skip_block(block, input).map(|()| Event::Nothing),
-                Some(End::Done) => Err(Fault::ClosedStream),
+                Some(End::ResetByPeer) if self.role == Role::Client => {
+                    self.skip_block(block, input).map(|()| Event::Nothing)
+                }
+                Some(End::Done | End::ResetByPeer) => Err(Fault::ClosedStream),
                 None if self.role == Role::Client && id <= self.streams.last => {
                     self.skip_block(block, input).map(|()| Event::Nothing)
                 }
@@ -599,6 +604,7 @@ impl<T> Session<T> {
             receives,
             sends: true,
             is_reset: false,
+            is_reset_by_peer: false,
             is_tunnel: false,
             is_malformed: false,
             receive_window: i64::from(window),
@@ -717,7 +723,8 @@ impl<T> Session<T> {
         let Some(stream) = self.streams.get_mut(data.stream) else {
             data.is_ignored = true;
             match self.streams.end_of(data.stream) {
-                Some(End::Done) => return Err(Fault::ClosedStream),
+                Some(End::ResetByPeer) if self.role == Role::Client => {}
+                Some(End::Done | End::ResetByPeer) => return Err(Fault::ClosedStream),
                 // The client has skipped the stream number, or the stream was closed long ago.
                 None if data.stream <= self.streams.last => {
                     self.spend()?;
@@ -729,6 +736,9 @@ impl<T> Session<T> {
             return Ok(None);
         };
         data.is_ignored = stream.is_reset;
+        if stream.is_reset_by_peer && self.role == Role::Server {
+            return Err(Fault::ClosedStream);
+        }
         if stream.is_reset {
             return Ok(None);
         }
@@ -836,7 +846,7 @@ impl<T> Session<T> {
         if stream.is_reset {
             return Ok(Event::Nothing);
         }
-        stream.is_reset = true;
+        (stream.is_reset, stream.is_reset_by_peer) = (true, true);
         (stream.receives, stream.sends) = (false, false);
         self.note_early_end()?;
         Ok(Event::Reset { stream: id, by_peer: true, code })

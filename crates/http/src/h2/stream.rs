@@ -14,6 +14,8 @@ pub(super) struct Stream<T> {
     pub(super) sends: bool,
     /// Whether either end has reset it.
     pub(super) is_reset: bool,
+    /// Whether the peer has reset it, before this end did.
+    pub(super) is_reset_by_peer: bool,
     /// Whether the stream is a tunnel of another protocol.
     pub(super) is_tunnel: bool,
     /// Whether the request was malformed: RST_STREAM ends the response, not END_STREAM.
@@ -54,8 +56,10 @@ pub(super) struct Streams<T> {
 pub(super) enum End {
     /// Both ends had finished.
     Done,
-    /// Either end has reset it, or it was refused or ignored. Frames of the peer may still be in flight.
+    /// This end has reset, refused or ignored it. Frames of the peer may still be in flight.
     Reset,
+    /// The peer has reset it.
+    ResetByPeer,
 }
 
 /// Maximum number of ended streams that are recorded: as many as may have frames in flight. Late frames of other ended streams
