@@ -54,8 +54,10 @@ pub const PIECE_BYTES_MAX: usize = 64 << 10;
 pub enum BodyAborted {
     /// The client timed out.
     TimedOut,
-    /// The client closed the connection.
+    /// The client closed the connection, or the body was invalid by the rules of HTTP/2.
     Closed,
+    /// The client reset the HTTP/2 stream of the request, or closed its connection.
+    StreamClosed,
     /// Its chunked framing is invalid.
     Invalid,
     /// The body is larger than allowed: the number of bytes received, and of further bytes announced.
@@ -72,6 +74,8 @@ impl BodyAborted {
         match self {
             BodyAborted::TimedOut => 408,
             BodyAborted::Closed | BodyAborted::Invalid => 400,
+            // As in nginx, which distinguishes the protocols here.
+            BodyAborted::StreamClosed => 499,
             BodyAborted::TooLarge(..) => 413,
             BodyAborted::Lost(_) | BodyAborted::NoBuffer => 500,
         }

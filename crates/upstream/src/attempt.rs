@@ -207,6 +207,9 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
         BodyAborted::Closed => {
             request.log(Level::Info, format_args!("client prematurely closed connection {SENDING}"));
         }
+        BodyAborted::StreamClosed => {
+            request.log(Level::Info, format_args!("client prematurely closed stream {SENDING}"));
+        }
         BodyAborted::Invalid => {
             request.log(Level::Error, format_args!("client sent invalid chunked body {SENDING}"));
         }

@@ -309,7 +309,7 @@ impl Connection {
                         }
                     }
                 }
-                Event::Reset { stream, .. } => shared.with(|state| state.abort(stream)),
+                Event::Reset { stream, by_peer, .. } => shared.with(|state| state.abort(stream, by_peer)),
                 Event::Window { stream } => shared.with(|state| state.open_window(stream)),
                 Event::Priority { stream, priority } => {
                     shared.with(|state| state.set_priority(stream, priority));

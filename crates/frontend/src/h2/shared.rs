@@ -168,9 +168,9 @@ impl Stream {
     }
 
     /// Notes that the client has disconnected: waiting tasks continue with an error.
-    fn abort(&self) {
+    fn abort(&self, reason: BodyAborted) {
         self.is_closed.set(true);
-        self.inbox.borrow_mut().finish(Err(BodyAborted::Closed));
+        self.inbox.borrow_mut().finish(Err(reason));
         let mut outbox = self.outbox.borrow_mut();
         outbox.writer_waker.take().into_iter().for_each(Waker::wake);
         self.closed.get().into_iter().for_each(Event::set);
@@ -441,6 +441,11 @@ impl Shared {
         others + stream.outbox.borrow().moved
     }
 
+    /// Returns the number of body bytes of a stream that were put into frames.
+    pub(super) fn moved(&self, stream: &Stream) -> u64 {
+        stream.outbox.borrow().moved
+    }
+
     /// Returns the number of bytes that can be sent immediately.
     pub(super) fn send_space(&self, stream: &Stream) -> u64 {
         let window = self.state.borrow().session.sendable(stream.id) as u64;
@@ -671,11 +676,11 @@ impl State {
         }
     }
 
-    /// Handles the early end of a stream.
-    pub(super) fn abort(&mut self, id: u32) {
+    /// Handles the early end of a stream; `by_client` means that the client has ended it.
+    pub(super) fn abort(&mut self, id: u32, by_client: bool) {
         if let Some(stream) = self.session.get(id).map(Rc::clone) {
             self.discard(&stream);
-            stream.abort();
+            stream.abort(if by_client { BodyAborted::StreamClosed } else { BodyAborted::Closed });
         }
     }
 
@@ -690,7 +695,7 @@ impl State {
     pub(super) fn abort_all(&mut self, errno: Errno) {
         self.closed.get_or_insert(errno);
         let streams: Vec<u32> = self.session.each().map(|(id, _)| id).collect();
-        streams.into_iter().for_each(|id| self.abort(id));
+        streams.into_iter().for_each(|id| self.abort(id, true));
         self.out = Vec::new();
     }
 

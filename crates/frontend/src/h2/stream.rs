@@ -14,7 +14,7 @@ use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
-use exchange::{effect, pump};
+use exchange::{course, effect, pump};
 use telemetry::tally::Http2Limit;
 use telemetry::{ForLog, Level};
 
@@ -110,7 +110,7 @@ pub(super) fn begin(
         let line = line.of(request.bytes()).for_log();
         request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
     }
-    let (received, reset) = verdict(&request, finished);
+    let (received, reset) = verdict(&mut request, finished);
     if reset.is_some() && ends {
         shared.with(|state| state.session.mark_malformed(id));
     }
@@ -118,8 +118,12 @@ pub(super) fn begin(
 }
 
 /// Returns whether the header section is valid, and the error code to end the stream with. Logs the reason of a refusal.
-fn verdict(request: &Request, finished: Result<(), HeadFault>) -> (Received, Option<ErrorCode>) {
+fn verdict(request: &mut Request, finished: Result<(), HeadFault>) -> (Received, Option<ErrorCode>) {
     let Err(fault) = finished else { return (Received::Head, None) };
+    if request.head.is_started() {
+        // For the log. The request is already refused; an invalid URI makes no difference.
+        let _ = course::read_uri(request);
+    }
     let message = fault.message();
     request.log(Level::Info, format_args!("{message} while reading client request headers"));
     let is_malformed = matches!(fault, HeadFault::Malformed(_));

@@ -126,7 +126,7 @@ impl Transport for StreamTransport {
 
     async fn send_remaining(
         &mut self,
-        _: &mut Request,
+        request: &mut Request,
         progress_timeout: &mut ProgressTimeout,
     ) -> Result<(), BodyError> {
         let StreamTransport { shared, stream, timer, .. } = self;
@@ -136,6 +136,8 @@ impl Transport for StreamTransport {
         });
         let sent = sent.await;
         if sent.is_err() {
+            // Only bytes in frames count as sent.
+            request.sent = request.sent_head + shared.moved(stream);
             shared.discard(stream);
         }
         Ok(sent?)

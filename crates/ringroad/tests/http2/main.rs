@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod hyper;
 mod limits;
+mod log_lines;
 mod reloads;
 mod requests;
 mod tunnels;
