@@ -388,8 +388,6 @@ impl WireHandle {
 /// Timeout of a send without progress.
 pub struct ProgressTimeout {
     timeout: Duration,
-    /// Whether the progress is also determined at the start of the wait.
-    is_exact: bool,
     state: Waiting,
 }
 
@@ -407,13 +405,7 @@ enum Waiting {
 impl ProgressTimeout {
     /// Creates the timeout of a send.
     pub fn new(timeout: Duration) -> ProgressTimeout {
-        ProgressTimeout { timeout, is_exact: false, state: Waiting::No }
-    }
-
-    /// Creates the timeout of a send whose progress is known without a query of the kernel: a client that accepts no bytes at all is
-    /// detected after one timeout.
-    pub fn exact(timeout: Duration) -> ProgressTimeout {
-        ProgressTimeout { timeout, is_exact: true, state: Waiting::No }
+        ProgressTimeout { timeout, state: Waiting::No }
     }
 
     /// Whether a send waits.
@@ -431,12 +423,25 @@ impl ProgressTimeout {
         polled: Poll<Result<T, Errno>>,
         progress: impl Fn() -> u64,
     ) -> Poll<Result<T, SendError>> {
+        self.follow_from(context, timer, polled, || None, progress)
+    }
+
+    /// Like [`ProgressTimeout::follow`]. `first` may return the progress at the start of the wait: then a stalled client is detected
+    /// after one timeout.
+    pub fn follow_from<T>(
+        &mut self,
+        context: &Context<'_>,
+        timer: &Timer,
+        polled: Poll<Result<T, Errno>>,
+        first: impl FnOnce() -> Option<u64>,
+        progress: impl Fn() -> u64,
+    ) -> Poll<Result<T, SendError>> {
         if let Poll::Ready(result) = polled {
             self.state = Waiting::No;
             return Poll::Ready(result.map_err(SendError::Closed));
         }
         if self.state == Waiting::No {
-            self.state = if self.is_exact { Waiting::Since(progress()) } else { Waiting::Started };
+            self.state = first().map_or(Waiting::Started, Waiting::Since);
             timer.set(rt::now() + self.timeout);
         }
         loop {

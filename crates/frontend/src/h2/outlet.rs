@@ -69,7 +69,7 @@ impl<'a> Http2Outlet<'a> {
             shared,
             stream,
             timer,
-            progress_timeout: ProgressTimeout::exact(rules.send_timeout),
+            progress_timeout: ProgressTimeout::new(rules.send_timeout),
             chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()).unwrap_or(u64::MAX).min(shared.read_ahead()),
             pace: Pace::new(rate),
             head: None,
@@ -105,10 +105,9 @@ impl<'a> Http2Outlet<'a> {
         loop {
             if self.is_queued {
                 let polled = self.shared.poll_framed(self.stream, context);
-                ready!(
-                    self.progress_timeout
-                        .follow(context, self.timer, polled, || self.shared.progress(self.stream))
-                )?;
+                let first = || self.shared.first_progress(self.stream);
+                let progress = || self.shared.progress(self.stream);
+                ready!(self.progress_timeout.follow_from(context, self.timer, polled, first, progress))?;
                 self.is_queued = false;
             }
             let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
@@ -182,8 +181,9 @@ impl Outlet for Http2Outlet<'_> {
             ready!(self.pace.poll_due(context, self.sent));
         }
         let polled = self.shared.poll_space(self.stream, context);
+        let first = || self.shared.first_progress(self.stream);
         let progress = || self.shared.progress(self.stream);
-        let room = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
+        let room = ready!(self.progress_timeout.follow_from(context, self.timer, polled, first, progress))?;
         Poll::Ready(Ok(room.max(READ_MIN.min(wanted))))
     }
 

@@ -441,6 +441,13 @@ impl Shared {
         others + stream.outbox.borrow().moved
     }
 
+    /// Returns the progress at the start of a wait for the client's window of the stream. Otherwise the wait may be for the socket,
+    /// whose progress is noticed late.
+    pub(super) fn first_progress(&self, stream: &Stream) -> Option<u64> {
+        let is_closed = self.state.borrow().session.window(stream.id) == 0;
+        is_closed.then(|| self.progress(stream))
+    }
+
     /// Returns the number of body bytes of a stream that were put into frames.
     pub(super) fn moved(&self, stream: &Stream) -> u64 {
         stream.outbox.borrow().moved

@@ -121,7 +121,7 @@ impl Transport for StreamTransport {
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
         let timeout = request.scope().core.sending.send_timeout;
-        Ok((!is_done).then(|| ProgressTimeout::exact(timeout)))
+        Ok((!is_done).then(|| ProgressTimeout::new(timeout)))
     }
 
     async fn send_remaining(
@@ -132,7 +132,8 @@ impl Transport for StreamTransport {
         let StreamTransport { shared, stream, timer, .. } = self;
         let sent = poll_fn(|context| {
             let polled = shared.poll_framed(stream, context);
-            progress_timeout.follow(context, timer, polled, || shared.progress(stream))
+            let first = || shared.first_progress(stream);
+            progress_timeout.follow_from(context, timer, polled, first, || shared.progress(stream))
         });
         let sent = sent.await;
         if sent.is_err() {
