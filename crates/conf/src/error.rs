@@ -142,8 +142,13 @@ pub enum ErrorKind {
         /// The limit.
         depth_max: usize,
     },
-    /// The file includes itself, directly or indirectly, or includes are nested too deeply.
+    /// The file includes itself, directly or indirectly.
     IncludeLoop(PathBuf),
+    /// Includes are nested too deeply.
+    IncludesTooDeep {
+        /// The limit.
+        depth_max: usize,
+    },
     /// Too many files.
     TooManyFiles {
         /// The limit.
@@ -243,6 +248,9 @@ impl fmt::Display for ErrorKind {
             ErrorKind::UnreadableByte(byte) => write!(f, "unexpected byte 0x{byte:02x}"),
             ErrorKind::TooDeep { depth_max } => write!(f, "blocks are nested deeper than {depth_max}"),
             ErrorKind::IncludeLoop(path) => write!(f, "\"{}\" includes itself", path.display()),
+            ErrorKind::IncludesTooDeep { depth_max } => {
+                write!(f, "includes are nested deeper than {depth_max}")
+            }
             ErrorKind::TooManyFiles { files_max } => write!(f, "more than {files_max} files are included"),
             ErrorKind::TooMuchText { bytes_max } => write!(f, "more than {bytes_max} bytes are included"),
             ErrorKind::Unreadable { call, path, reason } => {

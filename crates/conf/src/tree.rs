@@ -18,7 +18,7 @@ use crate::source::{FileId, Loader, Source, Sources, Span};
 /// ten.
 const BLOCK_DEPTH_MAX: usize = 64;
 
-/// Maximum nesting depth of includes. Detects loops through symbolic links, which [`ErrorKind::IncludeLoop`] cannot detect.
+/// Maximum nesting depth of includes. It also ends loops through symbolic links, which [`ErrorKind::IncludeLoop`] does not detect.
 const INCLUDE_DEPTH_MAX: usize = 32;
 
 /// Maximum number of files read, including repetitions. The largest known installations have some ten thousand sites.
@@ -310,8 +310,11 @@ impl Reader<'_> {
 
     /// Returns `Err` if the file cannot be opened, which is a fault of the including statement.
     fn file(&mut self, path: &Path, out: &mut Vec<Statement>) -> Result<Progress, ErrorKind> {
-        if self.open.iter().any(|open| open == path) || self.open.len() == INCLUDE_DEPTH_MAX {
+        if self.open.iter().any(|open| open == path) {
             return Err(ErrorKind::IncludeLoop(path.to_owned()));
+        }
+        if self.open.len() == INCLUDE_DEPTH_MAX {
+            return Err(ErrorKind::IncludesTooDeep { depth_max: INCLUDE_DEPTH_MAX });
         }
         let text = match self.files.get(path) {
             Some(text) => text.clone(),

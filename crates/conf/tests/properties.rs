@@ -161,4 +161,8 @@ fn include_loops_and_deep_nesting_are_refused() {
         "unexpected byte 0xe9 in /n.conf:3; words must be UTF-8, only comments may contain other bytes"
     );
     assert_eq!(latin1.statements.len(), 2, "what was read before stays");
+    let chain = (1..=33).map(|n| (format!("/{n}.conf"), format!("include /{}.conf;", n + 1)));
+    let tree = conf::parse(&Source::new("/1.conf"), &chain.collect::<MapLoader>());
+    let fault = tree.expect("the main file is there").fault().expect("it ends early").to_string();
+    assert_eq!(fault, "includes are nested deeper than 32 in /32.conf:1");
 }
