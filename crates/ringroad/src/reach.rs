@@ -1,5 +1,5 @@
-//! Checks whether the worker's user will be able to write to a directory. `-t` reports an obstacle, before a transfer
-//! needs the directory.
+//! Checks whether the worker's user will be able to access a directory. `-t` reports an obstacle to temporary files, before
+//! a transfer needs the directory; `serve` reports an obstacle to reading the site.
 //!
 //! The calling process may be root, so permissions are computed from owner, group and mode. Directories with an access
 //! control list (acl(5)) are assumed to be writable, because their modes do not show the permissions.
@@ -21,6 +21,8 @@ struct User {
     is_served: bool,
 }
 
+/// The permission to read, as a mode bit for other users.
+const READ: u32 = 0o4;
 /// The permission to write, as a mode bit for other users.
 const WRITE: u32 = 0o2;
 /// The permission to search, as a mode bit for other users.
@@ -57,6 +59,20 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
         SEARCH => format!("their user cannot search \"{}\"", base.display()),
         _ => format!("their user cannot write to \"{}\"", base.display()),
     })
+}
+
+/// Returns why a user cannot list an existing directory and open its files. Returns `None` if the user can, or if this
+/// is not known.
+pub(crate) fn reading_obstacle(directory: &Path, credentials: &Credentials) -> Option<String> {
+    let user = User::of(Some(credentials));
+    if user.uid == 0 {
+        return None;
+    }
+    if let Some(closed) = directory.ancestors().skip(1).find(|above| user.lacks(above, None, SEARCH)) {
+        return Some(format!("this user cannot search \"{}\"", closed.display()));
+    }
+    let is_closed = user.lacks(directory, None, READ | SEARCH);
+    is_closed.then(|| format!("this user cannot read \"{}\"", directory.display()))
 }
 
 /// Returns the existing part of a path.

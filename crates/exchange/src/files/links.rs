@@ -23,12 +23,13 @@ pub fn rule_of(request: &Request, path: &[u8]) -> Rule {
     Rule::below(links.refused, &from, path)
 }
 
-/// Opens the directory from which links are checked (`from`). Links in its own path are followed.
-pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) -> Result<rt::File, Failure> {
+/// Opens the directory below which links are checked: `from` of `disable_symlinks`, or the root for `root_beneath`. Links
+/// in its own path are followed.
+pub(super) async fn open_above(facts: &RootFacts, via: Via, path: &[u8]) -> Result<rt::File, Failure> {
     let failed = |errno| Failure { errno, call: "open()" };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let directory = CString::new(&path[..rule.from]).map_err(|_| failed(Errno::INVAL))?;
+    let directory = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
     open_path(facts, None, &directory, how, via).await.map_err(failed)
 }
 

@@ -310,11 +310,17 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
     let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
     let (dir, path) = if let Some(root) = rules.beneath {
         how.resolve |= ResolveFlags::BENEATH.bits();
-        // The root did not exist when the configuration was loaded, or depends on the request.
-        let dir = facts.beneath().ok_or(Errno::NOENT).and_then(copy).map_err(failed)?;
-        (Some(rt::File::new(dir)), relative(&path[root..]).to_vec())
+        let dir = match facts.beneath() {
+            Some(dir) => rt::File::new(copy(dir).map_err(failed)?),
+            // The root could not be opened when the configuration was loaded, or depends on the request.
+            None => {
+                let above: &[u8] = if root == 0 { b"/" } else { &path[..root] };
+                Box::pin(links::open_above(facts, via, above)).await?
+            }
+        };
+        (Some(dir), relative(&path[root..]).to_vec())
     } else if rules.links.from > 0 {
-        let from = Box::pin(links::start(facts, via, rules.links, &path)).await?;
+        let from = Box::pin(links::open_above(facts, via, &path[..rules.links.from])).await?;
         (Some(from), relative(&path[rules.links.from..]).to_vec())
     } else {
         (None, path)

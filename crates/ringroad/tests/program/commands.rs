@@ -1,5 +1,8 @@
 //! `ringroad serve` and `ringroad check`: the commands in addition to nginx's options, on real files.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::control::BINARY;
 use rustix::process::Signal;
 use testkit::program::{Program, run};
@@ -94,6 +97,28 @@ fn serve_reports_the_remedy_for_a_port_in_use() {
     assert_eq!(said.status.code(), Some(1));
     assert!(said.stderr.starts_with(&format!("ringroad: {address} is in use")), "{}", said.stderr);
     assert!(said.stderr.contains("--listen 127.0.0.1:0"), "{}", said.stderr);
+}
+
+#[test]
+fn serve_as_root_warns_that_the_user_of_the_workers_cannot_read_the_directory() {
+    if !rustix::process::geteuid().is_root() {
+        testkit::skip("changing the user takes root");
+        return;
+    }
+    let dir = TempDir::new("closed");
+    let site = dir.write("home/site/a.txt", "a").parent().expect("it has a parent").display().to_string();
+    let closed = dir.path().join("home");
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).expect("an own directory");
+    let mut program = Program::start(BINARY, &["serve", &site, "--listen", "127.0.0.1:0"]);
+    let url = program.wait_for_output("http://", Deadline::default());
+    let stderr = program.stderr();
+    assert!(stderr.contains("read as user \"nobody\""), "{stderr}");
+    assert!(stderr.contains(&format!("cannot search \"{}\"", closed.display())), "{stderr}");
+    let address = url.trim().trim_start_matches("http://").trim_end_matches('/');
+    let address = ListenAddr::Tcp(address.parse().expect("a URL alone on its line"));
+    assert_eq!(Client::connect(&address).get("/a.txt").status, 403);
+    let logged = program.wait_for_output("a.txt\" failed", Deadline::default());
+    assert!(logged.contains("(13: Permission denied)"), "{logged}");
 }
 
 #[test]

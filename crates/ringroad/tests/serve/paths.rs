@@ -164,6 +164,29 @@ fn root_beneath_refuses_symlinks_out_of_the_root() {
 }
 
 #[test]
+fn root_beneath_opens_roots_that_are_created_later_or_have_variables() {
+    if !ours_only("root_beneath is a directive of this project") {
+        return;
+    }
+    let roots = "location / { root html/later; } location /site/ { root html/$arg_site; }";
+    let server = serve_with(&one_server("root_beneath on;", roots), |builder| {
+        let builder = builder.text("html/one/site/a.txt", "one").text("secret.txt", SECRET);
+        let link = builder.dir().join("html/one/site/out.txt");
+        symlink("../../../secret.txt", link).expect("a fresh directory");
+        builder
+    });
+    let mut client = client(&server);
+    assert_eq!(client.get("/a.txt").status, 404);
+    let later = server.path("html/later");
+    std::fs::create_dir(&later).expect("create the root");
+    std::fs::write(later.join("a.txt"), "later").expect("write a file");
+    assert_eq!(client.get("/a.txt").text(), "later");
+    assert_eq!(client.get("/site/a.txt?site=one").text(), "one");
+    assert_eq!(client.get("/site/a.txt?site=two").status, 404);
+    assert!(!client.get("/site/out.txt?site=one").text().contains(SECRET));
+}
+
+#[test]
 fn a_root_from_a_variable_cannot_be_left() {
     let server = serve_with(&one_server("", "location / { root html/$arg_site; }"), |builder| {
         builder.text("html/one/a.txt", "one").text("html/two/a.txt", "two").text("secret.txt", SECRET)

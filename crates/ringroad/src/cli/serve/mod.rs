@@ -21,7 +21,9 @@ use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};
 use crate::paths::{Paths, Request};
-use crate::site::{self, Files};
+use crate::privilege;
+use crate::reach;
+use crate::site::{self, Files, Site};
 
 /// Default address: only this machine. A server for other machines needs an explicit address.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -141,8 +143,26 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     let loaded = site::load(&request, Files::Disk);
     super::run::report(&request, &loaded, 1, &log);
     match loaded {
-        Ok(site) => master::run(request, site, log, renew),
+        Ok(site) => {
+            warn_unreadable(&site, &request);
+            master::run(request, site, log, renew)
+        }
         Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Prints a warning if the user of the workers cannot read the directory, because the command was started as root.
+fn warn_unreadable(site: &Site, request: &Request) {
+    let credentials = privilege::resolve(site.settings.user.as_ref()).ok().and_then(|user| user.credentials);
+    let directory = request.main.parent();
+    if let (Some(credentials), Some(directory)) = (credentials, directory)
+        && let Some(obstacle) = reach::reading_obstacle(directory, &credentials)
+    {
+        print_error(format_args!(
+            "ringroad: the files are read as user \"{}\", but {obstacle}: change its permissions, or start the \
+             command as the owner of the files\n",
+            credentials.user
+        ));
     }
 }
 
