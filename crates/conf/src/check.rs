@@ -265,6 +265,11 @@ mod tests {
             ("http { orot a; }", "unknown directive \"orot\" in /n.conf:1; did you mean \"root\"?"),
             ("http { gzpi on; }", "unknown directive \"gzpi\" in /n.conf:1; did you mean \"gzip\"?"),
             ("http { completely_else on; }", "unknown directive \"completely_else\" in /n.conf:1"),
+            (
+                "http { content_by_lua_block { if a then s = \"}\" end }\n}",
+                "unknown directive \"content_by_lua_block\" in /n.conf:1; the third-party module http_lua has it \
+                 (docs/third-party-modules.md)",
+            ),
             ("evnets {}", "unknown directive \"evnets\" in /n.conf:1; did you mean \"events\"?"),
             (
                 "http { gzip on; }",

@@ -302,7 +302,12 @@ impl ErrorKind {
                 (None, Some(similar)) => {
                     write!(f, "; did you mean \"{similar}\", which is allowed in {allowed}?")
                 }
-                (None, None) => Ok(()),
+                (None, None) => match crate::third_party::third_party_module(name) {
+                    Some(module) => {
+                        write!(f, "; the third-party module {module} has it (docs/third-party-modules.md)")
+                    }
+                    None => Ok(()),
+                },
             },
             ErrorKind::NotSupported { module, .. } => match crate::nginx::instead_of(module) {
                 Some(instead) => write!(f, "; {instead}"),

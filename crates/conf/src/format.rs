@@ -27,7 +27,7 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
         end = range.end;
         match piece {
             Piece::Word(word) if !writer.in_statement => {
-                if word.text.ends_with("_by_lua_block") {
+                if crate::lua::is_block(&word.text) {
                     return Err(Error::at(
                         lexer.span(),
                         format_args!(

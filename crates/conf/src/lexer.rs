@@ -98,6 +98,16 @@ impl<'a> Lexer<'a> {
         Ok(piece)
     }
 
+    /// Skips the Lua code of a block and its closing brace. Returns whether this brace exists.
+    pub(crate) fn skip_lua(&mut self) -> bool {
+        let rest = &self.text[self.at..];
+        let len = crate::lua::block_len(rest);
+        for _ in 0..len.unwrap_or(rest.len()) {
+            self.bump();
+        }
+        len.is_some()
+    }
+
     fn skip_blank(&mut self) {
         let mut in_comment = false;
         while let Some(byte) = self.peek() {

@@ -250,8 +250,12 @@ impl Reader<'_> {
         let block = opens_block.then(|| {
             let mut block = Vec::new();
             self.block_depth += 1;
-            let ends = Ends::WithBrace(words[0].text.clone(), span.line);
-            progress = self.statements(lexer, &ends, &mut block);
+            let name = &words[0].text;
+            let ends = Ends::WithBrace(name.clone(), span.line);
+            progress = match crate::lua::is_block(name) && lexer.skip_lua() {
+                true => Progress::Continue(()),
+                false => self.statements(lexer, &ends, &mut block),
+            };
             self.block_depth -= 1;
             block
         });

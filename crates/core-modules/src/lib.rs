@@ -18,7 +18,6 @@ pub mod testing;
 mod try_files;
 
 pub use acme::issuers;
-pub use core::third_party_module;
 use exchange::module::{Directive, Module, Walk};
 pub use http_core::variables::NGINX_VERSION;
 pub use ssl::{certificate_warnings, expiries};

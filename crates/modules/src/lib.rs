@@ -14,7 +14,7 @@ pub mod testing;
 use std::sync::LazyLock;
 
 pub use advice::advice;
-pub use core_modules::{certificate_warnings, issuers, third_party_module};
+pub use core_modules::{certificate_warnings, issuers};
 pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
 
 /// The modules of this crate, in the order of the handlers in a phase.

@@ -18,7 +18,6 @@ pub use exchange::pattern::search as search_pattern;
 pub use exchange::{config, route, settings};
 pub use explain::{default_movers, explain};
 pub use modules::status::watch::{Filter, FilterError};
-pub use modules::third_party_module;
 pub use reference::{configure_arguments, reference};
 pub use telemetry;
 pub use tls::tickets;

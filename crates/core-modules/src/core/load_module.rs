@@ -9,26 +9,6 @@ use conf::{Error, ErrorKind, Span, Statement, Verdict};
 use exchange::config::Cx;
 use exchange::module::ModuleTable;
 
-/// The third-party modules that distributions package, by file name, each with texts that the names of its directives
-/// contain. A directive of any other module is reported as unknown, at its own line.
-const THIRD_PARTY: &[(&str, &[&str])] = &[
-    ("http_auth_pam", &["auth_pam"]),
-    ("http_cache_purge", &["_cache_purge"]),
-    ("http_dav_ext", &["dav_ext"]),
-    ("http_echo", &["echo"]),
-    ("http_fancyindex", &["fancyindex"]),
-    ("http_headers_more", &["more_"]),
-    ("http_js", &["js_"]),
-    ("http_lua", &["lua_", "_by_lua"]),
-    ("http_modsecurity", &["modsecurity"]),
-    ("http_subs", &["subs_filter"]),
-    ("http_uploadprogress", &["upload_progress", "track_uploads", "report_uploads"]),
-    ("http_vhost_traffic_status", &["vhost_traffic_status"]),
-    ("nchan", &["nchan_"]),
-    ("rtmp", &["rtmp"]),
-    ("stream_js", &["js_"]),
-];
-
 /// Implements the setter of `load_module`.
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     // nginx counts its modules when it reads one of these blocks.
@@ -65,11 +45,6 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the third-party nginx module whose directives have such names, for reports.
-pub fn third_party_module(directive: &str) -> Option<&'static str> {
-    THIRD_PARTY.iter().map(|(name, _)| *name).find(|module| is_of_third_party(directive, module))
-}
-
 /// Returns nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
 fn module_of(path: &str) -> String {
     // Only the file name counts: the file is never read, so its existence is not checked.
@@ -96,7 +71,7 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
         let Verdict::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
             ErrorKind::NotSupported { module: of, .. } => is_part(of, module),
-            ErrorKind::Unknown { name, .. } => is_of_third_party(name, module),
+            ErrorKind::Unknown { name, .. } => conf::is_of_third_party(name, module),
             _ => false,
         };
         if is_of_it {
@@ -110,12 +85,6 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
 fn is_part(part: &str, module: &str) -> bool {
     let rest = part.strip_prefix(module);
     rest.is_some_and(|rest| rest.is_empty() || matches!(module, "mail" | "stream") && rest.starts_with('_'))
-}
-
-/// Whether an unknown directive has a name like those of a third-party module.
-fn is_of_third_party(directive: &str, module: &str) -> bool {
-    let words = THIRD_PARTY.iter().find(|(name, _)| *name == module).map(|(_, words)| *words);
-    words.is_some_and(|words| words.iter().any(|word| directive.contains(word)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 
 mod events;
 mod load_module;
-pub use load_module::third_party_module;
 mod main;
 #[cfg(test)]
 mod tests;

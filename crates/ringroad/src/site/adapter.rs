@@ -30,7 +30,6 @@ pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
 pub(crate) use server::{EntryQuery, Filter};
 pub(crate) use server::{
     certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
-    third_party_module,
 };
 
 use super::{Files, NotReloaded, Problem, Refused, Resources, Settings, Site};

@@ -12,8 +12,7 @@ pub(crate) use adapter::{
     Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, WATCHERS_MAX, Watcher, Worker, apply,
     certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
     find_location, issuers, load, missing_names, mover, path_and_query, problems, publish_reloads, reference,
-    ring_warning, route, search_pattern, set_respawned, set_ticket_secret, state_files, table,
-    third_party_module, tickets,
+    ring_warning, route, search_pattern, set_respawned, set_ticket_secret, state_files, table, tickets,
 };
 
 use std::os::fd::OwnedFd;

@@ -172,7 +172,7 @@ fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
             Some(instead) => (Kind::Never, Some(format!("module {module} ({instead})"))),
             None => (Kind::Missing, Some(format!("module {module} of nginx"))),
         },
-        ErrorKind::Unknown { name, similar: None, .. } => match site::third_party_module(name) {
+        ErrorKind::Unknown { name, similar: None, .. } => match conf::third_party_module(name) {
             Some(module) => (
                 Kind::Missing,
                 Some(format!("module {module}, which is not nginx's own (docs/third-party-modules.md)")),
