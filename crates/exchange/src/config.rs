@@ -126,6 +126,8 @@ pub struct Server {
     pub locations: Locations,
     /// Whether one of the locations accepts CONNECT.
     pub accepts_connect: bool,
+    /// Position of the block, for messages; `None` for a server that is not configured.
+    pub position: Option<conf::Span>,
 }
 
 /// One `location` block, or a server's own scope.

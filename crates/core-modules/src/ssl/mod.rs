@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use ::conf::{Args, Error, Level, Spec, State, value};
 use ::tls::sessions::{self, SessionCache};
-use exchange::config::{Cx, Http, Scope, SettingsType};
+use exchange::config::{Cx, Http, Scope, Server, SettingsType};
 use exchange::module::{BlockHooks, SERVER_LEVELS};
 use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
@@ -457,17 +457,7 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
             let server = &http.servers[server.0 as usize];
             let tls = http.locations[server.root.0 as usize].scope.of::<Tls>();
             if tls.server.is_none() && !tls.rejects {
-                let name = &listen.spec.text;
-                let message = format_args!(
-                    "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive of \"{name}\""
-                );
-                let shown = match server.name.as_str() {
-                    "" => "the default server of that address".to_owned(),
-                    name => format!("server \"{name}\""),
-                };
-                return Err(Error::without_location(message).advise(format_args!(
-                    "{shown} needs \"ssl_certificate\" and \"ssl_certificate_key\", or \"acme_certificate\""
-                )));
+                return Err(no_certificate(server, &listen.spec.text));
             }
         }
     }
@@ -476,6 +466,22 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     warnings
         .extend(found.into_iter().map(|message| Error::without_location(message).with_level(Level::Warn)));
     Ok(())
+}
+
+/// Returns the error for an address whose default server has no certificate.
+fn no_certificate(server: &Server, address: &str) -> Error {
+    let message = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+    let error = match &server.position {
+        Some(position) => Error::at(position, message),
+        None => Error::without_location(message),
+    };
+    let shown = match server.name.as_str() {
+        "" => format!("the default server of {address}"),
+        name => format!("server \"{name}\" on {address}"),
+    };
+    error.advise(format_args!(
+        "{shown} needs \"ssl_certificate\" and \"ssl_certificate_key\", or \"acme_certificate\""
+    ))
 }
 
 #[cfg(test)]
@@ -516,6 +522,14 @@ mod tests {
             assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
         }
         loaded(&format!("server {{ {} }} server {{ {} }}", sessions("1m"), sessions("1024k")));
+    }
+
+    #[test]
+    fn an_address_without_a_certificate_is_reported_with_the_line_of_its_server() {
+        let found = error("http {\nserver { listen 127.0.0.1:8443 ssl; server_name a.example; } }");
+        let expected = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in /conf/nginx.conf:2; \
+                        server \"a.example\" on 127.0.0.1:8443 needs";
+        assert!(found.starts_with(expected), "{found}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn load(
 ) -> Result<Loaded, Error> {
     let tree = conf::parse(source, loader)?;
     let mut resolver = Resolver::new(modules, &tree, Bases { prefix, conf: &source.prefix }, loader);
-    resolver.main_block(&tree.statements)?;
+    resolver.main_block(&tree.statements).map_err(|error| first_in_file(error, &tree, modules))?;
     resolver.finish()?;
     let Resolver { main, events, mut http, warnings, .. } = resolver;
     // The handlers are listed once here, so that requests need not query the modules.
@@ -57,6 +57,15 @@ pub fn load(
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
+/// Returns the error that is first in its file: a check at the end of a block is made before the blocks inside are read.
+fn first_in_file(found: Error, tree: &Tree, modules: &'static ModuleTable) -> Error {
+    let is_above = |error: &Error| match (error.span(), found.span()) {
+        (Some(one), Some(other)) => one.file == other.file && one.line < other.line,
+        _ => false,
+    };
+    conf::check(tree, modules.specs()).error.filter(is_above).unwrap_or(found)
+}
+
 /// Adds a server with default settings, to which no address leads. Connections whose address a reload has removed refer
 /// to the first server until they end.
 fn add_unreachable_server(modules: &'static ModuleTable, prefix: &Path, main: &MainConf, http: &mut Http) {
@@ -65,7 +74,7 @@ fn add_unreachable_server(modules: &'static ModuleTable, prefix: &Path, main: &M
     let (nested, plan) = (Locations::default(), Plan::default());
     http.locations.push(Location { name: "server".to_owned(), server: ServerId(0), scope, nested, plan });
     let (name, root, locations) = (String::new(), LocationId(0), Locations::default());
-    http.servers.push(Server { name, root, locations, accepts_connect: false });
+    http.servers.push(Server { name, root, locations, accepts_connect: false, position: None });
 }
 
 /// The errors of a configuration, without errors that are only consequences of other errors.
@@ -338,7 +347,8 @@ impl<'a> Resolver<'a> {
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
         // The server is added before its locations are parsed, because they refer to it by index.
-        self.http.servers.push(Server { name, root, locations, accepts_connect: false });
+        let position = Some(statement.span().clone());
+        self.http.servers.push(Server { name, root, locations, accepts_connect: false, position });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)

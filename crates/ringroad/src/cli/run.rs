@@ -93,12 +93,14 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
         log.write(problem.level, &problem.message);
         print_error(problem.excerpt.as_deref().unwrap_or_default());
     }
-    match (others.len() + 1).saturating_sub(errors_max) {
+    let left = (others.len() + 1).saturating_sub(errors_max);
+    let noun = if left == 1 { "error" } else { "errors" };
+    match left {
         0 => {}
-        left if errors_max == 1 => {
-            print_error(format_args!("ringroad: {left} more errors; \"ringroad -t\" shows them\n"))
+        _ if errors_max == 1 => {
+            print_error(format_args!("ringroad: {left} more {noun}; \"ringroad -t\" shows them\n"));
         }
-        left => print_error(format_args!("ringroad: {left} more errors\n")),
+        _ => print_error(format_args!("ringroad: {left} more {noun}\n")),
     }
 }
 

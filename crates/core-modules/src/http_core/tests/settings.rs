@@ -315,3 +315,12 @@ fn warnings_match_nginx() {
     assert_eq!(at("keepalive_disable msie6 msie6;"), ["duplicate value \"msie6\" in /conf/nginx.conf:2"]);
     assert_eq!(at("types_hash_max_size 4096; server_name a;"), Vec::<String>::new());
 }
+
+#[test]
+fn an_error_in_an_inner_block_is_reported_before_one_at_the_end_of_its_block() {
+    let block = "http { server {\nconnection_pool_size 512; large_client_header_buffers 4 128;\nlocation / {\nrot a;\n}\n} }";
+    let found = error(block);
+    assert!(found.starts_with("unknown directive \"rot\" in /conf/nginx.conf:4"), "{found}");
+    let found = error(&block.replace("rot a", "root a"));
+    assert!(found.starts_with("the \"large_client_header_buffers\" size must be"), "{found}");
+}
