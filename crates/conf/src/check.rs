@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use crate::error::{Error, ErrorKind, Level};
 use crate::nginx::nginx_directives;
 use crate::spec::{Args, Block, Contexts, Repeat, Spec, State, Table};
-use crate::tree::{Statement, Tree};
+use crate::tree::{Statement, Tree, Word};
 
 /// State of checking one block: the directives seen so far.
 #[derive(Debug)]
@@ -50,6 +50,19 @@ impl Scope<'_> {
             return Err(Error::new(ErrorKind::Duplicate(spec.name.to_owned()), statement));
         }
         Ok(spec)
+    }
+
+    /// Returns an argument that is probably the next directive, because the semicolon before it is missing: the first word of
+    /// a later line that names a directive of this block and has arguments.
+    pub fn swallowed<'s>(&self, statement: &'s Statement) -> Option<&'s Word> {
+        let words: Vec<&Word> = std::iter::once(&statement.name).chain(&statement.args).collect();
+        let is_directive = |before: &Word, word: &Word, after: &Word| {
+            before.span.line < word.span.line
+                && word.span.line == after.span.line
+                && !word.quoted
+                && self.table.find(&word.text, self.context).is_some()
+        };
+        words.windows(3).find(|three| is_directive(three[0], three[1], three[2])).map(|three| three[1])
     }
 
     fn check_form(&self, statement: &Statement, takes: Args, has_block: bool) -> Result<(), Error> {

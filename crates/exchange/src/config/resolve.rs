@@ -484,13 +484,7 @@ impl<'a> Resolver<'a> {
         let mut inner = Vec::new();
         let mut admitted = self.modules.specs().scope(context);
         for statement in statements {
-            for word in statement.args.iter().filter(|word| conf::typography(word).is_some()) {
-                let what = format!(
-                    "\"{}\" begins or ends with a typographic character, which is part of it",
-                    word.text
-                );
-                self.warnings.push(Error::at(statement, what).with_level(conf::Level::Warn));
-            }
+            self.warn_of_words(statement, &admitted);
             let done = admitted.admit(statement).and_then(|spec| match self.modules.directive(spec).set {
                 Set::Walk(walk) => {
                     inner.push((statement, walk));
@@ -515,6 +509,22 @@ impl<'a> Resolver<'a> {
             return Err(error);
         }
         Ok(inner)
+    }
+
+    /// Adds warnings about arguments that are probably mistakes, although they are valid.
+    fn warn_of_words(&mut self, statement: &Statement, admitted: &conf::Scope<'_>) {
+        for word in statement.args.iter().filter(|word| conf::typography(word).is_some()) {
+            let what =
+                format!("\"{}\" begins or ends with a typographic character, which is part of it", word.text);
+            self.warnings.push(Error::at(statement, what).with_level(conf::Level::Warn));
+        }
+        if let Some(word) = admitted.swallowed(statement) {
+            let (name, directive) = (&word.text, &statement.name.text);
+            let error =
+                Error::at(word, format_args!("\"{name}\" is an argument of \"{directive}\" directive"));
+            let error = error.advise("a \";\" is probably missing before it");
+            self.warnings.push(error.with_level(conf::Level::Warn));
+        }
     }
 
     /// Parses the condition of an `if`.

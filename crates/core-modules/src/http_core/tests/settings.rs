@@ -324,3 +324,11 @@ fn an_error_in_an_inner_block_is_reported_before_one_at_the_end_of_its_block() {
     let found = error(&block.replace("rot a", "root a"));
     assert!(found.starts_with("the \"large_client_header_buffers\" size must be"), "{found}");
 }
+
+#[test]
+fn an_argument_that_is_the_next_directive_is_a_warning() {
+    let found = warnings("http { server {\nserver_name a.example\nroot /a;\nindex a\n  b c; } }");
+    let expected = "\"root\" is an argument of \"server_name\" directive in /conf/nginx.conf:3; a \";\" is probably missing \
+                    before it";
+    assert_eq!(found, [expected]);
+}
