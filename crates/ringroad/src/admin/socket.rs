@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
+use rustix::fs::{Access, Mode};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
@@ -35,15 +35,9 @@ impl AdminSocket {
     /// Opens the socket. `takes_over`: the file may belong to another master that this one replaces.
     pub(crate) fn open(path: &Path, takes_over: bool) -> Result<AdminSocket, String> {
         let shown = path.display();
-        let failed = |call: &str, errno| {
-            format!("admin_socket: {call}() of \"{shown}\" failed ({})", errno_text(errno))
-        };
+        let failed = |call: &str, errno| failure(path, call, errno);
         match std::fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(format!(
-                    "admin_socket: \"{shown}\" exists and is not a socket; configure another path"
-                ));
-            }
+            Ok(found) if !found.file_type().is_socket() => return Err(occupied(path)),
             Ok(_) if !takes_over && lives(path) => {
                 return Err(format!(
                     "admin_socket: another server listens on \"{shown}\"; configure another path or stop that server"
@@ -75,6 +69,17 @@ impl AdminSocket {
         }
     }
 
+    /// Returns why a start could not create the socket, for a test of the configuration. The socket of a running server is no
+    /// obstacle.
+    pub(crate) fn obstacle(path: &Path) -> Option<String> {
+        if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Some(occupied(path));
+        }
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty())?;
+        let errno = rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).err()?;
+        Some(failure(path, "bind", errno))
+    }
+
     /// Returns the descriptor for poll(2).
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
@@ -102,6 +107,23 @@ impl Drop for AdminSocket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Returns the message for a failed system call, with the remedy.
+fn failure(path: &Path, call: &str, errno: Errno) -> String {
+    let remedy = match errno {
+        Errno::NOENT | Errno::NOTDIR => "; its directory does not exist",
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            "; the user that starts the server must be able to write to its directory"
+        }
+        _ => "",
+    };
+    format!("admin_socket: {call}() of \"{}\" failed ({}){remedy}", path.display(), errno_text(errno))
+}
+
+/// Returns the message for a path that is not a socket.
+fn occupied(path: &Path) -> String {
+    format!("admin_socket: \"{}\" exists and is not a socket; configure another path", path.display())
 }
 
 /// Creates a non-blocking close-on-exec socket.
@@ -149,6 +171,14 @@ mod tests {
         std::fs::write(&path, "text").expect("a file");
         let refused = AdminSocket::open(&path, true).expect_err("a file of another kind");
         assert!(refused.contains("is not a socket"), "{refused}");
+        assert_eq!(AdminSocket::obstacle(&path), Some(refused));
+        let missing = folder.join("missing/a.sock");
+        let refused = AdminSocket::open(&missing, false).expect_err("no directory");
+        assert!(
+            refused.ends_with("(2: No such file or directory); its directory does not exist"),
+            "{refused}"
+        );
+        assert_eq!(AdminSocket::obstacle(&missing), Some(refused));
         std::fs::remove_dir_all(&folder).expect("it was made here");
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn path_in(request: &crate::paths::Request) -> Result<PathBuf, String
     site.settings.admin_socket.ok_or_else(|| {
         let file = request.main.display();
         format!(
-            "{file} has no \"admin_socket\"; add \"admin_socket run/ringroad.sock;\" at its top and reload"
+            "{file} has no \"admin_socket\"; add \"admin_socket /run/ringroad.sock;\" at its top and reload"
         )
     })
 }

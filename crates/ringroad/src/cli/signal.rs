@@ -35,7 +35,10 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     };
     let number = pidfile::parse(&text).and_then(|pid| i32::try_from(pid).ok());
     let Some(pid) = number.and_then(Pid::from_raw) else {
-        log.write(Level::Error, format_args!("invalid PID number \"{text}\" in \"{shown}\""));
+        let what = format_args!(
+            "invalid PID number \"{text}\" in \"{shown}\"; signal the master process by kill(1), or start the server again"
+        );
+        log.write(Level::Error, what);
         return ExitCode::FAILURE;
     };
     // The master handles the signal later; success means that it was sent.
@@ -68,7 +71,12 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
         Ok(()) => ExitCode::SUCCESS,
         Err(errno) => {
             let (number, reason) = (signal.as_raw(), crate::listen::errno_text(errno));
-            log.alert(format_args!("kill({pid}, {number}) failed ({reason})"));
+            let remedy = match errno {
+                Errno::SRCH => format!("; no server runs with this configuration, \"{shown}\" is outdated"),
+                Errno::PERM => "; only root and the user that started the server can signal it".to_owned(),
+                _ => String::new(),
+            };
+            log.alert(format_args!("kill({pid}, {number}) failed ({reason}){remedy}"));
             ExitCode::FAILURE
         }
     }

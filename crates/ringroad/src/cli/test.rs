@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::diff;
 use super::letters::Options;
 use super::output::{print, print_error};
+use crate::admin::socket::AdminSocket;
 use crate::listen::Listeners;
 use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};
@@ -78,6 +79,10 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
         })?;
     }
     open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
+    if let Some(obstacle) = settings.admin_socket.as_deref().and_then(AdminSocket::obstacle) {
+        log.emerg(obstacle);
+        return Err(WouldFail);
+    }
     if let Some(warning) = settings.connections_warning() {
         log.write(Level::Warn, warning);
     }

@@ -269,7 +269,11 @@ fn signals_need_a_valid_pid_file() {
     for text in ["", "abc\n", "-1\n", "0\n"] {
         dir.write("logs/nginx.pid", text);
         let said = run(&["-s", "stop", "-p", &prefix]);
-        let expected = format!("ringroad: [error] invalid PID number \"{}\" in \"{pid}\"\n", text.trim());
+        let expected = format!(
+            "ringroad: [error] invalid PID number \"{}\" in \"{pid}\"; signal the master process by kill(1), or start the \
+             server again\n",
+            text.trim()
+        );
         assert_eq!((said.code, said.err), (1, expected));
     }
     // A process ID that is certainly unused: our own child, reaped.
@@ -278,8 +282,11 @@ fn signals_need_a_valid_pid_file() {
     dir.write("logs/nginx.pid", format!("{}\n", child.id()));
     for (name, number) in [("stop", 15), ("quit", 3), ("reopen", 10), ("reload", 1)] {
         let said = run(&["-s", name, "-p", &prefix]);
-        let expected =
-            format!("ringroad: [alert] kill({}, {number}) failed (3: No such process)\n", child.id());
+        let expected = format!(
+            "ringroad: [alert] kill({}, {number}) failed (3: No such process); no server runs with this configuration, \
+                 \"{pid}\" is outdated\n",
+            child.id()
+        );
         assert_eq!((said.code, said.err), (1, expected));
     }
     let log = std::fs::read_to_string(dir.path().join("logs/error.log")).expect("the default log");
