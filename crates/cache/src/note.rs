@@ -22,6 +22,13 @@ pub enum Note {
         /// The directory.
         path: PathBuf,
     },
+    /// The lock file cannot be opened: this process only reads the directory.
+    Unwritable {
+        /// The lock file.
+        path: PathBuf,
+        /// The system's error.
+        errno: Errno,
+    },
     /// This process has become the owner of the directory.
     Owner,
     /// The staging directory fails. For a while, incomplete entries are written inside the cache's directory.
@@ -74,6 +81,7 @@ impl Note {
             self,
             Note::PassThrough { .. }
                 | Note::Damaged { .. }
+                | Note::Unwritable { .. }
                 | Note::Unreadable { .. }
                 | Note::StagingFailed { .. }
         )
@@ -94,6 +102,13 @@ impl fmt::Display for Note {
                 f,
                 "another process fills \"{}\"; this process only reads it and stores nothing",
                 path.display()
+            ),
+            Note::Unwritable { path, errno } => write!(
+                f,
+                "\"{}\" cannot be opened for writing: {}; this process only reads the directory and stores nothing: the \
+                 directory and its files must belong to the user of the workers",
+                path.display(),
+                os(errno)
             ),
             Note::Owner => f.write_str("this process fills the directory now"),
             Note::StagingFailed { path, doing, errno } => write!(

@@ -28,7 +28,6 @@ use crate::lookup::{Lookup, Selector};
 use crate::manager::Manager;
 use crate::manager::snapshot::set_aside;
 use crate::meta::Meta;
-use crate::note::Note;
 use crate::purge::log::PurgeLog;
 use crate::purge::settling::PendingRequest;
 use crate::purge::{PurgeEffect, Scope, Subject};
@@ -57,7 +56,7 @@ impl Store {
         if dir.is_owner() {
             set_aside(&dir);
         } else {
-            dir.note(Note::NotOwner { path: config.path.clone() });
+            dir.note(dir.unowned());
         }
         let purges = Arc::new(PurgeLog::open(&config.path, &dir)?);
         let entries = Arc::new(Entries::new(&config, dir, purges, seed));

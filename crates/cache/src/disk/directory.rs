@@ -4,10 +4,10 @@
 //!
 //! It has no knowledge of entries and of the index, so a simulated disk or another kind of store can replace it.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, UNIX_EPOCH};
@@ -46,6 +46,8 @@ pub(crate) struct Directory {
     /// See [`Config::calls_directly`].
     pub(crate) calls_directly: bool,
     lock: Mutex<Option<Lock>>,
+    /// Why the lock could not be opened at the start.
+    lock_error: Option<Errno>,
     is_owner: AtomicBool,
     is_stopping: AtomicBool,
     pub(crate) health: Health,
@@ -106,10 +108,10 @@ impl Directory {
         // If this fails, the first write reports it, and responses are passed through without being stored.
         let _ = make_directory(&staging);
         let lock_path = config.path.join(LOCK_NAME);
-        let lock = match Lock::try_take(&checked(lock_path.as_os_str().as_bytes().to_vec())) {
-            Ok(lock) => lock,
+        let (lock, lock_error) = match Lock::try_take(&checked(lock_path.as_os_str().as_bytes().to_vec())) {
+            Ok(lock) => (lock, None),
             // The directory is readable but not writable: treated as if another process owned it.
-            Err(Errno::ROFS | Errno::ACCESS) => None,
+            Err(errno @ (Errno::ROFS | Errno::ACCESS)) => (None, Some(errno)),
             Err(errno) => return Err(OpenError { path: lock_path, errno }),
         };
         let (base, staging) = (trimmed(&config.path), trimmed(&staging));
@@ -125,6 +127,7 @@ impl Directory {
             calls_directly: config.calls_directly,
             is_owner: AtomicBool::new(lock.is_some()),
             lock: Mutex::new(lock),
+            lock_error,
             is_stopping: AtomicBool::new(false),
             health: Health::default(),
             began: OnceLock::new(),
@@ -432,6 +435,18 @@ impl Directory {
             *lock = Lock::try_take(&self.path_in(LOCK_NAME.as_bytes())).ok().flatten();
         }
         lock.is_some()
+    }
+
+    /// Returns the note about a directory that this process does not own at the start.
+    pub(crate) fn unowned(&self) -> Note {
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        match self.lock_error {
+            Some(errno) => {
+                let lock = [&self.base, &b"/"[..], LOCK_NAME.as_bytes()].concat();
+                Note::Unwritable { path: path(&lock), errno }
+            }
+            None => Note::NotOwner { path: path(&self.base) },
+        }
     }
 
     /// Begins ownership: from now on this process may write.

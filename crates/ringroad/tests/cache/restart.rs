@@ -5,6 +5,7 @@
 //! disks and origins are in `cache/faults.rs`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::cache::{
@@ -382,4 +383,27 @@ fn changed_limits_apply_after_a_reload() {
 fn the_cache_is_correct_after_many_crashes() {
     (0..10).for_each(|_| a_worker_is_killed(3));
     the_server_is_killed(30);
+}
+
+#[test]
+fn a_lock_file_of_another_user_is_reported_with_its_cause() {
+    if !ours_only("the lock file") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        testkit::skip("changing the user takes root");
+        return;
+    }
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[]);
+    fs::create_dir_all(setup.cache()).expect("a writable directory");
+    let lock = setup.cache().join("ringroad.lock");
+    fs::write(&lock, "").expect("a writable directory");
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o600)).expect("an own file");
+    let server = start(&setup);
+    let log = server.wait_for_log("ringroad.lock\" cannot be opened for writing: ", Deadline::default());
+    assert!(log.contains("Permission denied") && !log.contains("another process"), "{log}");
+    for _ in 0..2 {
+        assert_eq!(get(&server, "/a-4096"), "MISS");
+    }
 }
