@@ -40,6 +40,10 @@ const LAST_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of messages that are sent before other tasks run.
 const SENDS_MAX: usize = 64;
 
+/// Time after a refusal during which a sent datagram does not show that the server works: the kernel reports a refusal with
+/// a later send.
+const REFUSED_TIME: Duration = Duration::from_secs(10);
+
 /// Length in bytes of the header before a queued message, which contains the length of the message.
 pub(super) const FRAME_HEAD: usize = 4;
 
@@ -68,6 +72,8 @@ pub(super) struct Stream {
     busy: Cell<bool>,
     /// Whether the last write succeeded, and no line was dropped since.
     is_working: Cell<bool>,
+    /// Time of the last message that a server refused over UDP.
+    refused: Cell<Option<Instant>>,
     /// Whether no more lines will be appended: the task ends when all lines are written.
     closing: Cell<bool>,
     losses: Losses,
@@ -97,6 +103,7 @@ impl Stream {
             prompt: Prompt::default(),
             busy: Cell::new(false),
             is_working: Cell::new(true),
+            refused: Cell::new(None),
             closing: Cell::new(false),
             losses,
             outgoing: Rc::clone(outgoing),
@@ -346,11 +353,15 @@ impl Stream {
         {
             // Over UDP the error belongs to an earlier message. A unix socket returns an error for the present message.
             if socket.peer().is_inet() && errno == Errno::CONNREFUSED {
+                self.refused.set(Some(rt::now()));
                 self.lose(error);
             }
             sent = socket.send(message);
         }
+        let is_recent = |at: Instant| rt::now().saturating_duration_since(at) < REFUSED_TIME;
         match sent {
+            // It is unknown yet whether this message arrives.
+            Ok(()) if self.refused.get().is_some_and(is_recent) => {}
             Ok(()) => self.is_working.set(true),
             Err(SendError::Busy) => return false,
             Err(error) => self.lose(error),

@@ -136,6 +136,26 @@ fn lines_are_sent_to_syslog_over_udp() {
 }
 
 #[test]
+fn a_syslog_server_that_refuses_datagrams_is_not_reported_to_work() {
+    if !ours_only("nginx reports each lost message") {
+        return;
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("some port is free");
+    let port = socket.local_addr().expect("it is bound").port();
+    drop(socket);
+    let server = serve(&one_server("", &format!("access_log syslog:server=127.0.0.1:{port}; return 204;")));
+    // A report could follow the first after a second.
+    for _ in 0..5 {
+        let mut client = client(&server);
+        (0..4).for_each(|_| assert_eq!(client.get("/").status, 204));
+        leave_time(Duration::from_millis(400));
+    }
+    let log = server.error_log();
+    assert!(log.contains("failed (111: Connection refused) while logging to syslog"), "{log}");
+    assert!(!log.contains("it works again"), "{log}");
+}
+
+#[test]
 fn the_error_log_is_sent_to_syslog_with_each_lines_level() {
     let (_folder, socket, path) = syslog_server();
     let conf = format!(
