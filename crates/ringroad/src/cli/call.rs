@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -20,6 +20,9 @@ use crate::site::{self, Files};
 
 /// Size of the receive buffer in bytes: larger than any response and any line.
 const PACKET_MAX: usize = 256 << 10;
+
+/// Maximum time for the response to a call: the server may have to read a large configuration or an entry of a cache.
+const RESPONSE_TIME: Duration = Duration::from_secs(30);
 
 /// A connection to a server that has accepted a call.
 #[derive(Debug)]
@@ -77,8 +80,15 @@ pub(super) fn call(path: &Path, call: &Value) -> Result<(AdminConnection, Value)
     connect(&socket, &address).map_err(failed)?;
     send(&socket, call.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(failed)?;
     let mut connection = AdminConnection { socket, buffer: vec![0; PACKET_MAX] };
-    let ReceiveResult::Packet(packet) = connection.receive(None)? else {
-        return Err(format!("\"{}\": the server sent no response", path.display()));
+    let packet = match connection.receive(Some(Instant::now() + RESPONSE_TIME))? {
+        ReceiveResult::Packet(packet) => packet,
+        ReceiveResult::Nothing => {
+            let (path, seconds) = (path.display(), RESPONSE_TIME.as_secs());
+            return Err(format!(
+                "\"{path}\": no response within {seconds} seconds; the server is stopped, overloaded or waits for a disk"
+            ));
+        }
+        ReceiveResult::End => return Err(format!("\"{}\": the server sent no response", path.display())),
     };
     let answer: Value =
         serde_json::from_slice(packet).map_err(|_| "the server's response is not JSON".to_owned())?;

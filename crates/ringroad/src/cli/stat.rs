@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::options::Arguments;
 use super::output::{print, print_error, try_print};
+use crate::listen::error_text;
 
 /// Timeout of each step of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,9 +67,16 @@ fn snapshot(url: &str) -> Result<Value, String> {
     } else {
         format!("{host}:80")
     };
-    let failed = |error: std::io::Error| error.to_string();
+    let failed = |error: std::io::Error| match error.kind() {
+        // The error of a timeout is EAGAIN (socket(7), `SO_RCVTIMEO`).
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let seconds = TIMEOUT.as_secs();
+            format!("no response within {seconds} seconds; the server is stopped or overloaded")
+        }
+        _ => error_text(&error),
+    };
     let mut stream = connect(&address).map_err(|error| {
-        format!("{error}; URL must be a location with \"dashboard;\" of a running server")
+        format!("{}; URL must be a location with \"dashboard;\" of a running server", error_text(&error))
     })?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -89,7 +97,7 @@ fn snapshot(url: &str) -> Result<Value, String> {
 /// Connects to the first address of the host that accepts the connection. If none does, returns the error of the last
 /// address.
 fn connect(host: &str) -> std::io::Result<TcpStream> {
-    let mut failure = std::io::ErrorKind::NotFound.into();
+    let mut failure = ErrorKind::NotFound.into();
     for address in host.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, TIMEOUT) {
             Ok(stream) => return Ok(stream),

@@ -412,3 +412,11 @@ fn a_relative_configuration_path_error_explains_the_prefix() {
     let output = Command::new(BINARY).arg("-p").arg(&missing).output().expect("it runs");
     assert!(!output.status.success() && !missing.exists(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn stat_reports_a_server_that_does_not_respond() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let url = format!("http://{}/status", listener.local_addr().expect("it is bound"));
+    let said = run(&["stat", "-1", &url]);
+    assert!(said.code == 1 && said.err.contains("no response within "), "{}", said.err);
+}
