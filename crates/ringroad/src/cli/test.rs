@@ -74,11 +74,11 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     if let Some(pid_file) = &settings.pid {
         request.places.create_log_directory(pid_file);
         pidfile::try_write(pid_file).map_err(|message| {
-            log.emerg(message);
+            log.emerg(message + &site::place_of_file(request, pid_file));
             WouldFail
         })?;
     }
-    open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
+    open_logs(&settings.log_files, request, log).map_err(|_| WouldFail)?;
     if let Some(obstacle) = settings.admin_socket.as_deref().and_then(AdminSocket::obstacle) {
         log.emerg(obstacle);
         return Err(WouldFail);

@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Mode, Uid};
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
-use crate::paths::{Paths, Request, make_passage};
+use crate::paths::{Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::reloads::Reloads;
 use crate::site::{self, Resources, Site};
@@ -50,7 +50,7 @@ impl Cycle {
         log: &Log,
     ) -> Result<Cycle, NotOpened> {
         let credentials = resolve_user(&site, log)?;
-        let logs = open_logs(&site.settings.log_files, &request.places, log)?;
+        let logs = open_logs(&site.settings.log_files, request, log)?;
         if let Some(user) = &credentials {
             let states = site::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
             let directories: Vec<PathBuf> =
@@ -133,7 +133,7 @@ impl Cycle {
         for (path, file) in &mut self.logs {
             match log::open_file(path) {
                 Ok(fresh) => *file = Rc::new(fresh),
-                Err(errno) => self.log.emerg(open_failed(path, errno)),
+                Err(errno) => self.log.emerg(open_failed(path, errno, &self.request)),
             }
         }
         let log = Log::of(&self.site.settings.error_log, |path| find(&self.logs, path));
@@ -168,14 +168,14 @@ pub(crate) fn resolve_user(site: &Site, log: &Log) -> Result<Option<Credentials>
 }
 
 /// Opens all log files, each once.
-pub(crate) fn open_logs(paths: &[PathBuf], places: &Paths, log: &Log) -> Result<Logs, NotOpened> {
+pub(crate) fn open_logs(paths: &[PathBuf], request: &Request, log: &Log) -> Result<Logs, NotOpened> {
     let mut logs = Logs::new();
     for path in paths {
-        places.create_log_directory(path);
+        request.places.create_log_directory(path);
         match log::open_file(path) {
             Ok(file) => logs.push((path.clone(), Rc::new(file))),
             Err(errno) => {
-                log.emerg(open_failed(path, errno));
+                log.emerg(open_failed(path, errno, request));
                 return Err(NotOpened);
             }
         }
@@ -203,7 +203,7 @@ fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log:
     }
 }
 
-fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
+fn open_failed(path: &Path, errno: rustix::io::Errno, request: &Request) -> String {
     let remedy = match errno {
         rustix::io::Errno::ACCESS => {
             "; the user that starts the server opens the logs: start as root, or configure another file"
@@ -211,7 +211,8 @@ fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
         rustix::io::Errno::NOENT => "; the directory of the file does not exist",
         _ => "",
     };
-    format!("open() \"{}\" failed ({}){remedy}", path.display(), errno_text(errno))
+    let place = site::place_of_file(request, path);
+    format!("open() \"{}\" failed ({}){place}{remedy}", path.display(), errno_text(errno))
 }
 
 /// Finds a log file. The list is small, so a linear search is sufficient.

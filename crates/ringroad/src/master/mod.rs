@@ -695,7 +695,7 @@ fn announce(cycle: &Cycle, old: Option<&Cycle>) {
 fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, String> {
     let Some(path) = &cycle.site.settings.pid else { return Ok(None) };
     request.places.create_log_directory(path);
-    PidFile::write(path).map(Some)
+    PidFile::write(path).map(Some).map_err(|message| message + &site::place_of_file(request, path))
 }
 
 /// Replaces the pid file if its path has changed. If the new file cannot be written, the old file remains.

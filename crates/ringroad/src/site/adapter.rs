@@ -90,6 +90,21 @@ pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     found.errors.into_iter().enumerate().map(problem).collect()
 }
 
+/// Returns the position of the directive that names a file, for a message about this file: ` in FILE:LINE`, or nothing if
+/// the file is a default.
+pub(crate) fn place_of_file(request: &Request, file: &Path) -> String {
+    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let Ok(tree) = conf::parse(&source, &DiskLoader::new(request)) else { return String::new() };
+    let names_it = |word: &conf::Word| request.places.prefix.join(&word.text) == file;
+    let mut place = None;
+    conf::visit(&tree, table(), &mut |visit| {
+        if visit.statement.args.iter().any(names_it) {
+            place.get_or_insert(visit.statement.span());
+        }
+    });
+    place.map(|place| format!(" in {place}")).unwrap_or_default()
+}
+
 /// Maximum number of problems that are shown with their line. The file is read again for each of them, and a
 /// configuration may have thousands.
 const EXCERPTS_MAX: usize = 200;

@@ -11,8 +11,9 @@ use std::time::Duration;
 pub(crate) use adapter::{
     Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, WATCHERS_MAX, Watcher, Worker, apply,
     certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
-    find_location, issuers, load, missing_names, mover, path_and_query, problems, publish_reloads, reference,
-    ring_warning, route, search_pattern, set_respawned, set_ticket_secret, state_files, table, tickets,
+    find_location, issuers, load, missing_names, mover, path_and_query, place_of_file, problems,
+    publish_reloads, reference, ring_warning, route, search_pattern, set_respawned, set_ticket_secret,
+    state_files, table, tickets,
 };
 
 use std::os::fd::OwnedFd;

@@ -228,8 +228,23 @@ fn global_directives_can_be_given_on_the_command_line() {
         assert!(said.code == 1 && said.err.contains(message), "{text}: {}", said.err);
     }
     let said = run(&["-t", "-p", &prefix, "-g", "pid /nonexistent/a.pid;"]);
-    let open = "[emerg] open() \"/nonexistent/a.pid\" failed (2: No such file or directory)";
+    let open = "[emerg] open() \"/nonexistent/a.pid\" failed (2: No such file or directory) in command line";
     assert!(said.code == 1 && said.err.contains(open), "{}", said.err);
+}
+
+#[test]
+fn a_log_or_pid_file_that_cannot_be_opened_is_reported_with_its_line() {
+    let conf = "events {}\nhttp { server { listen 127.0.0.1:0;\naccess_log none/a.log; } }\n";
+    let (_dir, prefix) = prefix(conf);
+    let file = format!("{prefix}conf/nginx.conf");
+    let expected = format!(
+        "open() \"{prefix}none/a.log\" failed (2: No such file or directory) in {file}:3; the directory of the file does not \
+         exist\n"
+    );
+    for args in [&["-t", "-p", &prefix][..], &["-p", &prefix]] {
+        let said = run(args);
+        assert!(said.code == 1 && said.err.contains(&expected), "{}", said.err);
+    }
 }
 
 #[test]
