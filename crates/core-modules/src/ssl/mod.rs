@@ -144,7 +144,11 @@ const HANDSHAKES: &[Directive] = &[
         spec("ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
             .default("HIGH:!aNULL:!MD5"),
         |scope, cx| {
-            scope.make_mut::<Conf>().ciphers = cx.arg(0).to_owned();
+            let text = cx.arg(0);
+            if ::tls::ciphers::parse(text).is_empty() {
+                cx.warn(format_args!("no cipher of \"{text}\" is supported, so TLS 1.2 is not offered"));
+            }
+            scope.make_mut::<Conf>().ciphers = text.to_owned();
             Ok(())
         },
     ),
@@ -487,7 +491,7 @@ fn no_certificate(server: &Server, address: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::Conf;
-    use crate::testing::{error, loaded};
+    use crate::testing::{error, loaded, warnings};
 
     /// Included files with settings, such as files of ACME clients, may set the directive in addition to the server.
     #[test]
@@ -522,6 +526,15 @@ mod tests {
             assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
         }
         loaded(&format!("server {{ {} }} server {{ {} }}", sessions("1m"), sessions("1024k")));
+    }
+
+    #[test]
+    fn a_cipher_string_without_a_supported_suite_is_a_warning() {
+        let found = warnings("http { server {\nssl_ciphers HIGHH:!aNULL; } }");
+        let expected =
+            "no cipher of \"HIGHH:!aNULL\" is supported, so TLS 1.2 is not offered in /conf/nginx.conf:2";
+        assert_eq!(found, [expected]);
+        assert!(warnings("http { server {\nssl_ciphers HIGH:!aNULL; } }").is_empty());
     }
 
     #[test]

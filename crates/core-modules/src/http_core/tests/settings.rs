@@ -327,8 +327,8 @@ fn an_error_in_an_inner_block_is_reported_before_one_at_the_end_of_its_block() {
 
 #[test]
 fn an_argument_that_is_the_next_directive_is_a_warning() {
-    let found = warnings("http { server {\nserver_name a.example\nroot /a;\nindex a\n  b c; } }");
-    let expected = "\"root\" is an argument of \"server_name\" directive in /conf/nginx.conf:3; a \";\" is probably missing \
+    let found = warnings("http { server {\nindex a.html\nroot /srv;\nerror_page 404\n  405 /x; } }");
+    let expected = "\"root\" is an argument of \"index\" directive in /conf/nginx.conf:3; a \";\" is probably missing \
                     before it";
     assert_eq!(found, [expected]);
 }
