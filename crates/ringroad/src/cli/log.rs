@@ -93,9 +93,10 @@ fn describe(line: &Value, out: &mut String) {
         return;
     }
     let phases = &line["phases"];
+    let port = line["port"].as_u64().map(|port| format!(":{port}")).unwrap_or_default();
     let _ = write!(
         out,
-        "{} {} {} {}://{}{} from {} by {}, {} bytes in {} ms: received {}, found {}, opened {}",
+        "{} {} {} {}://{}{port}{} from {} by {}, {} bytes in {} ms: received {}, found {}, opened {}",
         time_of_day(line["time"].as_f64().unwrap_or(0.0)),
         line["code"],
         text("method"),
@@ -164,8 +165,9 @@ mod tests {
     fn a_request_is_one_line_without_control_characters() {
         let line = json!({
             "time": 1_764_170_645.123, "client": "127.0.0.1", "server": "a.example", "location": "/x",
-            "method": "GET", "scheme": "http", "host": "a.example", "uri": "/x\u{1b}[2J\n", "code": 200, "sent": 153,
-            "completed": true, "engine": "sendfile-threads", "cache": "MISS", "cache_reason": "uri-miss, stored",
+            "method": "GET", "scheme": "http", "host": "a.example", "port": 8080,
+            "uri": "/x\u{1b}[2J\n", "code": 200, "sent": 153, "completed": true,
+            "engine": "sendfile-threads", "cache": "MISS", "cache_reason": "uri-miss, stored",
             "phases": { "received": 0, "found": 10, "opened": 1200, "first_byte": 1200, "last_byte": 3004 },
             "upstreams": [{ "server": "127.0.0.1:80", "code": 200, "connect": null, "header": 900, "response": 2000 }],
         });
@@ -173,8 +175,8 @@ mod tests {
         describe(&line, &mut out);
         assert_eq!(
             out,
-            "15:24:05.123Z 200 GET http://a.example/x\\u{1b}[2J\\u{a} from 127.0.0.1 by a.example /x, 153 bytes in 3.004 ms: \
-             received 0.000, found 0.010, opened 1.200, first byte 1.200; engine sendfile-threads; \
+            "15:24:05.123Z 200 GET http://a.example:8080/x\\u{1b}[2J\\u{a} from 127.0.0.1 by a.example /x, \
+             153 bytes in 3.004 ms: received 0.000, found 0.010, opened 1.200, first byte 1.200; engine sendfile-threads; \
              cache MISS (uri-miss, stored); upstream 127.0.0.1:80 200: connect -, header 0.900, response 2.000\n"
         );
         assert_eq!((place("", ""), place("", "/p")), ("_".to_owned(), "_ /p".to_owned()));

@@ -85,6 +85,9 @@ fn line_of(request: &Request, facts: &Facts<'_>) -> Value {
     put("method", text(facts.method));
     put("scheme", json!(request.conn.scheme()));
     put("host", text(&request.host));
+    if let Some(port) = request.named_port().filter(|_| is_read) {
+        put("port", json!(port));
+    }
     put("uri", text(uri));
     put("protocol", text(&protocol));
     put("code", json!(facts.code));
