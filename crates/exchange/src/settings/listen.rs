@@ -240,7 +240,7 @@ impl ServerDraft {
         }
         // The empty name is searched like any other name.
         if self.names.is_empty() {
-            self.names.push(ServerName::default());
+            self.names.push(ServerName::default().at(&self.position));
         }
     }
 

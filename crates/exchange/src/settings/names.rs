@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use conf::{Error, Level};
+use conf::{Error, Level, Span};
 
 use crate::config::ServerId;
 use crate::pattern::{Match, Pattern, SearchAborted};
@@ -18,12 +18,20 @@ pub struct ServerName {
     /// The name in lower case, without the `~` of a regular expression.
     text: String,
     pattern: Option<Arc<Pattern>>,
+    /// Position of the directive or of the server block, for messages.
+    position: Option<Span>,
 }
 
 impl ServerName {
     /// Returns a server name: in lower case, or a regular expression and its text without the `~`.
     pub fn new(text: String, pattern: Option<Pattern>) -> ServerName {
-        ServerName { text, pattern: pattern.map(Arc::new) }
+        ServerName { text, pattern: pattern.map(Arc::new), position: None }
+    }
+
+    /// Returns the name with a position for messages.
+    #[must_use]
+    pub fn at(self, position: &Span) -> ServerName {
+        ServerName { position: Some(position.clone()), ..self }
     }
 
     /// Returns the name in lower case, or the text of a regular expression without its `~`.
@@ -34,6 +42,14 @@ impl ServerName {
     /// Returns the regular expression, if the name is one.
     pub fn pattern(&self) -> Option<&Arc<Pattern>> {
         self.pattern.as_ref()
+    }
+
+    /// Returns an error about the name.
+    fn error(&self, message: &str) -> Error {
+        match &self.position {
+            Some(position) => Error::at(position, message),
+            None => Error::without_location(message),
+        }
     }
 
     /// Returns the name in the form of `$server_name`.
@@ -56,7 +72,7 @@ pub struct NameTable {
 
 impl NameTable {
     /// Builds the table of these names. A duplicate name is omitted with a warning. With a single server (`!several`) the
-    /// names select nothing, and as in nginx invalid names are no error.
+    /// names select nothing, and as in nginx invalid and duplicate names are accepted.
     pub fn build(
         names: &[(&ServerName, ServerId)],
         default: ServerId,
@@ -73,16 +89,14 @@ impl NameTable {
                 continue;
             }
             match table.names.add(text, server) {
-                Ok(()) => {}
-                Err(Refusal::Taken) => {
-                    let message = format_args!("conflicting server name \"{text}\" on {addr}, ignored");
-                    warnings.push(Error::without_location(message).with_level(Level::Warn));
+                Err(Refusal::Taken) if several => {
+                    let message = format!("conflicting server name \"{text}\" on {addr}, ignored");
+                    warnings.push(name.error(&message).with_level(Level::Warn));
                 }
                 Err(Refusal::Invalid) if several => {
-                    let message = format_args!("invalid server name or wildcard \"{text}\" on {addr}");
-                    return Err(Error::without_location(message));
+                    return Err(name.error(&format!("invalid server name or wildcard \"{text}\" on {addr}")));
                 }
-                Err(Refusal::Invalid) => {}
+                Ok(()) | Err(_) => {}
             }
         }
         Ok(table)

@@ -94,15 +94,24 @@ fn wrong_and_conflicting_names_are_reported() {
             "http {{ server {{ listen 81; server_name {names}; }} server {{ listen 81; server_name a; }} }}"
         )
     };
-    assert_eq!(error(&two("x.*.y")), "invalid server name or wildcard \"x.*.y\" on 0.0.0.0:81");
-    assert_eq!(warnings(&two("a")), ["conflicting server name \"a\" on 0.0.0.0:81, ignored"]);
-    assert_eq!(warnings(&two("*.x .x")), ["conflicting server name \".x\" on 0.0.0.0:81, ignored"]);
+    assert_eq!(
+        error(&two("x.*.y")),
+        "invalid server name or wildcard \"x.*.y\" on 0.0.0.0:81 in /conf/nginx.conf:1"
+    );
+    assert_eq!(
+        warnings(&two("a")),
+        ["conflicting server name \"a\" on 0.0.0.0:81, ignored in /conf/nginx.conf:1"]
+    );
+    assert_eq!(
+        warnings(&two("*.x .x")),
+        ["conflicting server name \".x\" on 0.0.0.0:81, ignored in /conf/nginx.conf:1"]
+    );
     assert_eq!(
         warnings("http { server {\nserver_name a/b; } }"),
         ["server name \"a/b\" has suspicious symbols in /conf/nginx.conf:2"]
     );
     // With a single server nginx does not check the names.
-    assert_eq!(warnings("http { server { server_name x.*.y; } }"), Vec::<String>::new());
+    assert_eq!(warnings("http { server { server_name x.*.y a a; } }"), Vec::<String>::new());
 }
 
 /// Implements the documented search, name by name and without tables.
