@@ -173,7 +173,9 @@ impl Master {
         if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
             return false;
         }
-        self.cycle.log.emerg("the new configuration was not applied, the old one stays in force");
+        self.cycle
+            .log
+            .emerg("the new configuration was not applied, the old one stays in force; reload again");
         self.abandon_pending();
         self.count_reload(ReloadOutcome::Refused);
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
