@@ -425,6 +425,9 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
             cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
         ),
     };
+    if core.files.opening.beneath && core.files.root.template().constant().is_none() {
+        cx.warn(format_args!("\"root_beneath\" refuses all files of a \"{name}\" with variables"));
+    }
     if alias {
         core.files.by_pattern = core.found_by == FoundBy::Pattern;
         if let FoundBy::Exact(prefix) | FoundBy::Prefix(prefix) = &core.found_by {

@@ -312,11 +312,13 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
         how.resolve |= ResolveFlags::BENEATH.bits();
         let dir = match facts.beneath() {
             Some(dir) => rt::File::new(copy(dir).map_err(failed)?),
-            // The root could not be opened when the configuration was loaded, or depends on the request.
-            None => {
+            // The root could not be opened when the configuration was loaded.
+            None if has_fixed_root(request) => {
                 let above: &[u8] = if root == 0 { b"/" } else { &path[..root] };
                 Box::pin(links::open_above(facts, via, above)).await?
             }
+            // A root from the request could be any directory.
+            None => return Err(failed(Errno::NOENT)),
         };
         (Some(dir), relative(&path[root..]).to_vec())
     } else if rules.links.from > 0 {
@@ -337,6 +339,11 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
         }
         Err(errno) => Err(failed(errno)),
     }
+}
+
+/// Whether the root of the request's location does not depend on the request.
+fn has_fixed_root(request: &Request) -> bool {
+    request.scope().core.files.root.template().constant().is_some()
 }
 
 /// Duplicates a descriptor: an operation owns its descriptors, and the original stays open.

@@ -326,6 +326,13 @@ fn an_error_in_an_inner_block_is_reported_before_one_at_the_end_of_its_block() {
 }
 
 #[test]
+fn root_beneath_with_variables_in_the_root_is_a_warning() {
+    let found = warnings("http { root_beneath on; server {\nroot /a/$host; } }");
+    let expected = "\"root_beneath\" refuses all files of a \"root\" with variables in /conf/nginx.conf:2";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
 fn an_argument_that_is_the_next_directive_is_a_warning() {
     let found = warnings("http { server {\nindex a.html\nroot /srv;\nerror_page 404\n  405 /x; } }");
     let expected = "\"root\" is an argument of \"index\" directive in /conf/nginx.conf:3; a \";\" is probably missing \
