@@ -208,22 +208,29 @@ type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
-    let moved = transfer(uncached, |flags| rustix::io::preadv2(file, &mut parts, offset, flags));
+    let moved = transfer(uncached, |flags| match flags.is_empty() {
+        true => rustix::io::preadv(file, &mut parts, offset),
+        false => rustix::io::preadv2(file, &mut parts, offset, flags),
+    });
     assert!(!matches!(moved.result, Ok(count) if count > room), "the count of a read is at most its length");
     moved
 }
 
 /// Writes at `offset`, or sequentially if the file is not seekable: a log may be a pipe, a terminal or a socket.
 fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
-    let mut moved = transfer(uncached, |flags| rustix::io::pwritev2(file, slices, offset, flags));
+    let mut moved = transfer(uncached, |flags| match flags.is_empty() {
+        true => rustix::io::pwritev(file, slices, offset),
+        false => rustix::io::pwritev2(file, slices, offset, flags),
+    });
     if moved.result == Err(Errno::SPIPE) {
         moved.result = retry_on_intr(|| rustix::io::writev(file, slices));
     }
     moved
 }
 
-/// Makes a call of preadv2(2) or pwritev2(2). If `uncached`, first with `RWF_DONTCACHE`, so that the pages leave the
-/// page cache afterwards; if the file system refuses this flag, without it.
+/// Makes a call that reads or writes. If `uncached`, first with `RWF_DONTCACHE`, so that the pages leave the page cache
+/// afterwards; if the file system refuses this flag, without it. A sandbox may lack preadv2(2) and pwritev2(2), so `call`
+/// uses them only with flags.
 fn transfer(uncached: bool, mut call: impl FnMut(ReadWriteFlags) -> Result<usize, Errno>) -> Moved {
     if uncached {
         match retry_on_intr(|| call(UNCACHED)) {
