@@ -290,7 +290,8 @@ impl Index {
         let mut next = Some((first as usize % SHARDS, 0));
         std::iter::from_fn(move || {
             let (shard, position) = next?;
-            let mut batch = Vec::new();
+            // Allocated before the shard is locked.
+            let mut batch = Vec::with_capacity(BATCH_MAX);
             let add = |key: &KeyBytes, blocks, facts: &Facts| batch.push((*key, facts.entry(blocks)));
             next = match lock(&self.shards[shard]).scan(position, BATCH_MAX, add) {
                 0 => Some((shard + 1, 0)).filter(|(shard, _)| *shard < SHARDS),
