@@ -42,7 +42,7 @@ impl Scope {
     }
 }
 
-/// The effect on a purged object.
+/// The effect on a purged object, the weaker one first: `Purges::forget_part` forgets the effects from one of them on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PurgeEffect {
     /// The object becomes stale: it is revalidated before use, and retained in case no upstream responds.
