@@ -59,7 +59,7 @@ fn bytes_arrive_completely_in_every_mode() {
             let got = recv_all(bench, &ours, bytes.len(), mode);
             assert!(got == bytes, "{mode}: {} bytes of {}", got.len(), bytes.len());
             bench.send_all(&ours, &got).unwrap();
-            bench.run(Op::Close { fd: ours.into_owned().unwrap() });
+            assert_eq!(bench.run(Op::Close { fd: ours.into_owned().unwrap() }).result, Ok(0), "{mode}");
             assert!(sender.join().unwrap() == bytes, "{mode}: the echo differs");
         }
     });

@@ -196,10 +196,14 @@ fn the_doorbell_can_wake_repeatedly() {
         let other = rustix::io::dup(&bell).unwrap();
         let thread = std::thread::spawn(move || rustix::io::write(other, &1u64.to_ne_bytes()).unwrap());
         let until = Instant::now() + SOON;
-        bench.turn(Wait::Until(until));
-        assert!(Instant::now() < until, "the wait did not end");
+        loop {
+            bench.turn(Wait::Until(until));
+            assert!(Instant::now() < until, "the wait did not end");
+            if rustix::io::read(&bell, &mut [0u8; 8]).is_ok() {
+                break;
+            }
+        }
         thread.join().unwrap();
-        rustix::io::read(&bell, &mut [0u8; 8]).unwrap();
     }
     // A completion without MORE means that the kernel no longer watches the descriptor.
     let ended = Cqe { user_data: Tag::Doorbell.pack(), result: 1, flags: 0 };
