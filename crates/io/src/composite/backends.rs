@@ -446,7 +446,7 @@ impl Net {
         match config.net {
             NetKind::Uring => {
                 let mut ring = Uring::new(config, pool, Role::NetAndDisk).map_err(BuildError::Ring)?;
-                // The ring keeps a duplicate, which may outlive the doorbell if the ring is leaked.
+                // A duplicate, because the ring owns the descriptor that it watches.
                 let watched = rustix::io::fcntl_dupfd_cloexec(doorbell.as_fd(), 0);
                 ring.watch(Fd::from(watched.map_err(BuildError::Doorbell)?));
                 Ok(Net::Uring(ring))
