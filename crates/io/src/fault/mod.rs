@@ -176,6 +176,7 @@ impl FaultEngine {
             return Some(Remainder::NoBuffer);
         };
         let count = buf.append(&bytes);
+        debug_assert!(!streams || count == bytes.len(), "`start` puts all of them back");
         self.carried.put(socket, &bytes[count..]);
         Some(match streams {
             true => Remainder::First(buf),
