@@ -137,19 +137,29 @@ fn no_frame_is_sent_after_a_reset() {
     assert_eq!(peer.sent(), []);
 }
 
-/// Section 5.1, closed: the client cannot send DATA or HEADERS on a stream that it has reset, whether or not its work has ended.
+/// Section 5.1, closed: the client cannot send HEADERS on a stream that it has reset, whether or not its work has ended. DATA may have
+/// been queued behind the RST_STREAM: it is discarded, and counts for the window of the connection.
 #[test]
-fn frames_after_a_reset_by_the_client_end_the_connection() {
-    for bytes in [frame(DATA, END, 1, b"x"), get(1)] {
-        for is_released in [false, true] {
+fn headers_after_a_reset_by_the_client_end_the_connection() {
+    for is_released in [false, true] {
+        let prepared = || {
             let mut peer = Peer::new();
             peer.feed(&[post(1), reset(1)].concat()).expect("a connection that goes on");
             if is_released {
                 peer.session.release(1, &mut peer.out);
             }
-            assert_eq!(peer.feed(&[window(1, 1), reset(1)].concat()), Ok(vec![]), "late frames");
-            assert_eq!(peer.fault(&bytes), Some((Fault::ClosedStream, ErrorCode::StreamClosed)), "{bytes:?}");
-        }
+            peer.session.receive_window_for_test(100);
+            let late = [window(1, 1), reset(1), frame(DATA, 0, 1, &[0; 30]), frame(DATA, END, 1, &[0; 30])];
+            assert_eq!(peer.feed(&late.concat()), Ok(vec![]), "late frames");
+            assert_eq!((peer.resets(), peer.bodies.len()), (vec![], 0), "{is_released}");
+            peer
+        };
+        let closed = Some((Fault::ClosedStream, ErrorCode::StreamClosed));
+        assert_eq!(prepared().fault(&get(1)), closed, "{is_released}");
+        let above = Some((Fault::WindowExceeded, ErrorCode::FlowControl));
+        assert_eq!(prepared().fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 of 100 bytes are used");
+        let flood = frame(DATA, 0, 1, &[]).repeat(1000);
+        assert_eq!(prepared().fault(&flood).map(|(fault, _)| fault), Some(Fault::Flood), "{is_released}");
     }
 }
 

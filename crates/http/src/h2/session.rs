@@ -428,7 +428,7 @@ impl<T> Session<T> {
     ) -> Result<Event, Fault> {
         if let Some(stream) = self.streams.get(id) {
             return match (stream.is_reset, stream.receives) {
-                // A client sends nothing after its RST_STREAM (RFC 9113 section 5.1).
+                // A client sends no header section after its RST_STREAM (RFC 9113 section 5.1).
                 (true, _) if stream.is_reset_by_peer && self.role == Role::Server => Err(Fault::ClosedStream),
                 (true, _) => self.skip_block(block, input).map(|()| Event::Nothing),
                 (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
@@ -713,7 +713,7 @@ impl<T> Session<T> {
     }
 
     /// Counts a DATA frame against the window of its stream. Returns a fault that ends the stream; sets `data.is_ignored` if the stream
-    /// is closed.
+    /// is closed. Frames that a client has queued behind its RST_STREAM do not end its other streams (RFC 9113 section 5.1 permits both).
     fn check_data(
         &mut self,
         data: &mut Data,
@@ -723,21 +723,22 @@ impl<T> Session<T> {
         let Some(stream) = self.streams.get_mut(data.stream) else {
             data.is_ignored = true;
             match self.streams.end_of(data.stream) {
-                Some(End::ResetByPeer) if self.role == Role::Client => {}
-                Some(End::Done | End::ResetByPeer) => return Err(Fault::ClosedStream),
+                Some(End::Done) => return Err(Fault::ClosedStream),
+                Some(End::ResetByPeer) if self.role == Role::Server => self.spend()?,
                 // The client has skipped the stream number, or the stream was closed long ago.
                 None if data.stream <= self.streams.last => {
                     self.spend()?;
                     frame::push_reset(out, data.stream, StreamFault::HalfClosed.code());
                     self.streams.note_end(data.stream, End::Reset);
                 }
-                Some(End::Reset) | None => {}
+                Some(End::Reset | End::ResetByPeer) | None => {}
             }
             return Ok(None);
         };
         data.is_ignored = stream.is_reset;
         if stream.is_reset_by_peer && self.role == Role::Server {
-            return Err(Fault::ClosedStream);
+            self.spend()?;
+            return Ok(None);
         }
         if stream.is_reset {
             return Ok(None);
