@@ -76,6 +76,20 @@ pub(super) fn is_head(event: &Event, wanted: u32, wanted_end: bool) -> bool {
     matches!(event, Event::Head { stream, ends, .. } if (*stream, *ends) == (wanted, wanted_end))
 }
 
+/// An error of a server about one stream does not end the other requests of the connection.
+#[test]
+fn own_dependencies_and_zero_increments_of_a_server_are_ignored() {
+    let mut client = Client::new(&[]);
+    let (first, second) = (client.get(), client.get());
+    let own = [&first.to_be_bytes()[..], &[16]].concat();
+    assert_eq!(client.feed(&frame(Kind::Priority, 0, first, &own)), Ok(vec![]));
+    client.feed(&reply(first, END_STREAM, 200)).expect("a response");
+    client.session.release(first, &mut client.out);
+    assert_eq!(client.feed(&frame(Kind::WindowUpdate, 0, first, &[0; 4])), Ok(vec![]));
+    let events = client.feed(&reply(second, END_STREAM, 200)).expect("another response");
+    assert!(is_head(&events[0], second, true), "{events:?}");
+}
+
 #[test]
 fn client_and_server_sessions_interoperate() {
     let (mut out, mut back) = (Vec::new(), Vec::new());

@@ -360,10 +360,11 @@ impl<T> Session<T> {
 const MORE: Step = Step { used: 0, event: Event::More };
 
 /// Refuses a stream that depends on itself (RFC 7540 section 5.3.1). Otherwise dependencies are ignored. As in nginx the error ends
-/// the connection, because an idle stream cannot be reset.
-fn check_dependency(stream: u32, priority: &[u8]) -> Result<(), Fault> {
+/// the connection, because an idle stream cannot be reset. A client ignores dependencies, because the error of one stream would end
+/// all requests of the connection.
+fn check_dependency(role: Role, stream: u32, priority: &[u8]) -> Result<(), Fault> {
     let parent = frame::number(priority).map(|number| number & WINDOW_MAX);
-    if parent == Some(stream) { Err(Fault::Dependency) } else { Ok(()) }
+    if role == Role::Server && parent == Some(stream) { Err(Fault::Dependency) } else { Ok(()) }
 }
 
 /// Header sections.
@@ -384,7 +385,7 @@ impl<T> Session<T> {
             if start > end {
                 return Err(Fault::FrameLength);
             }
-            check_dependency(header.stream, &payload[start - 5..start])?;
+            check_dependency(self.role, header.stream, &payload[start - 5..start])?;
         }
         let ends = header.has(END_STREAM);
         if header.has(END_HEADERS) {
@@ -811,7 +812,7 @@ impl<T> Session<T> {
         }
         match header.kind {
             Kind::Priority if payload.len() == 5 => {
-                check_dependency(header.stream, payload).map(|()| Event::Nothing)
+                check_dependency(self.role, header.stream, payload).map(|()| Event::Nothing)
             }
             Kind::Priority => self.wrong_priority(header.stream, out),
             Kind::ResetStream => self.reset_by_peer(header.stream, payload),
@@ -909,8 +910,12 @@ impl<T> Session<T> {
             };
         }
         let Some(stream) = self.streams.get_mut(id) else {
-            // The stream has ended, so it cannot be reset: the error is one of the connection (RFC 9113 section 5.4.2).
-            return if bytes == 0 { Err(Fault::ZeroIncrement) } else { self.about_no_stream(id) };
+            // The stream has ended, so it cannot be reset: the error is one of the connection (RFC 9113 section 5.4.2). A client
+            // ignores it, because it would end all requests of the connection.
+            return match bytes == 0 && self.role == Role::Server {
+                true => Err(Fault::ZeroIncrement),
+                false => self.about_no_stream(id),
+            };
         };
         if stream.is_reset {
             return Ok(Event::Nothing);
