@@ -155,7 +155,10 @@ impl Connection {
         let waiting = thread.capacity.waits(Waits::Body, &self.timer, self.wire.fd());
         match self.receive_bytes(rest, body, most).await {
             Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
-            received => received,
+            received => {
+                self.has_timed_out = received == Err(Errno::TIMEDOUT);
+                received
+            }
         }
     }
 

@@ -150,6 +150,7 @@ impl Connection {
                     return self.fail_head(request, 408, why);
                 }
                 Err(errno @ Errno::TIMEDOUT) => {
+                    self.has_timed_out = true;
                     let reason = Reason(errno);
                     let why = format_args!("client timed out ({})", reason);
                     return self.fail_head(request, 408, why);

@@ -57,6 +57,8 @@ struct Connection {
     had_long_body: bool,
     /// Whether the client sends a body as fast as it is read.
     body_is_fast: bool,
+    /// Whether a header section or a body has not arrived in time.
+    has_timed_out: bool,
     timer: Timer,
     /// Its state in the statistics of the thread.
     stage: tally::Counted,
@@ -160,6 +162,7 @@ impl Connection {
             input,
             had_long_body,
             body_is_fast,
+            has_timed_out: false,
             timer,
             stage,
             wire,

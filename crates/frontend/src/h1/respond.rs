@@ -127,11 +127,10 @@ impl Connection {
         }
     }
 
-    /// Applies `reset_timedout_connection` to a connection that is closed without a response: after a timeout (408), and by
-    /// `return 444`.
+    /// Applies `reset_timedout_connection` to a connection that is closed without a response: after a timeout, and by `return 444`.
     pub(super) fn reset_if_timed_out(&self, request: &Request) {
-        let is_listed = matches!(request.response.status, 408 | 444);
-        if is_listed && request.scope().core.keepalive.reset_timedout_connection {
+        let is_meant = request.sent == 0 && (self.has_timed_out || request.response.status == 444);
+        if is_meant && request.scope().core.keepalive.reset_timedout_connection {
             self.wire.set_reset_on_close();
         }
     }
