@@ -128,12 +128,12 @@ impl Cycle {
     }
 
     /// Reopens the log files after a log rotation, and returns them in the order of the bundle. A file that cannot be opened
-    /// keeps its old descriptor.
+    /// keeps its old descriptor. Its directive is not named: the master would parse the configuration for each file.
     pub(crate) fn reopen_logs(&mut self) -> Logs {
         for (path, file) in &mut self.logs {
             match log::open_file(path) {
                 Ok(fresh) => *file = Rc::new(fresh),
-                Err(errno) => self.log.emerg(open_failed(path, errno, &self.request)),
+                Err(errno) => self.log.emerg(open_failed(path, errno, "")),
             }
         }
         let log = Log::of(&self.site.settings.error_log, |path| find(&self.logs, path));
@@ -175,7 +175,7 @@ pub(crate) fn open_logs(paths: &[PathBuf], request: &Request, log: &Log) -> Resu
         match log::open_file(path) {
             Ok(file) => logs.push((path.clone(), Rc::new(file))),
             Err(errno) => {
-                log.emerg(open_failed(path, errno, request));
+                log.emerg(open_failed(path, errno, &site::place_of_file(request, path)));
                 return Err(NotOpened);
             }
         }
@@ -203,7 +203,8 @@ fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log:
     }
 }
 
-fn open_failed(path: &Path, errno: rustix::io::Errno, request: &Request) -> String {
+/// Returns the message about a log that cannot be opened. `place` is the position of its directive, or empty.
+fn open_failed(path: &Path, errno: rustix::io::Errno, place: &str) -> String {
     let remedy = match errno {
         rustix::io::Errno::ACCESS => {
             "; the user that starts the server opens the logs: start as root, or configure another file"
@@ -211,7 +212,6 @@ fn open_failed(path: &Path, errno: rustix::io::Errno, request: &Request) -> Stri
         rustix::io::Errno::NOENT => "; the directory of the file does not exist",
         _ => "",
     };
-    let place = site::place_of_file(request, path);
     format!("open() \"{}\" failed ({}){place}{remedy}", path.display(), errno_text(errno))
 }
 
