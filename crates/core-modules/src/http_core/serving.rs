@@ -41,7 +41,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.files.opening.beneath),
+        |scope, cx| {
+            cx.flag(&mut scope.core.files.opening.beneath)?;
+            // The root of an outer block may still be replaced.
+            if scope.core.files.root_block == cx.block {
+                warn_of_refused_root(&scope.core, cx);
+            }
+            Ok(())
+        },
     ),
     // The default is three types, as in nginx; larger sites include a file of types.
     Directive::scope(
@@ -425,9 +432,7 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
             cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
         ),
     };
-    if core.files.opening.beneath && core.files.root.template().constant().is_none() {
-        cx.warn(format_args!("\"root_beneath\" refuses all files of a \"{name}\" with variables"));
-    }
+    warn_of_refused_root(core, cx);
     if alias {
         core.files.by_pattern = core.found_by == FoundBy::Pattern;
         if let FoundBy::Exact(prefix) | FoundBy::Prefix(prefix) = &core.found_by {
@@ -436,6 +441,14 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
         warn_of_escape(core, cx);
     }
     Ok(())
+}
+
+/// Warns of a root with variables and `root_beneath`, which may stand in either order.
+fn warn_of_refused_root(core: &Core, cx: &mut Cx<'_>) {
+    if core.files.opening.beneath && core.files.root.template().constant().is_none() {
+        let name = if matches!(core.files.root, Root::Alias(_)) { "alias" } else { "root" };
+        cx.warn(format_args!("\"root_beneath\" refuses all files of a \"{name}\" with variables"));
+    }
 }
 
 /// Warns of an alias that URIs can leave: `/files../x` is the file `/data/../x` with `location /files` and `alias /data/`.

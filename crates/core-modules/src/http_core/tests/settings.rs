@@ -327,9 +327,12 @@ fn an_error_in_an_inner_block_is_reported_before_one_at_the_end_of_its_block() {
 
 #[test]
 fn root_beneath_with_variables_in_the_root_is_a_warning() {
-    let found = warnings("http { root_beneath on; server {\nroot /a/$host; } }");
     let expected = "\"root_beneath\" refuses all files of a \"root\" with variables in /conf/nginx.conf:2";
-    assert_eq!(found, [expected]);
+    for block in
+        ["root_beneath on; server {\nroot /a/$host; }", "server { root /a/$host;\nroot_beneath on; }"]
+    {
+        assert_eq!(warnings(&format!("http {{ {block} }}")), [expected], "{block}");
+    }
 }
 
 #[test]
