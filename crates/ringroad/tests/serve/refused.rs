@@ -264,7 +264,7 @@ fn refusals_are_logged_with_the_text_of_nginx() {
         ),
     ] {
         assert_eq!(refused(&server, format!("{head}\r\n")), 400, "{head:?}");
-        server.wait_for_log(line, testkit::Deadline::default());
+        server.wait_for_log(line, Deadline::default());
     }
 }
 
