@@ -298,7 +298,7 @@ fn sendfile_waits_for_a_slow_reader() {
 #[test]
 fn a_full_socket_is_reported_and_its_writability_awaited() {
     let dir = TempDir::new("io");
-    let path = dir.write("a", &pattern(16 << 20));
+    let path = dir.write("a", pattern(16 << 20));
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
         let file = bench.open(&path, 0).unwrap();
