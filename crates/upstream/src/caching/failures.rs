@@ -1,7 +1,7 @@
 //! Failures retained by `proxy_cache_valid`: a 502 or 504 because no upstream sent a response. Until the time is over, requests
 //! get the same status without a request to the upstream.
 //!
-//! Failures are stored in memory only. Main type: [`Failures`], those of one cache.
+//! Failures are stored in memory only. Main type: [`Failures`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,26 @@ use std::time::{Duration, Instant};
 
 use cache::{Key, KeyMap};
 
-/// Maximum number of retained failures, about 50 bytes each. Requests whose failure is not retained contact the upstream again.
-const FAILURES_MAX: usize = 1 << 16;
+/// Maximum number of retained failures of one shard, about 70 bytes each. Requests whose failure is not retained contact the upstream
+/// again.
+const FAILURES_MAX: usize = 1 << 12;
 
-/// The retained failures of one cache, by primary key.
+/// Time between two searches for failures whose time is over. Without a pause, a full table would be searched for each new failure.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The retained failures of one shard of a cache's primary keys.
 #[derive(Default)]
 pub struct Failures {
-    /// Whether a failure was ever retained. Requests take no lock before.
+    /// Whether the table has failures. Requests take no lock otherwise.
     is_used: AtomicBool,
-    retained: Mutex<KeyMap<RetainedFailure>>,
+    table: Mutex<FailureTable>,
+}
+
+/// Failures by primary key.
+#[derive(Default)]
+struct FailureTable {
+    retained: KeyMap<RetainedFailure>,
+    swept: Option<Instant>,
 }
 
 /// A status for the client.
@@ -32,14 +43,14 @@ impl Failures {
     pub fn add(&self, key: &Key, status: u16, lifetime: Duration, now: Instant) {
         // A time that cannot be represented is longer than any process runs; such a failure is not retained.
         let Some(until) = now.checked_add(lifetime) else { return };
-        let mut retained = self.lock();
-        if retained.len() >= FAILURES_MAX {
-            retained.retain(|_, failure| failure.until > now);
+        let mut table = self.lock();
+        if table.retained.len() >= FAILURES_MAX {
+            table.sweep(now);
         }
-        if retained.len() < FAILURES_MAX || retained.contains_key(key) {
-            retained.insert(*key, RetainedFailure { status, until });
-            self.is_used.store(true, Ordering::Release);
+        if table.retained.len() < FAILURES_MAX || table.retained.contains_key(key) {
+            table.retained.insert(*key, RetainedFailure { status, until });
         }
+        self.is_used.store(!table.retained.is_empty(), Ordering::Release);
     }
 
     /// Returns the status of the retained failure of a key.
@@ -47,24 +58,41 @@ impl Failures {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().get(key).filter(|failure| failure.until > now).map(|failure| failure.status)
+        let mut table = self.lock();
+        table.sweep(now);
+        self.is_used.store(!table.retained.is_empty(), Ordering::Release);
+        table.retained.get(key).filter(|failure| failure.until > now).map(|failure| failure.status)
     }
 
     /// Drops the failure of a key: an upstream has responded, or the key was purged.
     pub fn drop_one(&self, key: &Key) {
         if self.is_used.load(Ordering::Acquire) {
-            self.lock().remove(key);
+            let mut table = self.lock();
+            table.retained.remove(key);
+            self.is_used.store(!table.retained.is_empty(), Ordering::Release);
         }
     }
 
     /// Drops all failures.
     pub fn drop_all(&self) {
-        self.lock().clear();
+        let mut table = self.lock();
+        table.retained.clear();
+        self.is_used.store(false, Ordering::Release);
     }
 
     /// Locks the table. It ignores poisoning, because a panic cannot leave the data inconsistent here.
-    fn lock(&self) -> MutexGuard<'_, KeyMap<RetainedFailure>> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FailureTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FailureTable {
+    /// Drops the failures whose time is over, if the last search was not just before.
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_INTERVAL) {
+            self.swept = Some(now);
+            self.retained.retain(|_, failure| failure.until > now);
+        }
     }
 }
 
@@ -79,14 +107,19 @@ mod tests {
         let (failures, now, key) = (Failures::default(), Instant::now(), Key::of(b"one"));
         assert_eq!(failures.find(&key, now), None);
         failures.add(&key, 504, MINUTE, now);
-        assert_eq!(failures.find(&key, now), Some(504));
-        assert_eq!((failures.find(&Key::of(b"two"), now), failures.find(&key, now + MINUTE)), (None, None));
+        assert_eq!((failures.find(&key, now), failures.find(&Key::of(b"two"), now)), (Some(504), None));
         failures.drop_one(&key);
         assert_eq!(failures.find(&key, now), None);
         failures.add(&key, 502, MINUTE, now);
         failures.drop_all();
         failures.add(&key, 502, Duration::MAX, now);
         assert_eq!(failures.find(&key, now), None);
+        failures.add(&key, 502, MINUTE, now);
+        assert_eq!(failures.find(&key, now + MINUTE - Duration::from_millis(1)), Some(502));
+        // The table was searched just before, so that the failure is still in it.
+        assert_eq!((failures.find(&key, now + MINUTE), failures.lock().retained.len()), (None, 1));
+        assert_eq!(failures.find(&key, now + MINUTE + SWEEP_INTERVAL), None);
+        assert!(!failures.is_used.load(Ordering::Relaxed), "requests take no lock again");
     }
 
     #[test]

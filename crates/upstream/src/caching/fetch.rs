@@ -298,7 +298,7 @@ impl Fetch {
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
-        self.cache.shared_fetches().failures.drop_one(&self.key);
+        self.cache.shared_fetches().failures(&self.key).drop_one(&self.key);
         let heading = Rc::clone(&reply.head);
         let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
         if status == 304 && upstream_request.has_conditions() {
@@ -334,7 +334,7 @@ impl Fetch {
         let is_unwanted =
             conf.min_uses > 1 || conf.no_store.items().iter().any(|text| is_set(&text.rendered(request)));
         if !has_responded && !is_stale_used && !is_unwanted {
-            self.cache.shared_fetches().failures.add(&self.key, status, lifetime, rt::now());
+            self.cache.shared_fetches().failures(&self.key).add(&self.key, status, lifetime, rt::now());
         }
     }
 

@@ -291,7 +291,7 @@ impl CacheLookup<'_> {
     /// Returns the status of an earlier failure that `proxy_cache_valid` retains. As in nginx it counts as a hit. A client that demands
     /// a new response contacts the upstream.
     fn retained_failure(&self, request: &mut Request) -> Option<u16> {
-        let status = self.cache.shared_fetches().failures.find(&self.key, rt::now())?;
+        let status = self.cache.shared_fetches().failures(&self.key).find(&self.key, rt::now())?;
         let record = record::of(request);
         if record.forwarded == Some(Forwarded::Request) {
             return None;

@@ -263,7 +263,7 @@ pub struct SharedFetches {
     /// Complete responses whose entries are not published yet.
     pub pending: pending::Table,
     /// Failures retained by `proxy_cache_valid`.
-    pub failures: Failures,
+    failures: [Failures; SHARDS],
     /// Number of ended fetches, by shard.
     ended: [AtomicU64; SHARDS],
     /// Number of requests that did not wait because of a mark.
@@ -295,7 +295,7 @@ impl SharedFetches {
             changes: Mutex::default(),
             varying: std::array::from_fn(|_| Mutex::default()),
             pending: pending::Table::default(),
-            failures: Failures::default(),
+            failures: std::array::from_fn(|_| Failures::default()),
             ended: std::array::from_fn(|_| AtomicU64::new(0)),
             passed: AtomicU64::new(0),
         })
@@ -424,13 +424,13 @@ impl SharedFetches {
             self.table(&name).remove(&name);
         }
         self.pending.remove(key);
-        self.failures.drop_one(key);
+        self.failures(key).drop_one(key);
         lock(&self.parts[shard(key)]).remove(key);
     }
 
     /// Detaches all fetches in flight.
     pub fn detach_all(&self, now: Instant) {
-        self.failures.drop_all();
+        self.failures.iter().for_each(Failures::drop_all);
         lock(&self.changes).joined_since = Some(now);
     }
 
@@ -457,6 +457,11 @@ impl SharedFetches {
     /// then be repeated.
     pub fn ended(&self, key: &Key) -> u64 {
         self.ended[shard(key)].load(Ordering::Relaxed)
+    }
+
+    /// Returns the retained failures among which those of this primary key are.
+    pub fn failures(&self, key: &Key) -> &Failures {
+        &self.failures[shard(key)]
     }
 
     /// Returns the number of marked keys, possibly including expired marks.
