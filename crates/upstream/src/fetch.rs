@@ -17,7 +17,7 @@ use crate::body::{BodyStart, Live};
 use crate::choice::{Choice, Chosen, Next, Peer};
 use crate::h2::Cut;
 use crate::link::{self, IdlePool, Link};
-use crate::peers::Outcome;
+use crate::peers::{NoPeer, Outcome};
 use crate::secure::SecureError;
 use crate::state::{DEADLINE_PASSED, Fault, Tries, Try};
 use crate::tunnel::Tunnel;
@@ -77,9 +77,10 @@ impl TrySeries<'_> {
         if let Some(next) = self.fresh.take() {
             return Ok(next);
         }
-        self.choice.next(request).map_err(|_| {
+        self.choice.next(request).map_err(|reason| {
             let name = self.choice.name();
             let record = Tries::of(request).begin(&name, &name, None, self.is_first);
+            record.is_unresolved.set(reason == NoPeer::Unresolved);
             request.log(Level::Error, format_args!("no live upstreams while connecting to upstream"));
             failed(&record, 502)
         })

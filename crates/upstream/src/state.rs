@@ -79,6 +79,8 @@ pub struct Try {
     pub(super) reset: Cell<Option<u32>>,
     /// Whether the received bytes were not a valid header section.
     pub(super) is_invalid: Cell<bool>,
+    /// Whether no server was tried because the names of the group are not resolved yet.
+    pub(super) is_unresolved: Cell<bool>,
     /// Whether the connection was reused.
     pub(super) is_reused: Cell<bool>,
 }
@@ -203,6 +205,7 @@ impl Tries {
             fault: Cell::new(None),
             reset: Cell::new(None),
             is_invalid: Cell::new(false),
+            is_unresolved: Cell::new(false),
             is_reused: Cell::new(false),
         });
         self.list.push(Rc::clone(&new));

@@ -51,6 +51,8 @@ http {
     location ~ ^/fill(?<target>/.*)$ { proxy_cache_key $target; proxy_pass http://@ORIGIN@$target; }
     location /again/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
     location /beside/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale updating; proxy_cache_background_update on; }
+    location /retained/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; proxy_cache_use_stale error;
+      proxy_cache_bypass $http_x_bypass; }
     location /uses/ { proxy_pass http://@ORIGIN@; proxy_cache_min_uses 3; }
     location /pass/ { proxy_pass http://@ORIGIN@; proxy_cache_bypass $http_x_bypass; proxy_no_cache $http_x_no_cache; }
     location /post/ { proxy_pass http://@ORIGIN@; proxy_cache_methods POST; proxy_cache_key $uri$request_body; }
@@ -328,6 +330,32 @@ fn stale_responses_are_used_if_the_configuration_allows_it() {
             assert_eq!((got.0, got.1.as_str()), expected, "{target}");
         }
     }
+}
+
+/// A failure of another variant, or of a request that makes no lookup, does not replace a stale response.
+#[test]
+fn retained_failures_do_not_replace_usable_stale_responses() {
+    let site = Site::new();
+    site.origin.set_handler(|request| match request.header("x-fault") {
+        Some(_) => Reply::close(),
+        None => say(request),
+    });
+    let of_a = [("X-Say", "X-Accel-Expires: 1|Vary: X-Kind"), ("X-Kind", "a")];
+    assert_eq!(site.cached("/fill/retained/variants", &of_a), (200, "MISS".into()));
+    assert_eq!(
+        site.cached("/fill/retained/bypass", &[("X-Say", "X-Accel-Expires: 1")]),
+        (200, "MISS".into())
+    );
+    site.until_stale(2);
+    let (close, bypass) = (("X-Fault", "close"), ("X-Bypass", "1"));
+    assert_eq!(site.cached("/retained/variants", &[close, ("X-Kind", "b")]), (502, "MISS".into()));
+    assert_eq!(site.cached("/retained/variants", &[close, ("X-Kind", "a")]), (200, "STALE".into()));
+    assert_eq!(site.cached("/retained/variants", &[("X-Kind", "b")]), (502, "HIT".into()));
+    assert_eq!(site.cached("/retained/variants", &[("X-Kind", "c")]), (200, "MISS".into()));
+    assert_eq!(site.cached("/retained/bypass", &[close, bypass]), (502, "BYPASS".into()));
+    assert_eq!(site.cached("/retained/bypass", &[close]), (200, "STALE".into()));
+    assert_eq!(site.cached("/retained/none", &[close, bypass]), (502, "BYPASS".into()));
+    assert_eq!(site.cached("/retained/none", &[]), (200, "MISS".into()), "the failure is not retained");
 }
 
 #[test]

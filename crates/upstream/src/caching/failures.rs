@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use cache::{Key, KeyMap};
 
+use crate::caching::policy::Failed;
+
 /// Maximum number of retained failures of one shard, about 70 bytes each. Requests whose failure is not retained contact the upstream
 /// again.
 const FAILURES_MAX: usize = 1 << 12;
@@ -31,16 +33,18 @@ struct FailureTable {
     swept: Option<Instant>,
 }
 
-/// A status for the client.
+/// A failure, which requests get without a request to the upstream.
 #[derive(Clone, Copy)]
 struct RetainedFailure {
-    status: u16,
+    /// The key of the variant that was requested; the primary key if variants are not known.
+    variant: Key,
+    failed: Failed,
     until: Instant,
 }
 
 impl Failures {
-    /// Retains the failure of a key for this time.
-    pub fn add(&self, key: &Key, status: u16, lifetime: Duration, now: Instant) {
+    /// Retains the failure of a key for this time, instead of an earlier one: each key has the failure of one variant.
+    pub fn add(&self, key: &Key, (variant, failed): (Key, Failed), lifetime: Duration, now: Instant) {
         // A time that cannot be represented is longer than any process runs; such a failure is not retained.
         let Some(until) = now.checked_add(lifetime) else { return };
         let mut table = self.lock();
@@ -48,20 +52,21 @@ impl Failures {
             table.sweep(now);
         }
         if table.retained.len() < FAILURES_MAX || table.retained.contains_key(key) {
-            table.retained.insert(*key, RetainedFailure { status, until });
+            table.retained.insert(*key, RetainedFailure { variant, failed, until });
         }
         self.is_used.store(!table.retained.is_empty(), Ordering::Release);
     }
 
-    /// Returns the status of the retained failure of a key.
-    pub fn find(&self, key: &Key, now: Instant) -> Option<u16> {
+    /// Returns the retained failure of a key, if it is that of the variant.
+    pub fn find(&self, key: &Key, variant: &Key, now: Instant) -> Option<Failed> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
         }
         let mut table = self.lock();
         table.sweep(now);
         self.is_used.store(!table.retained.is_empty(), Ordering::Release);
-        table.retained.get(key).filter(|failure| failure.until > now).map(|failure| failure.status)
+        let failure = table.retained.get(key)?;
+        (failure.until > now && failure.variant == *variant).then_some(failure.failed)
     }
 
     /// Drops the failure of a key: an upstream has responded, or the key was purged.
@@ -99,37 +104,67 @@ impl FailureTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Failure;
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    fn add(failures: &Failures, key: &Key, status: u16, lifetime: Duration, now: Instant) {
+        failures.add(key, (*key, Failed::of_status(status)), lifetime, now);
+    }
+
+    /// Returns the failure of a key without variants.
+    fn find(failures: &Failures, key: &Key, now: Instant) -> Option<u16> {
+        match failures.find(key, key, now)?.failure {
+            Failure::Status(status) => Some(status),
+            Failure::ClientClosed => None,
+        }
+    }
 
     #[test]
     fn failures_are_retained_until_their_time_is_over() {
         let (failures, now, key) = (Failures::default(), Instant::now(), Key::of(b"one"));
-        assert_eq!(failures.find(&key, now), None);
-        failures.add(&key, 504, MINUTE, now);
-        assert_eq!((failures.find(&key, now), failures.find(&Key::of(b"two"), now)), (Some(504), None));
+        assert_eq!(find(&failures, &key, now), None);
+        add(&failures, &key, 504, MINUTE, now);
+        assert_eq!((find(&failures, &key, now), find(&failures, &Key::of(b"two"), now)), (Some(504), None));
         failures.drop_one(&key);
-        assert_eq!(failures.find(&key, now), None);
-        failures.add(&key, 502, MINUTE, now);
+        assert_eq!(find(&failures, &key, now), None);
+        add(&failures, &key, 502, MINUTE, now);
         failures.drop_all();
-        failures.add(&key, 502, Duration::MAX, now);
-        assert_eq!(failures.find(&key, now), None);
-        failures.add(&key, 502, MINUTE, now);
-        assert_eq!(failures.find(&key, now + MINUTE - Duration::from_millis(1)), Some(502));
+        add(&failures, &key, 502, Duration::MAX, now);
+        assert_eq!(find(&failures, &key, now), None);
+        add(&failures, &key, 502, MINUTE, now);
+        assert_eq!(find(&failures, &key, now + MINUTE - Duration::from_millis(1)), Some(502));
         // The table was searched just before, so that the failure is still in it.
-        assert_eq!((failures.find(&key, now + MINUTE), failures.lock().retained.len()), (None, 1));
-        assert_eq!(failures.find(&key, now + MINUTE + SWEEP_INTERVAL), None);
+        assert_eq!((find(&failures, &key, now + MINUTE), failures.lock().retained.len()), (None, 1));
+        assert_eq!(find(&failures, &key, now + MINUTE + SWEEP_INTERVAL), None);
         assert!(!failures.is_used.load(Ordering::Relaxed), "requests take no lock again");
+    }
+
+    #[test]
+    fn a_failure_is_that_of_one_variant() {
+        let (failures, now, key) = (Failures::default(), Instant::now(), Key::of(b"one"));
+        let (one, other) = (key.variant(b"a"), key.variant(b"b"));
+        let failed = Failed::of_status(502);
+        failures.add(&key, (one, failed), MINUTE, now);
+        assert_eq!(
+            [key, one, other].map(|variant| failures.find(&key, &variant, now)),
+            [None, Some(failed), None]
+        );
+        failures.drop_one(&key);
+        assert_eq!(failures.find(&key, &one, now), None);
     }
 
     #[test]
     fn the_number_of_failures_is_limited() {
         let (failures, now) = (Failures::default(), Instant::now());
         let key = |number: usize| Key::of(&number.to_be_bytes());
-        (0..=FAILURES_MAX).for_each(|number| failures.add(&key(number), 502, MINUTE, now));
-        assert_eq!((failures.find(&key(0), now), failures.find(&key(FAILURES_MAX), now)), (Some(502), None));
+        (0..=FAILURES_MAX).for_each(|number| add(&failures, &key(number), 502, MINUTE, now));
+        assert_eq!(
+            (find(&failures, &key(0), now), find(&failures, &key(FAILURES_MAX), now)),
+            (Some(502), None)
+        );
         // Failures whose time is over make room.
-        failures.add(&key(FAILURES_MAX), 502, MINUTE, now + MINUTE);
-        assert_eq!(failures.find(&key(FAILURES_MAX), now + MINUTE), Some(502));
+        add(&failures, &key(FAILURES_MAX), 502, MINUTE, now + MINUTE);
+        assert_eq!(find(&failures, &key(FAILURES_MAX), now + MINUTE), Some(502));
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Fill, Hit, Key, Meta, New, PurgeEffect, Refused, Scope, Store};
+use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
 use http::request::{HeaderId, Method};
@@ -324,17 +325,25 @@ impl Fetch {
     pub fn retain_failure(&self, request: &Request, conf: &CacheConf, failed: Failed) {
         let Failure::Status(status @ (502 | 504)) = failed.failure else { return };
         let Some(lifetime) = conf.valid_for(status).filter(|time| !time.is_zero()) else { return };
-        let tries = request.extensions.get::<state::Tries>();
-        let has_responded =
-            tries.and_then(state::Tries::last).is_some_and(|last| last.header_time.get().is_some());
+        let last = request.extensions.get::<state::Tries>().and_then(state::Tries::last);
+        // A name that is not resolved yet may be resolved at the next request.
+        let is_for_one =
+            last.is_some_and(|last| last.header_time.get().is_some() || last.is_unresolved.get());
+        // A request with `proxy_cache_bypass` makes no lookup, so a usable stale response would not be known.
+        let is_bypass = request
+            .extensions
+            .get::<Record>()
+            .is_some_and(|record| record.forwarded == Some(Forwarded::Bypass));
         // A request that updates a response in the background does not hold the entry.
         let is_stale_used = self
             .known(request)
             .is_some_and(|stale| self.stale.is_none() || failed.is_worse_than(conf, stale, now_s()));
         let is_unwanted =
             conf.min_uses > 1 || conf.no_store.items().iter().any(|text| is_set(&text.rendered(request)));
-        if !has_responded && !is_stale_used && !is_unwanted {
-            self.cache.shared_fetches().failures(&self.key).add(&self.key, status, lifetime, rt::now());
+        if !is_for_one && !is_bypass && !is_stale_used && !is_unwanted {
+            let variant = variant_key(&self.cache, &self.key, request);
+            let failures = self.cache.shared_fetches().failures(&self.key);
+            failures.add(&self.key, (variant, failed), lifetime, rt::now());
         }
     }
 
@@ -589,6 +598,14 @@ impl Fetch {
             }
             None => FetchResult::Refreshed { is_shareable: false },
         }
+    }
+}
+
+/// Returns the key of the variant that a request is for; the primary key while the fields of `Vary` are not known.
+pub fn variant_key(cache: &Cache, key: &Key, request: &Request) -> Key {
+    match cache.shared_fetches().varying(key) {
+        Some(vary) => key.variant(&policy::variant_of(request, &vary)),
+        None => *key,
     }
 }
 

@@ -222,10 +222,8 @@ impl CacheLookup<'_> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKUPS_MAX {
             // Checked in each round: the fields of `Vary` may be known by now, and variants are fetched concurrently.
-            if meeting.key == self.key
-                && let Some(vary) = self.cache.shared_fetches().varying(&self.key)
-            {
-                meeting.key = self.key.variant(&policy::variant_of(request, &vary));
+            if meeting.key == self.key {
+                meeting.key = fetch::variant_key(self.cache, &self.key, request);
             }
             meeting.ended = self.cache.shared_fetches().ended(&meeting.key);
             let stale = match self.look_up(request).await {
@@ -276,8 +274,8 @@ impl CacheLookup<'_> {
                     None
                 }
             };
-            if let Some(status) = self.retained_failure(request) {
-                return Err(Failure::Status(status));
+            if let Some(failure) = self.retained_failure(request, stale.as_ref(), &meeting.key) {
+                return Err(failure);
             }
             match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
                 Followed::Reply(reply) => return Ok(reply),
@@ -288,16 +286,20 @@ impl CacheLookup<'_> {
         Box::pin(self.fetch(None).alone(request, true)).await
     }
 
-    /// Returns the status of an earlier failure that `proxy_cache_valid` retains. As in nginx it counts as a hit. A client that demands
-    /// a new response contacts the upstream.
-    fn retained_failure(&self, request: &mut Request) -> Option<u16> {
-        let status = self.cache.shared_fetches().failures(&self.key).find(&self.key, rt::now())?;
-        let record = record::of(request);
-        if record.forwarded == Some(Forwarded::Request) {
+    /// Returns an earlier failure that `proxy_cache_valid` retains for the variant. As in nginx it counts as a hit. A client that
+    /// demands a new response contacts the upstream. So does a request for a stale response that may be used after a failure: the
+    /// failure may be that of a request which did not know the stale response.
+    fn retained_failure(&self, request: &mut Request, stale: Option<&Hit>, variant: &Key) -> Option<Failure> {
+        let failures = self.cache.shared_fetches().failures(&self.key);
+        let failed = failures.find(&self.key, variant, rt::now())?;
+        if self.refuses_stored(request)
+            || stale.is_some_and(|hit| failed.is_worse_than(self.conf, &hit.meta, now_s()))
+        {
             return None;
         }
+        let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Hit), None);
-        Some(status)
+        Some(failed.failure)
     }
 
     /// Fetches a missing or stale response, or waits for another request's fetch. Rare paths are boxed, because most misses fetch

@@ -283,6 +283,7 @@ impl Fetch {
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
+        self.cache.shared_fetches().failures(&self.key).drop_one(&self.key);
         if let Some(failed) = self.worse_than_stale(request, self.conf(request), status) {
             return self.part_failed(request, failed, lead).await;
         }
