@@ -50,6 +50,7 @@ http {
     # What is to be stale is filled without haste.
     location ~ ^/fill(?<target>/.*)$ { proxy_cache_key $target; proxy_pass http://@ORIGIN@$target; }
     location /again/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
+    location /streamed/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; proxy_buffering off; }
     location /beside/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale updating; proxy_cache_background_update on; }
     location /retained/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; proxy_cache_use_stale error;
       proxy_cache_bypass $http_x_bypass; }
@@ -330,6 +331,21 @@ fn stale_responses_are_used_if_the_configuration_allows_it() {
             assert_eq!((got.0, got.1.as_str()), expected, "{target}");
         }
     }
+}
+
+/// As in nginx: only a response with a body is not stored because it is unbuffered.
+#[test]
+fn a_304_updates_a_stored_response_without_buffering() {
+    let site = Site::new();
+    site.origin.set_handler(|request| match request.header("if-none-match") {
+        Some(_) => Reply::new(304).header("ETag", "\"a\"").header("X-Accel-Expires", "60"),
+        None => say(request),
+    });
+    let fill = [("X-Say", "X-Accel-Expires: 1|ETag: \"a\"")];
+    assert_eq!(site.cached("/fill/streamed/a", &fill), (200, "MISS".into()));
+    site.until_stale(1);
+    assert_eq!(site.cached("/streamed/a", &[]), (200, "REVALIDATED".into()));
+    assert_eq!(site.cached("/streamed/a", &[]), (200, "HIT".into()));
 }
 
 /// A failure of another variant, or of a request that makes no lookup, does not replace a stale response.

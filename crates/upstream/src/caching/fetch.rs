@@ -527,6 +527,9 @@ impl Fetch {
         if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
+        if !policy::is_buffered(conf, candidate) {
+            return Err(Unstored::Unbuffered);
+        }
         // Checked before the store is called: the header section excludes most responses that may not be stored.
         let mut meta = policy::judge(request, conf, candidate)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {

@@ -256,8 +256,10 @@ impl Fetch {
     /// 15.3.7).
     fn may_extend(&self, request: &Request, origin_request: &OriginRequest, reply: &Reply) -> bool {
         let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
-        policy::judge_as(StatusCode::OK.code(), request, self.conf(request), &candidate)
-            .map_or_else(|reason| !reason.is_prohibition(), |_| true)
+        let conf = self.conf(request);
+        policy::is_buffered(conf, &candidate)
+            && policy::judge_as(StatusCode::OK.code(), request, conf, &candidate)
+                .map_or_else(|reason| !reason.is_prohibition(), |_| true)
     }
 
     /// Fetches a range of a response that is not stored, and stores the result. `lead` publishes it to requests for the same range.
@@ -362,10 +364,13 @@ impl Fetch {
         let conf = self.conf(request);
         let (head, raw) = (reply.head.head(), reply.head.raw());
         let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
-        let judged = match self.has_too_few_uses(conf) {
-            true => Err(Unstored::TooFewUses),
+        let judged = if self.has_too_few_uses(conf) {
+            Err(Unstored::TooFewUses)
+        } else if policy::is_buffered(conf, &candidate) {
             // The rules for the complete response apply to its parts, because they become one entry.
-            false => policy::judge_as(StatusCode::OK.code(), request, conf, &candidate),
+            policy::judge_as(StatusCode::OK.code(), request, conf, &candidate)
+        } else {
+            Err(Unstored::Unbuffered)
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
         let received_s = candidate.times.response;

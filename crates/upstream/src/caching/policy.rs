@@ -145,9 +145,6 @@ pub fn judge_as(
     if !candidate.ignored.accel_redirect && redirects(candidate.heading) {
         return Err(Unstored::Redirect);
     }
-    if !is_buffered(conf, candidate) {
-        return Err(Unstored::Unbuffered);
-    }
     let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
     let names = match candidate.ignored.vary {
         true => Vec::new(),
@@ -188,8 +185,8 @@ fn redirects(heading: &Heading) -> bool {
 }
 
 /// Whether a response is read ahead of its client (`proxy_buffering`, `X-Accel-Buffering`). As in nginx, other responses are not
-/// stored: they may be endless streams, or addressed to one client.
-fn is_buffered(conf: &CacheConf, candidate: &CacheCandidate<'_>) -> bool {
+/// stored: they may be endless streams, or addressed to one client. A 304 without a body updates a stored response regardless.
+pub fn is_buffered(conf: &CacheConf, candidate: &CacheCandidate<'_>) -> bool {
     let value = candidate.heading.head().get(candidate.heading.raw(), HeaderId::XAccelBuffering);
     match value.filter(|_| !candidate.ignored.accel_buffering) {
         Some(value) if value.eq_ignore_ascii_case(b"no") => false,

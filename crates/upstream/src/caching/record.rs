@@ -97,10 +97,7 @@ impl Unstored {
 
     /// Whether the response to another request may be stored.
     pub fn is_of_request(self) -> bool {
-        matches!(
-            self,
-            Unstored::Rules(NotStored::Authorization) | Unstored::Configured | Unstored::Unbuffered
-        )
+        matches!(self, Unstored::Rules(NotStored::Authorization) | Unstored::Configured)
     }
 }
 
