@@ -25,6 +25,7 @@ http {
     location / { proxy_pass http://@ORIGIN@; proxy_cache_request_control on; }
     location /whole/ { proxy_pass http://@ORIGIN@; proxy_cache_parts off; }
     location /offset/ { proxy_pass http://@ORIGIN@; proxy_cache_max_range_offset 100000; }
+    location ~ ^/streamed(?<target>/.*)$ { proxy_cache_key $target; proxy_pass http://@ORIGIN@$target; proxy_buffering off; }
     location /zip/ { proxy_pass http://@ORIGIN@; gzip on; }
     location /uses/ { proxy_pass http://@ORIGIN@; proxy_cache_min_uses 2; }
     location /any/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; }
@@ -610,6 +611,23 @@ fn a_part_that_may_not_be_stored_is_not_added_to_an_entry() {
         assert_eq!(site.ranges_at_origin().len(), 2, "{target}");
         assert_eq!(site.range(target, "bytes=0-1000"), "HIT", "{target}");
     }
+}
+
+/// Without buffering nothing is added to an entry, but its ranges are used.
+#[test]
+fn stored_ranges_are_hits_without_buffering() {
+    let site = Site::new();
+    site.objects.put("/a", cacheable_object(MIB));
+    assert_eq!(site.range("/a", "bytes=300000-301000"), "MISS");
+    site.until_stored("/a", "bytes=300000-301000");
+    let response = site.request("/streamed/a", &[("Range", "bytes=300500-300509")]);
+    assert_eq!((response.status, response.field("X-Cache"), response.body.len()), (206, Some("HIT"), 10));
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
+    let response = site.request("/streamed/a", &[("Range", "bytes=600000-600009")]);
+    assert_eq!((response.status, response.field("X-Cache"), response.body.len()), (206, Some("MISS"), 10));
+    site.settled();
+    assert_eq!(site.ranges_at_origin().len(), 1);
+    assert_eq!(site.range("/a", "bytes=600000-600009"), "MISS", "it was not stored");
 }
 
 #[test]

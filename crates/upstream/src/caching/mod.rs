@@ -326,8 +326,8 @@ impl CacheLookup<'_> {
         if let Some(requested) = part {
             return Box::pin(self.obtain_part(request, stale, requested)).await;
         }
-        // As in nginx: if the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the
-        // complete response only if that is stored.
+        // If the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the complete response
+        // only if that is stored.
         let has_range = request.header(HeaderId::Range).is_some();
         if let Some(reason) = self.unstored_in_advance(has_range && stale.is_none()) {
             let record = record::of(request);
@@ -424,7 +424,7 @@ impl CacheLookup<'_> {
     }
 
     /// Returns the reason for which no response to this request will be stored, if it is known before the response and `matters`.
-    /// Counts a use.
+    /// Counts a use. nginx passes ranges on with `proxy_cache_min_uses`, but not with `proxy_buffering off`.
     fn unstored_in_advance(&self, matters: bool) -> Option<Unstored> {
         match self.conf.is_buffered {
             _ if !matters => None,
@@ -436,7 +436,7 @@ impl CacheLookup<'_> {
     /// Returns the range to fetch separately, if any.
     fn requested(&self, request: &Request) -> Option<RequestedRange> {
         // If the configuration sets the range of the request, that range is stored under its own key.
-        if self.conf.stores_parts && !self.conf.sets_range && self.conf.is_buffered {
+        if self.conf.stores_parts && !self.conf.sets_range {
             requested_range::requested(request)
         } else {
             None
@@ -454,10 +454,11 @@ impl CacheLookup<'_> {
         self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
 
-    /// Whether a range is fetched separately: not if a fetch of the complete response has no outcome yet, or has reached the range.
+    /// Whether a range is fetched separately: not if it will not be stored, nor if a fetch of the complete response has no outcome
+    /// yet, or has reached the range.
     fn is_for_a_part(&self, requested: RequestedRange) -> bool {
         let shared_fetches = self.cache.shared_fetches();
-        if shared_fetches.are_parts_disabled(&self.key) {
+        if !self.conf.is_buffered || shared_fetches.are_parts_disabled(&self.key) {
             return false;
         }
         let Some(shared_fetch) = shared_fetches.moving(&self.key, rt::now(), self.conf.join_limit()) else {
