@@ -378,7 +378,9 @@ impl Attempt<'_> {
         if let Some(complete) = live.take_complete() {
             return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
         }
-        let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
+        // If the field is ignored (`proxy_ignore_headers`), the header section is only sent earlier than necessary.
+        let buffering = heading.head().get(heading.raw(), HeaderId::XAccelBuffering);
+        let unbuffered = buffering.is_some_and(|value| value.eq_ignore_ascii_case(b"no"));
         // A HEAD that is sent as GET for a cache needs only the header section. A response that is also stored as a file must not
         // end with its client.
         let waits =

@@ -306,6 +306,24 @@ fn a_response_field_can_turn_buffering_off() {
     assert_eq!(client.read_exact(16), b"6\r\nsecond\r\n0\r\n\r\n");
 }
 
+/// A small body of known length is not awaited either, whatever the case of the value.
+#[test]
+fn an_unbuffered_body_of_known_length_is_not_awaited() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| {
+        Reply::ok().header("X-Accel-Buffering", "No").body("first second").wait_at(6, &held)
+    });
+    let other = text();
+    let (_setup, server) = start(&origin, &other, "", "location / { proxy_pass http://@ORIGIN@; }");
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().field("Content-Length"), Some("12"));
+    assert_eq!(client.read_exact(6), b"first ");
+    gate.open();
+    assert_eq!(client.read_exact(6), b"second");
+}
+
 /// The address that an upstream sees, and upstreams of the other address family.
 #[test]
 fn upstream_connections_use_the_configured_local_address() {
