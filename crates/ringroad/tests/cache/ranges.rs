@@ -661,6 +661,12 @@ fn ranges_at_max_range_offset_and_of_the_last_bytes_are_passed_on() {
         assert_eq!(site.range("/offset/a", range), "MISS");
     }
     assert_eq!(site.ranges_at_origin(), passed);
+    // The first of several ranges counts, also of a HEAD request.
+    let several = [("Range", "bytes=200000-200009,5-9")];
+    assert_eq!(site.request("/offset/a", &several).field("X-Cache"), Some("MISS"));
+    let _ = Client::connect(site.server.addr(0)).request("HEAD", "/offset/a", &several);
+    site.settled();
+    assert_eq!(site.ranges_at_origin(), [several[0].1; 2]);
     assert_eq!(site.range("/offset/a", "bytes=99999-100100"), "MISS");
     assert_eq!(site.ranges_at_origin(), ["bytes=65536-131071"]);
 }

@@ -43,11 +43,18 @@ pub fn requested(request: &Request) -> Option<RequestedRange> {
     }
 }
 
-/// Whether the requested range starts at or after `offset`, whether or not ranges are fetched separately (`proxy_cache_parts`). The
-/// last N bytes count as such a range, because their offset is not known.
+/// Whether the first requested range starts at or after `offset`, whether or not ranges are fetched separately
+/// (`proxy_cache_parts`). The last N bytes count as such a range, because their offset is not known. As in nginx, every request with
+/// `Range` does for the offset 0.
 pub fn starts_from(request: &Request, offset: u64) -> bool {
-    let range = request.header(HeaderId::Range).and_then(|_| requested(request));
-    range.is_some_and(|range| range.start().is_none_or(|start| start >= offset))
+    // Subrequests, which filters make, need the complete response.
+    let Some(value) = request.header(HeaderId::Range).filter(|_| request.depth == 0) else { return false };
+    let Some((unit, spec)) = value.split_at_checked(6) else { return offset == 0 };
+    let spec = spec.trim_ascii_start();
+    let digits = spec.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let is_beyond =
+        spec.starts_with(b"-") || http::parse_decimal(&spec[..digits]).is_some_and(|start| start >= offset);
+    offset == 0 || unit.eq_ignore_ascii_case(b"bytes=") && is_beyond
 }
 
 impl RequestedRange {
