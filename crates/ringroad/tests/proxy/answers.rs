@@ -472,6 +472,24 @@ fn the_cache_status_is_not_that_of_an_earlier_location() {
     }
 }
 
+/// The first location has a hit from the second request on: the failure that `proxy_cache_valid` retains.
+#[test]
+fn the_cache_status_is_that_of_the_last_location_with_a_cache() {
+    let origin =
+        Origin::start(|request| if request.path() == "/a" { Reply::close() } else { Reply::text("ok") });
+    let server = start(
+        &origin,
+        "proxy_cache_path @CACHE@ keys_zone=c:1m; proxy_cache c; proxy_cache_key $uri;
+         add_header X-Told $upstream_cache_status;",
+        "location = /a { proxy_cache_valid any 1m; error_page 502 = @other; proxy_pass http://@ORIGIN@; }
+         location @other { rewrite ^ /b break; proxy_pass http://@ORIGIN@; }",
+    );
+    for _ in 0..2 {
+        let response = get(&server, "/a");
+        assert_eq!((response.status, response.field("x-told")), (200, Some("MISS")));
+    }
+}
+
 #[test]
 fn a_map_can_replace_the_cookie_of_a_client() {
     let origin = Origin::start(|_| Reply::text("x"));

@@ -48,7 +48,7 @@ use rt::{Either, select};
 
 use crate::caching::fetch::Fetch;
 use crate::caching::policy::{Failed, Grade, now_s};
-use crate::caching::record::{Status, Unstored};
+use crate::caching::record::{Record, Status, Unstored};
 use crate::caching::requested_range::RequestedRange;
 use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
 use crate::caching::shared_fetch::{Joined, Outcome, SharedFetch};
@@ -112,6 +112,10 @@ pub async fn serve(
     cache: Arc<Cache>,
     text: Vec<u8>,
 ) -> Result<Reply, Failure> {
+    // An earlier location of the request may have had a cache, too (`error_page`).
+    if let Some(earlier) = request.extensions.get_mut::<Record>() {
+        *earlier = Record::default();
+    }
     let generation = Rc::clone(&request.generation);
     let conf = (origin.conf)(&generation.config.location(request.location).scope);
     let Some(store) = cache.store() else {
