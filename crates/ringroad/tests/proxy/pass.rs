@@ -345,23 +345,29 @@ fn a_response_is_stored_after_its_client_has_disconnected() {
 /// As in nginx: the client has its response, and may leave before the action has ended.
 #[test]
 fn a_post_action_continues_after_its_client_has_disconnected() {
-    let gate = Gate::new();
-    let held = gate.clone();
-    let origin = Origin::start(move |_| Reply::text("done").wait_first(&held));
-    let text = common::one_server(
-        "log_format action '$uri $status $upstream_status'; access_log logs/access.log action;",
-        "location / { post_action /action; return 200 first; } location = /action { proxy_pass http://@ORIGIN@; }
-         location = /other { access_log off; return 200 other; }",
-    );
-    let server = Setup::new(&text).origin(&origin).start(BINARY);
-    let mut client = common::client(&server);
-    assert_eq!(client.get("/").text(), "first");
-    gate.wait_reached_by(1);
-    drop(client);
-    // The thread has seen the disconnection when it has served other connections.
-    for _ in 0..3 {
-        assert_eq!(get(&server, "/other").text(), "other");
+    for cache in ["", "proxy_cache one;"] {
+        let gate = Gate::new();
+        let held = gate.clone();
+        let origin = Origin::start(move |_| Reply::text("done").wait_first(&held));
+        let text = common::one_server(
+            "log_format action '$uri $status $upstream_status'; access_log logs/access.log action;
+             proxy_cache_path @CACHE@ keys_zone=one:1m;",
+            &format!(
+                "location / {{ post_action /action; return 200 first; }}
+                 location = /action {{ {cache} proxy_pass http://@ORIGIN@; }}
+                 location = /other {{ access_log off; return 200 other; }}"
+            ),
+        );
+        let server = Setup::new(&text).origin(&origin).start(BINARY);
+        let mut client = common::client(&server);
+        assert_eq!(client.get("/").text(), "first");
+        gate.wait_reached_by(1);
+        drop(client);
+        // The thread has seen the disconnection when it has served other connections.
+        for _ in 0..3 {
+            assert_eq!(get(&server, "/other").text(), "other");
+        }
+        gate.open();
+        assert_eq!(server.wait_for_access_log(1, Deadline::default()), "/action 200 200\n", "{cache}");
     }
-    gate.open();
-    assert_eq!(server.wait_for_access_log(1, Deadline::default()), "/action 200 200\n");
 }

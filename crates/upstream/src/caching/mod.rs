@@ -754,7 +754,9 @@ enum Waited {
 /// Waits for a future, or until the client disconnects. A fetch then continues for other waiting requests, because it is a separate
 /// task.
 pub async fn or_disconnected<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
-    match select(future, client::closed(request.client_if(true))).await {
+    // `post_action` continues without its client.
+    let client = request.client_if(!request.is_detached);
+    match select(future, client::closed(client)).await {
         Either::Left(value) => Ok(value),
         Either::Right(()) => Err(Failure::ClientClosed),
     }
