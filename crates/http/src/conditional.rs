@@ -130,14 +130,16 @@ pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) ->
         };
         rest = &rest[start..];
         let prefix = if rest.starts_with(b"W/") { 2 } else { 0 };
-        let len = if rest.get(prefix) == Some(&b'"') {
+        let is_quoted = rest.get(prefix) == Some(&b'"');
+        let len = if is_quoted {
             let Some(len) = memchr::memchr(b'"', &rest[prefix + 1..]) else { return false };
             prefix + len + 2
         } else {
             memchr::memchr(b',', rest).unwrap_or(rest.len())
         };
         let (tag, tail) = rest.split_at(len);
-        if tags_match(trim_ows(tag), etag, comparison) {
+        let tag = if is_quoted { tag } else { trim_ows(tag) };
+        if tags_match(tag, etag, comparison) {
             return true;
         }
         rest = tail;
