@@ -405,8 +405,9 @@ impl Engine for FaultEngine {
         match self.start(id, op) {
             Ok(()) => Ok(id),
             Err(mut op) => {
-                let live = self.table.remove(id).expect("the operation was added above");
-                undo_op(&live.undo, &mut op);
+                if let Some(live) = self.table.remove(id) {
+                    undo_op(&live.undo, &mut op);
+                }
                 Err(op)
             }
         }
