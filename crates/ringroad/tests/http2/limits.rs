@@ -367,3 +367,19 @@ fn bodies_and_tunnels_are_received_without_a_preread_window() {
     let got = client.response(stream);
     assert_eq!((got.status, got.body.len(), got.reset), (200, 300_000, None));
 }
+
+/// Before the first request, and in the middle of a header block. No other frame may interrupt the block, so the settings are
+/// acknowledged before.
+#[test]
+fn a_silent_client_times_out() {
+    let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
+    for is_in_block in [false, true] {
+        let mut client = http2::connect(&server);
+        client.settle();
+        if is_in_block {
+            client.frame(HEADERS, END, 1, &[0x82]);
+        }
+        client.until_closed();
+        assert_eq!(client.goodbyes, [(0, 0)]);
+    }
+}

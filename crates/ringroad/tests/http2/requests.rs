@@ -580,18 +580,6 @@ fn lingering_close_can_be_turned_off() {
     }
 }
 
-#[test]
-fn a_silent_client_times_out() {
-    let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
-    let mut client = http2::connect(&server);
-    client.until_closed();
-    // Also in the middle of a header block, whatever the state of its streams.
-    let mut client = http2::connect(&server);
-    client.frame(HEADERS, END, 1, &[0x82]);
-    client.until_closed();
-    assert_eq!(client.goodbyes, [(0, 0)]);
-}
-
 /// PING frames do not extend the time for the first request, nor that of an idle connection.
 #[test]
 fn frames_without_a_request_do_not_extend_timeouts() {

@@ -384,7 +384,7 @@ fn invalid_tls_configurations_are_refused_with_the_reason() {
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let listen = "listen 127.0.0.1:0 ssl;";
     for (server, expected) in [
-        ("", "; the default server of that address needs \"ssl_certificate\" and \"ssl_certificate_key\""),
+        ("", "; the default server of 127.0.0.1:0 needs \"ssl_certificate\" and \"ssl_certificate_key\""),
         ("ssl_certificate a.pem;", "no \"ssl_certificate_key\" is defined for certificate"),
         ("ssl_certificate none.pem;", "cannot load certificate"),
         ("ssl_certificate a.key; ssl_certificate_key a.key;", "the file contains no certificate in PEM"),

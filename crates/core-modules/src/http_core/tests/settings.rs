@@ -337,8 +337,8 @@ fn root_beneath_with_variables_in_the_root_is_a_warning() {
 
 #[test]
 fn an_argument_that_is_the_next_directive_is_a_warning() {
-    let found = warnings("http { server {\nindex a.html\nroot /srv;\nerror_page 404\n  405 /x; } }");
-    let expected = "\"root\" is an argument of \"index\" directive in /conf/nginx.conf:3; a \";\" is probably missing \
-                    before it";
+    let found = warnings("http { server {\nserver_name a\nroot b;\nerror_page 404\n  405 /x; } }");
+    let expected = "\"root\" is an argument of \"server_name\" directive in /conf/nginx.conf:3; a \";\" is probably \
+                    missing before it";
     assert_eq!(found, [expected]);
 }
