@@ -53,6 +53,14 @@ impl Error {
         Error::unplaced(ErrorKind::Message(message.to_string()))
     }
 
+    /// Creates an error at a position, or without a location if none is known.
+    pub fn at_known(position: Option<&Span>, message: impl fmt::Display) -> Error {
+        match position {
+            Some(position) => Error::at(position, message),
+            None => Error::without_location(message),
+        }
+    }
+
     /// Creates an error whose text follows the directive's name, as most setters of nginx do: `"root" directive is duplicate`.
     pub fn directive(statement: &crate::Statement, message: impl fmt::Display) -> Error {
         Error::at(statement, format_args!("\"{}\" directive {message}", statement.name.text))

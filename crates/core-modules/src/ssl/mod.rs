@@ -475,10 +475,7 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
 /// Returns the error for an address whose default server has no certificate.
 fn no_certificate(server: &Server, address: &str) -> Error {
     let message = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-    let error = match &server.position {
-        Some(position) => Error::at(position, message),
-        None => Error::without_location(message),
-    };
+    let error = Error::at_known(server.position.as_ref(), message);
     let shown = match server.name.as_str() {
         "" => format!("the default server of {address}"),
         name => format!("server \"{name}\" on {address}"),

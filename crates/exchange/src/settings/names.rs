@@ -44,14 +44,6 @@ impl ServerName {
         self.pattern.as_ref()
     }
 
-    /// Returns an error about the name.
-    fn error(&self, message: &str) -> Error {
-        match &self.position {
-            Some(position) => Error::at(position, message),
-            None => Error::without_location(message),
-        }
-    }
-
     /// Returns the name in the form of `$server_name`.
     pub fn shown(&self) -> String {
         match &self.pattern {
@@ -90,11 +82,13 @@ impl NameTable {
             }
             match table.names.add(text, server) {
                 Err(Refusal::Taken) if several => {
-                    let message = format!("conflicting server name \"{text}\" on {addr}, ignored");
-                    warnings.push(name.error(&message).with_level(Level::Warn));
+                    let message = format_args!("conflicting server name \"{text}\" on {addr}, ignored");
+                    let position = name.position.as_ref();
+                    warnings.push(Error::at_known(position, message).with_level(Level::Warn));
                 }
                 Err(Refusal::Invalid) if several => {
-                    return Err(name.error(&format!("invalid server name or wildcard \"{text}\" on {addr}")));
+                    let message = format_args!("invalid server name or wildcard \"{text}\" on {addr}");
+                    return Err(Error::at_known(name.position.as_ref(), message));
                 }
                 Ok(()) | Err(_) => {}
             }
