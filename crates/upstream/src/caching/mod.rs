@@ -332,8 +332,8 @@ impl CacheLookup<'_> {
         }
         // If the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the complete response
         // only if that is stored.
-        let has_range = request.header(HeaderId::Range).is_some();
-        if let Some(reason) = self.unstored_in_advance(has_range && stale.is_none()) {
+        let is_ranged_miss = request.header(HeaderId::Range).is_some() && stale.is_none();
+        if is_ranged_miss && let Some(reason) = self.unstored_in_advance() {
             let record = record::of(request);
             (record.status, record.unstored) = (Some(Status::Miss), Some(reason));
             return (self.origin.send_request)(request, &UpstreamRequest::default())
@@ -427,14 +427,13 @@ impl CacheLookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
-    /// Returns the reason for which no response to this request will be stored, if it is known before the response and `matters`.
-    /// Counts a use. nginx passes ranges on with `proxy_cache_min_uses`, but not with `proxy_buffering off`.
-    fn unstored_in_advance(&self, matters: bool) -> Option<Unstored> {
-        match self.conf.is_buffered {
-            _ if !matters => None,
-            false => Some(Unstored::Unbuffered),
-            true => self.fetch(None).has_too_few_uses(self.conf).then_some(Unstored::TooFewUses),
+    /// Returns the reason for which no response to this request will be stored, if it is known before the response. Counts a use.
+    /// nginx passes ranges on with `proxy_cache_min_uses`, but not with `proxy_buffering off`.
+    fn unstored_in_advance(&self) -> Option<Unstored> {
+        if !self.conf.is_buffered {
+            return Some(Unstored::Unbuffered);
         }
+        self.fetch(None).has_too_few_uses(self.conf).then_some(Unstored::TooFewUses)
     }
 
     /// Returns the range to fetch separately, if any.
