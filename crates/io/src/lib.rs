@@ -9,7 +9,6 @@
 
 pub mod buf;
 mod composite;
-mod device;
 pub mod disk;
 mod doorbell;
 pub mod engine;

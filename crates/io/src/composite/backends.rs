@@ -18,7 +18,6 @@ use rustix::io::Errno;
 
 use crate::buf::Pool;
 use crate::composite::BuildError;
-use crate::device::{DeviceLimit, share_of};
 use crate::disk::job::{self, Job, Outcome};
 use crate::disk::libaio::Libaio;
 use crate::disk::threads::{Ended, Inbox, Taken, Task, ThreadPool};
@@ -26,7 +25,7 @@ use crate::doorbell::Doorbell;
 use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, NetKind, Note, PUTS_MAX, Wait, Waker};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
-use crate::slot::{Route, Slots};
+use crate::slot::{DeviceLimit, Route, Slots, share_of};
 use crate::uring::{Role, Uring};
 
 /// Time limit for the drain of an engine that is dropped without one.

@@ -11,10 +11,10 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::device::DeviceLimit;
 use crate::disk::job::{Job, Outcome};
 use crate::doorbell::{Doorbell, Wake};
 use crate::op::{DeviceId, OpId};
+use crate::slot::DeviceLimit;
 
 /// Maximum number of waiting jobs in the pool `default` (nginx's number).
 pub const QUEUE_DEFAULT: usize = 65536;
