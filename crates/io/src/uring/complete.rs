@@ -6,7 +6,7 @@
 use rustix::io::Errno;
 
 use super::Uring;
-use super::in_flight::{Phase, Tag};
+use super::entry::{Phase, Tag};
 use super::recv::{Group, RecvRing};
 use super::ring::{Cqe, adopt};
 use crate::buf::Buf;

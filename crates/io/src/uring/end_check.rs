@@ -13,8 +13,8 @@
 
 use std::os::fd::AsRawFd;
 
-use super::in_flight::{InFlight, Phase};
-use super::{Uring, entry};
+use super::Uring;
+use super::entry::{self, InFlight, Phase};
 use crate::op::{Fd, Op, OpId, RecvInto};
 use crate::slot::Slots;
 use crate::sys;

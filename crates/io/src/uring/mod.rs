@@ -2,9 +2,9 @@
 //!
 //! [`Uring::start`] stages operations. [`Uring::turn`] makes the single kernel entry of an event-loop turn: it submits
 //! the staged entries, waits, and collects completions. `complete.rs` interprets completions and `entry.rs` builds
-//! submission entries. The queues and system calls are in `ring.rs`, set-up and its errors in `setup.rs`, buffers for
-//! received bytes in `recv.rs`. Memory of operations in flight is in `in_flight.rs`; `end_check.rs` finds ends of
-//! streams that the kernel does not report.
+//! submission entries, and has the state and memory of operations in flight. The queues and system calls are in
+//! `ring.rs`, set-up and its errors in `setup.rs`, buffers for received bytes in `recv.rs`. `end_check.rs` finds ends
+//! of streams that the kernel does not report.
 //!
 //! Nothing here frees memory that the kernel may still write to. Closing a ring does not wait for its operations. So an
 //! owner that could not drain the ring leaks the table of slots, and this type leaks its own memory.
@@ -12,7 +12,6 @@
 mod complete;
 mod end_check;
 mod entry;
-mod in_flight;
 mod recv;
 pub(crate) mod ring;
 pub(crate) mod setup;
@@ -27,7 +26,7 @@ use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
 use self::end_check::UncheckedEnds;
-use self::in_flight::{InFlightTable, Phase, SLOTS_MAX};
+use self::entry::{InFlightTable, Phase, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
 use self::setup::{LADDER, Mode, POLLED_LADDER};

@@ -1,6 +1,6 @@
 //! Rare behaviour of the kernel: fabricated completions, overflow, and an end with operations in flight.
 
-use super::super::in_flight::Tag;
+use super::super::entry::Tag;
 use super::*;
 
 /// `IORING_CQE_F_*`, as in `complete.rs`.
