@@ -2,7 +2,7 @@
 //!
 //! The pool gives no notification when a dropped buffer returns to it. So the runtime checks the queue once per turn.
 //! Tasks and completions of the thread drop their buffers within a turn. Buffers with shared content may be released by
-//! other threads at any time, and are granted in the next turn, which [`crate::runtime::BUFFER_WAIT_MAX`] limits. The
+//! other threads at any time, and are granted in the next turn, which [`crate::reactor::BUFFER_WAIT_MAX`] limits. The
 //! futures are in [`crate::buffers`].
 
 use std::cell::RefCell;

@@ -25,7 +25,6 @@ mod op_table;
 mod reactor;
 #[doc(hidden)]
 pub mod remote;
-mod runtime;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -49,9 +48,8 @@ pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
 pub use offload::{offload, offload_file, offload_password, offload_settings, spawn_blocking};
-pub use reactor::LoopTurn;
+pub use reactor::{Counters, LoopTurn, POLLS_PER_TURN, Runtime};
 pub use remote::RemoteHandle;
-pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};
 
 /// Starts a task on this thread. A panic ends only the task.

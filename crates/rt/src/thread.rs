@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use io::{Drained, Engine, Errno};
 use rustix::thread::CpuSet;
 
+use crate::reactor::Runtime;
 use crate::remote::RemoteHandle;
-use crate::runtime::Runtime;
 
 /// Upper limit of CPU numbers (cpu_set_t).
 pub const CPU_MAX: usize = CpuSet::MAX_CPU;

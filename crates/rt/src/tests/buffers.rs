@@ -6,7 +6,7 @@ use std::rc::Rc;
 use io::Wait;
 
 use super::{run, settle, watch};
-use crate::runtime::{BUFFER_WAIT_MAX, wait_limit};
+use crate::reactor::{BUFFER_WAIT_MAX, wait_limit};
 use crate::{buffer, reactor};
 
 const LARGE: usize = 1 << 20;
