@@ -22,7 +22,7 @@ use crate::format::crc32c::{RECORD_BYTES, record};
 use crate::format::header::Layout;
 use crate::index::SpaceReservation;
 use crate::key::Key;
-use crate::lookup::hit::Located;
+use crate::lookup::Located;
 
 /// Maximum number of writes in flight per fill. The kernel executes one write to a file at a time, so one waiting write
 /// is enough.

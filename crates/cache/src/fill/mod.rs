@@ -43,8 +43,7 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::index::SpaceReservation;
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::hit::Hit;
-use crate::lookup::{Lookup, Selector};
+use crate::lookup::{Hit, Lookup, Selector};
 use crate::purge::settling::PendingRequest;
 use crate::purge::{PurgeEffect, Subject};
 

@@ -20,7 +20,7 @@ use crate::format::crc32c;
 use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::hit::{Body, Hit};
+use crate::lookup::{Body, Hit};
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
 

@@ -1,4 +1,5 @@
-//! Lookups: in memory first, then in the file, whose bytes are used only if their checksums are correct.
+//! Lookups: in memory first, then in the file, whose bytes are used only if their checksums are correct. The result is
+//! a [`Hit`], with a body in memory or [`Located`] in a file.
 //!
 //! ```text
 //!   memory tier -> index: unknown and loading done -> miss
@@ -7,27 +8,34 @@
 //!   plan -> open -> read (all of a small entry; slots and table of a large one) -> check -> hit
 //!     header, key, variant, purges, chunk or table: each failed check is a miss, and a damaged entry is removed
 //! ```
-//! [`file`] plans the read, opens the file or takes one of the [`open_files`], and reads it. [`hit`] compares it with
-//! the request and creates the hit. [`reader`] reads the bodies of large entries.
+//! [`file`] plans the read, opens the file or takes one of the [`open_files`], and reads it. [`Check`] makes a hit from
+//! an entry (in memory, open, or just read) if it matches the request: key text, variant, purges. [`reader`] reads the
+//! bodies of large entries.
 
 pub(crate) mod file;
-pub(crate) mod hit;
 pub(crate) mod open_files;
 pub(crate) mod reader;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use io::Errno;
+use io::op::{DeviceId, Source};
+use io::{Buf, DiskVia, Errno};
+use rt::File;
 
 use crate::config::Access;
 use crate::disk::directory::{READ_FLAGS, now_s};
 use crate::disk::read::ReadError;
-use crate::entries::Entries;
+use crate::entries::chunks::Chunks;
+use crate::entries::{Entries, Image};
 use crate::error::StoreError;
+use crate::format::header::Header;
+use crate::format::{ALIGN, Damage};
 use crate::index::IndexEntry;
 use crate::key::Key;
-use crate::lookup::file::{EntryFiles, FirstRead, LookupKey, PREFIX_BYTES};
-use crate::lookup::hit::{Check, Hit};
+use crate::lookup::file::{EntryFiles, FirstRead, LookupKey, PREFIX_BYTES, Read, ReadPlan, body_of};
+use crate::lookup::open_files::{CachedHeader, OpenFile};
+use crate::lookup::reader::Reader;
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
 
@@ -220,4 +228,263 @@ pub(crate) enum Judged {
     Stale,
     /// The entry cannot be read.
     Unknown,
+}
+
+/// A found entry. It belongs to the thread that looked it up.
+pub struct Hit {
+    /// The metadata.
+    pub meta: Arc<Meta>,
+    /// Whether a soft purge has made it stale: it is revalidated before use, and retained in case no upstream responds.
+    pub is_purged_soft: bool,
+    /// Whether it was found in the memory tier.
+    pub is_from_memory: bool,
+    /// The engine that has read it, and whether the read bypassed the page cache; `None` from the memory tier.
+    pub read_by: Option<(DiskVia, bool)>,
+    pub(crate) key: Key,
+    pub(crate) version: u32,
+    /// Sequence number of the last purge at the time of the lookup.
+    pub(crate) sequence: u64,
+    pub(crate) header: Arc<Header>,
+    /// Bytes of the file in memory: at least its header and texts.
+    pub image: Source,
+    /// The body.
+    pub body: Body,
+}
+
+/// The location of a body.
+pub enum Body {
+    /// A verified range of the image in memory.
+    Image(Range<usize>),
+    /// A range of the file.
+    File(Located),
+}
+
+impl Hit {
+    /// Returns the key of the entry's file: the primary key, or that of a variant.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Returns the stored header section.
+    pub fn head(&self) -> &[u8] {
+        &self.image.bytes()[self.header.head.clone()]
+    }
+
+    /// Returns the location of the body if it is in a file.
+    pub fn located(&self) -> Option<&Located> {
+        match &self.body {
+            Body::Image(_) => None,
+            Body::File(located) => Some(located),
+        }
+    }
+
+    /// Returns the length of the complete body in bytes.
+    pub fn length(&self) -> u64 {
+        match &self.body {
+            Body::Image(range) => range.len() as u64,
+            Body::File(located) => located.length,
+        }
+    }
+}
+
+/// A body in a file. It starts at `offset`; only the bytes of present chunks are content.
+#[derive(Clone)]
+pub struct Located {
+    /// The file, open for reading.
+    pub file: File,
+    /// Its device.
+    pub device: DeviceId,
+    /// The backend that the cache is configured with.
+    pub via: DiskVia,
+    /// Offset of the body in the file: a multiple of 4096.
+    pub offset: u64,
+    /// Length of the complete body in bytes.
+    pub length: u64,
+    pub(crate) key: Key,
+    pub(crate) version: u32,
+    /// `None` for a fill in flight, whose file has the bytes received so far.
+    pub(crate) chunks: Option<Arc<Chunks>>,
+    pub(crate) entries: Arc<Entries>,
+}
+
+impl Located {
+    /// Whether all chunks of a range are stored.
+    pub fn is_present(&self, range: &Range<u64>) -> bool {
+        self.missing(range).is_none()
+    }
+
+    /// Returns the first missing part of a range, extended to complete chunks (it may begin before the range and end
+    /// behind it): the range to fetch so that it can be stored.
+    pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        self.chunks.as_ref()?.missing(range)
+    }
+
+    /// Whether the checksums of all chunks of a range were verified recently ([`crate::Config::verify`]), so that the
+    /// range may be sent by sendfile or any other means. Other ranges must be read by [`Located::read`].
+    pub fn is_verified(&self, range: &Range<u64>) -> bool {
+        self.chunks.as_ref().is_none_or(|chunks| chunks.all_verified(range))
+    }
+
+    /// See [`crate::Config::calls_directly`].
+    pub fn calls_directly(&self) -> bool {
+        self.entries.dir.calls_directly
+    }
+
+    /// Returns a reader of a range with `window` reads in flight, which verifies each chunk that was not verified
+    /// before.
+    pub fn read(&self, range: Range<u64>, window: usize) -> Reader {
+        Reader::new(self.clone(), range, window)
+    }
+
+    /// Reports damage and drops the entry.
+    pub(crate) fn damaged(&self, damage: Damage) -> StoreError {
+        if self.chunks.is_some() {
+            self.entries.drop_damaged(&self.key, Some(self.version), damage);
+        }
+        StoreError::Damaged(damage)
+    }
+}
+
+/// The check of one lookup: the key, and its state in the index. Its methods return `None` for an entry that was
+/// purged, is damaged, or has another key text with the same digest.
+#[derive(Clone, Copy)]
+pub(crate) struct Check<'a> {
+    pub(crate) entries: &'a Arc<Entries>,
+    pub(crate) key: LookupKey<'a>,
+    pub(crate) known: Option<IndexEntry>,
+}
+
+impl Check<'_> {
+    /// Checks an entry of the memory tier.
+    pub(crate) fn image(self, image: &Arc<Image>) -> Option<Hit> {
+        let header = &image.header;
+        if image.bytes[header.text.clone()] != *self.key.text {
+            return None;
+        }
+        let is_purged_soft = self.outlived(header)?;
+        debug_assert!(body_of(header).end <= image.bytes.len());
+        let version = self.known.map_or(0, |known| known.version);
+        let bytes = Source::Shared(Arc::clone(&image.bytes));
+        let hit = self.hit(version, header, bytes, Body::Image(body_of(header)));
+        Some(Hit { is_purged_soft, is_from_memory: true, ..hit })
+    }
+
+    /// Checks a large entry with an open file whose header was read recently.
+    pub(crate) fn cached_header(self, plan: ReadPlan, file: File, read: &CachedHeader) -> Option<Hit> {
+        let (header, key) = (&read.header, self.key);
+        if header.primary != *key.primary || read.image[header.text.clone()] != *key.text {
+            return None;
+        }
+        let is_purged_soft = self.outlived(header)?;
+        let version = self.known.map_or(0, |known| known.version);
+        let read_by = (plan.reads_of(&file), file.fd().is_direct());
+        let located = self.located(plan, file, header, Arc::clone(&read.chunks));
+        let image = Source::Shared(Arc::clone(&read.image));
+        let hit = self.hit(version, header, image, Body::File(located));
+        Some(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
+    }
+
+    /// Checks a file that was read.
+    pub(crate) fn file(self, plan: ReadPlan, file: File, read: Read) -> Option<Hit> {
+        let Read { buf, header, chunks, seen } = read;
+        let (entries, key) = (self.entries, self.key);
+        let read_by = (plan.reads_of(&file), file.fd().is_direct());
+        let version = self.known.map(|known| known.version);
+        let is_named = header.primary == *key.key || header.primary.variant(&header.meta.variant) == *key.key;
+        if !is_named {
+            entries.drop_damaged(key.key, version, Damage::Key);
+            return None;
+        }
+        if header.primary != *key.primary || buf[header.text.clone()] != *key.text {
+            return None;
+        }
+        let is_purged_soft = self.outlived(&header)?;
+        // A file that bypasses the page cache contrary to its plan is used by this reader only.
+        let is_as_planned = file.fd().is_direct() == plan.direct;
+        let may_keep = version.is_some() && plan.calls_directly && is_as_planned && !header.layout.is_partial;
+        let version = version.unwrap_or_else(|| entries.adopt(key.key, &header, chunks.as_deref()));
+        let name = (entries.dir.seed, *key.key);
+        let retained = (may_keep && open_files::should_retain(name)).then(|| file.clone());
+        let mut cached = None;
+        let (image, body) = match chunks {
+            Some(chunks) => {
+                // Only the bytes of the header are copied, and the buffer is returned to the pool: a request that waits
+                // for a buffer to read the body must not hold another one.
+                let read = CachedHeader::new(&buf, &header, &chunks, seen);
+                let image = Source::Shared(Arc::clone(&read.image));
+                cached = seen.and(Some(read));
+                let located = self.located(plan, file, &header, chunks);
+                (image, Body::File(Located { version, ..located }))
+            }
+            None => (self.remember(version, buf, &header), Body::Image(body_of(&header))),
+        };
+        if let Some(file) = retained {
+            open_files::retain_file(name, OpenFile { version, direct: plan.direct, file, read: cached });
+        }
+        let hit = self.hit(version, &header, image, body);
+        Some(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
+    }
+
+    /// Returns the hit; the caller sets the fields that depend on how the entry was found.
+    fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: Body) -> Hit {
+        Hit {
+            meta: Arc::clone(&header.meta),
+            is_purged_soft: false,
+            is_from_memory: false,
+            read_by: None,
+            key: *self.key.key,
+            version,
+            sequence: self.entries.sequence(),
+            header: Arc::clone(header),
+            image,
+            body,
+        }
+    }
+
+    /// Returns whether a soft purge applies to the entry. If a hard purge applies, removes the entry and returns
+    /// `None`.
+    fn outlived(self, header: &Header) -> Option<bool> {
+        let effect = self.entries.purge_effect(header, self.key.text);
+        if effect == Some(PurgeEffect::Unusable) {
+            match self.known {
+                Some(known) => self.entries.forget_purged(self.key.key, known.version),
+                None => self.entries.remove_purged_file(self.key.key),
+            }
+            return None;
+        }
+        Some(effect.is_some())
+    }
+
+    /// Returns the location of the body of a large entry.
+    fn located(self, plan: ReadPlan, file: File, header: &Header, chunks: Arc<Chunks>) -> Located {
+        assert!(header.layout.body.is_multiple_of(ALIGN), "a large body begins at a block");
+        let epoch = self.entries.epoch();
+        chunks.begin_epoch(epoch);
+        if self.known.is_some_and(|known| known.verified == epoch) && self.entries.dir.is_owner() {
+            chunks.set_all_verified();
+        }
+        Located {
+            device: self.entries.dir.device,
+            via: plan.reads_of(&file),
+            file,
+            offset: header.layout.body,
+            length: header.length,
+            key: *self.key.key,
+            version: self.known.map_or(0, |known| known.version),
+            chunks: Some(chunks),
+            entries: Arc::clone(self.entries),
+        }
+    }
+
+    /// Offers a small entry to the memory tier.
+    fn remember(self, version: u32, buf: Buf, header: &Arc<Header>) -> Source {
+        let (bytes, memory) = (buf.len() as u64, &self.entries.memory);
+        if !self.entries.dir.is_owner() || bytes > memory.object_max() {
+            return Source::Buf(buf);
+        }
+        let shared: Arc<[u8]> = Arc::from(&buf[..]);
+        let image = Arc::new(Image { bytes: Arc::clone(&shared), header: Arc::clone(header) });
+        memory.offer(&self.key.key.0, version, bytes, &image);
+        Source::Shared(shared)
+    }
 }

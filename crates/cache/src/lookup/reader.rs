@@ -12,7 +12,7 @@ use crate::disk::read::{DiskFile, ReadError};
 use crate::error::StoreError;
 use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};
-use crate::lookup::hit::Located;
+use crate::lookup::Located;
 
 /// Verified bytes: the range from `start` to `end` of `buf`.
 #[derive(Debug)]

@@ -17,9 +17,8 @@ use crate::format::header::Header;
 use crate::index::IndexEntry;
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::Lookup;
 use crate::lookup::file::{Read, ReadPlan};
-use crate::lookup::hit::Located;
+use crate::lookup::{Located, Lookup};
 
 /// Maximum pause between two reads. An entry that is removed during a pause occupies its space until the pause ends.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
