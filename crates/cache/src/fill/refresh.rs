@@ -10,8 +10,7 @@ use io::{Errno, Segments};
 use rt::File;
 use rustix::fs::OFlags;
 
-use crate::disk::directory::Directory;
-use crate::disk::read::ReadError;
+use crate::disk::directory::{Directory, ReadError};
 use crate::entries::Entries;
 use crate::error::Refused;
 use crate::fill::publish::{Condition, Publication, publish};

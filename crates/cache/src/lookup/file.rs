@@ -14,8 +14,7 @@ use rt::File;
 use rustix::fs::OFlags;
 
 use crate::config::Access;
-use crate::disk::directory::READ_FLAGS;
-use crate::disk::read::{DiskFile, ReadError, buffer};
+use crate::disk::directory::{DiskFile, READ_FLAGS, ReadError, buffer};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
 use crate::format::crc32c::{self, RECORD_BYTES, checksum};

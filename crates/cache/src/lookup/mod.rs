@@ -24,8 +24,7 @@ use io::{Buf, DiskVia, Errno};
 use rt::File;
 
 use crate::config::Access;
-use crate::disk::directory::{READ_FLAGS, now_s};
-use crate::disk::read::ReadError;
+use crate::disk::directory::{READ_FLAGS, ReadError, now_s};
 use crate::entries::chunks::Chunks;
 use crate::entries::{Entries, Image};
 use crate::error::StoreError;

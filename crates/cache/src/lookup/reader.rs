@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use io::Buf;
 
-use crate::disk::read::{DiskFile, ReadError};
+use crate::disk::directory::{DiskFile, ReadError};
 use crate::error::StoreError;
 use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rt::File;
 
 use crate::config::Access;
-use crate::disk::read::ReadError;
+use crate::disk::directory::ReadError;
 use crate::entries::chunks::Chunks;
 use crate::format::CHUNK_BYTES;
 use crate::format::header::Header;

@@ -33,8 +33,7 @@ use rt::File;
 use rt::file::{self, Create};
 use rustix::fs::OFlags;
 
-use crate::disk::directory::Directory;
-use crate::disk::read::ReadError;
+use crate::disk::directory::{Directory, ReadError};
 use crate::error::{OpenError, StoreError};
 use crate::format::crc32c;
 use crate::key::Key;
