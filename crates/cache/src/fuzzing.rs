@@ -1,8 +1,7 @@
 //! Properties of the formats on disk, for the fuzz targets in `fuzz/`. Only the cargo feature `fuzzing` compiles this
 //! file: the formats themselves stay private.
 
-use crate::format::crc32c;
-use crate::format::header::{self, Header, Identity, Unread};
+use crate::format::{self, FIXED_BYTES, Header, Identity, Unread, crc32c, crc32c_append, decode};
 use crate::index::s3fifo::KeyBytes;
 use crate::purge::{Log, Purge, PurgeEffect, Purges, Scope, Subject, encode};
 
@@ -14,12 +13,12 @@ use crate::purge::{Log, Purge, PurgeEffect, Purges, Scope, Subject, encode};
 pub fn entry_header(bytes: &[u8]) {
     check_header(bytes);
     let mut file = bytes.to_vec();
-    file.resize(file.len().max(header::FIXED_BYTES), 0);
+    file.resize(file.len().max(FIXED_BYTES), 0);
     let slot_bytes = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
     repair(&mut file, 0);
     check_header(&file);
     // A second slot, at the offset that the first slot specifies.
-    if slot_bytes.is_multiple_of(512) && slot_bytes + header::FIXED_BYTES <= file.len() {
+    if slot_bytes.is_multiple_of(512) && slot_bytes + FIXED_BYTES <= file.len() {
         repair(&mut file, slot_bytes);
         check_header(&file);
     }
@@ -30,14 +29,14 @@ fn repair(file: &mut [u8], start: usize) {
     let slot = &mut file[start..];
     slot[..8].copy_from_slice(b"rrcache\x01");
     let used = u32::from_le_bytes([slot[20], slot[21], slot[22], slot[23]]) as usize;
-    if (header::FIXED_BYTES..=slot.len()).contains(&used) {
-        let crc = crc32c::append(crc32c::of(&slot[..16]), &slot[20..used]);
+    if (FIXED_BYTES..=slot.len()).contains(&used) {
+        let crc = crc32c_append(crc32c(&slot[..16]), &slot[20..used]);
         slot[16..20].copy_from_slice(&crc.to_le_bytes());
     }
 }
 
 fn check_header(bytes: &[u8]) {
-    match header::decode(bytes) {
+    match decode(bytes) {
         Ok(header) => check_read(&header, bytes),
         Err(Unread::More(wanted)) => {
             assert!(wanted > bytes.len(), "{wanted} bytes are wanted, {} are there", bytes.len());
@@ -52,10 +51,10 @@ fn check_read(header: &Header, bytes: &[u8]) {
     let Header { layout, generation, nonce, sequence, length, primary, .. } = header.clone();
     let identity = Identity { layout, generation, nonce, sequence, length, primary };
     let mut slot = Vec::new();
-    header::encode(&identity, text, head, &header.meta, &mut slot);
+    format::encode(&identity, text, head, &header.meta, &mut slot);
     // A small entry has slot A only; a large entry needs room for both slots.
     slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.slot_bytes as usize }), 0);
-    let again = header::decode(&slot).expect("a header that was written can be read");
+    let again = decode(&slot).expect("a header that was written can be read");
     assert_eq!((&slot[again.text.clone()], &slot[again.head.clone()]), (text, head));
     assert_eq!((again.layout, again.meta), (layout, header.meta.clone()));
     assert_eq!(
@@ -75,7 +74,7 @@ pub fn purge_log(bytes: &[u8]) {
     for record in bytes.split(|&byte| byte == 0xff) {
         // A valid checksum over bytes chosen by the fuzzer.
         log.extend_from_slice(&(record.len() as u32).to_le_bytes());
-        log.extend_from_slice(&crc32c::of(record).to_le_bytes());
+        log.extend_from_slice(&crc32c(record).to_le_bytes());
         log.extend_from_slice(record);
     }
     check_log(&log);
@@ -95,13 +94,13 @@ fn subject(purge: &Purge) -> Subject<'_> {
 }
 
 fn check_log(bytes: &[u8]) {
-    let mut log = Log::new(bytes, crc32c::of);
+    let mut log = Log::new(bytes, crc32c);
     let purges: Vec<Purge> = log.by_ref().collect();
     let good = &bytes[..log.valid_len];
     let mut written = Vec::new();
-    let is_whole = purges.iter().all(|purge| encode(purge, crc32c::of, &mut written));
+    let is_whole = purges.iter().all(|purge| encode(purge, crc32c, &mut written));
     assert!(is_whole && written == good, "the log is not written as it was read");
-    let cut: Vec<Purge> = Log::new(&bytes[..bytes.len() * 3 / 4], crc32c::of).collect();
+    let cut: Vec<Purge> = Log::new(&bytes[..bytes.len() * 3 / 4], crc32c).collect();
     assert!(purges.starts_with(&cut), "a log that was cut off holds other purges");
     let mut applied = Purges::default();
     purges.iter().for_each(|purge| applied.apply(purge));

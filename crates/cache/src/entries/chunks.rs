@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::bits::Bits;
-use crate::format::crc32c::{RECORD_BYTES, checksum};
-use crate::format::{CHUNK_BYTES, LENGTH_MAX, chunks_of};
+use crate::format::{CHUNK_BYTES, LENGTH_MAX, RECORD_BYTES, checksum, chunks_of};
 use crate::mutex::lock;
 
 /// The chunks of one entry.
@@ -201,7 +200,7 @@ impl RecentChunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::crc32c::record;
+    use crate::format::record;
 
     #[test]
     fn holes_are_complete_chunks() {

@@ -3,8 +3,7 @@
 use io::op::Source;
 use io::{Segments, SharedBytes};
 
-use crate::format::CHUNK_BYTES;
-use crate::format::crc32c;
+use crate::format::{CHUNK_BYTES, crc32c_append};
 
 /// Bytes of one chunk from its start, as the pieces in which they were received.
 pub(crate) struct Gather {
@@ -29,7 +28,7 @@ impl Gather {
         }
         self.len += piece.len() as u64;
         assert!(self.len <= CHUNK_BYTES, "chunk {} has {} bytes", self.index, self.len);
-        self.crc = crc32c::append(self.crc, &piece);
+        self.crc = crc32c_append(self.crc, &piece);
         self.data.push(Source::SharedBytes(piece));
         true
     }

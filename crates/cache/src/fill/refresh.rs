@@ -15,8 +15,7 @@ use crate::entries::Entries;
 use crate::error::Refused;
 use crate::fill::publish::{Condition, Publication, publish};
 use crate::fill::start::{New, file_start, identity, slot};
-use crate::format::crc32c;
-use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
+use crate::format::{Header, Identity, Layout, crc32c, decode, is_storable, used_bytes};
 use crate::index::space::blocks_of;
 use crate::key::Key;
 use crate::lookup::{Body, Hit};
@@ -73,7 +72,7 @@ async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]
     let length = body.len() as u64;
     let layout = Layout::small(used_bytes(&new.text, &new.head, &new.meta), length);
     let identity = identity(new, layout, entries.dir.nonce(), length);
-    let record = (!body.is_empty()).then(|| (0, crc32c::of(body)));
+    let record = (!body.is_empty()).then(|| (0, crc32c(body)));
     let mut bytes = file_start(&identity, new, record.as_slice());
     bytes.extend_from_slice(body);
     assert!(bytes.len() as u64 == layout.file_bytes(length), "a small entry is written completely");

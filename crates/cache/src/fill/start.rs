@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::fill::order::Ticket;
-use crate::format::crc32c::{RECORD_BYTES, record};
-use crate::format::header::{Identity, Layout, encode};
+use crate::format::{Identity, Layout, RECORD_BYTES, encode, record};
 use crate::key::Key;
 use crate::meta::Meta;
 use crate::purge::settling::PendingRequest;

@@ -17,9 +17,7 @@ use crate::config::Access;
 use crate::disk::directory::{DiskFile, READ_FLAGS, ReadError, buffer};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
-use crate::format::crc32c::{self, RECORD_BYTES, checksum};
-use crate::format::header::{Header, Unread, decode};
-use crate::format::{CHUNK_BYTES, Damage, chunks_of};
+use crate::format::{CHUNK_BYTES, Damage, Header, RECORD_BYTES, Unread, checksum, chunks_of, crc32c, decode};
 use crate::index::{BLOCK_BYTES, IndexEntry};
 use crate::key::Key;
 use crate::lookup::open_files::{self, OpenFile};
@@ -320,7 +318,7 @@ impl EntryFiles {
         for (index, chunk) in (0..).zip(buf[body].chunks(CHUNK_BYTES as usize)) {
             self.entries.counters.verified_chunks.count();
             let record = records.next().unwrap_or_default();
-            if checksum(header.nonce, index, record) != Some(crc32c::of(chunk)) {
+            if checksum(header.nonce, index, record) != Some(crc32c(chunk)) {
                 return Err(ReadError::Damaged(Damage::Chunk { index }));
             }
         }

@@ -21,7 +21,7 @@ use io::op::Stat;
 use rt::File;
 
 use crate::entries::chunks::Chunks;
-use crate::format::header::Header;
+use crate::format::Header;
 use crate::key::{Key, KeyHash};
 
 /// Maximum number of files that one thread keeps open, for all of its caches: few compared with the descriptors of

@@ -10,8 +10,7 @@ use io::Buf;
 
 use crate::disk::directory::{DiskFile, ReadError};
 use crate::error::StoreError;
-use crate::format::crc32c;
-use crate::format::{CHUNK_BYTES, Damage};
+use crate::format::{CHUNK_BYTES, Damage, crc32c};
 use crate::lookup::Located;
 
 /// Verified bytes: the range from `start` to `end` of `buf`.
@@ -165,7 +164,7 @@ fn compare(located: &Located, index: u64, bytes: &[u8]) -> Result<(), StoreError
         return Ok(());
     };
     located.entries.counters.verified_chunks.count();
-    if chunks.checksum(index) != Some(crc32c::of(bytes)) {
+    if chunks.checksum(index) != Some(crc32c(bytes)) {
         return Err(located.damaged(Damage::Chunk { index }));
     }
     if chunks.set_verified(index) {

@@ -56,7 +56,7 @@ fn header(entries: u64, is_whole: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
     bytes[8..12].copy_from_slice(&u32::from(is_whole).to_le_bytes());
     bytes[12..16].copy_from_slice(&saved_s.to_le_bytes());
     bytes[16..24].copy_from_slice(&entries.to_le_bytes());
-    let crc = crc32c::of(&bytes[..24]);
+    let crc = crc32c(&bytes[..24]);
     bytes[24..28].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -66,7 +66,7 @@ fn header(entries: u64, is_whole: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
 fn parse_header(bytes: &[u8]) -> Option<(u64, bool, u32)> {
     let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
-    if bytes[..8] != MAGIC || crc32c::of(&bytes[..24]) != crc {
+    if bytes[..8] != MAGIC || crc32c(&bytes[..24]) != crc {
         return None;
     }
     let entries = u64::from_le_bytes(bytes[16..24].try_into().ok()?);
@@ -83,7 +83,7 @@ fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let end = 8 + count * RECORD_BYTES;
     let records = bytes.get(8..end)?;
-    (crc32c::of(records) == crc).then_some((records, &bytes[end..]))
+    (crc32c(records) == crc).then_some((records, &bytes[end..]))
 }
 
 /// Appends a block with the gathered records.
@@ -91,7 +91,7 @@ fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     let count = records.len() / RECORD_BYTES;
     assert!(count <= BLOCK_RECORDS, "a block of {count} records");
     out.extend_from_slice(&(count as u32).to_le_bytes());
-    out.extend_from_slice(&crc32c::of(records).to_le_bytes());
+    out.extend_from_slice(&crc32c(records).to_le_bytes());
     out.append(records);
     count as u64
 }

@@ -191,7 +191,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
 
 /// Applies all complete records; returns their bytes.
 fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
-    let mut log = Log::new(bytes, crc32c::of);
+    let mut log = Log::new(bytes, crc32c);
     for purge in log.by_ref() {
         purges.apply(&purge);
     }
@@ -259,7 +259,7 @@ impl PurgeLog {
         let number = purges.sequence() + 1;
         for scope in scopes {
             let purge = purges.add(scope, effect);
-            let is_written = encode(&purge, crc32c::of, &mut group.records);
+            let is_written = encode(&purge, crc32c, &mut group.records);
             assert!(is_written, "the text of the purge is short enough");
             group.count += 1;
         }
@@ -365,7 +365,7 @@ impl PurgeLog {
             // Locks one shard at a time: lookups and purges continue in between.
             for purge in self.set().part(part) {
                 // `encode` fails only for texts that are too long, and `add` rejects those.
-                encode(&purge, crc32c::of, &mut text);
+                encode(&purge, crc32c, &mut text);
             }
             if text.len() >= PIECE_BYTES || part + 1 == Purges::PARTS {
                 let len = text.len() as u64;

@@ -1,4 +1,30 @@
-//! The header of an entry and the texts behind it: [`Header`], encoded as a slot.
+//! The format of an entry's file: encoding and decoding without I/O. All numbers are little-endian.
+//!
+//! ```text
+//!  small: a body of at most one chunk          large
+//!  read in one operation                       header rewritten in place, alternating between slots
+//!  0      +-----------------------------+      0      +-----------------------------+
+//!         | header 160 B                |             | header, texts: slot A       |
+//!         | key text, variant, Vary,    |      room   +-----------------------------+
+//!         | head, tags, entity tag      |             | header, texts: slot B       |
+//!  table  +-----------------------------+      2*room +-----------------------------+
+//!         | record 8 B (none if empty)  |             | table, 8 B for each chunk   |
+//!  body   +-----------------------------+      body   +--------- 4096-aligned ------+
+//!         | body                        |             | body, with holes if partial |
+//!         +-----------------------------+             +-----------------------------+
+//!                                                     | table, when the length was  |
+//!                                                     | unknown and grew too large  |
+//!                                                     +-----------------------------+
+//! ```
+//! * A **slot** is valid when its CRC32C is correct; of two valid slots, the one with the higher generation is used. A
+//!   new header is written to the unused slot, so a torn write leaves the old one intact. The first 16 bytes contain
+//!   the position of slot B. They never change when a slot is rewritten, so a torn slot A does not hide slot B.
+//! * A **record** is the CRC32C of a chunk and a mark. The mark is the CRC32C of the entry's nonce, the chunk's index
+//!   and the first half. A chunk is present if, and only if, its record's mark is correct: zeroes, a record of another
+//!   position or of an earlier file are not valid. A record is written after its chunk. If the machine crashes in
+//!   between, or the record reaches the disk first, the chunk does not match its checksum; the first read detects that.
+//!
+//! A slot is a [`Header`] and the texts behind it:
 //!
 //! ```text
 //!   0 magic and version   8 B     28 status              2 B      72 length               8 B
@@ -11,15 +37,82 @@
 //!                                 64 table               8 B     136 lengths of the texts 6*4 B
 //! 160 key text, variant, Vary, head, tags, entity tag
 //! ```
+//!
+//! Checksums are CRC-32C (RFC 9260 appendix A), computed with the widest instructions of the CPU.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::crc32c::RECORD_BYTES;
-use super::{ALIGN, CHUNK_BYTES, Damage, LENGTH_MAX, SECTOR_BYTES, chunks_of};
-use crate::format::crc32c;
+use crc_fast::{CrcAlgorithm, Digest};
+
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
+
+/// Size in bytes of a chunk: the unit of a body that has one checksum and is present or missing as a unit. The last
+/// chunk of a body may be shorter.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// Bytes that a disk writes atomically.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
+/// Alignment of offsets for direct I/O.
+pub(crate) const ALIGN: u64 = 4096;
+
+/// Maximum length of a body in bytes: 256 GiB. The length that an upstream announces determines the size of the state
+/// of the chunks ([`crate::entries::chunks`]), which is allocated before the body arrives: some 4 bytes per chunk, so
+/// at most 17 MiB.
+pub const LENGTH_MAX: u64 = 1 << 38;
+
+/// Returns the number of chunks of a body.
+pub(crate) fn chunks_of(length: u64) -> u64 {
+    length.div_ceil(CHUNK_BYTES)
+}
+
+/// Returns the length of a chunk of a body in bytes.
+pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
+    assert!(index * CHUNK_BYTES <= length, "chunk {index} of {length} bytes");
+    (length - index * CHUNK_BYTES).min(CHUNK_BYTES)
+}
+
+/// A fault of an entry's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The file ends inside its header.
+    Short,
+    /// The file does not begin with the magic number of this version.
+    Magic,
+    /// No slot of the header matches its checksum.
+    Header,
+    /// Lengths or positions in the header contradict each other or the file.
+    Layout,
+    /// The file belongs to another key.
+    Key,
+    /// A chunk of the body does not match its checksum.
+    Chunk {
+        /// Index of the chunk, 0-based.
+        index: u64,
+    },
+    /// A chunk of the body has no valid record although the entry is marked as complete, or the chunk ends early.
+    Truncated {
+        /// Index of the chunk, 0-based.
+        index: u64,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Short => f.write_str("the file ends inside its header"),
+            Damage::Magic => f.write_str("the file is not an entry in the format of this version"),
+            Damage::Header => f.write_str("the header does not match its checksum"),
+            Damage::Layout => f.write_str("lengths or positions in the header are invalid"),
+            Damage::Key => f.write_str("the file belongs to another key"),
+            Damage::Chunk { index } => write!(f, "chunk {index} does not match its checksum"),
+            Damage::Truncated { index } => write!(f, "chunk {index} is missing or incomplete"),
+        }
+    }
+}
 
 /// The first bytes of an entry; the last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"rrcache\x01";
@@ -214,13 +307,13 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     debug_assert_eq!(out.len() - start, FIXED_BYTES);
     texts.iter().for_each(|text| out.extend_from_slice(text));
     assert!(out.len() - start == used as usize, "the texts fill the slot");
-    let crc = checksum(&out[start..]);
+    let crc = slot_checksum(&out[start..]);
     out[start + 16..start + 20].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Returns the checksum of a slot: of all its bytes except the checksum field.
-fn checksum(slot: &[u8]) -> u32 {
-    crc32c::append(crc32c::of(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
+fn slot_checksum(slot: &[u8]) -> u32 {
+    crc32c_append(crc32c(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
 }
 
 /// The reason why a header cannot be decoded.
@@ -291,7 +384,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     if bytes.len() < used {
         return Err(Unread::More(start + used));
     }
-    if checksum(&bytes[..used]) != number_u32(bytes, 16) {
+    if slot_checksum(&bytes[..used]) != number_u32(bytes, 16) {
         return damaged(Damage::Header);
     }
     let Some(texts) = texts(bytes, used) else { return damaged(Damage::Layout) };
@@ -370,6 +463,49 @@ fn number_u64(bytes: &[u8], at: usize) -> u64 {
 
 fn date(bytes: &[u8], at: usize) -> i64 {
     number_u64(bytes, at) as i64
+}
+
+/// Returns the checksum of `bytes`.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// Returns the checksum of the bytes with the checksum `crc`, followed by `more`.
+pub(crate) fn crc32c_append(crc: u32, more: &[u8]) -> u32 {
+    // A checksum is the inverted state of the CRC register (RFC 9260 appendix A).
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(more);
+    digest.finalize() as u32
+}
+
+/// Size of a record in bytes.
+pub(crate) const RECORD_BYTES: u64 = 8;
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(ALIGN), "chunks start where direct I/O can");
+
+/// Returns the record of chunk `index` with the checksum `crc`, in the entry with this nonce.
+pub(crate) fn record(nonce: u64, index: u64, crc: u32) -> [u8; RECORD_BYTES as usize] {
+    let mut bytes = [0; RECORD_BYTES as usize];
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes[4..].copy_from_slice(&mark(nonce, index, crc).to_le_bytes());
+    bytes
+}
+
+/// Returns the checksum in the record of chunk `index`; `None` when it is not a valid record of that chunk of that
+/// entry.
+pub(crate) fn checksum(nonce: u64, index: u64, record: &[u8]) -> Option<u32> {
+    let crc = u32::from_le_bytes(record.get(..4)?.try_into().ok()?);
+    let found = u32::from_le_bytes(record.get(4..8)?.try_into().ok()?);
+    (found == mark(nonce, index, crc)).then_some(crc)
+}
+
+fn mark(nonce: u64, index: u64, crc: u32) -> u32 {
+    let mut text = [0; 20];
+    text[..8].copy_from_slice(&nonce.to_le_bytes());
+    text[8..16].copy_from_slice(&index.to_le_bytes());
+    text[16..].copy_from_slice(&crc.to_le_bytes());
+    // A zeroed record is never valid: a file system returns zeroes for a hole, or for bytes lost in a crash.
+    crc32c(&text).max(1)
 }
 
 #[cfg(test)]
@@ -499,6 +635,63 @@ mod tests {
             let mut file = MAGIC.to_vec();
             file.extend(bytes);
             let _ = decode(&file);
+        }
+    }
+
+    #[test]
+    fn a_record_is_valid_only_for_its_chunk_and_entry() {
+        let written = record(7, 3, 0xdead_beef);
+        assert_eq!(checksum(7, 3, &written), Some(0xdead_beef));
+        assert_eq!(checksum(7, 4, &written), None, "another chunk");
+        assert_eq!(checksum(8, 3, &written), None, "another entry");
+        for bit in 0..64 {
+            let mut torn = written;
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(checksum(7, 3, &torn), None, "bit {bit}");
+        }
+        assert!((0..1000).all(|nonce| checksum(nonce, 0, &[0; 8]).is_none()), "zeroes are no record");
+        assert_eq!(checksum(7, 3, &written[..7]), None);
+    }
+
+    /// RFC 3720 appendix B.4.
+    #[test]
+    fn test_vectors_of_the_rfc_match() {
+        let ascending: Vec<u8> = (0..32).collect();
+        let descending: Vec<u8> = (0..32).rev().collect();
+        let vectors: [(&[u8], u32); 6] = [
+            (b"", 0),
+            (b"123456789", 0xe306_9283),
+            (&[0; 32], 0x8a91_36aa),
+            (&[0xff; 32], 0x62a8_ab43),
+            (&ascending, 0x46dd_794e),
+            (&descending, 0x113f_db5c),
+        ];
+        for (bytes, crc) in vectors {
+            assert_eq!(crc32c(bytes), crc);
+        }
+    }
+
+    /// Computes the checksum bit by bit, as a polynomial division.
+    fn plainly(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| {
+                (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+            })
+        })
+    }
+
+    proptest! {
+        /// The implementation depends on length and alignment.
+        #[test]
+        fn checksums_of_all_lengths_and_alignments_match_the_polynomial(
+            bytes in proptest::collection::vec(any::<u8>(), 0..3000),
+            start in 0usize..64,
+            cut in 0usize..3000,
+        ) {
+            let bytes = bytes.get(start..).unwrap_or(&[]);
+            let (front, back) = bytes.split_at(cut.min(bytes.len()));
+            prop_assert_eq!(crc32c(bytes), plainly(bytes));
+            prop_assert_eq!(crc32c_append(crc32c(front), back), plainly(bytes));
         }
     }
 }
