@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::Span;
 use crate::bytes::{find_any_control, is_token};
-use crate::request::{ChoosePolicy, Composer, Head, Method, ParseError, Policy, Version};
+use crate::request::{ChoosePolicy, Composer, Head, HeaderId, Method, ParseError, Policy, Version};
 
 /// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,10 @@ pub struct Scratch {
     authority: Option<Span>,
     path: Option<Span>,
     protocol: Option<Span>,
+    /// Whether `host` was received in addition to `:authority`.
+    has_host: bool,
+    /// Whether `cookie` was received: its value may be empty.
+    has_cookie: bool,
     cookies: Vec<u8>,
 }
 
@@ -99,6 +103,7 @@ impl Scratch {
         self.cookies.clear();
         (self.method, self.scheme, self.authority, self.path) = (None, None, None, None);
         self.protocol = None;
+        (self.has_host, self.has_cookie) = (false, false);
     }
 
     fn text(&self, span: Option<Span>) -> Option<&[u8]> {
@@ -246,8 +251,11 @@ impl<'a> HeadReader<'a> {
             _ if has_blank_end(value) => return malformed(Malformed::Value),
             _ if is_connection_field(name) => return malformed(Malformed::Connection),
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
-            // `Host` is dropped if it equals the authority.
+            // `Host` is dropped if it equals the authority. A repeated `Host` is refused, as without an authority.
             b"host" if self.scratch.authority.is_some() => {
+                if std::mem::replace(&mut self.scratch.has_host, true) {
+                    return Err(HeadFault::Refused(ParseError::Duplicate(HeaderId::Host)));
+                }
                 let (authority, scheme) = (self.scratch.authority, self.scratch.scheme);
                 let is_same = is_same_authority(
                     self.scratch.text(authority).unwrap_or_default(),
@@ -262,7 +270,7 @@ impl<'a> HeadReader<'a> {
                     return malformed(Malformed::Value);
                 }
                 let cookies = &mut self.scratch.cookies;
-                if !cookies.is_empty() {
+                if std::mem::replace(&mut self.scratch.has_cookie, true) {
                     cookies.extend_from_slice(b"; ");
                 }
                 cookies.extend_from_slice(value);
@@ -291,7 +299,7 @@ impl<'a> HeadReader<'a> {
             State::Failed(fault) => return Err(fault),
             State::Pseudo(..) => return Err(HeadFault::Malformed(Malformed::Missing)),
         };
-        if !self.scratch.cookies.is_empty() {
+        if self.scratch.has_cookie {
             composer.field(b"cookie", &self.scratch.cookies).map_err(HeadFault::Refused)?;
         }
         composer.finish(!ends).map_err(HeadFault::Refused)

@@ -8,7 +8,7 @@ use super::settings::WINDOW_MAX;
 use super::tests::*;
 use super::{Event, Fault, HeadFault, Limits, Malformed, Priority, Session, hpack};
 use crate::host::HostError;
-use crate::request::ParseError;
+use crate::request::{HeaderId, ParseError};
 
 /// Returns the settings in a payload.
 fn settings_of(payload: &[u8]) -> Vec<(u16, u32)> {
@@ -381,6 +381,34 @@ fn hosts_are_compared_by_the_rules_of_their_scheme() {
         request("http", "user@here", "user@here"),
         Err(HeadFault::Refused(ParseError::InvalidHost(HostError::InvalidByte { at: 4 })))
     );
+}
+
+/// RFC 9110 section 7.2 and RFC 9112 section 3.2: several `Host` fields are refused, even if they equal `:authority`.
+#[test]
+fn several_host_fields_are_refused() {
+    let refused = Err(HeadFault::Refused(ParseError::Duplicate(HeaderId::Host)));
+    let host = ("host", "here");
+    assert_eq!(asked(&[LINE.as_slice(), &[host]].concat()), Ok(()));
+    assert_eq!(asked(&[LINE.as_slice(), &[host, host]].concat()), refused);
+    assert_eq!(asked(&[&LINE[..3], &[host, host]].concat()), refused, "without an authority");
+}
+
+/// Section 8.2.3: `cookie` fields are joined even if they are empty, and a single empty field is not dropped.
+#[test]
+fn empty_cookie_fields_are_not_dropped() {
+    for (values, wanted) in
+        [(vec![""], &b""[..]), (vec!["", "a=b"], b"; a=b"), (vec!["a=b", "", "c=d"], b"a=b; ; c=d")]
+    {
+        let mut peer = Peer::new();
+        let fields: Vec<_> = values.iter().map(|&value| ("cookie", value)).collect();
+        peer.feed(&frame(HEADERS, END | WHOLE, 1, &line_and(&fields))).expect("a request");
+        let head = peer.heads[0].1.as_ref().expect("a good head");
+        assert_eq!(head.all(&peer.raw, HeaderId::Cookie).collect::<Vec<_>>(), [wanted], "{values:?}");
+    }
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    let head = peer.heads[0].1.as_ref().expect("a good head");
+    assert_eq!(head.get(&peer.raw, HeaderId::Cookie), None);
 }
 
 /// Section 8.5: a stream that carries another protocol accepts only DATA; a header section resets it.
