@@ -49,6 +49,14 @@ pub struct Keepalive {
     pub reset_timedout_connection: bool,
 }
 
+impl Keepalive {
+    /// Whether a connection of this age may serve further requests after this number of requests.
+    #[must_use]
+    pub fn permits(&self, requests: u64, age: Duration) -> bool {
+        !self.keepalive_timeout.is_zero() && requests < self.keepalive_requests && age < self.keepalive_time
+    }
+}
+
 impl Default for Keepalive {
     fn default() -> Keepalive {
         Keepalive {

@@ -154,9 +154,7 @@ pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
 /// Whether the location permits keep-alive after this request.
 fn permits_keepalive(core: &Core, request: &Request) -> bool {
     let info = &request.conn;
-    !core.keepalive.keepalive_timeout.is_zero()
-        && info.requests.get() < core.keepalive.keepalive_requests
-        && rt::now().duration_since(info.opened) < core.keepalive.keepalive_time
+    core.keepalive.permits(info.requests.get(), rt::now().duration_since(info.opened))
         && !is_disabled(core, request)
 }
 

@@ -83,13 +83,12 @@ pub(crate) async fn serve(start: Start) -> Wire {
     let generation = thread.generation();
     let core = core_of(&entrance, &generation, &info);
     let (send_timeout, keepalive) = (core.sending.send_timeout, &core.keepalive);
-    let keepalive_timeout = keepalive.keepalive_timeout;
     let lingers = keepalive.lingering_close != LingeringClose::Off;
     let lingering = lingers.then_some((keepalive.lingering_time, keepalive.lingering_timeout));
     let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
     // A connection must not hold a configuration that was replaced.
     drop(generation);
-    let shared = Shared::new(thread, wire.handle(), limits, keepalive_timeout);
+    let shared = Shared::new(thread, wire.handle(), limits);
     let mut connection = Connection {
         shared,
         entrance,
@@ -597,7 +596,7 @@ impl Connection {
     /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
         let generation = self.shared.thread.generation();
-        let reading = &core_of(&self.entrance, &generation, &self.info).reading;
+        let Core { reading, keepalive, .. } = core_of(&self.entrance, &generation, &self.info);
         if !is_in_head {
             self.head_until = None;
         }
@@ -611,7 +610,7 @@ impl Connection {
             // The connection only waits until the client accepts the last frames; the timeout for sending applies.
             (false, _) if self.end == End::Last => None,
             (false, true) if self.is_first => Some(since + reading.client_header_timeout),
-            (false, true) => Some(since + self.shared.keepalive_timeout.get()),
+            (false, true) => Some(since + keepalive.keepalive_timeout),
             (false, false) => None,
         };
         let announced = match self.end {

@@ -12,7 +12,6 @@ use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use http::h2::{ErrorCode, Limits, Priority, Scheduler, Session};
 use io::op::Source;
@@ -36,8 +35,6 @@ pub(super) struct Shared {
     state: RefCell<State>,
     /// Waker of the connection's task, while it waits.
     driver: Cell<Option<Waker>>,
-    /// Keep-alive timeout of the connection, from the location of the last request.
-    pub(super) keepalive_timeout: Cell<Duration>,
     /// Whether the connection must end after its requests.
     pub(super) is_ending: Cell<bool>,
 }
@@ -272,12 +269,7 @@ impl Outbox {
 
 impl Shared {
     /// Creates a connection; its first frames are ready to be sent.
-    pub(super) fn new(
-        thread: Rc<Thread>,
-        handle: WireHandle,
-        limits: Limits,
-        keepalive_timeout: Duration,
-    ) -> Rc<Shared> {
+    pub(super) fn new(thread: Rc<Thread>, handle: WireHandle, limits: Limits) -> Rc<Shared> {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
         Rc::new(Shared {
@@ -285,7 +277,6 @@ impl Shared {
             handle,
             state: RefCell::new(State { session, out, ready: Scheduler::default(), framed: 0, closed: None }),
             driver: Cell::new(None),
-            keepalive_timeout: Cell::new(keepalive_timeout),
             is_ending: Cell::new(false),
         })
     }

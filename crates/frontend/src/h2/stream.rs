@@ -63,6 +63,9 @@ pub(super) fn begin(
     let server = entrance.default_server(&generation, info);
     let conn = info_of(shared, &stream, info);
     let mut request = thread.take_request(&generation, &conn, server);
+    // As in nginx, the settings of the server apply: the requests of a connection may use several locations.
+    let keepalive = &request.scope().core.keepalive;
+    shared.is_ending.set(!keepalive.permits(info.requests.get(), rt::now().duration_since(info.opened)));
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
     // The server that `:authority` selects may accept field names that the default server drops.

@@ -90,15 +90,7 @@ impl Transport for StreamTransport {
         true
     }
 
-    fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
-        // As in nginx, the settings of the last response apply while the connection has no request.
-        let keepalive = &core.keepalive;
-        self.shared.keepalive_timeout.set(keepalive.keepalive_timeout);
-        let info = &request.conn;
-        let is_old = rt::now().duration_since(info.opened) >= keepalive.keepalive_time;
-        if info.requests.get() >= keepalive.keepalive_requests || is_old {
-            self.shared.is_ending.set(true);
-        }
+    fn begin_response(&mut self, request: &mut Request, _: &Core) -> bool {
         let scope = request.scope();
         let chunk = scope.of::<Http2>().chunk_size;
         self.stream.chunk_bytes.set(usize::try_from(chunk).unwrap_or(usize::MAX).max(1));

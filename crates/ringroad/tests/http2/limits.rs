@@ -45,6 +45,24 @@ fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, WHOLE | END, stream, &block(&LINE))
 }
 
+/// As in nginx, `keepalive_timeout 0` of the server ends a connection, but the settings of a location do not.
+#[test]
+fn keepalive_settings_of_a_location_do_not_end_the_connection() {
+    let once = "keepalive_timeout 0; keepalive_requests 1; keepalive_time 1ms;";
+    let locations = format!("location / {{ return 200 x; }} location /once {{ {once} return 200 x; }}");
+    let server = serve(&one_server("http2 on;", &locations));
+    let mut client = http2::connect(&server);
+    for target in ["/once", "/once", "/"] {
+        assert_eq!(client.get(target).status, 200);
+    }
+    assert_eq!(client.goodbyes, []);
+    let server = serve(&one_server("http2 on;", "keepalive_timeout 0; return 200 x;"));
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/").status, 200);
+    client.until_closed();
+    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (1, 0)]);
+}
+
 /// A body that arrives too slowly, and `return 444`, reset only their stream, with the code of nginx.
 #[test]
 fn streams_without_a_response_are_reset_with_the_code_of_nginx() {
