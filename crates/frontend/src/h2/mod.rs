@@ -425,13 +425,13 @@ impl Connection {
             Stop::Done => return self.linger().await,
             Stop::Fault(fault) => {
                 self.complain(Level::Info, format_args!("{}", fault.message()));
-                self.say_goodbye(Some(fault), Errno::CONNRESET).await;
+                self.send_goaway(Some(fault), Errno::CONNRESET).await;
                 self.linger().await;
             }
             Stop::HeadTimedOut => {
                 let why = Reason(Errno::TIMEDOUT);
                 self.complain(Level::Info, format_args!("client timed out ({why})"));
-                self.say_goodbye(None, Errno::TIMEDOUT).await;
+                self.send_goaway(None, Errno::TIMEDOUT).await;
             }
             Stop::Disconnected(errno) => self.shared.with(|state| state.abort_all(errno)),
             Stop::TimedOut => {
@@ -454,7 +454,7 @@ impl Connection {
     }
 
     /// Ends all streams for the reason `errno`, and sends GOAWAY (RFC 9113 section 6.8) with the code of the fault, if any.
-    async fn say_goodbye(&mut self, fault: Option<Fault>, errno: Errno) {
+    async fn send_goaway(&mut self, fault: Option<Fault>, errno: Errno) {
         self.shared.with(|state| {
             let out = std::mem::take(&mut state.out);
             state.abort_all(errno);

@@ -232,9 +232,9 @@ fn the_last_stream_of_goaway_never_increases() {
     peer.feed(&get(5)).expect("an ignored request");
     let fault = peer.feed(&frame(PING, 0, 0, &[0; 7])).expect_err("a wrong length");
     peer.session.fail(fault, &mut peer.out);
-    let goodbyes = peer.sent().into_iter().filter(|(kind, ..)| *kind == Kind::GoAway);
+    let goaways = peer.sent().into_iter().filter(|(kind, ..)| *kind == Kind::GoAway);
     let last: Vec<u32> =
-        goodbyes.map(|(.., payload)| u32::from_be_bytes(*payload.first_chunk().expect("it"))).collect();
+        goaways.map(|(.., payload)| u32::from_be_bytes(*payload.first_chunk().expect("it"))).collect();
     assert_eq!(last, [WINDOW_MAX, 3, 3]);
     assert_eq!(peer.heads.len(), 2);
 }
@@ -321,8 +321,8 @@ fn unknown_error_codes_get_no_special_treatment() {
     let bytes = [post(1), frame(RESET, 0, 1, &code.to_be_bytes())].concat();
     let events = peer.feed(&bytes).expect("a connection that goes on");
     assert_eq!(events[1], Event::Reset { stream: 1, by_peer: true, code });
-    let goodbye = [&[0; 4][..], &code.to_be_bytes()].concat();
-    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &goodbye)), Ok(vec![Event::GoAway { last: 0, code }]));
+    let goaway = [&[0; 4][..], &code.to_be_bytes()].concat();
+    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &goaway)), Ok(vec![Event::GoAway { last: 0, code }]));
     assert_eq!(peer.feed(&get(3)).map(|events| events.len()), Ok(1), "the request is served");
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Http2<S> {
     next: u32,
     pub(crate) streams: BTreeMap<u32, Got>,
     /// Last stream IDs and error codes of GOAWAY frames.
-    pub(crate) goodbyes: Vec<(u32, u32)>,
+    pub(crate) goaways: Vec<(u32, u32)>,
     pub(crate) settings: Vec<(u16, u32)>,
     pub(crate) pings: Vec<Vec<u8>>,
     /// Stream IDs in the order of their DATA frames.
@@ -138,7 +138,7 @@ impl<S: Read + Write> Http2<S> {
             decoder: Decoder::default(),
             next: 1,
             streams: BTreeMap::new(),
-            goodbyes: Vec::new(),
+            goaways: Vec::new(),
             settings: Vec::new(),
             pings: Vec::new(),
             order: Vec::new(),
@@ -244,7 +244,7 @@ impl<S: Read + Write> Http2<S> {
     pub(crate) fn until(&mut self, holds: impl Fn(&Http2<S>) -> bool) {
         while !holds(self) {
             if let Err(error) = self.read_frame() {
-                panic!("{error}; goodbyes {:?}, streams {:?}", self.goodbyes, self.shown());
+                panic!("{error}; goaways {:?}, streams {:?}", self.goaways, self.shown());
             }
         }
     }
@@ -333,7 +333,7 @@ impl<S: Read + Write> Http2<S> {
             PING if self.acknowledges => {
                 let _ = self.try_send(&frame(PING, END, 0, payload));
             }
-            GO_AWAY => self.goodbyes.push((number(0), number(4))),
+            GO_AWAY => self.goaways.push((number(0), number(4))),
             WINDOW => *self.windows.entry(stream).or_default() += u64::from(number(0)),
             _ => {}
         }

@@ -362,7 +362,7 @@ impl<'l> Client<'l> {
         };
         let (mut open, mut is_first) = (BTreeMap::<u32, u64>::new(), true);
         loop {
-            let is_leaving = !client.goodbyes.is_empty();
+            let is_leaving = !client.goaways.is_empty();
             while open.len() < STREAMS && !is_leaving && !self.is_over() {
                 let number = self.next();
                 let stream = client.next_stream();
@@ -386,7 +386,7 @@ impl<'l> Client<'l> {
             if open.is_empty() && self.is_over() {
                 return Ok(Ended::Over);
             }
-            let last = client.goodbyes.last().copied();
+            let last = client.goaways.last().copied();
             if let Some((last, code)) = last
                 && open.keys().all(|stream| *stream > last)
             {

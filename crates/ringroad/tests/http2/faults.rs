@@ -210,7 +210,7 @@ fn requests(random: &mut Random, connect: impl Fn() -> Http2<TcpStream>) -> Coun
             let got = stream.ok().and_then(|id| client.streams.get(&id));
             judge(*ask, got, &mut counts);
         }
-        if is_closed || !client.goodbyes.is_empty() {
+        if is_closed || !client.goaways.is_empty() {
             client = connect();
         }
     }

@@ -37,7 +37,7 @@ fn ends_with(
         }
     }
     client.until_closed();
-    assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(code));
+    assert_eq!(client.goaways.last().map(|(_, code)| *code), Some(code));
     assert_eq!(http2::connect(server).get("/").status, 200);
 }
 
@@ -55,12 +55,12 @@ fn keepalive_settings_of_a_location_do_not_end_the_connection() {
     for target in ["/once", "/once", "/"] {
         assert_eq!(client.get(target).status, 200);
     }
-    assert_eq!(client.goodbyes, []);
+    assert!(client.goaways.is_empty());
     let server = serve(&one_server("http2 on;", "keepalive_timeout 0; return 200 x;"));
     let mut client = http2::connect(&server);
     assert_eq!(client.get("/").status, 200);
     client.until_closed();
-    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (1, 0)]);
+    assert_eq!(client.goaways, [(0x7fff_ffff, 0), (1, 0)]);
 }
 
 /// A body that arrives too slowly, and `return 444`, reset only their stream, with the code of nginx.
@@ -106,7 +106,7 @@ fn rapid_resets_are_limited() {
         client.send(&[get(stream), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat());
     }
     client.settle();
-    assert!(client.goodbyes.is_empty());
+    assert!(client.goaways.is_empty());
 }
 
 /// Ten thousand requests whose bodies never arrive: the permitted number is open, and the others are refused until they
@@ -125,7 +125,7 @@ fn ten_thousand_incomplete_requests_are_limited() {
     let refused = client.streams.values().filter(|got| got.reset == Some(7)).count();
     // Time permits further streams on a slow machine.
     assert!((129..1000).contains(&refused), "{refused}");
-    assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(CALM));
+    assert_eq!(client.goaways.last().map(|(_, code)| *code), Some(CALM));
     assert_eq!(http2::connect(&server).get("/").status, 200);
 }
 
@@ -344,7 +344,7 @@ fn flow_control_violations_are_refused() {
     // The body was never read: the response is complete, and late DATA is discarded.
     client.frame(DATA, 0, stream, &[0; 50]);
     client.settle();
-    assert!(client.goodbyes.is_empty());
+    assert!(client.goaways.is_empty());
     let text = "client_body_early_read 1; client_body_buffer_size 1k; location / { return 200 x; }";
     let server = serve(&one_server("http2 on; http2_body_preread_size 100;", text));
     let mut client = http2::connect(&server);
@@ -398,6 +398,6 @@ fn a_silent_client_times_out() {
             client.frame(HEADERS, END, 1, &[0x82]);
         }
         client.until_closed();
-        assert_eq!(client.goodbyes, [(0, 0)]);
+        assert_eq!(client.goaways, [(0, 0)]);
     }
 }

@@ -52,7 +52,7 @@ fn a_reload_closes_connections_to_a_removed_or_switched_address() {
         let status = |client: &Http2<TcpStream>| client.streams.get(&asked).map_or(0, |got| got.status);
         while status(&streams) == 0 && streams.read_frame().is_ok() {}
         assert_eq!(status(&streams), 0, "{second}: {:?}", streams.streams);
-        assert!(streams.goodbyes.last().is_some_and(|(_, code)| *code == 0), "{second}");
+        assert!(streams.goaways.last().is_some_and(|(_, code)| *code == 0), "{second}");
         // The response in flight is completed.
         large.compare(0..3 << 20, &mut slow.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
         slow.expect_end();

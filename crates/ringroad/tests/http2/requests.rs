@@ -543,7 +543,7 @@ fn connection_errors_are_sent_in_a_goaway_with_their_code() {
         let mut client = http2::connect(&server);
         client.send(&bytes);
         client.until_closed();
-        assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(code), "{bytes:?}");
+        assert_eq!(client.goaways.last().map(|(_, code)| *code), Some(code), "{bytes:?}");
     }
 }
 
@@ -556,12 +556,12 @@ fn a_connection_closes_after_keepalive_requests_and_keepalive_time() {
     }
     client.until_closed();
     // The first GOAWAY announces the end of the connection, the second one the last stream ID (RFC 9113 section 6.8).
-    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (5, 0)]);
+    assert_eq!(client.goaways, [(0x7fff_ffff, 0), (5, 0)]);
     let server = start("keepalive_timeout 100ms; location / { return 200 x; }");
     let mut client = http2::connect(&server);
     assert_eq!(client.get("/").status, 200);
     client.until_closed();
-    assert_eq!(client.goodbyes, [(1, 0)]);
+    assert_eq!(client.goaways, [(1, 0)]);
 }
 
 /// Unless `lingering_close` is off, the server continues to read after the last response, as with HTTP/1.
@@ -592,7 +592,7 @@ fn frames_without_a_request_do_not_extend_timeouts() {
         }
         client.until_closed();
         // Not ENHANCE_YOUR_CALM, after a thousand frames.
-        assert_eq!(client.goodbyes, [(requests, 0)]);
+        assert_eq!(client.goaways, [(requests, 0)]);
     }
 }
 
@@ -665,13 +665,13 @@ fn a_graceful_stop_sends_two_goaways_and_loses_no_request() {
     client.acknowledges = false;
     origin.wait_for("the request", |stats| stats.requests > 0);
     server.signal(Signal::QUIT);
-    client.until(|client| !client.goodbyes.is_empty());
-    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0)]);
+    client.until(|client| !client.goaways.is_empty());
+    assert_eq!(client.goaways, [(0x7fff_ffff, 0)]);
     assert_eq!(client.get("/own").text(), "own");
     gate.open();
     assert_eq!(client.response(slow).text(), "up");
     client.until_closed();
-    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (3, 0)]);
+    assert_eq!(client.goaways, [(0x7fff_ffff, 0), (3, 0)]);
 }
 
 /// Before a stop with a delay, and while the server is drained, new connections are accepted. Each serves a request
@@ -691,10 +691,10 @@ fn a_new_connection_of_a_leaving_server_serves_a_request() {
     for _ in 0..2 {
         let mut client = http2::connect(&server);
         client.settle();
-        assert!(client.goodbyes.is_empty());
+        assert!(client.goaways.is_empty());
         assert_eq!(client.get("/").text(), "own");
         client.until_closed();
-        assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (1, 0)]);
+        assert_eq!(client.goaways, [(0x7fff_ffff, 0), (1, 0)]);
     }
 }
 
@@ -708,7 +708,7 @@ fn an_idle_connection_whose_time_ends_during_a_shutdown_closes() {
     client.acknowledges = false;
     server.signal(Signal::QUIT);
     client.until_closed();
-    assert_eq!(client.goodbyes.last(), Some(&(1, 0)));
+    assert_eq!(client.goaways.last(), Some(&(1, 0)));
 }
 
 /// A reload in place closes no connection; begun streams keep their configuration.
@@ -737,7 +737,7 @@ fn a_reload_in_place_closes_no_connection() {
     gate.open();
     let got = client.response(slow);
     assert_eq!((got.text().as_str(), got.field("x-version")), ("up", Some("1")));
-    assert!(client.goodbyes.is_empty());
+    assert!(client.goaways.is_empty());
 }
 
 /// RFC 9218: urgent responses are sent first, incremental ones share the connection, and a PRIORITY_UPDATE frame

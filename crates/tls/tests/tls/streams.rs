@@ -242,10 +242,10 @@ fn many_small_pieces_arrive_in_order() {
 #[test]
 fn a_close_with_or_without_close_notify_ends_the_stream() {
     on_each_net(64 << 20, || async {
-        for says_goodbye in [false, true] {
+        for sends_close_notify in [false, true] {
             let (mut near, mut far) = streams(TLS13).await;
             send(&mut far, b"last").await;
-            if says_goodbye {
+            if sends_close_notify {
                 far.shutdown_write();
             } else {
                 far.socket_mut().writer.shutdown();
@@ -253,7 +253,7 @@ fn a_close_with_or_without_close_notify_ends_the_stream() {
             assert_eq!(&near.recv().await.unwrap().unwrap()[..], b"last");
             assert!(near.recv().await.unwrap().is_none());
             assert!(near.recv().await.unwrap().is_none(), "it stays at its end");
-            assert_eq!(near.with_session(tls::Session::peer_closed), says_goodbye);
+            assert_eq!(near.with_session(tls::Session::peer_closed), sends_close_notify);
             assert!(near.failure().is_none());
         }
     });
