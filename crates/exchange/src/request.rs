@@ -64,6 +64,7 @@ impl fmt::Debug for Generation {
 }
 
 /// Facts about a connection that its requests expose.
+#[derive(Clone)]
 pub struct ConnInfo {
     /// The thread that serves the connection.
     pub thread: Rc<Thread>,
@@ -90,6 +91,23 @@ pub struct ConnInfo {
 }
 
 impl ConnInfo {
+    /// Returns the facts of a new connection without TLS and without a PROXY protocol.
+    pub fn new(thread: &Rc<Thread>, peer: Address, local: Address) -> ConnInfo {
+        ConnInfo {
+            thread: Rc::clone(thread),
+            requests: Cell::new(0),
+            opened: rt::now(),
+            number: thread.shared.next_connection(),
+            client: RefCell::default(),
+            peer,
+            local,
+            is_proxied: false,
+            proxy: OnceCell::new(),
+            is_tls: false,
+            secured: OnceCell::new(),
+        }
+    }
+
     /// Returns `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.secured.get().is_some() { "https" } else { "http" }

@@ -1,7 +1,7 @@
 //! Tests `exchange::pump` with a minimal protocol that resembles HTTP/2. Header sections arrive as separate fields; responses have
 //! no text form, no chunks and no separate connection; files must be read; trailers are fields.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -274,19 +274,7 @@ fn send_request(server: &str, asked: &Asked<'_>) -> (Got, After) {
         let logs = LogFiles::new(1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
-        let info = Rc::new(ConnInfo {
-            thread: Rc::clone(&thread),
-            requests: Cell::new(1),
-            opened: rt::now(),
-            number: 1,
-            client: RefCell::new(None),
-            peer: here.clone(),
-            local: here,
-            is_proxied: false,
-            proxy: OnceCell::new(),
-            is_tls: false,
-            secured: OnceCell::new(),
-        });
+        let info = Rc::new(ConnInfo { requests: Cell::new(1), ..ConnInfo::new(&thread, here.clone(), here) });
         let mut request = thread.take_request(&thread.generation(), &info, ServerId(0));
         let (mut raw, policy) = (Vec::new(), Policy::default());
         let line = (asked.method.as_bytes(), asked.target.as_bytes());

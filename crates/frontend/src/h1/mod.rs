@@ -23,7 +23,7 @@ mod secure;
 mod transport;
 mod upgrade;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -137,17 +137,10 @@ impl Connection {
         let is_tls = listen.is_some_and(|listen| listen.is_tls(&local));
         let is_proxied = listen.is_some_and(|listen| listen.expects_proxy_protocol(&local));
         let info = Rc::new(ConnInfo {
-            thread: Rc::clone(&thread),
-            number: thread.shared.next_connection(),
-            peer,
-            local,
-            requests: Cell::new(0),
-            opened: rt::now(),
             client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
             is_proxied,
-            proxy: OnceCell::new(),
             is_tls,
-            secured: OnceCell::new(),
+            ..ConnInfo::new(&thread, peer, local)
         });
         let server = entrance.default_server(&generation, &info);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());

@@ -13,7 +13,7 @@
 //! is among the first that are closed to make room. The verdict on the client's certificate, `ssl_ocsp` included, is determined here
 //! and stored in [`Secured`]. Whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -214,17 +214,9 @@ impl HandshakeContext<'_> {
     ) -> Result<Server, LoadError> {
         // The variables are those of a request that has only its connection, as in nginx.
         let info = Rc::new(ConnInfo {
-            thread: Rc::clone(&self.info.thread),
-            requests: Cell::new(0),
-            opened: self.info.opened,
-            number: self.info.number,
             client: RefCell::default(),
-            peer: self.info.peer.clone(),
-            local: self.info.local.clone(),
-            is_proxied: self.info.is_proxied,
-            proxy: self.info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
-            is_tls: true,
             secured: OnceCell::from(Secured::hello(hello)),
+            ..ConnInfo::clone(self.info)
         });
         let request = self.thread.take_request(&self.thread.generation(), &info, id);
         let names = named.names(&request);

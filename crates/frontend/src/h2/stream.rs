@@ -1,6 +1,6 @@
 //! One stream, from the header section of its request to its end.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
@@ -177,19 +177,7 @@ fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
 /// Returns the facts of the connection, for one of its streams.
 fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<ConnInfo> {
     let client = Http2Client { shared: Rc::clone(shared), stream: Rc::clone(stream) };
-    Rc::new(ConnInfo {
-        thread: Rc::clone(&info.thread),
-        requests: Cell::new(info.requests.get()),
-        opened: info.opened,
-        number: info.number,
-        client: RefCell::new(Some(Rc::new(client))),
-        peer: info.peer.clone(),
-        local: info.local.clone(),
-        is_proxied: info.is_proxied,
-        proxy: info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
-        is_tls: info.is_tls,
-        secured: info.secured.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
-    })
+    Rc::new(ConnInfo { client: RefCell::new(Some(Rc::new(client))), ..info.clone() })
 }
 
 /// Runs a request until its end.

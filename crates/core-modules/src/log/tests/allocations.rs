@@ -1,7 +1,7 @@
 //! Tests that in the steady state a log line needs no allocation, for any target and format.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -38,19 +38,8 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
     let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(1, true), files));
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
-    let conn = ConnInfo {
-        thread: Rc::clone(&thread),
-        number: 7,
-        peer: address(4711),
-        local: address(80),
-        requests: Cell::new(1),
-        opened: rt::now(),
-        client: RefCell::new(None),
-        is_proxied: false,
-        proxy: OnceCell::new(),
-        is_tls: false,
-        secured: OnceCell::new(),
-    };
+    let conn =
+        ConnInfo { number: 7, requests: Cell::new(1), ..ConnInfo::new(&thread, address(4711), address(80)) };
     let mut request = Box::new(Request::new(thread.generation(), Rc::new(conn), ServerId(0)));
     let mut raw = rt::pool().get(HEAD.len()).expect("memory for a head");
     raw.append(HEAD);
