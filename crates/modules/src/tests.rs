@@ -111,10 +111,9 @@ fn a_wrong_number_of_arguments_is_an_error_at_its_line() {
 #[test]
 fn a_flag_is_on_or_off() {
     // Directives of `events` are checked after the complete block was read, and the test harness adds a second block.
-    // The flags of `http_ssl` are excluded.
     let is_meant = |directive: &&Directive| {
         let spec = &directive.spec;
-        spec.args == Args::Flag && !spec.contexts.intersects(Contexts::EVENTS) && spec.module != "http_ssl"
+        spec.args == Args::Flag && !spec.contexts.intersects(Contexts::EVENTS)
     };
     for directive in directives().filter(is_meant) {
         let name = directive.spec.name;
