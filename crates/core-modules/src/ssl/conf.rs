@@ -329,6 +329,8 @@ impl Conf {
 
     /// Returns the trusted CAs for client certificates.
     fn trust(&self) -> Result<Option<Trust>, String> {
+        // As in nginx, the content of the files has to be valid even if clients are not verified.
+        let roots = self.roots()?;
         if self.verify == VerifyClient::Off {
             return Ok(None);
         }
@@ -339,7 +341,7 @@ impl Conf {
             );
         }
         let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
-        Ok(Some(Trust::new(self.roots()?, depth_max, Purpose::Client)))
+        Ok(Some(Trust::new(roots, depth_max, Purpose::Client)))
     }
 
     /// Returns the files with trusted certificates. As in nginx, `ssl_client_certificate` is included if clients are verified.

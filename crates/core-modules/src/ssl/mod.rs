@@ -557,11 +557,12 @@ mod tests {
         assert_eq!(found, "invalid value \"TLSv1.4\" in /conf/nginx.conf:2");
     }
 
-    /// nginx opens the files of trusted certificates and CRLs only for servers with TLS, and `ssl_client_certificate` only if
+    /// nginx reads the files of trusted certificates and CRLs only for servers with TLS, and `ssl_client_certificate` only if
     /// clients are verified.
     #[test]
     fn files_of_unused_features_need_not_exist() {
         let none = "ssl_client_certificate none.pem;";
+        loaded("ssl_trusted_certificate data:x; ssl_crl data:x; server { ssl_client_certificate data:x; }");
         loaded(&format!("{none} ssl_trusted_certificate none.pem; ssl_crl none.pem; server {{ }}"));
         for (text, expected) in [
             (none.to_owned(), None),
@@ -574,6 +575,9 @@ mod tests {
                 "ssl_crl none.pem;".to_owned(),
                 Some("cannot load certificate revocation list \"/conf/none.pem\""),
             ),
+            ("ssl_client_certificate data:x;".to_owned(), None),
+            ("ssl_trusted_certificate data:x;".to_owned(), Some("cannot load certificate \"data:\"")),
+            ("ssl_crl data:x;".to_owned(), Some("cannot load certificate revocation list \"data:\"")),
         ] {
             let conf = format!("server {{ ssl_reject_handshake on; {text} }}");
             match expected {
