@@ -193,7 +193,11 @@ fn renegotiation_is_refused_or_ignored() {
 
 /// Returns a complete ClientHello in one record.
 fn hello() -> Vec<u8> {
-    let mut session = client(TLS13).session("peer", "Example.ORG").unwrap();
+    hello_for("Example.ORG")
+}
+
+fn hello_for(name: &str) -> Vec<u8> {
+    let mut session = client(TLS13).session("peer", name).unwrap();
     session.read(&mut [], &mut |_| {}).unwrap();
     session.output()
 }
@@ -227,6 +231,16 @@ fn the_server_name_is_available_in_the_spelling_of_the_client() {
     assert_eq!(spelling(&hello()).as_deref(), Some("Example.ORG"));
     // Records that divide the name.
     assert_eq!(spelling(&fragmented(&hello(), 3)).as_deref(), Some("example.org"));
+}
+
+/// RFC 6066 section 3 forbids the dot. It would make `$ssl_server_name` an unknown name, and part of the name of a file.
+#[test]
+fn a_final_dot_of_the_server_name_is_removed() {
+    let mut hello = hello_for("Example.ORGx");
+    let at = hello.windows(4).position(|window| window == b"ORGx").expect("the name");
+    hello[at + 3] = b'.';
+    let HelloProgress::Complete(read) = read_hello(&hello) else { panic!("it is complete") };
+    assert_eq!((read.name.as_deref(), read.sent_name.as_deref()), (Some("example.org"), Some("example.org")));
 }
 
 #[test]
