@@ -190,3 +190,15 @@ fn replacement(name: &str) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::error;
+
+    /// nginx accepts 0, and then refuses every request.
+    #[test]
+    fn a_limit_of_zero_streams_is_refused() {
+        let found = error("http {\nhttp2_max_concurrent_streams 0; }");
+        assert_eq!(found, "value must be between 1 and 4294967295 in /conf/nginx.conf:2");
+    }
+}
