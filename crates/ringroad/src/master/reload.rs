@@ -5,6 +5,7 @@
 //!                |
 //!        equal process key?  -- yes --> bundle to the worker ---- Reloaded ----> commit
 //!                | no                                       +---- ReloadFailed -> old one continues
+//!                | <------------------- exited -------------+
 //!                +--> new worker on the same sockets -- Ready --> commit, old worker drains
 //!                                                    +-- exited -> old one continues
 //! ```
@@ -167,16 +168,20 @@ impl Master {
         }
     }
 
-    /// Handles the unexpected exit of a worker. Returns whether the exit has cancelled a reload, and the old worker
-    /// still serves.
+    /// Handles the unexpected exit of a worker. If the worker has exited while it swapped its configuration, the next worker starts
+    /// with the new configuration. Returns whether the exit has cancelled a reload, and the old worker still serves.
     pub(super) fn drop_pending_of(&mut self, worker: &WorkerProcess) -> bool {
-        if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
+        let Some(pending) = self.pending.take_if(|pending| pending.worker == worker.pid()) else {
+            return false;
+        };
+        if worker.generation != pending.cycle.generation {
+            self.replace(pending.cycle);
             return false;
         }
         self.cycle
             .log
             .emerg("the new configuration was not applied, the old one stays in force; reload again");
-        self.abandon_pending();
+        pending.cycle.listeners.forget(Some(&self.cycle.listeners));
         self.count_reload(ReloadOutcome::Refused);
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
         let still_served = self.workers.iter().any(serves);

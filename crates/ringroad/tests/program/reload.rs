@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{BINARY, ask, site, wait_for_answer, wait_until};
+use rustix::process::Signal;
+use testkit::program::signal_process;
 use testkit::{Client, Content, Deadline, Server, TempDir};
 
 /// Connects and makes requests in a loop while `action` runs; every connection must get a complete response.
@@ -130,6 +132,22 @@ fn the_last_of_several_quick_reloads_is_effective() {
     }
     wait_for_answer(&server, "v10");
     wait_until("the old workers' end", || server.workers().len() == 1);
+}
+
+/// A worker that does not respond to a reload is killed after half a minute; here the test kills it.
+#[test]
+fn a_worker_killed_during_a_reload_is_replaced_with_the_new_configuration() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    let worker = server.workers()[0];
+    signal_process(worker, Signal::STOP).expect("it runs");
+    server.rewrite_conf(&site("", "v1"));
+    server.reload();
+    server.wait_for_log("reconfiguring", Deadline::default());
+    signal_process(worker, Signal::KILL).expect("it is stopped");
+    // Until then the worker's engine may accept connections.
+    server.wait_for_log("exited on signal 9", Deadline::default());
+    wait_for_answer(&server, "v1");
+    assert!(!server.error_log().contains("was not applied"), "{}", server.error_log());
 }
 
 #[test]
