@@ -241,6 +241,7 @@ fn unknown_options(address: &ListenAddr) -> ListenOptions {
         send_buffer: None,
         deferred: is_inet,
         fastopen: is_inet.then_some(0),
+        place: String::new(),
     }
 }
 

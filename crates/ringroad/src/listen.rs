@@ -96,6 +96,8 @@ pub(crate) struct ListenOptions {
     pub(crate) deferred: bool,
     /// `fastopen`: maximum length of the queue of connections with data whose handshake is not complete.
     pub(crate) fastopen: Option<u32>,
+    /// ` in FILE:LINE` of the directive, for messages; may be empty.
+    pub(crate) place: String,
 }
 
 impl ListenOptions {
@@ -151,7 +153,7 @@ impl Listeners {
                 match open_one(options, threads, old, log) {
                     Ok(listener) => opened.0.push(listener),
                     Err(refusal) => {
-                        log.emerg(refusal.text(&options.address));
+                        log.emerg(refusal.text(options));
                         if refusal.errno != Errno::ADDRINUSE {
                             opened.forget(old);
                             return Err(NotListening);
@@ -188,7 +190,7 @@ impl Listeners {
                 Ok(listener) => Listeners(vec![listener]).forget(None),
                 Err(refusal) if refusal.errno == Errno::ADDRINUSE => {}
                 Err(refusal) => {
-                    log.emerg(refusal.text(&options.address));
+                    log.emerg(refusal.text(options));
                     return Err(NotListening);
                 }
             }
@@ -222,9 +224,10 @@ impl Listeners {
 }
 
 impl Refusal {
-    fn text(&self, address: &ListenAddr) -> String {
-        let remedy = bind_remedy(self.errno);
-        format!("{}() to {address} failed ({}){remedy}", self.call, errno_text(self.errno))
+    fn text(&self, options: &ListenOptions) -> String {
+        let ListenOptions { address, place, .. } = options;
+        let (reason, remedy) = (errno_text(self.errno), bind_remedy(self.errno));
+        format!("{}() to {address} failed ({reason}){place}{remedy}", self.call)
     }
 }
 
@@ -441,6 +444,7 @@ mod tests {
             send_buffer: None,
             deferred,
             fastopen: deferred.then_some(8),
+            place: String::new(),
         }
     }
 

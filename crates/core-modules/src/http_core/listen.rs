@@ -22,7 +22,7 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
     let text = cx.arg(0);
     let addrs = resolve(text)
         .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
-    let mut spec = ListenSpec::of(addrs[0].clone(), text);
+    let mut spec = ListenSpec::of(addrs[0].clone(), text, cx.statement.span().clone());
     let (mut default_server, mut protocols) = (false, Options::default());
     for option in cx.statement.texts().skip(1) {
         match option {
@@ -42,8 +42,7 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
         // A name may resolve to the same address several times.
         if !addrs[..index].contains(addr) {
             let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
-            let position = cx.statement.span().clone();
-            draft.listens.push(ListenAddress { spec, default_server, protocols, position });
+            draft.listens.push(ListenAddress { spec, default_server, protocols });
         }
     }
     Ok(())

@@ -58,6 +58,8 @@ pub struct ListenSpec {
     pub ipv6only: bool,
     /// Whether any option of the socket was set.
     pub set: bool,
+    /// The position of the directive; of a server without `listen` that of its block.
+    pub position: Span,
 }
 
 /// `so_keepalive`
@@ -88,8 +90,6 @@ pub struct ListenAddress {
     pub default_server: bool,
     /// The protocols of its connections.
     pub protocols: Options,
-    /// The position of the directive.
-    pub position: Span,
 }
 
 /// Protocol options of an address; each `listen` for that address may add some.
@@ -125,14 +125,14 @@ impl ListenAddress {
     pub fn default_address(position: Span) -> ListenAddress {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        let spec = ListenSpec::of(ListenAddr::Inet(addr), "*");
-        ListenAddress { spec, default_server: false, protocols: Options::default(), position }
+        let spec = ListenSpec::of(ListenAddr::Inet(addr), "*", position);
+        ListenAddress { spec, default_server: false, protocols: Options::default() }
     }
 }
 
 impl ListenSpec {
     /// Returns the settings of an address with nginx's defaults.
-    pub fn of(addr: ListenAddr, text: &str) -> ListenSpec {
+    pub fn of(addr: ListenAddr, text: &str, position: Span) -> ListenSpec {
         ListenSpec {
             addr,
             text: text.to_owned(),
@@ -145,6 +145,7 @@ impl ListenSpec {
             so_keepalive: None,
             ipv6only: true,
             set: false,
+            position,
         }
     }
 }
@@ -334,7 +335,7 @@ fn add(
         });
         return Ok(());
     };
-    let fault = |what: &str| Err(Error::at(&listen.position, format_args!("{what} {addr}")));
+    let fault = |what: &str| Err(Error::at(&listen.spec.position, format_args!("{what} {addr}")));
     if entry.servers.contains(&position) {
         return fault("a duplicate listen");
     }
@@ -346,7 +347,7 @@ fn add(
     }
     if entry.protocols.note(entry.options, entry.spec.set, listen) {
         let message = format_args!("protocol options redefined for {addr}");
-        warnings.push(Error::at(&listen.position, message).with_level(conf::Level::Warn));
+        warnings.push(Error::at(&listen.spec.position, message).with_level(conf::Level::Warn));
     }
     entry.servers.push(position);
     entry.options = entry.options.and(listen.protocols);

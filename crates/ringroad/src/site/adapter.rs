@@ -171,8 +171,8 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
         connections: config.events().worker_connections,
-        listens: config.listens().map(listen_options).collect(),
-        tls_listens: config.tls_listens().map(|spec| listen_options(spec).address).collect(),
+        listens: config.listens().map(|spec| listen_options(spec, request)).collect(),
+        tls_listens: config.tls_listens().map(|spec| address_of(&spec.addr)).collect(),
         log_files: config.log_files(),
         // `serve` creates no directories in the served directory of the user.
         temp_directories: if request.places.pid.is_some() { config.temp_directories() } else { Vec::new() },
@@ -216,14 +216,19 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     lines
 }
 
+/// Converts an address from the server's type to that of this crate.
+fn address_of(address: &listen::ListenAddr) -> ListenAddr {
+    match address {
+        listen::ListenAddr::Inet(address) => ListenAddr::Inet(*address),
+        listen::ListenAddr::Unix(path) => ListenAddr::Unix(path.clone()),
+    }
+}
+
 /// Converts listen options from the server's types to those of this crate.
-fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
+fn listen_options(spec: &listen::ListenSpec, request: &Request) -> ListenOptions {
     let seconds = |time: u32| Duration::from_secs(u64::from(time));
     ListenOptions {
-        address: match &spec.addr {
-            listen::ListenAddr::Inet(address) => ListenAddr::Inet(*address),
-            listen::ListenAddr::Unix(path) => ListenAddr::Unix(path.clone()),
-        },
+        address: address_of(&spec.addr),
         backlog: i32::try_from(spec.backlog).unwrap_or(i32::MAX),
         reuseport: spec.reuseport,
         ipv6only: spec.ipv6only,
@@ -238,6 +243,8 @@ fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
         send_buffer: spec.sndbuf.and_then(|bytes| usize::try_from(bytes).ok()),
         deferred: spec.deferred,
         fastopen: spec.fastopen,
+        // The text of `ringroad serve` is not in a file.
+        place: if request.text.is_some() { String::new() } else { format!(" in {}", spec.position) },
     }
 }
 

@@ -470,8 +470,9 @@ fn a_port_in_use_is_tried_five_times_and_reported() {
     let conf = site("", "here").replace("127.0.0.1:0", &address.to_string());
     let (status, stderr) = Server::builder(BINARY).conf(&conf).run_to_end();
     assert_eq!(status.code(), Some(1));
-    let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use)\n");
+    let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use) in ");
     assert_eq!(stderr.matches(&line).count(), 5, "{stderr}");
+    assert_eq!(stderr.matches("/conf/nginx.conf:").count(), 5, "the position of the directive: {stderr}");
     let last = "ringroad: [emerg] still could not bind(); another program uses the address, or this server runs already: \
                 \"ss -ltnp\" shows the process\n";
     assert!(stderr.ends_with(last), "{stderr}");
