@@ -67,7 +67,8 @@ fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Creates the resolver that a statement's arguments describe.
 pub(crate) fn resolver(cx: &Cx<'_>) -> Result<Arc<Resolver>, Error> {
     let words = cx.statement.args.iter().map(|word| word.text.as_str());
-    Settings::parse(words).map(Resolver::new).map_err(|fault| cx.error(fault))
+    let settings = Settings::parse(words).map_err(|fault| cx.error(fault))?;
+    Ok(Resolver::new(settings.at(cx.statement.span())))
 }
 
 /// Parses the time in the first argument.
@@ -79,7 +80,7 @@ pub(crate) fn timeout(cx: &Cx<'_>) -> Result<Duration, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::Conf;
+    use super::{Conf, Duration};
     use crate::testing::{error, loaded};
 
     #[test]
@@ -95,6 +96,17 @@ mod tests {
             let found = error(&format!("http {{ server {{\n{text} }} }}"));
             assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
         }
+    }
+
+    /// Names of name servers are resolved when needed, so that they need not be known at the start.
+    #[test]
+    fn a_name_server_without_an_address_is_reported_by_a_test_of_the_configuration() {
+        let config = loaded("\nresolver a.invalid:54 127.0.0.1; server { }");
+        let found = upstream::resolve::missing(&config, Duration::ZERO);
+        let [message] = &found[..] else { panic!("{found:?}") };
+        let expected = ") in /conf/nginx.conf:2; the running server retries the lookup";
+        assert!(message.starts_with("host not found in resolver \"a.invalid\" ("), "{message}");
+        assert!(message.ends_with(expected), "{message}");
     }
 
     #[test]

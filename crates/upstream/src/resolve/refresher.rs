@@ -28,7 +28,7 @@ use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::peers::lines::{Address, Found, Named};
 use crate::peers::{Group, Upstreams};
-use crate::resolve::HttpConf;
+use crate::resolve::{HttpConf, resolvers};
 use exchange::config::Config;
 use exchange::error_log;
 use exchange::thread::Thread;
@@ -303,34 +303,42 @@ fn found_at(address: SocketAddr) -> Found {
 /// Resolves all literal names of a configuration with blocking calls, for `-t`. Returns a message for each name that cannot be
 /// resolved, or not within `patience` for all names together.
 pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
-    let names = literal_names(config);
+    let mut open = checked_names(config);
     let (sender, answers) = std::sync::mpsc::channel();
-    let mut open: BTreeMap<&str, &[User]> = names.iter().map(|(name, users)| (&**name, &**users)).collect();
-    for name in names.keys().cloned() {
+    for key in open.keys().cloned() {
         let sender = sender.clone();
         // The thread is not joined, since the program ends soon. A thread that cannot be started is reported like a timeout.
         let _ = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
-            let found = System::default().look_up_now(&name).map(drop);
-            let _ = sender.send((name, found));
+            let found = System::default().look_up_now(&key.1).map(drop);
+            let _ = sender.send((key, found));
         });
     }
     drop(sender);
     let deadline = Instant::now() + patience;
     let mut missing = Vec::new();
-    while let Ok((name, found)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        let users = open.remove(&*name).unwrap_or_default();
+    while let Ok((key, found)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let position = open.remove(&key).flatten();
         if let Err(reason) = found {
-            missing.push(not_found(&name, &reason, users));
+            missing.push(not_found(&key, &reason, position.as_ref()));
         }
     }
-    missing.extend(open.iter().map(|(name, users)| not_found(name, "no result in time", users)));
+    missing.extend(open.iter().map(|(key, position)| not_found(key, "no result in time", position.as_ref())));
     missing
 }
 
-fn not_found(name: &str, reason: &str, users: &[User]) -> String {
-    let position = users.iter().find_map(|user| user.position.as_ref());
+/// Returns the names that the system resolves, each after its use for messages, with the position of a directive.
+fn checked_names(config: &Config) -> BTreeMap<(&'static str, String), Option<Span>> {
+    let mut names = BTreeMap::new();
+    for (name, users) in literal_names(config) {
+        names.insert(("upstream", name), users.into_iter().find_map(|user| user.position));
+    }
+    for (name, position) in resolvers(config).into_iter().flat_map(|resolver| resolver.names()) {
+        names.entry(("resolver", name.to_owned())).or_insert(position.cloned());
+    }
+    names
+}
+
+fn not_found((user, name): &(&'static str, String), reason: &str, position: Option<&Span>) -> String {
     let position = position.map(|position| format!(" in {position}")).unwrap_or_default();
-    format!(
-        "host not found in upstream \"{name}\" ({reason}){position}; the running server retries the lookup"
-    )
+    format!("host not found in {user} \"{name}\" ({reason}){position}; the running server retries the lookup")
 }

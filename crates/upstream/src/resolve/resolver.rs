@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use conf::Span;
 use rt::watch::Watcher;
 use rt::{Either, Timer, select};
 
@@ -123,6 +124,14 @@ impl Resolver {
     fn with_system(settings: Settings, system: System) -> Arc<Resolver> {
         let (turn, table, named) = (Turn::default(), Mutex::default(), Arc::default());
         Arc::new(Resolver { settings, turn, table, named, system })
+    }
+
+    /// Returns the name servers that are configured by name, with the position of the directive.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, Option<&Span>)> {
+        self.settings.servers.iter().filter_map(|server| match server {
+            NameServer::Named(name, _) => Some((name.as_str(), self.settings.position.as_ref())),
+            NameServer::At(_) => None,
+        })
     }
 
     /// Whether both resolvers query the same name servers for the same address families.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use conf::value;
+use conf::{Span, value};
 use io::op::PeerAddr;
 
 use crate::peers::address::{Fault, HostKind, Url};
@@ -21,6 +21,8 @@ pub struct Settings {
     pub(super) ipv4: bool,
     /// `ipv6=`
     pub(super) ipv6: bool,
+    /// The position of the directive.
+    pub(super) position: Option<Span>,
 }
 
 /// A name server.
@@ -65,7 +67,13 @@ impl fmt::Display for SettingsFault {
 impl Settings {
     /// Creates settings with nginx's defaults.
     pub(super) fn of_servers(servers: Vec<NameServer>) -> Settings {
-        Settings { servers, valid: None, ipv4: true, ipv6: true }
+        Settings { servers, valid: None, ipv4: true, ipv6: true, position: None }
+    }
+
+    /// Sets the position of the directive, for messages.
+    #[must_use]
+    pub fn at(self, position: &Span) -> Settings {
+        Settings { position: Some(position.clone()), ..self }
     }
 
     /// Parses the arguments of `resolver`.
