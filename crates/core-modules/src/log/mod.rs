@@ -413,7 +413,7 @@ enum Part {
 enum LogEscape {
     /// `"`, `\`, and characters other than printable ASCII become `\xXX`; a missing value becomes `-`.
     Default,
-    /// As in JSON strings; a missing value is empty.
+    /// As in JSON strings; a missing value is empty. Bytes that are not UTF-8 become the text `\xXX`.
     Json,
     /// Values are unchanged; a missing value is empty.
     None,
@@ -486,6 +486,9 @@ impl LogFormat {
 fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     // Nearly all values need no escapes in any form. They are scanned once, eight bytes at a time, and not moved.
     let start = http::find_escapable(out, start);
+    if escape == LogEscape::Json && str::from_utf8(&out[start..]).is_err() {
+        replace_invalid(start, out);
+    }
     let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
     let first = start + first;
     // Counted first, so that the line grows only once.
@@ -508,6 +511,16 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
                 out[to..to + 6].copy_from_slice(&digits);
             }
         }
+    }
+}
+
+/// Replaces bytes from `start` on that are not UTF-8, which JSON cannot contain, by text.
+fn replace_invalid(start: usize, out: &mut Vec<u8>) {
+    let value = out.split_off(start);
+    for chunk in value.utf8_chunks() {
+        out.extend_from_slice(chunk.valid().as_bytes());
+        let escapes = chunk.invalid().iter().map(|&byte| [b'\\', b'x', hex(byte >> 4), hex(byte & 15)]);
+        out.extend(escapes.flatten());
     }
 }
 
@@ -686,6 +699,20 @@ mod tests {
             );
         }
         assert_eq!(warnings("http { access_log off; log_format a '$host' b; }"), Vec::<String>::new());
+    }
+
+    /// nginx writes such bytes unchanged, and parsers refuse the line.
+    #[test]
+    fn json_has_no_bytes_that_are_not_utf_8() {
+        for (value, expected) in
+            [(&b"a\xff"[..], "> a\\\\xFF"), (b"\xc3\xa4 \xe4\n\xf0\x9f\"", r#"> ä \\xE4\n\\xF0\\x9F\""#)]
+        {
+            let mut out = b"> ".to_vec();
+            out.extend_from_slice(value);
+            escape_tail(LogEscape::Json, 2, &mut out);
+            let found = String::from_utf8(out).expect("JSON is UTF-8");
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]
