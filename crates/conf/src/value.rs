@@ -32,7 +32,7 @@ const DAY: u64 = 24 * HOUR;
 type TimeUnit = (&'static str, u64);
 
 /// Units in milliseconds, in the order in which they must be written.
-const TIME_UNITS: [TimeUnit; 8] = [
+static TIME_UNITS: [TimeUnit; 8] = [
     ("y", 365 * DAY),
     ("M", 30 * DAY),
     ("w", 7 * DAY),
@@ -49,11 +49,23 @@ const WEEKS: usize = 2;
 /// Index of `ms`, which a time in seconds does not accept.
 const MILLISECONDS: usize = 7;
 
+type SizeUnit = (char, u64);
+
+/// Units in bytes.
+static SIZE_UNITS: [SizeUnit; 3] = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
+
+/// Index of `g`, which a size in memory does not accept.
+const GIGABYTES: usize = 2;
+
 /// Reason why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
     /// Not of this type, or too large.
     Invalid,
+    /// Not a size in these units, or too large.
+    InvalidSize(&'static [SizeUnit]),
+    /// Not a time in these units, or too large.
+    InvalidTime(&'static [TimeUnit]),
     /// Not a number, or too large.
     InvalidNumber,
     /// Neither `on` nor `off`.
@@ -77,7 +89,9 @@ pub enum ValueError {
 impl ValueError {
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, directive: &str, value: &str) -> fmt::Result {
         match self {
-            ValueError::Invalid => write!(f, "\"{directive}\" directive invalid value"),
+            ValueError::Invalid | ValueError::InvalidSize(_) | ValueError::InvalidTime(_) => {
+                write!(f, "\"{directive}\" directive invalid value")
+            }
             ValueError::InvalidNumber => write!(f, "\"{directive}\" directive invalid number"),
             ValueError::NotFlag => {
                 write!(
@@ -94,18 +108,30 @@ impl ValueError {
     pub(crate) fn write_hint(&self, f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
         match self {
             ValueError::NotAmong(names) => write!(f, "; it must be one of {}", names.join(", ")),
-            ValueError::Invalid => match probably(value) {
+            ValueError::InvalidNumber => f.write_str("; it must be a whole number"),
+            _ => match self.meant(value) {
                 Some(meant) => write!(f, "; did you mean \"{meant}\"?"),
                 None => Ok(()),
             },
-            ValueError::InvalidNumber => f.write_str("; it must be a whole number"),
-            _ => Ok(()),
+        }
+    }
+
+    /// Returns the correct spelling of a value, if it can be guessed.
+    fn meant(&self, value: &str) -> Option<String> {
+        match *self {
+            ValueError::InvalidSize(units) => {
+                spelled(value, &SPELLED_SIZES).filter(|meant| scaled(meant, units).is_ok())
+            }
+            ValueError::InvalidTime(units) => {
+                spelled(value, &SPELLED_TIMES).filter(|meant| time(meant, units, 1).is_ok())
+            }
+            _ => None,
         }
     }
 }
 
-/// Spellings of units, and the correct unit of each. A plural `s` is removed before the lookup.
-const SPELLED: [(&str, &str); 19] = [
+/// Spellings of units of times, and the correct unit of each. A plural `s` is removed before the lookup.
+const SPELLED_TIMES: [(&str, &str); 12] = [
     ("msec", "ms"),
     ("millisecond", "ms"),
     ("sec", "s"),
@@ -118,21 +144,22 @@ const SPELLED: [(&str, &str); 19] = [
     ("week", "w"),
     ("month", "M"),
     ("year", "y"),
-    ("b", ""),
-    ("kb", "k"),
-    ("kib", "k"),
-    ("mb", "m"),
-    ("mib", "m"),
-    ("gb", "g"),
-    ("gib", "g"),
 ];
+
+/// The same for units of sizes.
+const SPELLED_SIZES: [(&str, &str); 7] =
+    [("b", ""), ("kb", "k"), ("kib", "k"), ("mb", "m"), ("mib", "m"), ("gb", "g"), ("gib", "g")];
 
 /// Returns the correct spelling of a size or time such as `30sec`, `10 MB` or `1 h`.
 pub(crate) fn probably(text: &str) -> Option<String> {
+    spelled(text, &SPELLED_TIMES).or_else(|| spelled(text, &SPELLED_SIZES))
+}
+
+fn spelled(text: &str, spellings: &[(&str, &str)]) -> Option<String> {
     let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let word = unit.trim().to_ascii_lowercase();
     let singular = word.strip_suffix('s').unwrap_or(&word);
-    let letter = SPELLED.iter().find(|(spelled, _)| [word.as_str(), singular].contains(spelled));
+    let letter = spellings.iter().find(|(spelled, _)| [word.as_str(), singular].contains(spelled));
     let letter = letter.map(|(_, letter)| *letter);
     // A correct unit after a space.
     let bare = || unit.starts_with(' ').then(|| unit.trim()).filter(|unit| unit.len() == 1);
@@ -142,12 +169,12 @@ pub(crate) fn probably(text: &str) -> Option<String> {
 
 /// Parses a number of bytes in memory: `8k`, `1m`.
 pub fn size(text: &str) -> Result<u64, ValueError> {
-    scaled(text, &[('k', 1 << 10), ('m', 1 << 20)])
+    scaled(text, &SIZE_UNITS[..GIGABYTES])
 }
 
 /// Parses a number of bytes in a file: `8k`, `1m`, `2g`.
 pub fn offset(text: &str) -> Result<u64, ValueError> {
-    scaled(text, &[('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)])
+    scaled(text, &SIZE_UNITS)
 }
 
 /// Parses a time in milliseconds: `500ms`, `30` (seconds), `1h 30m`.
@@ -203,6 +230,7 @@ impl Statement {
         let above_zero = |read: fn(&str) -> Result<u64, ValueError>| {
             move |text: &str| match read(text) {
                 Ok(value) if value > 0 => Ok(value),
+                Err(error @ ValueError::InvalidSize(_)) => Err(error),
                 _ => Err(ValueError::Invalid),
             }
         };
@@ -235,34 +263,38 @@ fn digits(text: &str) -> Option<u64> {
     (value <= VALUE_MAX).then_some(value)
 }
 
-fn scaled(text: &str, units: &[(char, u64)]) -> Result<u64, ValueError> {
+fn scaled(text: &str, units: &'static [SizeUnit]) -> Result<u64, ValueError> {
     let unit = units.iter().find(|(letter, _)| text.ends_with([*letter, letter.to_ascii_uppercase()]));
     let (count, scale) = match unit {
         Some((_, scale)) => (&text[..text.len() - 1], *scale),
         None => (text, 1),
     };
     let value = digits(count).and_then(|count| count.checked_mul(scale));
-    value.filter(|value| *value <= VALUE_MAX).ok_or(ValueError::Invalid)
+    value.filter(|value| *value <= VALUE_MAX).ok_or(ValueError::InvalidSize(units))
 }
 
 /// Parses a time. `units` are the allowed units, `resolution` is the unit of the result, both in milliseconds.
 ///
 /// Digits without a unit, before a space or at the end, are seconds. Spaces after a unit are ignored. As in nginx, a unit without
 /// digits counts as zero if the text contains digits elsewhere.
-fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, ValueError> {
+fn time(text: &str, units: &'static [TimeUnit], resolution: u64) -> Result<u64, ValueError> {
+    sum_of_times(text, units, resolution).ok_or(ValueError::InvalidTime(units))
+}
+
+fn sum_of_times(text: &str, mut units: &[TimeUnit], resolution: u64) -> Option<u64> {
     let mut rest = text;
     let (mut total, mut has_digits) = (0_u64, false);
     while !rest.is_empty() {
         let (count, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
         has_digits |= !count.is_empty();
-        let count = if count.is_empty() { 0 } else { digits(count).ok_or(ValueError::Invalid)? };
-        let (scale, length, later) = time_unit(tail, units).ok_or(ValueError::Invalid)?;
+        let count = if count.is_empty() { 0 } else { digits(count)? };
+        let (scale, length, later) = time_unit(tail, units)?;
         units = later;
         rest = tail[length..].trim_start_matches(' ');
-        let value = count.checked_mul(scale / resolution).ok_or(ValueError::Invalid)?;
-        total = total.checked_add(value).filter(|total| *total <= VALUE_MAX).ok_or(ValueError::Invalid)?;
+        let value = count.checked_mul(scale / resolution)?;
+        total = total.checked_add(value).filter(|total| *total <= VALUE_MAX)?;
     }
-    if has_digits { Ok(total) } else { Err(ValueError::Invalid) }
+    has_digits.then_some(total)
 }
 
 /// Returns the unit at the start of `tail`: its scale, its length, and the units that may follow.
@@ -312,10 +344,12 @@ mod tests {
             ("1 k", None),
             ("1é", None),
         ];
-        table(size, ValueError::Invalid, &common);
-        table(offset, ValueError::Invalid, &common);
-        table(size, ValueError::Invalid, &[("1g", None)]);
-        table(offset, ValueError::Invalid, &[("1g", Some(1 << 30)), ("2G", Some(2 << 30))]);
+        let (in_memory, in_file) =
+            (ValueError::InvalidSize(&SIZE_UNITS[..GIGABYTES]), ValueError::InvalidSize(&SIZE_UNITS));
+        table(size, in_memory.clone(), &common);
+        table(offset, in_file.clone(), &common);
+        table(size, in_memory, &[("1g", None)]);
+        table(offset, in_file, &[("1g", Some(1 << 30)), ("2G", Some(2 << 30))]);
     }
 
     #[test]
@@ -352,7 +386,7 @@ mod tests {
             ("9223372036854775807ms", Some(VALUE_MAX)),
             ("9223372036854775807ms1", None),
         ];
-        table(milliseconds, ValueError::Invalid, &rows);
+        table(milliseconds, ValueError::InvalidTime(&TIME_UNITS[WEEKS..]), &rows);
     }
 
     #[test]
@@ -367,7 +401,7 @@ mod tests {
             ("500ms", None),
             ("1s1ms", None),
         ];
-        table(seconds, ValueError::Invalid, &rows);
+        table(seconds, ValueError::InvalidTime(&TIME_UNITS[..MILLISECONDS]), &rows);
     }
 
     #[test]
@@ -386,6 +420,25 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(probably(text).as_deref(), meant, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_hint_is_a_value_of_the_same_kind() {
+        let meant =
+            |error: Result<u64, ValueError>, text: &str| error.expect_err("an invalid value").meant(text);
+        for (text, of_size, of_offset, of_milliseconds, of_seconds) in [
+            ("1gb", None, Some("1g"), None, None),
+            ("10 MB", Some("10m"), Some("10m"), None, None),
+            ("30sec", None, None, Some("30s"), Some("30s")),
+            ("500msec", None, None, Some("500ms"), None),
+            ("1year", None, None, None, Some("1y")),
+            ("1 x", None, None, None, None),
+        ] {
+            assert_eq!(meant(size(text), text).as_deref(), of_size, "{text}");
+            assert_eq!(meant(offset(text), text).as_deref(), of_offset, "{text}");
+            assert_eq!(meant(milliseconds(text), text).as_deref(), of_milliseconds, "{text}");
+            assert_eq!(meant(seconds(text), text).as_deref(), of_seconds, "{text}");
         }
     }
 

@@ -75,7 +75,8 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let fault = move |fault: Fault| match fault {
         Fault::Invalid => {
             let text = statement.texts().last().unwrap_or_default();
-            Error::value(statement, text, value::ValueError::Invalid)
+            let error = value::seconds(text).err().unwrap_or(value::ValueError::Invalid);
+            Error::value(statement, text, error)
         }
         other => Error::directive(statement, other),
     };
