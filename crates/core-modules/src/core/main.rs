@@ -94,7 +94,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("pid", Args::Exactly(1), "The file with the master's process ID.")
             .default("logs/nginx.pid"),
         |main, cx| {
-            main.pid = cx.path(cx.arg(0));
+            // As in nginx an empty name is the default.
+            if !cx.arg(0).is_empty() {
+                main.pid = cx.path(cx.arg(0));
+            }
             Ok(())
         },
     ),

@@ -51,6 +51,7 @@ fn main_directives_set_their_values() {
     assert_eq!(main.working_directory, Some("/tmp".into()));
     assert!(!main.daemon && !main.master_process && main.pcre_jit);
     assert_eq!(main.pid, PathBuf::from("/run/x.pid"));
+    assert_eq!(main_of("pid '';").pid, PathBuf::from("/prefix/logs/nginx.pid"));
     assert_eq!(main.env, [("A".to_owned(), None), ("B".to_owned(), Some("c=d".to_owned()))]);
     assert_eq!(main_of("worker_processes auto;").workers, Workers::Auto);
     let user = main_of("user www;").user.expect("it was set");

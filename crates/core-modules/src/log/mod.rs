@@ -192,6 +192,8 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             Some(Target::Syslog(Arc::new(peer)))
         }
         None if text.contains('$') => None,
+        // As in nginx an empty name is the standard error stream.
+        None if text.is_empty() => Some(Target::Stderr),
         None => Some(Target::File(cx.path(text))),
     };
     let to = match &target {
@@ -581,6 +583,7 @@ mod tests {
         assert_eq!(load("http { log_format a '$request'; server { access_log x a; } }").err(), None);
         let files = loaded("server { access_log /b; location /x { access_log /c; } }").log_files();
         assert_eq!(files, ["/b", "/c"].map(std::path::PathBuf::from));
+        assert_eq!(logs_of("server { access_log ''; }"), [plain("stderr")]);
         assert_eq!(
             logs_of("server { access_log syslog:server=127.0.0.1:99,tag=x; }"),
             [plain("syslog:127.0.0.1:99")]
