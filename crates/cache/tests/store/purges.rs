@@ -1,8 +1,6 @@
 //! Purges: their cost, their stored number, and that none is ever lost.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use cache::purge::{Log, Purge, encode};
 use cache::{FillError, Hit, Key, New, Pace, PurgeEffect, Scope, Store};
@@ -37,86 +35,19 @@ fn write_log(place: &Place, count: u64) {
     std::fs::File::open(place.path().join("ringroad.purges")).unwrap().sync_all().unwrap();
 }
 
-/// Purges `count` names from `tasks` concurrent tasks.
-async fn purge_all(
-    store: &Arc<Store>,
-    tasks: u64,
-    count: u64,
-    scope: impl Fn(u64) -> Scope + Copy + 'static,
-) -> Taken {
-    let (begun, gauge) = (Begun::now(store), rt::local::WaitGroup::new());
+/// Purges `count` tags from `tasks` concurrent tasks.
+async fn purge_tags(store: &Arc<Store>, count: u64, tasks: u64) {
+    let gauge = rt::local::WaitGroup::new();
     for task in 0..tasks {
         let (store, counted) = (Arc::clone(store), gauge.enter());
         rt::spawn(async move {
             for number in 0..count / tasks {
-                store.purge(scope(task + number * tasks), PurgeEffect::Unusable).await.unwrap();
+                store.purge(tag(task + number * tasks), PurgeEffect::Unusable).await.unwrap();
             }
             drop(counted);
         });
     }
     gauge.wait_empty().await;
-    begun.until_now(store)
-}
-
-/// The counters before the measured purges.
-struct Begun {
-    at: Instant,
-    cpu: Duration,
-    purges: [u64; 2],
-    operations: u64,
-}
-
-/// The measured cost of purges.
-struct Taken {
-    purges_a_second: f64,
-    /// CPU time in microseconds, of all threads and including system calls.
-    cpu_us: f64,
-    purges_a_write: f64,
-    operations_a_write: f64,
-}
-
-impl Begun {
-    fn now(store: &Store) -> Begun {
-        // The first number is the CPU time in nanoseconds (proc(5)).
-        let spent = |task: &Path| {
-            let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-            text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
-        };
-        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let cpu = Duration::from_nanos(tasks.map(|task| spent(&task.path())).sum());
-        let stats = store.stats();
-        let operations = rt::counters().engine.submitted;
-        Begun { at: Instant::now(), cpu, purges: [stats.purges, stats.purge_writes], operations }
-    }
-
-    fn until_now(self, store: &Store) -> Taken {
-        let end = Begun::now(store);
-        let [purges, writes] = [0, 1].map(|at| (end.purges[at] - self.purges[at]) as f64);
-        Taken {
-            purges_a_second: purges / (end.at - self.at).as_secs_f64(),
-            // Threads of other tests that exit are no longer included in the sum.
-            cpu_us: end.cpu.saturating_sub(self.cpu).as_secs_f64() * 1e6 / purges,
-            purges_a_write: purges / writes,
-            operations_a_write: (end.operations - self.operations) as f64 / writes,
-        }
-    }
-}
-
-impl std::fmt::Display for Taken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Taken { purges_a_second, cpu_us, purges_a_write, operations_a_write } = self;
-        write!(f, "{purges_a_second:.0} a second, {cpu_us:.2} us of CPU each, ")?;
-        write!(f, "{purges_a_write:.1} a write of {operations_a_write:.1} operations")
-    }
-}
-
-async fn purge_tags(store: &Arc<Store>, first: u64, count: u64, tasks: u64) -> Taken {
-    purge_all(store, tasks, count, move |number| tag(first + number)).await
-}
-
-/// Returns a key without a text, so that computing its digest is not measured.
-fn numbered_key(number: u64) -> Scope {
-    Scope::Key((u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)).to_be_bytes())
 }
 
 /// Returns a variant of an object, selected by a request header field.
@@ -146,7 +77,7 @@ fn concurrent_purges_share_one_sync() {
     let place = Place::new();
     place.managed(async |store| {
         let before = rt::counters().engine.submitted;
-        purge_tags(&store, 0, COUNT, COUNT).await;
+        purge_tags(&store, COUNT, COUNT).await;
         let operations = rt::counters().engine.submitted - before;
         assert!(operations < COUNT / 2, "{operations} operations");
     });
@@ -163,7 +94,7 @@ fn successive_purges_share_writes_and_the_open_log() {
         // The first purge creates the log.
         purge(&store, tag(u64::MAX)).await;
         let before = (store.stats(), rt::counters().engine.submitted);
-        purge_tags(&store, 0, TASKS * ROUNDS, TASKS).await;
+        purge_tags(&store, TASKS * ROUNDS, TASKS).await;
         let after = (store.stats(), rt::counters().engine.submitted);
         assert_eq!(after.0.purges - before.0.purges, TASKS * ROUNDS);
         assert_eq!(after.0.purge_writes - before.0.purge_writes, ROUNDS);
@@ -538,46 +469,5 @@ fn quick_successive_purges_reach_a_process_without_ownership() {
             assert!(find(&second, number).await.unwrap().is_purged_soft, "{number}");
         }
         stop(&first).await;
-    });
-}
-
-/// Measures the purges per second of the log: `cargo test --release -p cache --test store purges_per_second --
-/// --ignored`.
-#[test]
-#[ignore = "a measurement"]
-fn purges_per_second() {
-    const MANY: u64 = 256_000;
-    for kept in [0, 35_000, (1 << 18) + 10, 1_000_000] {
-        let place = Place::new();
-        write_log(&place, kept);
-        place.opened(async |store| {
-            // The first purge preallocates space in the log.
-            purge(&store, tag(u64::MAX)).await;
-            let one = purge_tags(&store, 2_000_000, MANY / 64, 1).await;
-            let many = purge_tags(&store, 3_000_000, MANY, 64).await;
-            println!("{kept} kept, one after the other: {one}\n{kept} kept, 64 tasks: {many}");
-        });
-    }
-}
-
-/// As `purges_per_second`, while the manager rewrites the log: a million keys are stored, because an older upstream
-/// request is in flight.
-#[test]
-#[ignore = "a measurement"]
-fn purges_per_second_while_the_manager_runs() {
-    const KEPT: u64 = 1_000_000;
-    const MANY: u64 = 512_000;
-    let place = Place::new();
-    place.managed(async |store| {
-        let question = store.register_request();
-        let first = purge_all(&store, 64, KEPT, numbered_key).await;
-        assert_eq!(stored_purges(&store), KEPT);
-        let more = purge_all(&store, 64, MANY, |number| numbered_key(KEPT + number)).await;
-        assert_eq!(stored_purges(&store), KEPT + MANY);
-        println!("64 tasks up to {KEPT} kept: {first}\n64 tasks above: {more}");
-        drop(question);
-        // All of them are forgotten.
-        purge(&store, numbered_key(0)).await;
-        until(|| stored_purges(&store) == 0).await;
     });
 }
