@@ -47,7 +47,9 @@ pub use disk_watch::DiskEvent;
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
-pub use offload::{offload, offload_file, offload_password, offload_settings, spawn_blocking};
+pub use offload::{
+    offload, offload_file, offload_file_in, offload_password, offload_settings, spawn_blocking,
+};
 pub use reactor::{Counters, LoopTurn, POLLS_PER_TURN, Runtime};
 pub use remote::RemoteHandle;
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};

@@ -1,6 +1,6 @@
 //! Helper threads for work that would occupy a worker thread for too long: [`offload`] for computation,
-//! [`offload_password`] for checks of passwords, [`offload_file`] for work on files, [`offload_settings`] for reads of
-//! files of the configuration, [`spawn_blocking`] for other calls that wait.
+//! [`offload_password`] for checks of passwords, [`offload_file`] and [`offload_file_in`] for work on files,
+//! [`offload_settings`] for reads of files of the configuration, [`spawn_blocking`] for other calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -12,9 +12,10 @@
 //! that never needs them has none. They inherit the blocked signals and the CPU affinity of the thread that starts
 //! them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -52,6 +53,15 @@ pub async fn offload_settings<T: Send + 'static>(work: impl FnOnce() -> T + Send
 /// not respond delays neither computation nor lookups of names.
 pub async fn offload_file<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&FILES, work).await
+}
+
+/// As [`offload_file`], for work below a directory that the configuration names. Each of these directories has separate threads:
+/// a disk that does not respond delays no work in directories on other disks. The disk itself is not known before such work.
+pub async fn offload_file_in<T: Send + 'static>(
+    directory: &Path,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    on(files_in(directory), work).await
 }
 
 async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
@@ -100,6 +110,16 @@ static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
 const FILE_THREADS_MAX: usize = 8;
 
 static FILES: Pool = Pool::new(Some(FILE_THREADS_MAX));
+
+/// The pools of directories. A pool is never freed: configurations name few different directories.
+static DIRECTORIES: Mutex<BTreeMap<PathBuf, &'static Pool>> = Mutex::new(BTreeMap::new());
+
+/// Returns the pool of a directory.
+fn files_in(directory: &Path) -> &'static Pool {
+    let mut pools = DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let pool = pools.entry(directory.to_owned());
+    *pool.or_insert_with(|| Box::leak(Box::new(Pool::new(Some(FILE_THREADS_MAX)))))
+}
 
 static PASSWORDS: Pool = Pool::new(None);
 

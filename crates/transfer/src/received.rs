@@ -285,15 +285,14 @@ pub async fn create(
 ) -> Result<(rt::File, PathBuf, DeviceId), (PathBuf, Errno)> {
     let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
     // A helper thread creates the file, because this may need several calls, and each may wait for the disk.
-    let (shown, levels) = (directory.to_owned(), levels.to_vec());
-    let directory = shown.clone();
-    let made = rt::offload_file(move || make(&directory, &levels, named, start)).await;
-    let (fd, path, device) = made.unwrap_or(Err((shown, Errno::IO)))?;
+    let (owned, levels) = (directory.to_owned(), levels.to_vec());
+    let made = rt::offload_file_in(directory, move || make(&owned, &levels, named, start)).await;
+    let (fd, path, device) = made.unwrap_or_else(|| Err((directory.to_owned(), Errno::IO)))?;
     Ok((rt::File::new(fd), path, device))
 }
 
 /// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
 fn make(
     directory: &Path,
     levels: &[u8],

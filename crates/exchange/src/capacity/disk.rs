@@ -45,12 +45,12 @@ impl<'a> DiskSpace<'a> {
     }
 
     /// Lets the first cache with entries on this file system evict some.
-    #[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
+    #[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
     async fn evict(&self) -> bool {
         let directory = self.directory.to_owned();
         // A directory that does not exist yet will be on the file system of its parent.
         let stat = move || directory.ancestors().find_map(|path| rustix::fs::stat(path).ok());
-        let Some(Some(stat)) = rt::offload_file(stat).await else { return false };
+        let Some(Some(stat)) = rt::offload_file_in(self.directory, stat).await else { return false };
         let generation = self.thread.generation();
         for reclaimer in &generation.config.http.space_reclaimers {
             if reclaimer.device() == Some(stat.st_dev) && reclaimer.reclaim(RECLAIMED_BYTES).await {

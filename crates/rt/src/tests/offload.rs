@@ -1,6 +1,7 @@
 //! Tests of work on other threads: results, panics, dropped tasks.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
@@ -8,8 +9,8 @@ use std::thread;
 use super::{run, settle};
 use crate::offload::QUEUE_MAX;
 use crate::{
-    Either, offload, offload_file, offload_password, offload_settings, select, spawn, spawn_blocking,
-    yield_now,
+    Either, offload, offload_file, offload_file_in, offload_password, offload_settings, select, spawn,
+    spawn_blocking, yield_now,
 };
 
 #[test]
@@ -105,6 +106,25 @@ fn a_disk_that_does_not_respond_delays_no_other_work() {
         assert_eq!((offload_settings(|| 4).await, offload_password(|| 5).await), (Some(4), Some(5)));
         drop(release);
         assert_eq!(offload_file(|| 3).await, Some(3));
+    });
+}
+
+#[test]
+fn a_disk_that_does_not_respond_delays_no_work_in_other_directories() {
+    run(|_| async {
+        let (slow, fast) = (Path::new("/slow"), Path::new("/fast"));
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        // More jobs than threads and slots of the queue.
+        for _ in 0..2 * QUEUE_MAX {
+            let released = std::sync::Arc::clone(&released);
+            let wait = move || released.lock().is_ok_and(|released| released.recv().is_err());
+            spawn(async move { assert_eq!(offload_file_in(slow, wait).await, Some(true)) });
+        }
+        settle().await;
+        assert_eq!((offload_file_in(fast, || 1).await, offload_file(|| 2).await), (Some(1), Some(2)));
+        drop(release);
+        assert_eq!(offload_file_in(slow, || 3).await, Some(3));
     });
 }
 
