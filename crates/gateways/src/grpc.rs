@@ -72,9 +72,9 @@ impl Family for Grpc {
         Scheme { text: "grpc://", port: 80, is_secure: false },
         Scheme::NONE,
     ];
-    // Without the last one, `updating`: as in nginx there is no cache.
+    // Without the first one, `updating`: as in nginx there is no cache.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = match NEXT_UPSTREAM {
-        [shared @ .., _] => shared,
+        [_, shared @ ..] => shared,
         [] => &[],
     };
 

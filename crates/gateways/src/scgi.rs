@@ -5,7 +5,7 @@ use conf::{Args, Contexts, Spec};
 use http::gateway::scgi::Encoder;
 use http::request::{BodyLength, HeaderId};
 
-use crate::passing::conf::Conf;
+use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};
 use crate::passing::params::{self, Param};
 use crate::passing::pass::{self, Destination};
 use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
@@ -65,6 +65,7 @@ const DIRECTIVES: &[Directive] = &[
 
 impl Family for Scgi {
     const PREFIX: &'static str = "scgi";
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = NEXT_UPSTREAM_OF_SCRIPTS;
 
     fn hides(_: HeaderId, name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"Status")

@@ -5,7 +5,7 @@ use conf::{Args, Contexts, Spec, value};
 use http::gateway::uwsgi::Encoder;
 use http::request::BodyLength;
 
-use crate::passing::conf::Conf;
+use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};
 use crate::passing::params::{self, Param};
 use crate::passing::pass::{self, Destination, Scheme};
 use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of, secure_of};
@@ -107,6 +107,7 @@ impl Family for Uwsgi {
         Scheme { text: "uwsgi://", port: 0, is_secure: false },
         Scheme::NONE,
     ];
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = NEXT_UPSTREAM_OF_SCRIPTS;
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.cache.convert_head = false;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::request::HeaderId;
 
 use crate::fastcgi::request;
-use crate::passing::conf::Conf;
+use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};
 use crate::passing::params::{self, Param};
 use crate::passing::pass::Destination;
 use crate::passing::request::Fill;
@@ -37,6 +37,7 @@ pub(crate) struct FastCgi {
 
 impl Family for FastCgi {
     const PREFIX: &'static str = "fastcgi";
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = NEXT_UPSTREAM_OF_SCRIPTS;
 
     fn hides(_: HeaderId, name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"Status")

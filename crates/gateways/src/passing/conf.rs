@@ -170,20 +170,26 @@ impl Conf {
 
 /// The parameters of `proxy_next_upstream`, and the bit of each during parsing.
 pub(crate) const NEXT_UPSTREAM: &[(&str, u64)] = &[
+    ("updating", UPDATING),
     ("error", 1),
     ("timeout", 1 << 1),
     ("invalid_header", 1 << 2),
     ("non_idempotent", 1 << 3),
     ("http_500", 1 << 4),
-    ("http_502", 1 << 5),
     ("http_503", 1 << 6),
-    ("http_504", 1 << 7),
     ("http_403", 1 << 8),
     ("http_404", 1 << 9),
     ("http_429", 1 << 10),
     ("off", NEXT_OFF),
-    ("updating", UPDATING),
+    ("http_502", 1 << 5),
+    ("http_504", 1 << 7),
 ];
+
+/// The parameters for FastCGI, SCGI and uwsgi: as in nginx without the last two, which are errors of gateways.
+pub(crate) const NEXT_UPSTREAM_OF_SCRIPTS: &[(&str, u64)] = match NEXT_UPSTREAM {
+    [shared @ .., _, _] => shared,
+    _ => &[],
+};
 
 pub(crate) const NEXT_OFF: u64 = 1 << 11;
 

@@ -116,6 +116,24 @@ fn sets_of_keywords_are_combined_in_a_block() {
 }
 
 #[test]
+fn application_servers_are_not_retried_after_errors_of_gateways() {
+    let status = |prefix: &str, value: &str| format!("\n{prefix}_next_upstream http_500 {value};");
+    for value in ["http_502", "http_504"] {
+        for prefix in ["fastcgi", "scgi", "uwsgi"] {
+            let found = error(&format!("http {{ {} }}", status(prefix, value)));
+            let expected = format!("invalid value \"{value}\" in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{prefix}: {found}");
+        }
+        for prefix in ["proxy", "grpc"] {
+            loaded(&status(prefix, value));
+        }
+    }
+    for prefix in ["proxy", "fastcgi", "scgi", "uwsgi"] {
+        loaded(&status(prefix, "updating"));
+    }
+}
+
+#[test]
 fn local_addresses_for_connections_are_parsed() {
     let bind = |text: &str| conf_of(&format!("server {{ proxy_bind {text}; }}")).upstream.bind;
     let fixed = |text: &str| match bind(text) {
