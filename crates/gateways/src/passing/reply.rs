@@ -132,7 +132,14 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
         }
         body => body.into_body(request, &conf.upstream, steering.buffering),
     };
-    request.response.body = store::keep(request, conf, body);
+    // As in nginx, a response that is passed on unbuffered is not stored as a file, and the rate of sending is not limited.
+    request.response.body = match steering.buffering || request.response.is_stored {
+        true => store::keep(request, conf, body),
+        false => {
+            request.limit_rate = Some(0);
+            body
+        }
+    };
     Step::Done
 }
 

@@ -312,6 +312,40 @@ fn an_empty_response_is_stored_as_an_empty_file() {
     assert!(!setup.data().join("kept/at/head").exists());
 }
 
+#[test]
+fn an_unbuffered_response_is_not_stored_as_a_file() {
+    let origin = Origin::start(|request| match request.path() {
+        "/at/field" => Reply::text("x").header("X-Accel-Buffering", "no"),
+        _ => Reply::text("x"),
+    });
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp; proxy_store @DATA@/kept$uri;
+         location /at/ { proxy_pass http://@ORIGIN@; }
+         location /at/off/ { proxy_buffering off; proxy_pass http://@ORIGIN@; }",
+    );
+    for target in ["/at/field", "/at/off/a", "/at/last"] {
+        assert_eq!(get(&server, target).text(), "x");
+    }
+    // The other copies would have been begun before this one.
+    let stored = |name: &str| std::fs::read(setup.data().join("kept/at").join(name)).ok();
+    let last = testkit::wait::until("a stored file", Deadline::default(), || stored("last"));
+    assert_eq!(last.expect("it is stored"), b"x");
+    assert_eq!(["field", "off/a"].map(stored), [None, None]);
+}
+
+/// At this rate the body would take an hour.
+#[test]
+fn limit_rate_does_not_apply_to_unbuffered_responses() {
+    let content = Content::new(8, 3_000);
+    let origin = Origin::start(move |_| Reply::ok().content(content).header("X-Accel-Limit-Rate", "1"));
+    let (_setup, server) = start(
+        &origin,
+        "limit_rate 1; location / { proxy_buffering off; proxy_pass http://@ORIGIN@; }",
+    );
+    content.assert_body(&get(&server, "/").body);
+}
+
 /// As in nginx: a begun response is stored for the next client.
 #[test]
 fn a_response_is_stored_after_its_client_has_disconnected() {
