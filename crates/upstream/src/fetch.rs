@@ -164,6 +164,7 @@ impl TrySeries<'_> {
         was_sent: bool,
     ) -> Result<Option<Reply>, Failure> {
         let failure = failed(record, status);
+        record.is_replaced.set(true);
         let outcome = match reason {
             NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => Outcome::Passed,
             _ => Outcome::Failed,

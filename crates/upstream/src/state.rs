@@ -63,6 +63,8 @@ pub struct Try {
     pub(super) bytes_sent: Cell<u64>,
     pub(super) bytes_received: Cell<u64>,
     pub(super) response_length: Cell<u64>,
+    /// Whether another response is sent in place of this one; its length is then 0, as in nginx.
+    pub(super) is_replaced: Cell<bool>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
     /// Messages that the server sent in addition to the body (FastCGI stderr), for the log.
@@ -196,6 +198,7 @@ impl Tries {
             bytes_sent: Cell::new(0),
             bytes_received: Cell::new(0),
             response_length: Cell::new(0),
+            is_replaced: Cell::new(false),
             heading: RefCell::new(None),
             trailers: RefCell::default(),
             messages: RefCell::default(),
@@ -235,6 +238,13 @@ impl Tries {
     /// Whether the last try failed because the received bytes were not a valid header section.
     pub fn had_invalid_header(&self) -> bool {
         self.last().is_some_and(|last| last.is_invalid.get())
+    }
+
+    /// Records that another response is sent in place of the last one (`error_page`, `X-Accel-Redirect`).
+    pub fn replace_last(&self) {
+        if let Some(last) = self.last() {
+            last.is_replaced.set(true);
+        }
     }
 
     /// Returns the last try.
@@ -370,7 +380,10 @@ pub fn response_time(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_response_length`
 pub fn response_length(request: &Request, out: &mut Vec<u8>) -> bool {
-    each(request, out, |one, out| http::push_decimal(out, one.response_length.get()))
+    each(request, out, |one, out| {
+        let is_passed_on = !one.is_replaced.get();
+        http::push_decimal(out, if is_passed_on { one.response_length.get() } else { 0 });
+    })
 }
 
 /// `$upstream_bytes_received`

@@ -95,10 +95,12 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let heading = Rc::clone(&reply.head);
     // nginx's order: an intercepted response has no other effect, and a redirected one has no body to pass on.
     if let Some(step) = intercept(request, conf, &heading) {
+        Tries::of(request).replace_last();
         return step;
     }
     let steering = steer(request, conf, &heading);
     if let Some(target) = steering.redirect {
+        Tries::of(request).replace_last();
         return redirect(request, via, &heading, target);
     }
     // The upstream has evaluated conditions that were sent with the request, and memcached has none. For a cache, the client's

@@ -26,6 +26,7 @@ http {
     location /pair/ { proxy_next_upstream http_503; proxy_pass http://pair/x/; }
     location /streamed/ { proxy_request_buffering off; proxy_pass http://@ORIGIN@; }
     location /cached/ { proxy_cache one; proxy_cache_key $uri; proxy_cache_valid 1h; proxy_pass http://@ORIGIN@; }
+    location /replaced/ { proxy_intercept_errors on; error_page 404 /nobody/; proxy_pass http://@ORIGIN@; }
     location /nobody/ { return 200 x; }
     location /head/ { proxy_buffer_size 8k; proxy_pass http://@ORIGIN@; }
     location /less/ { proxy_buffer_size 1k; proxy_pass http://@ORIGIN@; }
@@ -49,7 +50,9 @@ fn answer(request: &OriginRequest) -> Reply {
             .body("four")
     };
     match request.path() {
-        "/x/failing" => Reply::new(503).header("X-Own", "bad"),
+        "/x/failing" => Reply::new(503).header("X-Own", "bad").body("bad"),
+        "/replaced/status" => Reply::new(404).body("none"),
+        "/replaced/field" => reply().header("X-Accel-Redirect", "/nobody/"),
         "/trailers" => reply().chunked(&[4]).trailer("X-Sum", "4"),
         "/head/" | "/less/" => Reply::ok().head_bytes(5000),
         "/cached/a" => Reply::text("kept")
@@ -169,6 +172,18 @@ fn upstream_variables_after_several_attempts() {
     ]);
     for name in ["connect", "header", "response", "received", "sent"] {
         assert_eq!(line.get(name).split(", ").count(), 2, "{name}: {}", line.0);
+    }
+}
+
+#[test]
+fn a_replaced_response_has_no_length() {
+    let (origin, other) = (Origin::start(answer), Origin::start(answer));
+    let (_setup, server) = start(&origin, &other);
+    let mut client = Client::connect(server.addr(0));
+    for (lines, target) in (1..).zip(["/replaced/status", "/replaced/field"]) {
+        assert_eq!(client.get(target).text(), "x");
+        // After the internal redirect this is the value of `$uri`.
+        Line::of(&server, lines, "/nobody/").has(&[("addr", &origin.addr().to_string()), ("length", "0")]);
     }
 }
 
