@@ -4,6 +4,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::request::BodyLength;
+
 use crate::capacity::DiskSpace;
 use crate::request::Request;
 use crate::settings::core::Core;
@@ -60,6 +62,14 @@ impl<R> Feed<R> {
         }
         self.incoming.set_has_earlier(false);
         Ok(())
+    }
+}
+
+/// Whether a body has to be read. As in nginx an empty body becomes an empty file with `client_body_in_file_only`.
+pub fn must_be_read(request: &Request) -> bool {
+    match request.head.body() {
+        BodyLength::Exactly(0) => request.scope().core.body_files.in_file_only != BodyInFile::Off,
+        length => length.has_body(),
     }
 }
 

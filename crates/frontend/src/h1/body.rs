@@ -256,7 +256,8 @@ impl Connection {
 
     /// Sends a 100 response to a client that expects it.
     async fn send_continue(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
-        let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
+        let waits = request.head.body().has_body()
+            && http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         if !waits || !self.input.bytes().is_empty() {
             return Ok(());
         }

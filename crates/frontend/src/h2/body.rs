@@ -20,7 +20,7 @@ use rt::Timer;
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
 use exchange::request::Request;
-use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
+use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, must_be_read, spill};
 use exchange::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
@@ -50,7 +50,7 @@ impl StreamTransport {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         let mut body = ReceivedBody::default();
-        let done = if !request.head.body().has_body() {
+        let done = if !must_be_read(request) {
             Ok(())
         } else {
             self.shared.widen(&self.stream, COMPLETE_BODY_WINDOW);

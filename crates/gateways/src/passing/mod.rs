@@ -54,6 +54,7 @@ use exchange::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
 use exchange::module::{BlockHooks, ThreadHooks};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
+use exchange::request_body;
 use exchange::template::Template;
 use upstream::caching;
 use upstream::caching::settings::Caches;
@@ -269,7 +270,11 @@ fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
     if request::streams_body(request, via) {
         return request.incoming.is_none().then_some(Step::StreamBody);
     }
-    let is_wanted = request.depth == 0 && request.body.is_none() && request.head.body().has_body();
+    let must_be_read = match via.conf.upstream.request_buffering {
+        true => request_body::must_be_read(request),
+        false => request.head.body().has_body(),
+    };
+    let is_wanted = request.depth == 0 && request.body.is_none() && must_be_read;
     is_wanted.then_some(match request::can_stream_body(request, via) {
         true => Step::BufferBody,
         false => Step::ReadBody,

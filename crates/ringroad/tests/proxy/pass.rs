@@ -313,6 +313,24 @@ fn an_empty_response_is_stored_as_an_empty_file() {
 }
 
 #[test]
+fn an_empty_body_becomes_an_empty_file_with_client_body_in_file_only() {
+    let origin = Origin::start(|request| Reply::text(request.header("x-file").unwrap_or_default()));
+    let (_setup, server) = start(
+        &origin,
+        "client_body_in_file_only on; client_body_temp_path @DATA@/temp;
+         proxy_set_header X-File $request_body_file;
+         location / { proxy_pass http://@ORIGIN@; }
+         location /streamed/ { proxy_request_buffering off; proxy_pass http://@ORIGIN@; }",
+    );
+    let post =
+        |target: &str| common::client(&server).request("POST", target, &[("Content-Length", "0")]).text();
+    let path = post("/");
+    assert_eq!(std::fs::read(&path).ok(), Some(Vec::new()), "{path}");
+    assert_eq!(post("/streamed/"), "");
+    assert_eq!(get(&server, "/").text(), "", "a request without a body");
+}
+
+#[test]
 fn an_unbuffered_response_is_not_stored_as_a_file() {
     let origin = Origin::start(|request| match request.path() {
         "/at/field" => Reply::text("x").header("X-Accel-Buffering", "no"),
@@ -339,10 +357,8 @@ fn an_unbuffered_response_is_not_stored_as_a_file() {
 fn limit_rate_does_not_apply_to_unbuffered_responses() {
     let content = Content::new(8, 3_000);
     let origin = Origin::start(move |_| Reply::ok().content(content).header("X-Accel-Limit-Rate", "1"));
-    let (_setup, server) = start(
-        &origin,
-        "limit_rate 1; location / { proxy_buffering off; proxy_pass http://@ORIGIN@; }",
-    );
+    let (_setup, server) =
+        start(&origin, "limit_rate 1; location / { proxy_buffering off; proxy_pass http://@ORIGIN@; }");
     content.assert_body(&get(&server, "/").body);
 }
 
