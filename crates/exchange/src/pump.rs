@@ -170,7 +170,10 @@ impl<T: Transport> Pump<'_, T> {
         }
         if !self.request.is_body_consumed && self.transport.body_is_broken(self.request) {
             self.request.keepalive = false;
-            return Pending::Error(400);
+            // As in nginx an error with another reason has precedence.
+            if self.request.response.status < 400 {
+                return Pending::Error(400);
+            }
         }
         self.begin_response()
     }

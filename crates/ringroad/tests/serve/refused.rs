@@ -230,6 +230,18 @@ fn broken_chunk_framing_is_refused() {
 }
 
 #[test]
+fn an_error_has_precedence_over_broken_chunks() {
+    let server = serve(&one_server(
+        "",
+        "location /none { return 404; } location /inside { deny all; } location /second { return 200 second; }",
+    ));
+    for (target, status) in [("none", 404), ("inside", 403), ("second", 400)] {
+        let request = chunked("x\r\n").replacen("POST /", &format!("POST /{target}"), 1);
+        assert_eq!(refused(&server, request), status, "{target}");
+    }
+}
+
+#[test]
 fn broken_chunks_received_with_the_head_are_logged() {
     let server = site();
     broken_chunks(&server, "x\r\n");
