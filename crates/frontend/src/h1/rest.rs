@@ -6,6 +6,8 @@
 //! ```
 //! Closing a socket with unread bytes sends a reset, which can destroy the response in flight.
 
+use std::time::Instant;
+
 use http::connection;
 use http::framing::{ChunkedDecoder, Event};
 use http::request::{BodyLength, Phase};
@@ -25,7 +27,7 @@ impl Connection {
         let timeout = core.keepalive.lingering_timeout;
         let until = rt::now() + core.keepalive.lingering_time;
         let Some(mut body) = BodyRemainder::of(request) else { return true };
-        loop {
+        let lingers_until = loop {
             match body.take(self.input.bytes(), |_| ()) {
                 Ok((used, done)) => {
                     request.received += used as u64;
@@ -36,18 +38,21 @@ impl Connection {
                 }
                 Err(()) => {
                     request.log(Level::Info, format_args!("client sent invalid chunked body"));
-                    return false;
+                    break until;
                 }
             }
             if rt::now() >= until {
-                return false;
+                break until;
             }
             self.timer.set((rt::now() + timeout).min(until));
             match self.receive_unless_reclaimed(Waits::Lingering, 0).await {
                 Ok(true) => {}
-                Ok(false) | Err(_) => return false,
+                // A client that sends nothing gets no further time.
+                Ok(false) | Err(_) => break rt::now(),
             }
-        }
+        };
+        request.extensions.insert(LingersUntil(lingers_until));
+        false
     }
 
     /// Whether the framing of a chunked body is invalid in the bytes received with the header section: then 400 can be returned. If
@@ -71,8 +76,10 @@ impl Connection {
             || head.phase() != Phase::Done
             || request.response.status >= 400 && !request.completed
             || request.pipelined
-            // A client that announced the end sends no further request (RFC 9112 section 9.6).
-            || connection::requests_keep_alive(head, request.bytes()) && !self.wire.is_quiet()
+            // A client that announced the end should send no further bytes (RFC 9112 section 9.6). If the response needed no wait,
+            // none can have arrived in the meantime, and a system call is saved.
+            || (connection::requests_keep_alive(head, request.bytes()) || rt::now() > request.started)
+                && !self.wire.is_quiet()
     }
 
     /// Performs a lingering close: shuts down sending, then reads and discards input for some time, so that the client can read the
@@ -80,7 +87,9 @@ impl Connection {
     pub(super) async fn linger(&mut self, request: &Request) {
         let core = &request.scope().core;
         if self.lingers(request, core) {
-            Box::pin(self.read_on(core)).await;
+            let begun = request.extensions.get::<LingersUntil>();
+            let until = begun.map_or_else(|| rt::now() + core.keepalive.lingering_time, |begun| begun.0);
+            Box::pin(self.read_on(core, until)).await;
         }
     }
 
@@ -99,9 +108,8 @@ impl Connection {
         !has_more_to_do && !self.lingers(request, core)
     }
 
-    async fn read_on(&mut self, core: &Core) {
+    async fn read_on(&mut self, core: &Core, until: Instant) {
         self.wire.shutdown_write();
-        let until = rt::now() + core.keepalive.lingering_time;
         while rt::now() < until {
             self.timer.set((rt::now() + core.keepalive.lingering_timeout).min(until));
             let _waiting = self.thread.capacity.waits(Waits::Lingering, &self.timer, self.wire.fd());
@@ -115,6 +123,9 @@ impl Connection {
         }
     }
 }
+
+/// End of the lingering close of a request whose remaining body was discarded before. `lingering_time` limits both together.
+struct LingersUntil(Instant);
 
 /// The remaining part of a body.
 pub(super) enum BodyRemainder {

@@ -139,6 +139,19 @@ fn a_stalled_body_times_out() {
     client.expect_end();
 }
 
+/// Once `lingering_timeout` has ended the discarding of a body, the server does not read on.
+#[test]
+fn a_body_is_discarded_for_one_lingering_time() {
+    let conf = one_server("", "lingering_timeout 50ms; lingering_time 1h; root html;");
+    let server = serve_with(&conf, |builder| builder.text("html/a.txt", "file"));
+    let mut client = client(&server);
+    client.send(post("/a.txt", "Content-Length: 100\r\n", "some"));
+    assert_eq!(client.response().status, 405);
+    client.expect_end();
+    let is_reset = || client.try_send(b"x").is_err().then_some(());
+    testkit::wait::until("a reset", Deadline::default(), is_reset).expect("the connection is closed");
+}
+
 #[test]
 fn the_client_of_a_refused_upload_can_read_the_response() {
     // The purpose of lingering_close: without it the client's unread bytes turn the close into a reset, which may
@@ -185,6 +198,24 @@ fn a_client_that_pipelines_can_read_the_last_response() {
     let server = serve(&conf);
     let mut client = client(&server);
     client.send(request_bytes("GET", "/", &[]));
+    origin.wait_for("the request", |stats| stats.requests > 0);
+    client.send(request_bytes("GET", "/", &[]));
+    gate.open();
+    assert_eq!(client.response().text(), "up");
+    reads_on(&mut client);
+}
+
+/// The bytes after the request are not served, but they must not cause a reset either.
+#[test]
+fn a_client_that_sends_after_connection_close_can_read_the_response() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    gate.close();
+    let origin = Origin::start(move |_| Reply::text("up").wait_first(&held));
+    let http = "lingering_timeout 60s; lingering_time 60s;";
+    let server = serve(&one_server(http, &format!("location / {{ proxy_pass http://{}; }}", origin.addr())));
+    let mut client = client(&server);
+    client.send(request_bytes("GET", "/", &[("Connection", "close")]));
     origin.wait_for("the request", |stats| stats.requests > 0);
     client.send(request_bytes("GET", "/", &[]));
     gate.open();
