@@ -11,15 +11,13 @@ use http::request::{HeaderId, Method};
 use crate::passing::conf::Conf;
 use crate::passing::request::Fill;
 use crate::passing::send::send;
-use crate::passing::{Family, Passing, Via, pass};
-use exchange::config::Layered;
+use crate::passing::{Family, Passing, Via, pass, reply};
 use exchange::request::Request;
-use exchange::template::Template;
 use telemetry::{ForLog, Level};
 use upstream::caching::purge::{self, Purged};
 use upstream::caching::settings::{Caches, Zone};
 use upstream::caching::tasks::Cache;
-use upstream::caching::{Origin, UpstreamRequest, policy};
+use upstream::caching::{Origin, UpstreamRequest, policy, record};
 
 impl<F: Family> Passing<F> {
     /// How a protocol sends the requests of a cache.
@@ -43,7 +41,14 @@ impl<F: Family> Passing<F> {
                 let generation = Rc::clone(&request.generation);
                 let via = generation.config.location(request.location).scope.of::<Passing<F>>().via();
                 let fill = wanted.is_shared.then(|| fill_of(request, via.conf, wanted));
-                send(request, via, fill.as_ref()).await
+                let reply = send(request, via, fill.as_ref()).await?;
+                let unwanted = &via.conf.cache.no_store;
+                // As in nginx `$sent_http_*` are the fields of this response.
+                if !unwanted.items().is_empty() {
+                    let look = |request: &Request| policy::is_any_set(unwanted, request);
+                    record::of(request).is_unwanted = reply::preview(request, via, &reply.head, look);
+                }
+                Ok(reply)
             })
         },
     };
@@ -101,11 +106,8 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
 /// nginx the request is then passed on.
 pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
     let conf = via.conf;
-    let is_any = |list: &Layered<Template>, request: &Request| {
-        list.items().iter().any(|text| policy::is_set(&text.rendered(request)))
-    };
-    let takes_all = is_any(&conf.cache.purge_all, request);
-    if !takes_all && !is_any(&conf.cache.purge, request) {
+    let takes_all = policy::is_any_set(&conf.cache.purge_all, request);
+    if !takes_all && !policy::is_any_set(&conf.cache.purge, request) {
         return None;
     }
     let (cache, text) = match keyed(request, via) {
@@ -117,8 +119,11 @@ pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
         Some(tags) => Purged::Tags(tags),
         None => Purged::Key(text),
     };
-    let effect =
-        if is_any(&conf.cache.purge_soft, request) { PurgeEffect::Stale } else { PurgeEffect::Unusable };
+    let effect = if policy::is_any_set(&conf.cache.purge_soft, request) {
+        PurgeEffect::Stale
+    } else {
+        PurgeEffect::Unusable
+    };
     Some(Box::pin(purge::purge(request, &cache, &purged, effect)).await)
 }
 

@@ -29,7 +29,7 @@ use crate::passing::{Via, store};
 use exchange::course;
 use exchange::phases::Step;
 use exchange::request::Request;
-use exchange::response::{Body, ContentType, Reason};
+use exchange::response::{Body, ContentType, Reason, Response};
 use exchange::settings::charset;
 use exchange::subrequest;
 use telemetry::{ForLog, Level};
@@ -143,6 +143,22 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
         }
     };
     Step::Done
+}
+
+/// Evaluates a setting of the cache while the request's response has the status and the fields of an upstream's response.
+pub(super) fn preview<T>(
+    request: &mut Request,
+    via: Via<'_>,
+    heading: &Heading,
+    look: impl FnOnce(&Request) -> T,
+) -> T {
+    // Invalid names are logged when the response is sent.
+    let empty = Response { is_stored: true, ..Response::default() };
+    let before = std::mem::replace(&mut request.response, empty);
+    head(request, via, heading);
+    let seen = look(request);
+    request.response = before;
+    seen
 }
 
 /// Whether an empty response needs `Content-Length: 0`: its status allows a body, and the upstream sent no length.

@@ -20,6 +20,7 @@ http {
   proxy_cache_key $uri$is_args$args;
   add_header X-Cache $upstream_cache_status always;
   gzip_types *; gzip_min_length 1;
+  map $sent_http_content_type $is_private { default 0; text/private 1; }
   server {
     listen 127.0.0.1:0;
     location / { proxy_pass http://@ORIGIN@; }
@@ -56,6 +57,7 @@ http {
       proxy_cache_bypass $http_x_bypass; }
     location /uses/ { proxy_pass http://@ORIGIN@; proxy_cache_min_uses 3; }
     location /pass/ { proxy_pass http://@ORIGIN@; proxy_cache_bypass $http_x_bypass; proxy_no_cache $http_x_no_cache; }
+    location /unwanted/ { proxy_pass http://@ORIGIN@; proxy_cache_valid 1h; proxy_no_cache $is_private $sent_http_x_private; }
     location /post/ { proxy_pass http://@ORIGIN@; proxy_cache_methods POST; proxy_cache_key $uri$request_body; }
     location /head/ { proxy_pass http://@ORIGIN@; proxy_cache_convert_head off; proxy_cache_key $request_method$uri; }
     location /zip/ { proxy_pass http://@ORIGIN@; gzip on; }
@@ -607,6 +609,18 @@ fn old_clients_get_responses_that_they_understand() {
         assert_eq!(response.field("Transfer-Encoding"), None);
     }
     assert_eq!(site.request("/a", &[]).field("Content-Length"), Some("9"));
+}
+
+#[test]
+fn no_cache_sees_the_fields_of_the_response() {
+    let site = Site::new();
+    for (target, say, is_stored) in [
+        ("/unwanted/field", "X-Private: yes", false),
+        ("/unwanted/map", "Content-Type: text/private", false),
+        ("/unwanted/zero", "Content-Type: text/plain|X-Private: 0", true),
+    ] {
+        assert_eq!(site.stores(target, say, &[]), is_stored, "{target}");
+    }
 }
 
 #[test]

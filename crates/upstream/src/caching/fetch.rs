@@ -27,7 +27,7 @@ use rt::local::Event;
 
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, is_set, now_s};
+use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_s};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
@@ -338,8 +338,7 @@ impl Fetch {
         let is_stale_used = self
             .known(request)
             .is_some_and(|stale| self.stale.is_none() || failed.is_worse_than(conf, stale, now_s()));
-        let is_unwanted =
-            conf.min_uses > 1 || conf.no_store.items().iter().any(|text| is_set(&text.rendered(request)));
+        let is_unwanted = conf.min_uses > 1 || policy::is_any_set(&conf.no_store, request);
         if !is_for_one && !is_bypass && !is_stale_used && !is_unwanted {
             let variant = variant_key(&self.cache, &self.key, request);
             let failures = self.cache.shared_fetches().failures(&self.key);

@@ -130,7 +130,7 @@ pub async fn serve(
     let key = Key::of(&text);
     let control = policy::control_of(request, conf);
     let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control };
-    if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
+    if policy::is_any_set(&conf.bypass, request) {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
         let result = match control.only_if_cached {

@@ -18,12 +18,14 @@ use http::request::HeaderId;
 use http::validator::Validator;
 use http::vary;
 
-use crate::caching::record::Unstored;
+use crate::caching::record::{Record, Unstored};
 use crate::caching::settings::{CacheConf, Stale};
 use crate::caching::stored;
 use crate::state::Tries;
 use crate::{Failure, Heading, Reply};
+use exchange::config::Layered;
 use exchange::request::Request;
+use exchange::template::Template;
 use telemetry::time_zone::since_1970;
 
 /// Targeted fields that this cache obeys (RFC 9213), in order of preference.
@@ -138,7 +140,7 @@ pub fn judge_as(
         // Without conditional requests to the upstream, such an entry would never be used.
         stores_for_validation: conf.revalidate,
     };
-    if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
+    if request.extensions.get::<Record>().is_some_and(|record| record.is_unwanted) {
         return Err(Unstored::Configured);
     }
     // As in nginx: the upstream may have checked this request before it permitted the internal location.
@@ -311,9 +313,9 @@ pub fn has_unshared_fields(heading: &Heading) -> bool {
     qualified_fields(control, Qualified::NoCache).next().is_some()
 }
 
-/// Whether a configured value is true: not empty and not `0`.
-pub fn is_set(value: &[u8]) -> bool {
-    !matches!(value, b"" | b"0")
+/// Whether one of the configured values is true: not empty and not `0`.
+pub fn is_any_set(values: &Layered<Template>, request: &Request) -> bool {
+    values.items().iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
 }
 
 /// Usability of a stored response.

@@ -118,6 +118,8 @@ pub struct Record {
     pub stored: bool,
     /// Reason why it is not stored.
     pub unstored: Option<Unstored>,
+    /// Whether `proxy_no_cache` forbids storing the upstream's response.
+    pub is_unwanted: bool,
     /// Seconds since the response was stored (`$upstream_cache_age`).
     pub stored_for_s: Option<u64>,
     /// Remaining freshness lifetime in seconds; negative for a stale response.
