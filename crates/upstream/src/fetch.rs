@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use http::gateway::Protocol;
-use http::request::{HeaderId, Method};
+use http::request::Method;
 use io::op::{PeerAddr, Source};
 use rt::net::{ConnectOptions, ConnectStep};
 
@@ -380,12 +380,10 @@ impl Attempt<'_> {
             return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
         }
         // If the field is ignored (`proxy_ignore_headers`), the header section is only sent earlier than necessary.
-        let buffering = heading.head().get(heading.raw(), HeaderId::XAccelBuffering);
-        let unbuffered = buffering.is_some_and(|value| value.eq_ignore_ascii_case(b"no"));
+        let is_buffered = self.settings.buffering && heading.is_buffered(true);
         // A HEAD that is sent as GET for a cache needs only the header section. A response that is also stored as a file must not
         // end with its client.
-        let waits =
-            self.settings.buffering && !self.settings.stores && !unbuffered && request.method != Method::Head;
+        let waits = is_buffered && !self.settings.stores && request.method != Method::Head;
         let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => {

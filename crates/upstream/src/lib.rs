@@ -41,7 +41,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::gateway::Encoded;
 use http::h2::hpack::NeverIndexed;
 use http::reply::ReplyHead;
-use http::request::Method;
+use http::request::{HeaderId, Method};
 use io::SharedBytes;
 use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
@@ -359,6 +359,16 @@ impl Heading {
     pub fn head(&self) -> &ReplyHead {
         &self.head
     }
+
+    /// Whether the body is read ahead of the client: as in nginx by the last valid `X-Accel-Buffering`, else by `buffering`.
+    pub fn is_buffered(&self, buffering: bool) -> bool {
+        let values = self.head.all(self.raw(), HeaderId::XAccelBuffering);
+        values.fold(buffering, |buffering, value| match value {
+            value if value.eq_ignore_ascii_case(b"no") => false,
+            value if value.eq_ignore_ascii_case(b"yes") => true,
+            _ => buffering,
+        })
+    }
 }
 
 /// The body of a [`Reply`].
@@ -439,5 +449,23 @@ mod tests {
         assert!(!NextUpstream::OFF.contains(NextUpstream::ERROR));
         assert_eq!(NextUpstream::of_status(429), Some(NextUpstream::HTTP_429));
         assert_eq!(NextUpstream::of_status(200), None);
+    }
+
+    #[test]
+    fn the_last_valid_buffering_field_counts() {
+        let is_buffered = |values: &[&str]| {
+            let lines: String =
+                values.iter().map(|value| format!("X-Accel-Buffering: {value}\r\n")).collect();
+            let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n").into_bytes();
+            let mut head = ReplyHead::new();
+            http::reply::parse(&mut head, &text, &http::reply::Limits::default()).expect("a response");
+            Heading::new(Source::Vec(text), head).is_buffered(true)
+        };
+        for values in [&["No"][..], &["yes", "no"], &["no", "x"]] {
+            assert!(!is_buffered(values), "{values:?}");
+        }
+        for values in [&["x"][..], &[], &["no", "YES"]] {
+            assert!(is_buffered(values), "{values:?}");
+        }
     }
 }

@@ -202,13 +202,14 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
     if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
         request.limit_rate = Some(rate);
     }
-    if let Some(charset) = get(HeaderId::XAccelCharset) {
+    // As in nginx, the last value of these two fields counts.
+    let charset = heading.head().all(heading.raw(), HeaderId::XAccelCharset).last();
+    if let Some(charset) = charset.filter(|_| !ignored.has(HeaderId::XAccelCharset)) {
         request.response.charset_override = charset::of_upstream(request, charset);
     }
-    let buffering = match get(HeaderId::XAccelBuffering) {
-        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
-        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
-        _ => conf.upstream.buffering,
+    let buffering = match ignored.has(HeaderId::XAccelBuffering) {
+        true => conf.upstream.buffering,
+        false => heading.is_buffered(conf.upstream.buffering),
     };
     // An empty value is ignored; nginx would return an error.
     let redirect = get(HeaderId::XAccelRedirect).filter(|target| !target.is_empty());

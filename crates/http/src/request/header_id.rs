@@ -229,8 +229,6 @@ impl HeaderId {
                 | Self::Location
                 | Self::Refresh
                 | Self::Server
-                | Self::XAccelBuffering
-                | Self::XAccelCharset
                 | Self::XAccelExpires
                 | Self::XAccelLimitRate
                 | Self::XAccelRedirect

@@ -189,11 +189,9 @@ fn redirects(heading: &Heading) -> bool {
 /// Whether a response is read ahead of its client (`proxy_buffering`, `X-Accel-Buffering`). As in nginx, other responses are not
 /// stored: they may be endless streams, or addressed to one client. A 304 without a body updates a stored response regardless.
 pub fn is_buffered(conf: &CacheConf, candidate: &CacheCandidate<'_>) -> bool {
-    let value = candidate.heading.head().get(candidate.heading.raw(), HeaderId::XAccelBuffering);
-    match value.filter(|_| !candidate.ignored.accel_buffering) {
-        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
-        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
-        _ => conf.is_buffered,
+    match candidate.ignored.accel_buffering {
+        true => conf.is_buffered,
+        false => candidate.heading.is_buffered(conf.is_buffered),
     }
 }
 
