@@ -10,7 +10,6 @@ use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
 use http::request::Method;
 
 use super::outcome::Failed;
-use super::plan::ResponseKind;
 
 /// Maximum size of a head in bytes. Servers refuse to write longer ones.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
@@ -27,13 +26,9 @@ pub(crate) struct Response {
     pub(crate) is_kept: bool,
 }
 
-/// The start value of a response without a head; the body's length and checksum are added to it.
-const HEADLESS: Response = Response { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
-
 /// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
-    response_kind: ResponseKind,
     has_checksum: bool,
     head: ReplyHead,
     /// The previous head and its parsed meaning.
@@ -52,10 +47,9 @@ struct HeadFacts {
 impl Heads {
     /// Creates the state for responses to requests with this method. Checksums are computed only if `has_checksum` is
     /// set.
-    pub(crate) fn new(method: &str, response_kind: ResponseKind, has_checksum: bool) -> Heads {
+    pub(crate) fn new(method: &str, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
-            response_kind,
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
@@ -145,10 +139,7 @@ impl Reader {
 
     /// Handles the end of the connection: returns the response that ends with it, or why it is incomplete. Returns
     /// `None` between two responses.
-    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Response>, Failed> {
-        if heads.response_kind == ResponseKind::End {
-            return Ok(Some(Response { is_kept: false, ..HEADLESS }));
-        }
+    pub(crate) fn end(&mut self) -> Result<Option<Response>, Failed> {
         match std::mem::replace(&mut self.place, Position::Head) {
             Position::Head if self.partial.is_empty() => Ok(None),
             Position::Head => Err(Failed::Reset),
@@ -160,14 +151,6 @@ impl Reader {
     /// Parses a head; returns whether the response is complete without a body. A head that arrives in pieces is
     /// collected in `partial`, which is rare.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Failed> {
-        match heads.response_kind {
-            ResponseKind::Http => {}
-            ResponseKind::Bytes(bytes) => {
-                (self.response, self.place) = (HEADLESS, Position::Length(bytes));
-                return Ok(false);
-            }
-            ResponseKind::End => return Err(Failed::Parse),
-        }
         let had = self.partial.len();
         let found = if had == 0 {
             heads.read(input)?
@@ -240,16 +223,7 @@ mod tests {
     /// Parses all responses in `text`, which arrives in pieces of `piece` bytes; returns them and the result at its
     /// end.
     fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Response>, AtEnd), Failed> {
-        read_as(ResponseKind::Http, method, text, piece)
-    }
-
-    fn read_as(
-        kind: ResponseKind,
-        method: &str,
-        text: &str,
-        piece: usize,
-    ) -> Result<(Vec<Response>, AtEnd), Failed> {
-        let mut heads = Heads::new(method, kind, true);
+        let mut heads = Heads::new(method, true);
         let mut reader = Reader::new();
         let mut responses = Vec::new();
         for mut input in text.as_bytes().chunks(piece) {
@@ -257,7 +231,7 @@ mod tests {
                 responses.extend(reader.read(&mut heads, &mut input)?);
             }
         }
-        Ok((responses, reader.end(&heads)))
+        Ok((responses, reader.end()))
     }
 
     const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
@@ -284,21 +258,6 @@ mod tests {
         for piece in PIECES {
             assert_eq!(read("GET", text, piece), Ok((wanted.to_vec(), Ok(None))), "{piece}");
         }
-    }
-
-    #[test]
-    fn responses_without_a_head_are_read() {
-        for piece in PIECES {
-            let (responses, end) = read_as(ResponseKind::Bytes(3), "", "abcabcab", piece).unwrap();
-            assert_eq!(
-                responses,
-                [Response { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]
-            );
-            assert_eq!(end, Err(Failed::ShortBody), "{piece}");
-        }
-        let ended = Response { is_kept: false, ..HEADLESS };
-        assert_eq!(read_as(ResponseKind::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
-        assert_eq!(read_as(ResponseKind::End, "", "x", 1), Err(Failed::Parse));
     }
 
     #[test]

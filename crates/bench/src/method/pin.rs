@@ -39,11 +39,6 @@ impl Split {
             count => self.load.split_at(count / 2),
         }
     }
-
-    /// Describes the assignment for a table or a plot.
-    pub(crate) fn description(&self) -> &'static str {
-        if self.is_apart { "apart" } else { "sharing all processors" }
-    }
 }
 
 /// Returns the processors that this process may use, in ascending order: at least one.

@@ -134,7 +134,7 @@ impl<'a> Worker<'a> {
                 .map(|one| Link::new(requests.origin_of(one * share.1 + share.0), depth))
                 .collect(),
             requests,
-            heads: Heads::new(&plan.method, plan.response_kind, has_checksum),
+            heads: Heads::new(&plan.method, has_checksum),
             schedule: Schedule::new(plan.loop_kind, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,

@@ -240,7 +240,7 @@ impl Worker<'_> {
     fn ended(&mut self, index: usize) {
         let link = &mut self.links[index];
         if link.state == State::Open {
-            match link.reader.end(&self.heads) {
+            match link.reader.end() {
                 Ok(Some(_)) if link.pending.is_empty() => return self.fail(index, Failed::Parse),
                 Ok(Some(response)) => {
                     self.responded(index, response);

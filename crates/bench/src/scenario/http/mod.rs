@@ -36,16 +36,18 @@ use clap::Args;
 use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
 use super::described::{Scenario, or_default};
 use super::measurements::{
-    Figure, Labels, Measurements, Rows, ShownColumn, at, axis, finding_of_cases, plural, spread, under,
+    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, plural, spread,
+    under,
 };
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::Reuse;
 use crate::method::pin::{self, Split};
+use crate::method::stats::Summary;
 use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Plot, Results, Section};
+use crate::report::model::{AxisScale, Finding, Plot, Results, Section, Verdict};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HttpOptions {
@@ -55,9 +57,6 @@ pub(crate) struct HttpOptions {
     /// Numbers of connections [default: 1, 10, 100, 500, 1000]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=50_000))]
     connections: Vec<u32>,
-    /// First port of the servers [default: free ports]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    port: Option<u16>,
 }
 
 /// The write-up's number of connections.
@@ -65,6 +64,12 @@ const CONNECTIONS_OF_WRITE_UP: u32 = 1000;
 
 /// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(2);
+
+/// Maximum deviation from 1 of a ratio of CPU times that is considered noise.
+const EQUAL_WITHIN: f64 = 0.03;
+
+/// Sentence of a claim without figures.
+const NOT_BOTH: &str = "io_uring and epoll were not both measured.";
 
 /// Ringroad on io_uring with a listener per worker: one multishot accept accepts all connections.
 const RING_OWN_LISTENER: Variant =
@@ -147,8 +152,7 @@ impl Scenario for HttpOptions {
         let points = Points::choose(bench, self, cpus.len());
         let mut every = Vec::new();
         for &workers in &points.workers {
-            let mut place = ServerCpus::of_workers(bench, section, workers);
-            place.first_port = self.port;
+            let place = ServerCpus::of_workers(bench, section, workers);
             let variants: Vec<Variant> =
                 VARIANTS.into_iter().filter(|variant| is_of(variant, workers)).collect();
             let configuration = |variant: &Variant, instance: &Instance| {
@@ -312,7 +316,7 @@ impl HttpReport<'_> {
             Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
         let rankings = vec![ranking(LONG), ranking(SHORT)];
-        let findings = self.long().into_iter().chain([self.short()]).collect();
+        let findings = vec![self.gain(), self.calls(), self.short(), self.accepts()];
         Results { tables, plots: self.plots(), findings, rankings }
     }
 
@@ -337,21 +341,52 @@ impl HttpReport<'_> {
         ]
     }
 
-    /// Returns the findings about long connections. System calls depend on the number of responses per turn, not on the
-    /// machine.
-    fn long(&self) -> [Finding; 2] {
-        let point = self.most(LONG, self.first());
-        let (connections, workers) = (point.connections, self.description(point.workers));
-        let labels = [&of(&RING, &point.labels()), &of(&EPOLL, &point.labels())];
+    /// Whether the generator was the limit in one of the rounds.
+    fn is_generator_bound(&self, labels: &Labels) -> bool {
+        self.measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
+    }
+
+    /// Returns the finding about the rate of long connections.
+    fn gain(&self) -> Finding {
         let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
-        let gain = served::gain_finding(self.measurements, claim, labels, |speed, cost, bound| {
-            format!(
-                "With {connections} connections and {workers} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time."
-            )
-        });
+        let point = self.most(LONG, self.first());
+        let [ring, epoll] = [RING, EPOLL].map(|variant| of(&variant, &point.labels()));
+        let ratio = |figure| Some(self.measurements.ratio(figure, &ring, &epoll)?.median);
+        let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
+            return finding(claim, Verdict::Open, NOT_BOTH);
+        };
+        // If the server is the limit, its rate is inversely proportional to its CPU time per request. If the generator
+        // is the limit, only the CPU time is significant.
+        let (gain, bound) = match self.is_generator_bound(&ring) || self.is_generator_bound(&epoll) {
+            true => (1.0 / cost, ", limited by the generator, so compare the CPU time"),
+            false => (speed, ""),
+        };
+        let (connections, workers) = (point.connections, self.description(point.workers));
+        let said = format!(
+            "With {connections} connections and {workers} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time."
+        );
+        finding(claim, at_least(gain, 1.15, 1.03), said)
+    }
+
+    /// Returns the finding about saved system calls. They depend on the number of responses per turn, not on the
+    /// machine.
+    fn calls(&self) -> Finding {
         let claim = "io_uring needs at most a tenth of epoll's system calls.";
-        let subject = format!("With {connections} connections a request");
-        [gain, served::calls_finding(self.measurements, claim, labels, &subject)]
+        let point = self.most(LONG, self.first());
+        let counted = |variant: &Variant| self.measurements.series(CALLS, &of(variant, &point.labels()));
+        match (counted(&RING), counted(&EPOLL)) {
+            (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
+                let (ring, epoll, connections) = (ring[0], epoll[0], point.connections);
+                let said = format!(
+                    "With {connections} connections a request takes {ring:.3} system calls on io_uring and {epoll:.3} on epoll."
+                );
+                finding(claim, at_least(epoll / ring.max(1e-9), 10.0, 3.0), said)
+            }
+            (Err(reason), _) | (_, Err(reason)) => {
+                finding(claim, Verdict::Open, format!("Not counted: {reason}."))
+            }
+            _ => finding(claim, Verdict::Open, "Too few responses."),
+        }
     }
 
     /// Returns the finding about short connections. The claim says that io_uring brings no gain, so it holds unless
@@ -363,9 +398,7 @@ impl HttpReport<'_> {
             let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.measurements.ratio(RATE, &of("multishot"), &of("epoll"))?;
-            let is_bound = ["multishot", "epoll"]
-                .iter()
-                .any(|one| served::is_generator_bound(self.measurements, &of(one)));
+            let is_bound = ["multishot", "epoll"].iter().any(|one| self.is_generator_bound(&of(one)));
             let bound = if is_bound { ", limited by the generator" } else { "" };
             let words =
                 format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.description(workers));
@@ -373,7 +406,23 @@ impl HttpReport<'_> {
         };
         let said: Vec<(String, bool)> = self.points.workers.iter().filter_map(compared).collect();
         let before = "io_uring with multishot accepts reaches ";
-        finding_of_cases(claim, before, &said, "io_uring and epoll were not both measured.")
+        finding_of_cases(claim, before, &said, NOT_BOTH)
+    }
+
+    /// Returns the finding about accepts by io_uring. Wasted work would appear as CPU time: an accept without a
+    /// connection allocates a socket and frees it again.
+    fn accepts(&self) -> Finding {
+        let claim = "Accepting by io_uring costs more than a listener in epoll, because an accept without a connection is wasted work.";
+        let cases = self.points.workers.iter().flat_map(|&workers| {
+            let case = self.most(SHORT, workers).labels();
+            let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
+            ["single-shot", "multishot"].map(|accepts| {
+                (format!("{accepts}, {}", self.description(workers)), of(accepts), of("epoll"))
+            })
+        });
+        let words = ("CPU time of a short connection, as a ratio to epoll: ", NOT_BOTH);
+        let is_met = |ratio: &Summary| ratio.median > 1.0 + EQUAL_WITHIN;
+        self.measurements.finding_of_ratios(claim, words, CPU, cases, is_met)
     }
 }
 
