@@ -268,12 +268,12 @@ mod tests {
     #[test]
     fn paths_of_a_run_are_absolute() {
         let words = ["bench", "--work", ".", "--ringroad", "ringroad", "--peer", "nginx=sbin/nginx"];
-        let words = words.into_iter().chain(["--peer", "fio=none", "all"]);
+        let words = words.into_iter().chain(["--peer", "h2o=none", "all"]);
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let bench = common.bench(&[]).unwrap();
-        let [(_, nginx), (_, fio)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
-        assert_eq!(fio, Path::new(tool::LEFT_OUT));
+        let [(_, nginx), (_, h2o)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
+        assert_eq!(h2o, Path::new(tool::LEFT_OUT));
         for path in [bench.workspace.path.as_path(), bench.ringroad.as_path(), nginx.as_path()] {
             assert!(path.is_absolute(), "{}", path.display());
         }

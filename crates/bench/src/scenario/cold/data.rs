@@ -81,14 +81,13 @@ impl Files {
         (self.set_bytes / size.bytes).clamp(1, self.names_max)
     }
 
-    pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
-        let directory = self.root.join(size.to_string());
-        (0..self.count(size)).map(|number| directory.join(number.to_string())).collect()
+    pub(super) fn directory(&self, size: Size) -> PathBuf {
+        self.root.join(size.to_string())
     }
 
     /// Creates the files of one size in one directory: the file system looks up names there by a hash.
     fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
-        let directory = self.root.join(size.to_string());
+        let directory = self.directory(size);
         fs::create_dir_all(&directory).map_err(Failure::file("create the directory", &directory))?;
         let mut content = vec![0_u8; size.bytes as usize];
         for number in 0..self.count(size) {

@@ -10,13 +10,13 @@ use super::measure::{Case, CaseRun, observed};
 use super::variants::{LIMIT, Source};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::percentile_us;
 use crate::method::cgroup::{Group, Limits};
 use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
 use crate::scenario::comparison;
 use crate::scenario::described::Named;
-use crate::scenario::disk::files::{FilesPlan, FilesVia, read_files};
+use crate::scenario::disk::files::{FilesPlan, FilesVia};
+use crate::scenario::disk::worker::{self, Task};
 
 /// Whether the limit is measured with a case, in the same rounds: without a memory limit, cached files would be faster
 /// than any disk. The limit does not depend on workers or connections, so the other cases of the same size reuse it.
@@ -31,22 +31,21 @@ pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, F
     let mut refused = String::new();
     for via in [FilesVia::Uring, FilesVia::Threads] {
         let plan = FilesPlan {
-            files: files.paths(case.size),
-            list: PathBuf::new(),
+            directory: files.directory(case.size),
+            count: files.count(case.size),
             via,
             depth: case.size.depth,
             threads: pin::available().len() as u32,
-            file_bytes: case.size.bytes,
-            chunk_bytes: case.size.bytes as u32,
+            file_bytes: case.size.bytes as u32,
             seconds: bench.length(case.seconds()).as_secs_f64(),
         };
-        match comparison::or_reason(read(bench, &plan, &group.directories))? {
+        match comparison::or_reason(read(bench, plan, &group.directories))? {
             Ok(run) => {
                 let words = format!(
-                    "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",
-                    plan.via.name(),
-                    plan.depth,
-                    plan.threads
+                    "{} without a server: direct reads of complete files, {} in flight in each of {} threads\n",
+                    via.name(),
+                    case.size.depth,
+                    pin::available().len()
                 );
                 section.configure(LIMIT, &words);
                 return Ok(run);
@@ -58,24 +57,11 @@ pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, F
 }
 
 /// Measures one pass, with the disk traffic and the machine's state.
-fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Run, Failure> {
+fn read(bench: &Bench, plan: FilesPlan, groups: &[PathBuf]) -> Result<Run, Failure> {
     page_cache::drop_all()?;
-    let (outcome, Run { disturbed, timeline, .. }, read_bytes) =
-        observed(bench, || read_files(bench, plan, groups))?;
-    bench.check_interrupted()?;
-    let files = &outcome.read;
-    let us = |percent| percentile_us(&files.total, percent);
-    let run = Run::of([
-        ("requests", files.operations as f64),
-        ("seconds", outcome.seconds),
-        ("requests_per_second", files.operations as f64 / outcome.seconds),
-        ("body_bytes", files.bytes as f64),
-        ("p50_us", us(50.0)),
-        ("p99_us", us(99.0)),
-        ("p99_9_us", us(99.9)),
-        ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
-        ("disk_bytes_per_body_byte", read_bytes as f64 / files.bytes.max(1) as f64),
-        ("errors", 0.0),
-    ]);
+    let (mut run, Run { disturbed, timeline, .. }, read_bytes) =
+        observed(bench, || worker::run(bench, &Task::Files(plan), groups))?;
+    let body_bytes = run.figures.get("body_bytes").copied().unwrap_or_default().max(1.0);
+    run.set("disk_bytes_per_body_byte", read_bytes as f64 / body_bytes);
     Ok(Run { disturbed, timeline, ..run })
 }

@@ -31,7 +31,7 @@ impl Offsets {
             blocks,
             block_bytes: job.block_bytes,
             // Workers that read a file sequentially start at different offsets.
-            next: blocks / u64::from(job.workers().max(1)) * u64::from(worker),
+            next: blocks / u64::from(job.threads()) * u64::from(worker),
             random: job.pattern.is_random(),
             read_percent: job.pattern.read_percent(),
             noise: Noise::new(job.seed ^ u64::from(worker) << 32),
@@ -82,7 +82,6 @@ pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Job
             queue.submit().map_err(refused)?;
             started[place as usize] = InFlight { write: transfer.write, begun, submitted: Instant::now() };
             in_flight += 1;
-            outcome.count_depth(in_flight);
         }
         if in_flight == 0 {
             break;
@@ -132,10 +131,10 @@ fn note(
     side.total.saturating_record(total);
     // A blocking call has no separate submission, as in fio's tables of blocking engines.
     if job.engine == EngineKind::Sync {
-        side.completion.saturating_record(total);
+        side.completion += total;
     } else {
-        side.submission.saturating_record(nanos(started.begun, started.submitted));
-        side.completion.saturating_record(nanos(started.submitted, now));
+        side.submission += nanos(started.begun, started.submitted);
+        side.completion += nanos(started.submitted, now);
     }
     Ok(())
 }
@@ -149,7 +148,7 @@ mod tests {
 
     fn job(pattern: Pattern) -> Job {
         let job = Job::new("/dev/null".into(), 64 * 4096 + 100);
-        Job { pattern, threads: 2, processes: 2, ..job }
+        Job { pattern, engine: EngineKind::Sync, depth: 4, ..job }
     }
 
     #[test]

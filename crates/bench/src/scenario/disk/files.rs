@@ -1,12 +1,11 @@
 //! Opens, reads and closes the files of a set, several concurrently: the upper limit for a server that sends files from
-//! a disk on this machine. `bench cold` uses the result as its 100 %.
+//! a disk on this machine, which `bench cold` uses as its 100 %.
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use bare::Noise;
@@ -19,84 +18,56 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::job::JobOutcome;
-use super::worker::{self, Task};
-use crate::context::Bench;
-use crate::failure::Failure;
+use crate::load::percentile_us;
+use crate::report::model::Run;
 
-/// The disk engines of this server that open and read the files, in the order of tables.
+/// The disk engines of this server that open and read the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum FilesVia {
     /// openat, read and close on one ring.
     Uring,
-    /// Opened by threads, read by libaio; direct reads only.
-    Libaio,
     /// A thread pool with one thread per file in flight.
     Threads,
-    /// Blocking calls, one at a time, independent of the depth.
-    Sync,
 }
 
 /// The files to read and the method: shared by the scenario and its worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FilesPlan {
-    /// The set, from which files are picked at random. The worker process reads the set from `list`.
-    #[serde(skip)]
-    pub(crate) files: Vec<PathBuf>,
-    /// A file with one path per line.
-    pub(crate) list: PathBuf,
+    /// Directory of the set, whose files are named 0, 1 and so on. They are picked at random.
+    pub(crate) directory: PathBuf,
+    /// Number of files of the set.
+    pub(crate) count: u64,
     pub(crate) via: FilesVia,
     /// Number of concurrently open files per thread.
     pub(crate) depth: u32,
     /// Number of threads, each with a separate engine.
     pub(crate) threads: u32,
-    /// Size of each file in bytes, read with O_DIRECT: a shorter file is an error.
-    pub(crate) file_bytes: u64,
-    /// Bytes per read, at most 1 MiB.
-    pub(crate) chunk_bytes: u32,
+    /// Size of each file in bytes, which one read with O_DIRECT returns: a shorter file is an error.
+    pub(crate) file_bytes: u32,
     pub(crate) seconds: f64,
 }
 
-/// Executes a plan in a separate process, in these cgroups. An operation of the outcome is a file that was opened, read
-/// completely and closed.
-pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<JobOutcome, Failure> {
-    let list = bench.workspace.directory("disk-files")?.join("list");
-    let mut text = Vec::new();
-    for path in &plan.files {
-        text.extend_from_slice(path.as_os_str().as_bytes());
-        text.push(b'\n');
-    }
-    fs::write(&list, text).map_err(Failure::file("write", &list))?;
-    let task = Task::Files(FilesPlan { list, files: Vec::new(), ..plan.clone() });
-    worker::run(bench, &task, 1, groups)
-}
-
-/// Returns all regular files below a directory, at most `most`.
-pub(crate) fn below(directory: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
-    // A directory that vanishes during the search is an error: the set would not be well-defined.
-    let (mut found, mut directories) = (Vec::new(), vec![directory.to_owned()]);
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory).map_err(Failure::file("read the directory", &directory))? {
-            let entry = entry.map_err(Failure::file("read the directory", &directory))?;
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => directories.push(entry.path()),
-                Ok(kind) if kind.is_file() && found.len() < most => found.push(entry.path()),
-                _ => {}
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// Reads the list of files of a plan, in the worker process.
+/// Returns the paths of the set.
 pub(super) fn paths(job: &FilesPlan) -> Result<Vec<CString>, String> {
-    let list = fs::read(&job.list).map_err(|error| format!("the list of files: {error}"))?;
-    let paths: Result<Vec<CString>, _> =
-        list.split(|&byte| byte == b'\n').filter(|path| !path.is_empty()).map(CString::new).collect();
-    match paths {
-        Ok(paths) if paths.is_empty() => Err("the set contains no file".to_owned()),
-        paths => paths.map_err(|_| "a path contains a null byte".to_owned()),
-    }
+    let path = |number: u64| CString::new(job.directory.join(number.to_string()).into_os_string().into_vec());
+    let paths: Result<Vec<CString>, _> = (0..job.count).map(path).collect();
+    paths.map_err(|_| "a path contains a null byte".to_owned())
+}
+
+/// Returns the outcome under the names of a load's figures, since tables show it above the servers.
+pub(super) fn run(outcome: &JobOutcome) -> Run {
+    let files = &outcome.read;
+    Run::of([
+        ("requests", files.operations as f64),
+        ("seconds", outcome.seconds),
+        ("requests_per_second", files.operations as f64 / outcome.seconds),
+        ("body_bytes", files.bytes as f64),
+        ("p50_us", percentile_us(&files.total, 50.0)),
+        ("p99_us", percentile_us(&files.total, 99.0)),
+        ("p99_9_us", percentile_us(&files.total, 99.9)),
+        ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
+        ("errors", 0.0),
+    ])
 }
 
 /// Runs one of its threads; calls `prepared` when its engine has been created.
@@ -106,7 +77,7 @@ pub(super) fn read(
     worker: u32,
     prepared: &dyn Fn(),
 ) -> Result<JobOutcome, String> {
-    let engine = engine(job.via, job.depth, job.chunk_bytes);
+    let engine = engine(job.via, job.depth, job.file_bytes);
     prepared();
     FileReader::new(engine?, job, paths, worker).run()
 }
@@ -114,15 +85,12 @@ pub(super) fn read(
 /// Creates an engine for one thread, with this number of operations in flight and buffers of this size. Kernel workers
 /// execute the opens; all of them may serve the one device.
 pub(super) fn engine(via: FilesVia, depth: u32, chunk_bytes: u32) -> Result<Box<dyn Engine>, String> {
-    let is_pooled = matches!(via, FilesVia::Threads | FilesVia::Libaio);
-    let pool = is_pooled.then(|| ThreadPool::new("bench", depth as usize, depth as usize)).transpose();
+    let is_ring = via == FilesVia::Uring;
+    let pool = (!is_ring).then(|| ThreadPool::new("bench", depth as usize, depth as usize)).transpose();
     let config = EngineConfig {
         // Without io_uring, the network engine only waits for the pool's doorbell.
-        net: if via == FilesVia::Uring { NetKind::Uring } else { NetKind::Epoll },
-        disk_ring: via == FilesVia::Uring,
-        disk_libaio: via == FilesVia::Libaio,
-        // Each file has at most one read in flight, so the depth suffices.
-        libaio_depth: depth,
+        net: if is_ring { NetKind::Uring } else { NetKind::Epoll },
+        disk_ring: is_ring,
         // Each file has one operation in flight; one device may use a quarter of the table.
         ops_max: depth * 4,
         pools: pool.map_err(|error| error.to_string())?.into_iter().collect(),
@@ -142,7 +110,7 @@ struct Reading {
     begun: Instant,
     stage: Stage,
     /// Bytes read so far.
-    bytes: u64,
+    bytes: u32,
 }
 
 /// Progress of a file: opening, reading piece by piece, closing.
@@ -177,9 +145,7 @@ impl<'a> FileReader<'a> {
     fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> FileReader<'a> {
         let via = match job.via {
             FilesVia::Uring => DiskVia::Ring,
-            FilesVia::Libaio => DiskVia::Libaio,
             FilesVia::Threads => DiskVia::Pool(0),
-            FilesVia::Sync => DiskVia::Sync,
         };
         let noise = Noise::new(u64::from(worker) << 32);
         let outcome = JobOutcome::nothing();
@@ -236,7 +202,7 @@ impl<'a> FileReader<'a> {
             }
             Stage::Reading(ref file) => {
                 let count = result.map_err(|error| format!("a file could not be read: {error}"))?;
-                reading.bytes += u64::from(count);
+                reading.bytes += count;
                 let file = file.clone();
                 match (reading.bytes < self.job.file_bytes, count) {
                     (true, 0) => {
@@ -249,23 +215,19 @@ impl<'a> FileReader<'a> {
             Stage::Closing => {
                 let side = &mut self.outcome.read;
                 side.operations += 1;
-                side.bytes += reading.bytes;
-                // A file has no separate submission time, like a blocking call.
-                let nanos = reading.begun.elapsed().as_nanos() as u64;
-                side.completion.saturating_record(nanos);
-                side.total.saturating_record(nanos);
+                side.bytes += u64::from(reading.bytes);
+                side.total.saturating_record(reading.begun.elapsed().as_nanos() as u64);
                 if over { Ok(()) } else { self.open() }
             }
         }
     }
 
     fn read(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
-        let len = u64::from(self.job.chunk_bytes).min(self.job.file_bytes - reading.bytes);
         // Direct reads are of complete blocks; the last read of a file ends at the end of the file.
-        let len = (len as u32).next_multiple_of(4096);
+        let len = (self.job.file_bytes - reading.bytes).next_multiple_of(4096);
         let buf = self.engine.pool().get(len as usize).ok_or("no memory for the buffers")?;
         reading.stage = Stage::Reading(file.clone());
-        let op = Op::Read { file, offset: reading.bytes, len, buf, device: DEVICE, via: self.via };
+        let op = Op::Read { file, offset: reading.bytes.into(), len, buf, device: DEVICE, via: self.via };
         let id = self.submit(op)?;
         self.readings.insert(id.slot, reading);
         Ok(())

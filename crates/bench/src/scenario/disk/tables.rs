@@ -1,0 +1,260 @@
+//! The jobs of `bench disk`, and the tables, plots and verdicts about them.
+//!
+//! Each table selects its rows and columns by the labels of jobs, so several tables can show the same job.
+
+use clap::ValueEnum;
+
+use super::job::{EngineKind, Job, Pattern};
+use crate::method::stats::Summary;
+use crate::report::model::{AxisScale, Finding, Plot, Results};
+use crate::scenario::described::Named;
+use crate::scenario::measurements::{
+    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding_of_cases, named,
+    under,
+};
+
+/// Maximum relative difference of two results that are considered equal: the write-up's own two differ by 2 %.
+const SAME: f64 = 0.10;
+
+/// The write-up's block size.
+const WRITE_UP_BLOCK: u32 = 128 << 10;
+/// The generally used engines: the others are variants of them.
+const COMMON: [EngineKind; 4] =
+    [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring];
+/// From one operation at a time to more than the queue size of most devices.
+const DEPTHS: [u32; 5] = [1, 4, 16, 64, 128];
+/// From the smallest block of files to the largest that the kernel reads in one request.
+const BLOCKS: [(&str, u32); 5] =
+    [("4k", 4 << 10), ("16k", 16 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20)];
+/// Access through the page cache and bypassing it. Through the page cache, a submission to io_uring or libaio may
+/// block.
+const CACHING: [(&str, Pattern, bool); 4] = [
+    ("read direct", Pattern::Read, true),
+    ("randread direct", Pattern::Randread, true),
+    ("read buffered", Pattern::Read, false),
+    ("randread buffered", Pattern::Randread, false),
+];
+
+const IOPS: Figure = figure("IOPS", "1/s", 0, Of::Quotient("operations", "seconds", 1.0));
+const BANDWIDTH: Figure = figure("bandwidth", "MB/s", 1, Of::Quotient("bytes", "seconds", 1e-6));
+
+/// The columns of the write-up, which are those of fio at that time, for each direction. Rates use the measured
+/// duration of the job, which is a few milliseconds longer than the configured one.
+const DIRECTIONS: [Figure; 12] = [
+    figure("read: bw", "KB/s", 0, Of::Quotient("read_bytes", "seconds", 1.0 / 1024.0)),
+    figure("read: iops", "1/s", 0, Of::Quotient("read_operations", "seconds", 1.0)),
+    figure("read: slat", "µs", 1, Of::Value("read_submission_us", 1.0)),
+    figure("read: clat", "µs", 1, Of::Value("read_completion_us", 1.0)),
+    figure("read: lat", "µs", 1, Of::Value("read_total_us", 1.0)),
+    figure("read: lat stdev", "µs", 1, Of::Value("read_deviation_us", 1.0)),
+    figure("write: bw", "KB/s", 0, Of::Quotient("write_bytes", "seconds", 1.0 / 1024.0)),
+    figure("write: iops", "1/s", 0, Of::Quotient("write_operations", "seconds", 1.0)),
+    figure("write: slat", "µs", 1, Of::Value("write_submission_us", 1.0)),
+    figure("write: clat", "µs", 1, Of::Value("write_completion_us", 1.0)),
+    figure("write: lat", "µs", 1, Of::Value("write_total_us", 1.0)),
+    figure("write: lat stdev", "µs", 1, Of::Value("write_deviation_us", 1.0)),
+];
+
+/// Figures of both directions together, for tables of many engines.
+const DETAILS: [Figure; 9] = [
+    BANDWIDTH,
+    IOPS,
+    figure("slat", "µs", 1, Of::Value("both_submission_us", 1.0)),
+    figure("clat", "µs", 1, Of::Value("both_completion_us", 1.0)),
+    figure("lat", "µs", 1, Of::Value("both_total_us", 1.0)),
+    figure("lat 50 %", "µs", 1, Of::Value("latency_50_us", 1.0)),
+    figure("lat 99 %", "µs", 1, Of::Value("latency_99_us", 1.0)),
+    figure("lat 99.9 %", "µs", 1, Of::Value("latency_99.9_us", 1.0)),
+    figure("lat max", "µs", 1, Of::Value("latency_100_us", 1.0)),
+];
+
+/// The last columns of these tables: CPU time relative to one processor, and costs of an operation.
+const COSTS: [Figure; 4] = [
+    figure("usr", "%", 1, Of::Quotient("user_seconds", "seconds", 100.0)),
+    figure("sys", "%", 1, Of::Quotient("system_seconds", "seconds", 100.0)),
+    figure("context switches per operation", "", 2, Of::Quotient("context_switches", "operations", 1.0)),
+    CALLS,
+];
+const CALLS: Figure =
+    figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
+
+/// Returns the write-up's two variants, and further ones that are available today. Threads with a descriptor each stand
+/// for the write-up's processes: the kernel does the same work for both.
+fn write_up(base: &Job) -> [(&'static str, Job); 5] {
+    let job = |engine, depth| Job {
+        engine,
+        depth,
+        pattern: Pattern::Randrw,
+        block_bytes: WRITE_UP_BLOCK,
+        ..base.clone()
+    };
+    [
+        ("libaio, depth 16", job(EngineKind::Libaio, 16)),
+        ("sync, 16 threads", job(EngineKind::Sync, 16)),
+        ("uring, depth 16", job(EngineKind::Uring, 16)),
+        ("threads, depth 16", job(EngineKind::Threads, 16)),
+        // According to a reader of the write-up, one blocking process achieves as much as sixteen.
+        ("sync, one thread", job(EngineKind::Sync, 1)),
+    ]
+}
+
+/// Returns all jobs without duplicates, with those that are compared next to each other.
+pub(super) fn jobs(base: &Job) -> Vec<Job> {
+    let of = |base: &Job, engine| Job { engine, ..base.clone() };
+    let mut all: Vec<Job> = write_up(base).map(|(_, job)| job).into();
+    all.extend(EngineKind::value_variants().iter().map(|&engine| of(base, engine)));
+    for depth in DEPTHS {
+        all.extend(COMMON.map(|engine| of(&Job { depth, ..base.clone() }, engine)));
+    }
+    for (_, block_bytes) in BLOCKS {
+        let job = |&pattern: &Pattern| Job { pattern, block_bytes, ..base.clone() };
+        all.extend(Pattern::value_variants().iter().map(job));
+    }
+    for engine in COMMON {
+        let job = |(_, pattern, direct)| Job { pattern, direct, block_bytes: WRITE_UP_BLOCK, ..of(base, engine) };
+        all.extend(CACHING.map(job));
+    }
+    let mut jobs: Vec<Job> = Vec::new();
+    for job in all {
+        if !jobs.contains(&job) {
+            jobs.push(job);
+        }
+    }
+    jobs
+}
+
+/// Returns all tables, plots and findings about the jobs that are variations of `base`.
+pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
+    let row = |name: &str, job: Job| (name.to_owned(), job.labels());
+    let write_up_rows: Rows = write_up(base).map(|(name, job)| row(name, job)).into();
+    let of_engines = |engines: &[EngineKind], base: &Job| -> Rows {
+        engines.iter().map(|&engine| row(&engine.name(), Job { engine, ..base.clone() })).collect()
+    };
+    let engines = of_engines(EngineKind::value_variants(), base);
+    let depths: Rows =
+        DEPTHS.map(|depth| row(&depth.to_string(), Job { depth, ..base.clone() })).into();
+    let blocks: Rows =
+        BLOCKS.map(|(name, block_bytes)| row(name, Job { block_bytes, ..base.clone() })).into();
+    let complete = |figures: &[Figure]| -> Vec<ShownColumn> {
+        figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect()
+    };
+    let by_depth = Figure { decimals: 1, ..IOPS };
+    let by_engine = COMMON.map(|engine| by_depth.at(&engine.name(), at([("engine", &engine.name())])));
+    let by_pattern = Pattern::value_variants().iter().map(|pattern| {
+        BANDWIDTH.at(&pattern.name(), at([("pattern", &pattern.name())]))
+    });
+    let by_caching = CACHING.map(|(name, pattern, direct)| {
+        BANDWIDTH.at(name, at([("pattern", &pattern.name()), ("direct", &direct)]))
+    });
+    let of_128k = of_engines(&COMMON, &Job { block_bytes: WRITE_UP_BLOCK, ..base.clone() });
+    let tables = [
+        (
+            "Mixed random reads and writes of 128k bypassing the page cache: 16 in flight, and 16 blocking threads",
+            &write_up_rows,
+            complete(&DIRECTIONS),
+        ),
+        (
+            "Engines: random reads of 4k bypassing the page cache, 16 in flight (sync: 16 threads)",
+            &engines,
+            complete(&DETAILS),
+        ),
+        ("Depth: random reads of 4k bypassing the page cache (sync: as many threads)", &depths, by_engine.into()),
+        (
+            "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
+            &blocks,
+            by_pattern.collect(),
+        ),
+        (
+            "Bypassing the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
+            &of_128k,
+            by_caching.into(),
+        ),
+    ];
+    let rankings = vec![
+        measurements.ranking("Mixed random reads and writes of 128k", IOPS, write_up_rows.clone()),
+        measurements.ranking("Random reads of 4k, 16 in flight", IOPS, engines.clone()),
+    ];
+    Results {
+        tables: tables.map(|(title, rows, columns)| measurements.table(title, rows, &columns)).into(),
+        plots: plots(measurements, &engines),
+        findings: findings(measurements, base),
+        rankings,
+    }
+}
+
+/// Plots rates by depth, and the distribution of latency.
+fn plots(measurements: Measurements<'_>, engines: &[(String, Labels)]) -> Vec<Plot> {
+    let random_4k = at([("pattern", &"randread"), ("block", &4096), ("direct", &true)]);
+    vec![
+        measurements.plot(
+            ("disk-depth", "Random reads of 4k by depth"),
+            ("depth", axis("operations in flight", "", AxisScale::Logarithmic)),
+            (IOPS, axis("reads", "1/s", AxisScale::Linear)),
+            &under(&named("engine", COMMON.map(|engine| engine.name())), &random_4k),
+        ),
+        measurements.curves(
+            ("disk-latency", "Latency of random reads of 4k, 16 in flight"),
+            "µs",
+            engines,
+        ),
+    ]
+}
+
+/// Returns a finding for each claim of the write-up.
+fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
+    let [aio, sync, uring, _, one] = write_up(base).map(|(_, job)| job.labels());
+    let case =
+        |name: &str, ours: &Labels, theirs: &Labels| [(name.to_owned(), ours.clone(), theirs.clone())];
+    let to_sixteen = |claim: &str, name: &str, ours: &Labels, is_met: fn(&Summary) -> bool| {
+        let words = ("Throughput as a ratio to the sixteen threads: ", NOT_MEASURED);
+        measurements.finding_of_ratios(claim, words, IOPS, case(name, ours, &sync), is_met)
+    };
+    let ring = |figure, name, is_met: fn(&Summary) -> bool| {
+        measurements.ratios(figure, case(name, &uring, &aio), is_met)
+    };
+    let ring = [
+        ring(IOPS, "operations per second", |ratio| ratio.median >= 1.0 - SAME),
+        ring(CALLS, "system calls per operation", |ratio| ratio.median < 1.0),
+    ];
+    vec![
+        to_sixteen(
+            "16 operations in flight by libaio and 16 blocking processes (here threads) have the same throughput: the device is the limit.",
+            "libaio",
+            &aio,
+            |ratio| (ratio.median - 1.0).abs() <= SAME,
+        ),
+        to_sixteen(
+            "One asynchronous process does the work of 16 blocking ones.",
+            "libaio",
+            &aio,
+            |ratio| ratio.median >= 1.0 - SAME,
+        ),
+        to_sixteen(
+            "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).",
+            "one blocking thread",
+            &one,
+            |ratio| ratio.median >= 1.0 - SAME,
+        ),
+        finding_of_cases(
+            "io_uring has the throughput of libaio with fewer system calls (not in the write-up, which is older).",
+            "io_uring as a ratio to libaio: ",
+            &ring.concat(),
+            NOT_MEASURED,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_job_is_measured_once_under_labels_of_its_own() {
+        let jobs = jobs(&Job::new("/nowhere".into(), 1 << 20));
+        let labels: std::collections::BTreeSet<Labels> = jobs.iter().map(Job::labels).collect();
+        assert_eq!(labels.len(), jobs.len());
+        // 5 of the write-up; 7 engines; 4 further depths of 4 engines; 30 patterns and blocks, of which one is the base;
+        // 16 of reads with and without the page cache.
+        assert_eq!(jobs.len(), 5 + 7 + 16 + 29 + 16);
+    }
+}
