@@ -18,11 +18,6 @@ pub(crate) trait Scenario: Args + 'static {
     /// Approximate duration in seconds on two processors, for the displayed remaining time.
     const SECONDS: u32;
 
-    /// Rejects invalid options, before any file is created or process started.
-    fn check(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     /// Measures, and records the measurements in its section; returns their presentation.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure>;
 }

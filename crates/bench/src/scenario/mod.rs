@@ -71,10 +71,9 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
     }
 }
 
-/// Parses and checks the options of a scenario.
+/// Parses the options of a scenario.
 fn prepare<S: Scenario>(matches: &ArgMatches) -> Result<Prepared, Failure> {
     let scenario = S::from_arg_matches(matches)?;
-    scenario.check()?;
     Ok(Box::new(move |bench| {
         let mut section = Section {
             scenario: S::NAME.to_owned(),

@@ -20,51 +20,17 @@ const SLOTS: u32 = 1 << 14;
 /// Number of operations submitted to its ring in one call.
 const SLOTS_BATCH: u32 = super::BATCH_COMPARED;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CpuPair {
-    pub(super) cpu: usize,
-    /// The processor of a kernel thread: a different one, if available.
-    pub(super) other: usize,
-}
-
-impl CpuPair {
-    /// Returns the requested processor, or the last one that this process may use.
-    pub(super) fn find(cpu: Option<usize>) -> Result<CpuPair, Failure> {
-        let cpus = pin::available();
-        let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
-        let cpu = cpu.unwrap_or(last);
-        if !cpus.contains(&cpu) {
-            let text = format!("--cpu {cpu}: this process may use processors {first} to {last}");
-            return Err(Failure::Usage(text));
-        }
-        let other = cpus.iter().copied().find(|&other| other != cpu).unwrap_or(cpu);
-        Ok(CpuPair { cpu, other })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReadMethod {
-    /// A ring without flags.
-    Ring,
-    /// A ring with the server's configuration.
-    RingAsEngine,
-    /// io_submit(2) and io_getevents(2).
-    Libaio,
-    /// io_submit(2), with completions read from shared memory.
-    LibaioReaping,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// No-ops on a bare ring.
-    Ring { setup: RingSetup, batch: u32 },
+    /// No-ops on a bare ring, without flags or with the server's configuration.
+    Ring { as_engine: bool, batch: u32 },
     /// No-ops through this server's engine.
     Engine { batch: u32 },
     /// [`SLOTS`] concurrent no-ops through the engine, on fresh or on reused slots. Unlike a batch, all of them are in
     /// flight at the same time.
     Slots { fresh: bool },
-    /// Reads that never wait.
-    Read { method: ReadMethod, bytes: u32, batch: u32 },
+    /// Reads that never wait: by a ring with the server's configuration, or by io_submit(2) and io_getevents(2).
+    Read { by_ring: bool, bytes: u32, batch: u32 },
 }
 
 /// Creates a resident file of one page.
@@ -80,31 +46,27 @@ impl Subject {
     /// Returns the labels that identify a measurement in the raw figures.
     pub(super) fn labels(&self) -> Labels {
         match self {
-            Subject::Ring { setup, batch } => at([
-                ("subject", &"bare ring"),
-                ("flags", &format!("{:#x}", setup.flags)),
-                ("registered_fd", &setup.registered_fd),
-                ("batch", batch),
-                ("as_engine", &(*setup == RingSetup::as_engine(*batch))),
-                ("polled", &setup.poller_cpu.is_some()),
-            ]),
+            Subject::Ring { as_engine, batch } => {
+                at([("subject", &"bare ring"), ("as_engine", as_engine), ("batch", batch)])
+            }
             Subject::Engine { batch } => at([("subject", &"engine"), ("batch", batch)]),
             Subject::Slots { fresh } => at([
                 ("subject", &"engine's slots"),
                 ("slots", &if *fresh { "fresh" } else { "used again" }),
                 ("batch", &SLOTS_BATCH),
             ]),
-            Subject::Read { method, bytes, batch } => {
-                at([("subject", &format!("read by {method:?}")), ("bytes", bytes), ("batch", batch)])
+            Subject::Read { by_ring, bytes, batch } => {
+                let subject = if *by_ring { "read by io_uring" } else { "read by libaio" };
+                at([("subject", &subject), ("bytes", bytes), ("batch", batch)])
             }
         }
     }
 
-    /// Measures for `length` in a separate thread on the processor of `place`. Fails with the reason if the machine does
+    /// Measures for `length` in a separate thread on this processor. Fails with the reason if the machine does
     /// not support the operation.
-    pub(super) fn measure(self, place: CpuPair, file: &Path, length: Duration) -> Result<Run, Failure> {
+    pub(super) fn measure(self, cpu: usize, file: &Path, length: Duration) -> Result<Run, Failure> {
         let pinned = || {
-            pin::this_thread(place.cpu)?;
+            pin::this_thread(cpu)?;
             self.measure_here(file, length).map_err(Failure::Other)
         };
         // The waiting thread sleeps, so it does not use the processor. A separate thread, because its affinity ends
@@ -116,7 +78,8 @@ impl Subject {
     /// Makes the measurement, in the thread that creates and owns the ring.
     fn measure_here(self, file: &Path, length: Duration) -> Result<Run, String> {
         match self {
-            Subject::Ring { setup, batch } => {
+            Subject::Ring { as_engine, batch } => {
+                let setup = if as_engine { RingSetup::as_engine(batch) } else { RingSetup::plain(batch) };
                 // A ring needs a buffer per slot, and at least one slot.
                 let load = Load { files: Vec::new(), depth: 1, block_bytes: 4096 };
                 let mut ring = RingQueue::new(setup, load).map_err(text)?;
@@ -131,7 +94,7 @@ impl Subject {
                 repeat(length, batch, &mut engine, round, |engine| engine.counters().kernel_entries)
             }
             Subject::Slots { fresh } => slots(fresh, length),
-            Subject::Read { method, bytes, batch } => read(method, bytes, batch, file, length),
+            Subject::Read { by_ring, bytes, batch } => read(by_ring, bytes, batch, file, length),
         }
     }
 }
@@ -218,50 +181,35 @@ fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
 }
 
 /// Measures reads of one kind, all of the same page.
-fn read(method: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
+fn read(by_ring: bool, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
     // Buffered instead of direct: the page is resident, so that no engine waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
     let transfer = Transfer { write: false, file: 0, offset: 0, len: bytes };
     let mut done = Vec::with_capacity(batch as usize);
-    let check = move |queue_done: &mut Vec<bare::Done>| {
-        let failed = queue_done.iter().find_map(|done| done.result.err());
-        queue_done.clear();
+    let check = |done: &mut Vec<bare::Done>| {
+        let failed = done.iter().find_map(|done| done.result.err());
+        done.clear();
         failed.map_or(Ok(()), |errno| Err(text(errno)))
     };
-    match method {
-        ReadMethod::Ring | ReadMethod::RingAsEngine => {
-            let setup = if method == ReadMethod::Ring {
-                RingSetup::plain(batch)
-            } else {
-                RingSetup::as_engine(batch)
-            };
-            let mut ring = RingQueue::new(setup, load).map_err(text)?;
-            let round = |ring: &mut RingQueue| {
-                push(ring, transfer, batch)?;
-                ring.submit_and_wait(batch, &mut done).map_err(text)?;
-                check(&mut done)
-            };
-            repeat(length, batch, &mut ring, round, Queue::kernel_entries)
-        }
-        // Usually libaio fetches completions by a system call. But the kernel maps the completion ring into the
-        // process, and a program that knows its layout can read it directly, as this server does.
-        ReadMethod::Libaio | ReadMethod::LibaioReaping => {
-            let mut aio = AioQueue::new(load).map_err(text)?;
-            let round = |aio: &mut AioQueue| {
-                push(aio, transfer, batch)?;
-                aio.submit().map_err(text)?;
-                // A resident page has been read when io_submit returns, so all completions are already available;
-                // otherwise the system call waits for them.
-                let reaped = if method == ReadMethod::LibaioReaping { aio.reap(&mut done) } else { 0 };
-                if reaped < batch {
-                    aio.wait(batch - reaped, &mut done).map_err(text)?;
-                }
-                check(&mut done)
-            };
-            repeat(length, batch, &mut aio, round, Queue::kernel_entries)
-        }
+    if by_ring {
+        let mut ring = RingQueue::new(RingSetup::as_engine(batch), load).map_err(text)?;
+        let round = |ring: &mut RingQueue| {
+            push(ring, transfer, batch)?;
+            ring.submit_and_wait(batch, &mut done).map_err(text)?;
+            check(&mut done)
+        };
+        return repeat(length, batch, &mut ring, round, Queue::kernel_entries);
     }
+    let mut aio = AioQueue::new(load).map_err(text)?;
+    let round = |aio: &mut AioQueue| {
+        push(aio, transfer, batch)?;
+        aio.submit().map_err(text)?;
+        // A resident page has been read when io_submit returns, so all completions are already available.
+        aio.wait(batch, &mut done).map_err(text)?;
+        check(&mut done)
+    };
+    repeat(length, batch, &mut aio, round, Queue::kernel_entries)
 }
 
 fn push(queue: &mut impl Queue, transfer: Transfer, count: u32) -> Result<(), String> {
