@@ -39,17 +39,6 @@ impl AioQueue {
             refused: Vec::new(),
         })
     }
-
-    /// Appends completions to `done` without a system call, from the memory shared with the kernel; returns their
-    /// number. The usual way is io_getevents(2), which [`Queue::wait`] calls.
-    pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
-        let before = done.len();
-        done.append(&mut self.refused);
-        while let Some(event) = self.context.next_event() {
-            done.push(finished(event, &mut self.places));
-        }
-        (done.len() - before) as u32
-    }
 }
 
 /// Converts an event and frees its slot.

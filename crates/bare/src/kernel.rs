@@ -6,8 +6,6 @@
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, RawFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use io::{Buf, SetupError, Stage};
@@ -31,8 +29,6 @@ const POLLER_IDLE_MS: u32 = 1000;
 /// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
 const COMMAND_PWRITE: u16 = 1;
-/// `AIO_RING_MAGIC`: marks the layout of the shared ring that this code supports.
-const AIO_RING_MAGIC: u32 = 0xa10a_10a1;
 
 /// A method of the crate's builder that sets one flag.
 type SetFlag = fn(&mut Builder) -> &mut Builder;
@@ -87,7 +83,6 @@ impl Ring {
         }
         if polled {
             builder.setup_sqpoll(POLLER_IDLE_MS);
-            setup.poller_cpu.map(|cpu| builder.setup_sqpoll_cpu(cpu));
         }
         let ring = builder.build(entries).map_err(|error| SetupError::new(Stage::Setup, errno(&error)))?;
         let mut ring = Ring { enter_fd: ring.as_raw_fd(), ring, enter_flags: ENTER_NO_IOWAIT, entries: 0 };
@@ -273,25 +268,12 @@ pub(crate) struct Event {
     result2: i64,
 }
 
-/// `struct aio_ring` of Linux `fs/aio.c`, without the events behind it.
-#[repr(C)]
-struct Header {
-    id: u32,
-    events: u32,
-    head: AtomicU32,
-    tail: AtomicU32,
-    magic: u32,
-    compat_features: u32,
-    incompat_features: u32,
-    header_bytes: u32,
-}
-
-const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32 && size_of::<Header>() == 32);
+const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32);
 
 /// A libaio context.
 pub(crate) struct Context {
-    /// Address of the ring, which is also the kernel's identifier of the context.
-    ring: NonNull<Header>,
+    /// The kernel's identifier of the context.
+    id: libc::c_ulong,
     /// Number of system calls.
     pub(crate) kernel_entries: u64,
 }
@@ -299,25 +281,17 @@ pub(crate) struct Context {
 impl Context {
     /// Creates a context for `depth` requests in flight, which the kernel counts against `fs.aio-max-nr`.
     pub(crate) fn new(depth: u32) -> Result<Context, Errno> {
-        let mut context: libc::c_ulong = 0;
+        let mut id: libc::c_ulong = 0;
         // SAFETY: io_setup(2) writes the identifier of the context to the given address, which is one `c_ulong`.
-        let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
+        let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut id) };
         check(result)?;
-        let ring = NonNull::new(context as *mut Header).ok_or(Errno::INVAL)?;
-        let context = Context { ring, kernel_entries: 0 };
-        let header = context.header();
-        let known = header.magic == AIO_RING_MAGIC && header.incompat_features == 0;
-        if known && header.header_bytes as usize == size_of::<Header>() {
-            Ok(context)
-        } else {
-            Err(Errno::NOTSUP)
-        }
+        Ok(Context { id, kernel_entries: 0 })
     }
 
     /// Submits requests to the kernel; returns how many it accepted.
     pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
-        let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
+        let (context, count, pointers) = (self.id, pointers.len(), pointers.as_mut_ptr());
         // SAFETY: the pointers refer to live requests, which the kernel copies before the call returns; `Places` keeps
         // the memory that the requests refer to.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
@@ -329,7 +303,7 @@ impl Context {
         self.kernel_entries += 1;
         events.reserve(max);
         let room = events.spare_capacity_mut();
-        let (context, place, forever) = (self.name(), room.as_mut_ptr(), std::ptr::null::<libc::timespec>());
+        let (context, place, forever) = (self.id, room.as_mut_ptr(), std::ptr::null::<libc::timespec>());
         // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
         let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
         let count = check(result)? as usize;
@@ -337,42 +311,12 @@ impl Context {
         unsafe { events.set_len(events.len() + count) };
         Ok(())
     }
-
-    fn name(&self) -> libc::c_ulong {
-        self.ring.as_ptr() as libc::c_ulong
-    }
-
-    fn header(&self) -> &Header {
-        // SAFETY: io_setup mapped the ring at this address, and it stays mapped until io_destroy, in `drop`; the two
-        // words that the kernel changes are atomics.
-        unsafe { self.ring.as_ref() }
-    }
-
-    /// Returns the next completion without a system call.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
-        let header = self.header();
-        // Only this thread changes the head: io_getevents is called on this thread too.
-        let head = header.head.load(Ordering::Relaxed);
-        if head == header.tail.load(Ordering::Acquire) {
-            return None;
-        }
-        let next = (head + 1) % header.events;
-        // SAFETY: the events follow the header in the same mapping.
-        let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
-        // SAFETY: the kernel keeps head below the number of events, and the mapping has room for all of them.
-        let place = unsafe { events.add(head as usize) };
-        // SAFETY: the event is inside of the mapping, and the acquire load above shows that it is filled.
-        let event = unsafe { place.read() };
-        self.header().head.store(next, Ordering::Release);
-        Some(event)
-    }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let context = self.name();
         // SAFETY: the context belongs to this value and is not used again. The call waits for requests in flight.
-        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }
 
