@@ -17,7 +17,7 @@
 //! megabyte is the comparable figure. Time spent waiting for a disk counts as idle, since other tasks can use it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -27,7 +27,7 @@ use super::measurements::{
     Figure, Labels, Measurements, Of, ShownColumn, at, figure, finding_of_cases, plural,
 };
 use super::served::{self, ServerCpus};
-use crate::context::{Bench, Scale};
+use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::page_cache;
@@ -55,9 +55,6 @@ const MEGABYTE: u64 = 1_000_000;
 
 /// Timeout of one client. At 10 MB/s the write-up's file needs 70 s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(180);
-
-/// Time limit for all rounds after the first: as many as fit are made.
-const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 
 /// Ringroad with each way to send the file, then the peers with theirs.
 const VARIANTS: [Variant; 12] = [
@@ -125,29 +122,15 @@ impl Scenario for LargeOptions {
         let file = files.join("file");
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::of_one_worker(bench, section);
-        let (begun, wanted) = (Instant::now(), bench.repetitions());
         let mut servers = comparison::start(bench, section, &place, (&VARIANTS, ""), |variant, instance| {
             configuration(variant, instance, &files)
         })?;
-        for round in 0..wanted {
-            // On a slow disk a round takes minutes: fewer repetitions are preferable to a run that is aborted.
-            let each = begun.elapsed() / round.max(1);
-            if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
-                let why = format!(
-                    "{round} of {wanted} rounds were measured: one takes {:.0} s",
-                    each.as_secs_f64()
-                );
-                section.skip("repetitions", &why);
-                break;
-            }
-            bench.progress(format_args!("large: round {} of {wanted}", round + 1));
-            for &clients in &self.clients {
-                for (variant, server) in &mut servers {
-                    let run = measure(bench, server, &file, clients, megabytes, &place.split);
-                    let measured = comparison::or_reason(run)?;
-                    comparison::file(section, measured, &of(variant, &fetching(clients)), round as usize);
-                }
-            }
+        for &clients in &self.clients {
+            bench.progress(format_args!("large: {}", plural(clients, "client")));
+            let labels = |(variant, _): &(Variant, Server)| of(variant, &fetching(clients));
+            comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
+                measure(bench, server, &file, clients, megabytes, &place.split)
+            })?;
         }
         Ok(results(Measurements::of(section), &self.clients, megabytes))
     }
