@@ -131,7 +131,7 @@ impl Scenario for StreamOptions {
             let labels = |(variant, _): &(Variant, Server)| of(variant, &kind.labels());
             comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 server.check_running()?;
-                load.run(server, kind).map(|times| run_of(&times)).map_err(Failure::Other)
+                Ok(run_of(&load.run(server, kind)?))
             })?;
         }
         Ok(results(Measurements::of(section), self.streams))
@@ -198,7 +198,7 @@ struct Streams {
 
 impl Streams {
     /// Runs concurrent streams; returns the times that their clients measured.
-    fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<StreamTimes>, String> {
+    fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<StreamTimes>, Failure> {
         let (address, epoch, cpu, pieces) = (server.address(), self.epoch, self.cpu, self.pieces);
         let clients: Vec<_> = (0..self.streams)
             .map(|_| {
@@ -212,8 +212,10 @@ impl Streams {
                 })
             })
             .collect();
-        let times =
-            clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked".to_owned())?);
+        let times = clients.into_iter().map(|client| {
+            let read = client.join().map_err(|_| Failure::Other("a client panicked".to_owned()))?;
+            read.map_err(Failure::other)
+        });
         times.collect()
     }
 }
