@@ -247,19 +247,14 @@ pub(crate) fn measure_all<V>(
 ) -> Result<(), Failure> {
     // In the order A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) affects
     // all of them alike.
-    let mut measured: Vec<Vec<Result<Vec<Measured>, String>>> = things.iter().map(|_| Vec::new()).collect();
     for round in 0..bench.repetitions() {
-        for (thing, results) in things.iter_mut().zip(&mut measured) {
+        for thing in things.iter_mut() {
             bench.check_interrupted()?;
             bench.progress.tick();
-            results.push(or_reason(all(thing, round, section))?);
-        }
-    }
-    // The last failure may be an effect of the interruption.
-    bench.check_interrupted()?;
-    for (thing, rounds) in things.iter().zip(measured) {
-        let labels = labels(thing);
-        for (round, measured) in rounds.into_iter().enumerate() {
+            let measured = or_reason(all(thing, round, section))?;
+            // A failure may be an effect of the interruption.
+            bench.check_interrupted()?;
+            let labels = labels(thing);
             let measured = measured.unwrap_or_else(|reason| vec![Err(reason); labels.len()]);
             labels.iter().zip(measured).for_each(|(labels, one)| file(section, one, labels, round));
         }
@@ -285,7 +280,7 @@ pub(crate) fn measure<V>(
 }
 
 /// Records one measurement under its labels.
-pub(crate) fn file(section: &mut Section, measured: Measured, labels: &Labels, round: usize) {
+pub(crate) fn file(section: &mut Section, measured: Measured, labels: &Labels, round: u32) {
     let mut run = measured
         .unwrap_or_else(|reason| Run { labels: [(NOTHING.to_owned(), reason)].into(), ..Run::default() });
     run.labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
@@ -356,10 +351,10 @@ mod tests {
         let wanted = [
             ("nginx one ", Some(1.0)),
             ("nginx other ", Some(2.0)),
-            ("nginx one it ended", None),
-            ("nginx other it ended", None),
             ("io_uring one ", Some(1.0)),
             ("io_uring other ", Some(2.0)),
+            ("nginx one it ended", None),
+            ("nginx other it ended", None),
             ("io_uring one ", Some(1.0)),
             ("io_uring other ", Some(2.0)),
         ];
