@@ -5,11 +5,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, Write};
+use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::FlockOperation;
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
 
 use crate::failure::Failure;
 
@@ -78,41 +78,9 @@ fn own_network() -> io::Result<()> {
     }
 }
 
-/// Index of the loopback interface, the first one in every namespace.
-const LOOPBACK_INDEX: u32 = 1;
-
-/// Brings up the loopback: sends one message of rtnetlink(7), `RTM_NEWLINK` with the flag `IFF_UP`, and reads its
-/// acknowledgement.
+/// Brings up the loopback interface of the namespace.
 fn bring_up_loopback() -> io::Result<()> {
-    /// rtnetlink(7): message that creates or changes a device.
-    const RTM_NEWLINK: u16 = 16;
-    /// Message flags: a request that requires an acknowledgement.
-    const REQUEST_WITH_ACK: u16 = 1 | 4;
-    /// netdevice(7): flag of an active device.
-    const IFF_UP: u32 = 1;
-    /// netlink(7): acknowledgement, with 0 or an error number.
-    const NLMSG_ERROR: u16 = 2;
-    let mut message = Vec::with_capacity(32);
-    // struct nlmsghdr: length, type, flags, sequence, port.
-    message.extend(32_u32.to_ne_bytes());
-    message.extend(RTM_NEWLINK.to_ne_bytes());
-    message.extend(REQUEST_WITH_ACK.to_ne_bytes());
-    message.extend([0; 8]);
-    // struct ifinfomsg: family and type, index, flags, mask of flags to change.
-    message.extend([0; 4]);
-    message.extend(LOOPBACK_INDEX.to_ne_bytes());
-    message.extend(IFF_UP.to_ne_bytes());
-    message.extend(IFF_UP.to_ne_bytes());
-    // Protocol 0 of this family is NETLINK_ROUTE.
-    let socket = socket(AddressFamily::NETLINK, SocketType::RAW, None)?;
-    send(&socket, &message, SendFlags::empty())?;
-    let mut answer = [0_u8; 256];
-    let (_, length) = recv(&socket, &mut answer, RecvFlags::empty())?;
-    let kind = u16::from_ne_bytes([answer[4], answer[5]]);
-    let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
-    match (kind, error) {
-        (NLMSG_ERROR, 0) if length >= 20 => Ok(()),
-        (NLMSG_ERROR, error) if length >= 20 => Err(io::Error::from_raw_os_error(-error)),
-        _ => Err(io::Error::other("rtnetlink returned another message")),
-    }
+    let status = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    let status = status.map_err(|error| io::Error::other(format!("ip (package iproute2): {error}")))?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("ip link set lo up: {status}"))) }
 }
