@@ -103,13 +103,13 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
 type Wanted = fn(&ColdVariant) -> bool;
 
 /// The variants of the write-up's table.
-const PUBLISHED: Wanted = |variant| variant.published.is_some();
+const PUBLISHED: Wanted = |variant| variant.is_published;
 
 /// The ways of the write-up, Ringroad's default, nginx's best way for cache hits, and the plain files without a cache.
 /// A reader can compare the fastest hit with the write-up's rows, and its cost with serving the same files without a
 /// cache.
 const HITS: Wanted = |variant| {
-    variant.published.is_some() || variant.is_default() || variant.is_best_of_hits() || variant.is_plain
+    variant.is_published || variant.is_default() || variant.is_best_of_hits() || variant.is_plain
 };
 
 impl<'a> ColdPlan<'a> {
@@ -158,7 +158,7 @@ impl<'a> ColdPlan<'a> {
                 cases.push((hits, HITS));
                 if !is_brief {
                     // With the variants that the write-up compares at 1 000 connections, where they differ most.
-                    let crowded: Wanted = |variant| variant.is_main || variant.published.is_some();
+                    let crowded: Wanted = |variant| variant.is_main || variant.is_published;
                     let wanted = if size == Size::K4 { crowded } else { main };
                     cases.push((Case { workers: WORKERS[1], ..hits }, PUBLISHED));
                     cases.push((Case { workers: WORKERS[1], ..files }, main));

@@ -81,7 +81,7 @@ impl ColdReport<'_> {
     /// measured with these numbers of workers and connections.
     fn as_published(&self, workers: usize, connections: u32) -> Option<Table> {
         let cases: Vec<&Case> = self.of(Source::Cache, workers, connections).collect();
-        let rows = self.rows(cases.first()?, |variant| variant.published.is_some());
+        let rows = self.rows(cases.first()?, |variant| variant.is_published);
         let column = |case: &&Case| THROUGHPUT.at(&case.size.to_string(), at([("size", &case.size)]));
         let columns: Vec<_> = cases.iter().map(column).collect();
         let title = format!(
