@@ -125,7 +125,7 @@ const FILL_CONNECTIONS: u32 = 64;
 const FILLS_MAX: u32 = 3;
 
 impl<'a> Caches<'a> {
-    /// Fills one cache for each program and size, and repeats this until a pass without the origin has no misses.
+    /// Fills one cache for each program and size.
     pub(super) fn fill(
         bench: &'a Bench,
         files: &'a Files,
@@ -134,39 +134,34 @@ impl<'a> Caches<'a> {
     ) -> Result<Caches<'a>, Failure> {
         let root = bench.workspace.directory("caches")?;
         let caches = Caches { bench, files, root, origin_port: port_for(None)? };
-        let mut wanted: Vec<(&ColdServer, Size)> =
-            fillers.iter().flat_map(|&filler| sizes.iter().map(move |&size| (filler, size))).collect();
-        let mut missing = String::new();
+        for filler in fillers {
+            for &size in sizes {
+                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.variant.of.name));
+                caches.fill_one(size, filler)?;
+            }
+        }
+        Ok(caches)
+    }
+
+    /// Fills a cache, and repeats this until a pass without the origin has no misses.
+    fn fill_one(&self, size: Size, filler: &ColdServer) -> Result<(), Failure> {
+        let mut misses = 0;
         for _ in 0..FILLS_MAX {
             // It is Ringroad instead of a peer: the suite works without installed peers, and filling a cache is not
             // measured.
-            let conditions = Conditions { port: Some(caches.origin_port), ..Conditions::default() };
-            let origin = served::origin(bench, &files.root, conditions)?;
-            for &(filler, size) in &wanted {
-                let name = filler.variant.of.name;
-                bench.progress(format_args!("cold: filling the cache of {name} with {size}"));
-                // Twice: a cache that gets more than it can write skips some responses, and stores them at the next
-                // request.
-                caches.request_all(size, filler, 2)?;
-            }
+            let conditions = Conditions { port: Some(self.origin_port), ..Conditions::default() };
+            let origin = served::origin(self.bench, &self.files.root, conditions)?;
+            // Twice: a cache that gets more than it can write skips some responses, and stores them at the next request.
+            self.request_all(size, filler, 2)?;
             // From here on a miss finds no origin and causes an error, which the measurements would detect.
             drop(origin);
-            let mut still = Vec::new();
-            for (filler, size) in wanted {
-                let misses = caches.request_all(size, filler, 1)?;
-                if misses > 0 {
-                    let (name, count) = (filler.variant.of.name, files.count(size));
-                    missing = format!(
-                        "after filling, the cache of {name} lacks {misses} of {count} files of {size}"
-                    );
-                    still.push((filler, size));
-                }
-            }
-            wanted = still;
-            if wanted.is_empty() {
-                return Ok(caches);
+            misses = self.request_all(size, filler, 1)?;
+            if misses == 0 {
+                return Ok(());
             }
         }
+        let (name, count) = (filler.variant.of.name, self.files.count(size));
+        let missing = format!("after filling, the cache of {name} lacks {misses} of {count} files of {size}");
         Err(Failure::Other(missing))
     }
 
