@@ -4,18 +4,15 @@
 //! The limit is measured under the same conditions as the servers (a cgroup with the case's memory limit, a dropped
 //! page cache), but with all processors, because nothing sends the bytes that are read.
 
-use std::path::PathBuf;
+use io::probe::Probe;
 
 use super::measure::{Case, CaseRun, observed};
 use super::variants::{LIMIT, Source};
-use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::cgroup::{Group, Limits};
 use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
-use crate::scenario::comparison;
-use crate::scenario::described::Named;
-use crate::scenario::disk::files::{FilesPlan, FilesVia};
+use crate::scenario::disk::files::FilesPlan;
 use crate::scenario::disk::worker::{self, Task};
 
 /// Whether the limit is measured with a case, in the same rounds: without a memory limit, cached files would be faster
@@ -28,40 +25,26 @@ pub(super) fn is_measured_in(case: Case) -> bool {
 pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, Failure> {
     let CaseRun { bench, files, case, .. } = *run;
     let group = Group::new(&Limits { memory_bytes: case.memory_bytes, ..Limits::default() })?;
-    let mut refused = String::new();
-    for via in [FilesVia::Uring, FilesVia::Threads] {
-        let plan = FilesPlan {
-            directory: files.directory(case.size),
-            count: files.count(case.size),
-            via,
-            depth: case.size.depth,
-            threads: pin::available().len() as u32,
-            file_bytes: case.size.bytes as u32,
-            seconds: bench.length(case.seconds()).as_secs_f64(),
-        };
-        match comparison::or_reason(read(bench, plan, &group.directories))? {
-            Ok(run) => {
-                let words = format!(
-                    "{} without a server: direct reads of complete files, {} in flight in each of {} threads\n",
-                    via.name(),
-                    case.size.depth,
-                    pin::available().len()
-                );
-                section.configure(LIMIT, &words);
-                return Ok(run);
-            }
-            Err(reason) => refused = reason,
-        }
-    }
-    Err(Failure::Other(refused))
-}
-
-/// Measures one pass, with the disk traffic and the machine's state.
-fn read(bench: &Bench, plan: FilesPlan, groups: &[PathBuf]) -> Result<Run, Failure> {
+    let plan = FilesPlan {
+        directory: files.directory(case.size),
+        count: files.count(case.size),
+        by_ring: Probe::run().uring_refusal().is_none(),
+        depth: case.size.depth,
+        threads: pin::available().len() as u32,
+        file_bytes: case.size.bytes as u32,
+        seconds: bench.length(case.seconds()).as_secs_f64(),
+    };
+    let words = format!(
+        "{} without a server: direct reads of complete files, {} in flight in each of {} threads\n",
+        if plan.by_ring { "io_uring" } else { "a thread pool" },
+        plan.depth,
+        plan.threads
+    );
     page_cache::drop_all()?;
     let (mut run, Run { disturbed, timeline, .. }, read_bytes) =
-        observed(bench, || worker::run(bench, &Task::Files(plan), groups))?;
+        observed(bench, || worker::run(bench, &Task::Files(plan), &group.directories))?;
     let body_bytes = run.figures.get("body_bytes").copied().unwrap_or_default().max(1.0);
     run.set("disk_bytes_per_body_byte", read_bytes as f64 / body_bytes);
+    section.configure(LIMIT, &words);
     Ok(Run { disturbed, timeline, ..run })
 }

@@ -8,7 +8,7 @@ use bare::{AioQueue, Done, Load, Noise, Queue, RingQueue, RingSetup, Transfer, f
 use io::op::DeviceId;
 use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
-use super::files::{self, FilesVia};
+use super::files;
 use super::job::{EngineKind, Job};
 
 /// Creates the queue of an engine, in the thread that will use it.
@@ -122,7 +122,7 @@ struct PoolQueue {
 impl PoolQueue {
     /// Creates a pool with one thread per operation in flight, for an open file.
     fn new(file: OwnedFd, depth: u32, block_bytes: u32) -> Result<PoolQueue, String> {
-        let engine = files::engine(FilesVia::Threads, depth, block_bytes)?;
+        let engine = files::engine(false, depth, block_bytes)?;
         // Filled before the measurement, because the first access to a page causes a page fault.
         let buf = |place: u32| {
             let mut buf = engine.pool().get(block_bytes as usize)?;

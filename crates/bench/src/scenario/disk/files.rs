@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bare::Noise;
-use clap::ValueEnum;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
@@ -21,15 +20,6 @@ use super::job::JobOutcome;
 use crate::load::percentile_us;
 use crate::report::model::Run;
 
-/// The disk engines of this server that open and read the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub(crate) enum FilesVia {
-    /// openat, read and close on one ring.
-    Uring,
-    /// A thread pool with one thread per file in flight.
-    Threads,
-}
-
 /// The files to read and the method: shared by the scenario and its worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FilesPlan {
@@ -37,7 +27,9 @@ pub(crate) struct FilesPlan {
     pub(crate) directory: PathBuf,
     /// Number of files of the set.
     pub(crate) count: u64,
-    pub(crate) via: FilesVia,
+    /// Whether openat, read and close are operations of one ring; otherwise a thread pool with one thread per file in
+    /// flight executes them.
+    pub(crate) by_ring: bool,
     /// Number of concurrently open files per thread.
     pub(crate) depth: u32,
     /// Number of threads, each with a separate engine.
@@ -77,20 +69,19 @@ pub(super) fn read(
     worker: u32,
     prepared: &dyn Fn(),
 ) -> Result<JobOutcome, String> {
-    let engine = engine(job.via, job.depth, job.file_bytes);
+    let engine = engine(job.by_ring, job.depth, job.file_bytes);
     prepared();
     FileReader::new(engine?, job, paths, worker).run()
 }
 
 /// Creates an engine for one thread, with this number of operations in flight and buffers of this size. Kernel workers
 /// execute the opens; all of them may serve the one device.
-pub(super) fn engine(via: FilesVia, depth: u32, chunk_bytes: u32) -> Result<Box<dyn Engine>, String> {
-    let is_ring = via == FilesVia::Uring;
-    let pool = (!is_ring).then(|| ThreadPool::new("bench", depth as usize, depth as usize)).transpose();
+pub(super) fn engine(by_ring: bool, depth: u32, chunk_bytes: u32) -> Result<Box<dyn Engine>, String> {
+    let pool = (!by_ring).then(|| ThreadPool::new("bench", depth as usize, depth as usize)).transpose();
     let config = EngineConfig {
         // Without io_uring, the network engine only waits for the pool's doorbell.
-        net: if is_ring { NetKind::Uring } else { NetKind::Epoll },
-        disk_ring: is_ring,
+        net: if by_ring { NetKind::Uring } else { NetKind::Epoll },
+        disk_ring: by_ring,
         // Each file has one operation in flight; one device may use a quarter of the table.
         ops_max: depth * 4,
         pools: pool.map_err(|error| error.to_string())?.into_iter().collect(),
@@ -143,10 +134,7 @@ const DEVICE: DeviceId = DeviceId(0);
 
 impl<'a> FileReader<'a> {
     fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> FileReader<'a> {
-        let via = match job.via {
-            FilesVia::Uring => DiskVia::Ring,
-            FilesVia::Threads => DiskVia::Pool(0),
-        };
+        let via = if job.by_ring { DiskVia::Ring } else { DiskVia::Pool(0) };
         let noise = Noise::new(u64::from(worker) << 32);
         let outcome = JobOutcome::nothing();
         FileReader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
