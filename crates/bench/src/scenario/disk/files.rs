@@ -12,7 +12,7 @@ use bare::Noise;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
-use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
+use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -96,15 +96,7 @@ pub(super) fn engine(by_ring: bool, depth: u32, chunk_bytes: u32) -> Result<Box<
     io::build(config).map_err(|error| error.to_string())
 }
 
-struct Reading {
-    /// Time when its open was submitted.
-    begun: Instant,
-    stage: Stage,
-    /// Bytes read so far.
-    bytes: u32,
-}
-
-/// Progress of a file: opening, reading piece by piece, closing.
+/// Progress of a file.
 enum Stage {
     /// openat is in flight.
     Opening,
@@ -124,8 +116,8 @@ struct FileReader<'a> {
     via: DiskVia,
     /// Random generator that picks the files.
     noise: Noise,
-    /// Files in progress, by the engine slot of their operation.
-    readings: HashMap<u32, Reading>,
+    /// Files in progress, by the engine slot of their operation: when they were begun, and their stage.
+    files: HashMap<u32, (Instant, Stage)>,
     outcome: JobOutcome,
 }
 
@@ -137,7 +129,7 @@ impl<'a> FileReader<'a> {
         let via = if job.by_ring { DiskVia::Ring } else { DiskVia::Pool(0) };
         let noise = Noise::new(u64::from(worker) << 32);
         let outcome = JobOutcome::nothing();
-        FileReader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
+        FileReader { engine, job, paths, via, noise, files: HashMap::new(), outcome }
     }
 
     /// Reads until the time is over, and then completes the open files.
@@ -147,7 +139,7 @@ impl<'a> FileReader<'a> {
         for _ in 0..self.job.depth {
             self.open()?;
         }
-        while !self.readings.is_empty() {
+        while !self.files.is_empty() {
             self.engine.turn(Wait::Forever, &mut batch).map_err(|errno| format!("the engine: {errno}"))?;
             let over = start.elapsed().as_secs_f64() >= self.job.seconds;
             for completion in batch.drain(..) {
@@ -155,13 +147,15 @@ impl<'a> FileReader<'a> {
             }
         }
         self.outcome.seconds = start.elapsed().as_secs_f64();
-        self.outcome.system_calls = Some(self.engine.counters().kernel_entries);
         Ok(self.outcome)
     }
 
-    /// Submits an operation. Every file has one operation in flight, and the table has a slot for each of them.
-    fn submit(&mut self, op: Op) -> Result<OpId, String> {
-        self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())
+    /// Submits an operation of a file that was begun at this time. Every file has one operation in flight, and the
+    /// table has a slot for each of them.
+    fn submit(&mut self, op: Op, begun: Instant, stage: Stage) -> Result<(), String> {
+        let id = self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())?;
+        self.files.insert(id.slot, (begun, stage));
+        Ok(())
     }
 
     /// Opens another file, picked at random.
@@ -169,65 +163,48 @@ impl<'a> FileReader<'a> {
         let path = self.paths[(self.noise.number() >> 11) as usize % self.paths.len()].clone();
         let flags = (OFlags::RDONLY | OFlags::DIRECT).bits() as i32;
         let how = OpenHow { flags, is_cold: true, ..OpenHow::default() };
-        let begun = Instant::now();
         let op = Op::Open { dir: None, path, how, device: DEVICE, via: self.via };
-        let id = self.submit(op)?;
-        self.readings.insert(id.slot, Reading { begun, stage: Stage::Opening, bytes: 0 });
-        Ok(())
+        self.submit(op, Instant::now(), Stage::Opening)
     }
 
     fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
         // A slot has at most one operation at a time, so the slot number alone identifies the file.
-        let Some(mut reading) = self.readings.remove(&completion.id.slot) else { return Ok(()) };
+        let Some((begun, stage)) = self.files.remove(&completion.id.slot) else { return Ok(()) };
         let result = completion.result.map_err(std::io::Error::from);
-        match reading.stage {
+        match stage {
             Stage::Opening => {
                 result.map_err(|error| format!("a file could not be opened: {error}"))?;
                 let Payload::Opened(file) = completion.payload else {
                     return Err("a completion of an open has no file".to_owned());
                 };
-                self.read(Fd::from(file).opened_with(OFlags::DIRECT), reading)
+                self.read(Fd::from(file).opened_with(OFlags::DIRECT), begun)
             }
-            Stage::Reading(ref file) => {
+            Stage::Reading(file) => {
                 let count = result.map_err(|error| format!("a file could not be read: {error}"))?;
-                reading.bytes += count;
-                let file = file.clone();
-                match (reading.bytes < self.job.file_bytes, count) {
-                    (true, 0) => {
-                        Err(format!("a file has {} bytes of {}", reading.bytes, self.job.file_bytes))
-                    }
-                    (true, _) => self.read(file, reading),
-                    (false, _) => self.close(file, reading),
+                if count != self.job.file_bytes {
+                    return Err(format!("a read returned {count} bytes of {}", self.job.file_bytes));
                 }
+                // The read has completed, so this is the only reference.
+                let fd: OwnedFd = file.into_owned().map_err(|_| "a file is still in use".to_owned())?;
+                self.submit(Op::Close { fd }, begun, Stage::Closing)
             }
             Stage::Closing => {
                 let side = &mut self.outcome.read;
                 side.operations += 1;
-                side.bytes += u64::from(reading.bytes);
-                side.total.saturating_record(reading.begun.elapsed().as_nanos() as u64);
+                side.bytes += u64::from(self.job.file_bytes);
+                side.total.saturating_record(begun.elapsed().as_nanos() as u64);
                 if over { Ok(()) } else { self.open() }
             }
         }
     }
 
-    fn read(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
-        // Direct reads are of complete blocks; the last read of a file ends at the end of the file.
-        let len = (self.job.file_bytes - reading.bytes).next_multiple_of(4096);
+    /// Reads a complete file at once.
+    fn read(&mut self, file: Fd, begun: Instant) -> Result<(), String> {
+        // Direct reads are of complete blocks.
+        let len = self.job.file_bytes.next_multiple_of(4096);
         let buf = self.engine.pool().get(len as usize).ok_or("no memory for the buffers")?;
-        reading.stage = Stage::Reading(file.clone());
-        let op = Op::Read { file, offset: reading.bytes.into(), len, buf, device: DEVICE, via: self.via };
-        let id = self.submit(op)?;
-        self.readings.insert(id.slot, reading);
-        Ok(())
-    }
-
-    /// Closes the descriptor; the close is submitted with the operations of the next turn.
-    fn close(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
-        // The stage contained the only other reference.
-        reading.stage = Stage::Closing;
-        let fd: OwnedFd = file.into_owned().map_err(|_| "a file is still in use".to_owned())?;
-        let id = self.submit(Op::Close { fd })?;
-        self.readings.insert(id.slot, reading);
-        Ok(())
+        let stage = Stage::Reading(file.clone());
+        let op = Op::Read { file, offset: 0, len, buf, device: DEVICE, via: self.via };
+        self.submit(op, begun, stage)
     }
 }
