@@ -136,7 +136,10 @@ impl<'a> Caches<'a> {
         let caches = Caches { bench, files, root, origin_port: port_for(None)? };
         for filler in fillers {
             for &size in sizes {
-                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.variant.of.name));
+                bench.progress(format_args!(
+                    "cold: filling the cache of {} with {size}",
+                    filler.variant.of.name
+                ));
                 caches.fill_one(size, filler)?;
             }
         }

@@ -108,9 +108,8 @@ const PUBLISHED: Wanted = |variant| variant.is_published;
 /// The ways of the write-up, Ringroad's default, nginx's best way for cache hits, and the plain files without a cache.
 /// A reader can compare the fastest hit with the write-up's rows, and its cost with serving the same files without a
 /// cache.
-const HITS: Wanted = |variant| {
-    variant.is_published || variant.is_default() || variant.is_best_of_hits() || variant.is_plain
-};
+const HITS: Wanted =
+    |variant| variant.is_published || variant.is_default() || variant.is_best_of_hits() || variant.is_plain;
 
 impl<'a> ColdPlan<'a> {
     /// Finds the servers and creates the files. Omissions are recorded in the section.

@@ -186,8 +186,8 @@ impl ColdReport<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::cold::data::Size;
     use crate::report::model::{Cell, Run, Section, Verdict};
+    use crate::scenario::cold::data::Size;
 
     type Rates<'a> = &'a [(&'a str, Option<f64>)];
 

@@ -9,8 +9,8 @@ use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Results};
 use crate::scenario::described::Named;
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding_of_cases, named,
-    under,
+    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding_of_cases,
+    named, under,
 };
 
 /// Maximum relative difference of two results that are considered equal: the write-up's own two differ by 2 %.
@@ -111,7 +111,8 @@ pub(super) fn jobs(base: &Job) -> Vec<Job> {
         all.extend(Pattern::value_variants().iter().map(job));
     }
     for engine in COMMON {
-        let job = |(_, pattern, direct)| Job { pattern, direct, block_bytes: WRITE_UP_BLOCK, ..of(base, engine) };
+        let job =
+            |(_, pattern, direct)| Job { pattern, direct, block_bytes: WRITE_UP_BLOCK, ..of(base, engine) };
         all.extend(CACHING.map(job));
     }
     let mut jobs: Vec<Job> = Vec::new();
@@ -131,8 +132,7 @@ pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
         engines.iter().map(|&engine| row(&engine.name(), Job { engine, ..base.clone() })).collect()
     };
     let engines = of_engines(EngineKind::value_variants(), base);
-    let depths: Rows =
-        DEPTHS.map(|depth| row(&depth.to_string(), Job { depth, ..base.clone() })).into();
+    let depths: Rows = DEPTHS.map(|depth| row(&depth.to_string(), Job { depth, ..base.clone() })).into();
     let blocks: Rows =
         BLOCKS.map(|(name, block_bytes)| row(name, Job { block_bytes, ..base.clone() })).into();
     let complete = |figures: &[Figure]| -> Vec<ShownColumn> {
@@ -140,9 +140,9 @@ pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
     };
     let by_depth = Figure { decimals: 1, ..IOPS };
     let by_engine = COMMON.map(|engine| by_depth.at(&engine.name(), at([("engine", &engine.name())])));
-    let by_pattern = Pattern::value_variants().iter().map(|pattern| {
-        BANDWIDTH.at(&pattern.name(), at([("pattern", &pattern.name())]))
-    });
+    let by_pattern = Pattern::value_variants()
+        .iter()
+        .map(|pattern| BANDWIDTH.at(&pattern.name(), at([("pattern", &pattern.name())])));
     let by_caching = CACHING.map(|(name, pattern, direct)| {
         BANDWIDTH.at(name, at([("pattern", &pattern.name()), ("direct", &direct)]))
     });
@@ -158,7 +158,11 @@ pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
             &engines,
             complete(&DETAILS),
         ),
-        ("Depth: random reads of 4k bypassing the page cache (sync: as many threads)", &depths, by_engine.into()),
+        (
+            "Depth: random reads of 4k bypassing the page cache (sync: as many threads)",
+            &depths,
+            by_engine.into(),
+        ),
         (
             "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
             &blocks,
@@ -192,19 +196,14 @@ fn plots(measurements: Measurements<'_>, engines: &[(String, Labels)]) -> Vec<Pl
             (IOPS, axis("reads", "1/s", AxisScale::Linear)),
             &under(&named("engine", COMMON.map(|engine| engine.name())), &random_4k),
         ),
-        measurements.curves(
-            ("disk-latency", "Latency of random reads of 4k, 16 in flight"),
-            "µs",
-            engines,
-        ),
+        measurements.curves(("disk-latency", "Latency of random reads of 4k, 16 in flight"), "µs", engines),
     ]
 }
 
 /// Returns a finding for each claim of the write-up.
 fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
     let [aio, sync, uring, _, one] = write_up(base).map(|(_, job)| job.labels());
-    let case =
-        |name: &str, ours: &Labels, theirs: &Labels| [(name.to_owned(), ours.clone(), theirs.clone())];
+    let case = |name: &str, ours: &Labels, theirs: &Labels| [(name.to_owned(), ours.clone(), theirs.clone())];
     let to_sixteen = |claim: &str, name: &str, ours: &Labels, is_met: fn(&Summary) -> bool| {
         let words = ("Throughput as a ratio to the sixteen threads: ", NOT_MEASURED);
         measurements.finding_of_ratios(claim, words, IOPS, case(name, ours, &sync), is_met)
@@ -223,12 +222,9 @@ fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
             &aio,
             |ratio| (ratio.median - 1.0).abs() <= SAME,
         ),
-        to_sixteen(
-            "One asynchronous process does the work of 16 blocking ones.",
-            "libaio",
-            &aio,
-            |ratio| ratio.median >= 1.0 - SAME,
-        ),
+        to_sixteen("One asynchronous process does the work of 16 blocking ones.", "libaio", &aio, |ratio| {
+            ratio.median >= 1.0 - SAME
+        }),
         to_sixteen(
             "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).",
             "one blocking thread",

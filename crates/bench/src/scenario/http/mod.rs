@@ -36,8 +36,8 @@ use clap::Args;
 use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
 use super::described::{Scenario, or_default};
 use super::measurements::{
-    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, plural, spread,
-    under,
+    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, plural,
+    spread, under,
 };
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
