@@ -7,7 +7,7 @@ use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Ranking, Run, Section, Table};
 use crate::scenario::measurements::{
-    Competitor, Figure, Labels, Measurements, NOTHING, Rows, ShownColumn, at, named, under, without,
+    Figure, Labels, Measurements, NOTHING, Rows, ShownColumn, at, named, under, without,
 };
 use crate::scenario::served::{P50, P99, P999, ServerCpus};
 
@@ -218,13 +218,13 @@ impl Compared<'_> {
 
     /// Returns a ranking of the servers, for the head of the report.
     pub(crate) fn ranking(&self, title: &str, figure: Figure, case: &Labels) -> Ranking {
-        let competitor = |variant: &Variant| Competitor {
-            name: variant.name.to_owned(),
-            maker: variant.maker(),
-            setting: variant.setting(),
-            labels: of(variant, case),
-        };
-        self.measurements.ranking(title, figure, self.variants.iter().map(competitor))
+        let mut ranking = self.measurements.ranking(title, figure, &self.rows(case));
+        for result in &mut ranking.results {
+            let variant = self.variants.iter().find(|variant| variant.name == result.name);
+            result.maker = variant.map_or("", Variant::maker).to_owned();
+            result.setting = variant.and_then(Variant::setting);
+        }
+        ranking
     }
 }
 

@@ -162,20 +162,14 @@ impl<'a> Measurements<'a> {
         self.find(labels).ok()?.into_iter().filter(of_server).find_map(|run| run.labels.get(NOTHING).cloned())
     }
 
-    /// Returns a ranking of servers or engines. Of a figure per second (a rate) more is better; any other figure is a
+    /// Returns a ranking of the measured rows. Of a figure per second (a rate) more is better; any other figure is a
     /// cost.
-    pub(crate) fn ranking(
-        &self,
-        title: &str,
-        figure: Figure,
-        entries: impl IntoIterator<Item = impl Into<Competitor>>,
-    ) -> Ranking {
-        let entries = entries.into_iter().map(Into::<Competitor>::into);
-        let results = entries.filter(|entry| self.has(&entry.labels)).map(|entry| RankedResult {
-            cell: self.cell(&figure.shown(), &entry.labels),
-            name: entry.name,
-            maker: entry.maker.to_owned(),
-            setting: entry.setting,
+    pub(crate) fn ranking(&self, title: &str, figure: Figure, rows: &[(String, Labels)]) -> Ranking {
+        let results = rows.iter().filter(|(_, labels)| self.has(labels)).map(|(name, labels)| RankedResult {
+            name: name.clone(),
+            maker: String::new(),
+            setting: None,
+            cell: self.cell(&figure.shown(), labels),
         });
         Ranking {
             title: title.to_owned(),
@@ -263,21 +257,6 @@ impl<'a> Measurements<'a> {
             y: axis("latency", unit, AxisScale::Logarithmic),
             series: lines.iter().filter_map(line).collect(),
         }
-    }
-}
-
-/// A server or an engine of a [`Measurements::ranking`].
-pub(crate) struct Competitor {
-    pub(crate) name: String,
-    pub(crate) maker: &'static str,
-    pub(crate) setting: Option<String>,
-    pub(crate) labels: Labels,
-}
-
-impl From<(String, Labels)> for Competitor {
-    /// Returns an engine, which belongs to no server.
-    fn from((name, labels): (String, Labels)) -> Competitor {
-        Competitor { name, maker: "", setting: None, labels }
     }
 }
 

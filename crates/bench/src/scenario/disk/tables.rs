@@ -175,8 +175,8 @@ pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
         ),
     ];
     let rankings = vec![
-        measurements.ranking("Mixed random reads and writes of 128k", IOPS, write_up_rows.clone()),
-        measurements.ranking("Random reads of 4k, 16 in flight", IOPS, engines.clone()),
+        measurements.ranking("Mixed random reads and writes of 128k", IOPS, &write_up_rows),
+        measurements.ranking("Random reads of 4k, 16 in flight", IOPS, &engines),
     ];
     Results {
         tables: tables.map(|(title, rows, columns)| measurements.table(title, rows, &columns)).into(),

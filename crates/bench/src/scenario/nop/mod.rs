@@ -117,7 +117,7 @@ fn results(measurements: Measurements<'_>) -> Results {
             overhead_finding(measurements),
             engine_share(measurements),
         ],
-        rankings: vec![measurements.ranking(&title, TIME, rows(BATCH_COMPARED))],
+        rankings: vec![measurements.ranking(&title, TIME, &rows(BATCH_COMPARED))],
     }
 }
 
