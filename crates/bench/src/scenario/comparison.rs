@@ -1,6 +1,8 @@
 //! The servers of a comparison: started in the same way, measured in turn, with each round recorded under the labels of
 //! its case.
 
+use std::path::Path;
+
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::server::{Instance, Program, Server};
@@ -99,6 +101,27 @@ impl Variant {
             indented(http, "    "),
             indented(server, "        ")
         )
+    }
+
+    /// Returns the configuration for the files of a directory, in the language of the server. For peers with other
+    /// languages, `text` has only the number of connections.
+    pub(crate) fn serving(&self, instance: &Instance, files: &Path, text: Text) -> String {
+        let (files, location) = (files.display(), self.location);
+        match self.peer {
+            Some(Peer::Lighttpd) => format!(
+                "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
+                 server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n{location}\n"
+            ),
+            Some(Peer::H2o) => format!(
+                "num-threads: 1\nmax-connections: {}\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    paths:\n      \
+                 /:\n        file.dir: {files}\n",
+                text.connections
+            ),
+            _ => {
+                let server = format!("{}location / {{ {location}root {files}; }}", text.server);
+                self.configuration(instance, &Text { server, ..text })
+            }
+        }
     }
 }
 
@@ -377,5 +400,15 @@ mod tests {
         assert_eq!(text(RING), text(EPOLL).replace("use epoll", "use io_uring"));
         assert_eq!(text(RING.listening(" reuseport")), text(RING).replace("4096", "4096 reuseport"));
         assert_eq!(text(RING.with("aio on; ")), text(RING).replace("200; ", "200; aio on; "));
+    }
+
+    #[test]
+    fn files_are_served_in_the_language_of_each_server() {
+        let instance = Instance { port: 8080, directory: "/x".into() };
+        let text = |variant: Variant| variant.serving(&instance, Path::new("/files"), Text::default());
+        let cached = NGINX.with("open_file_cache max=100; ");
+        assert_eq!(text(cached), text(NGINX).replace("root", "open_file_cache max=100; root"));
+        assert!(text(Variant::of("lighttpd", Peer::Lighttpd)).contains("server.document-root = \"/files\""));
+        assert!(text(Variant::of("h2o", Peer::H2o)).contains("file.dir: /files"));
     }
 }

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::page_cache;
 use crate::method::pin::Split;
-use crate::peers::server::{Instance, Server};
+use crate::peers::server::Server;
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Results, Run, Section};
 
@@ -60,42 +60,29 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(180);
 const VARIANTS: [Variant; 12] = [
     Variant::ours("as it comes", "io_uring"),
     // The kernel's readahead makes the next bytes resident, and no thread blocks.
-    Variant::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
+    Variant::ours("sendfile, never waiting", "io_uring").with("sendfile on; "),
     // The worker calls sendfile(2), which blocks until the disk read completes: the write-up's linux-sendfile.
     SENDFILE,
     // Reads into shared memory that are sent by sendfile(2): the write-up's linux-aio-sendfile.
-    Variant::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k;"),
+    Variant::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k; "),
     SHARED,
-    Variant::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring;"),
-    Variant::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1;"),
-    Variant::of("nginx sendfile", Peer::Nginx).with("sendfile on;"),
+    Variant::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring; "),
+    Variant::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1; "),
+    Variant::of("nginx sendfile", Peer::Nginx).with("sendfile on; "),
     // Pool threads call sendfile(2), so that the worker does not block.
-    Variant::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads;"),
+    Variant::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads; "),
     Variant::of("lighttpd sendfile", Peer::Lighttpd).with("server.network-backend = \"sendfile\""),
     Variant::of("lighttpd writev", Peer::Lighttpd).with("server.network-backend = \"writev\""),
     Variant::of("lighttpd write", Peer::Lighttpd).with("server.network-backend = \"write\""),
 ];
-const SENDFILE: Variant = Variant::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off;");
-const SHARED: Variant = Variant::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m;");
+const SENDFILE: Variant = Variant::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off; ");
+const SHARED: Variant = Variant::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m; ");
 
 /// Bytes of all clients together, bodies only.
 const SPEED: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 /// The server's CPU time per megabyte.
 const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds", "body_bytes", 1e9));
 const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
-
-fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String {
-    let (files, directives) = (files.display(), variant.location);
-    if variant.peer == Some(Peer::Lighttpd) {
-        // One process, as the other servers have one worker. The readiness check also needs a response.
-        return format!(
-            "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
-             server.max-fds = 4096\n{directives}\n"
-        );
-    }
-    let server = format!("{READY}\nlocation / {{ root {files}; {directives} }}");
-    variant.configuration(instance, &Text { server, ..Text::default() })
-}
 
 impl Scenario for LargeOptions {
     const NAME: &'static str = "large";
@@ -123,7 +110,7 @@ impl Scenario for LargeOptions {
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::of_one_worker(bench, section);
         let mut servers = comparison::start(bench, section, &place, (&VARIANTS, ""), |variant, instance| {
-            configuration(variant, instance, &files)
+            variant.serving(instance, &files, Text { server: format!("{READY}\n"), ..Text::default() })
         })?;
         for &clients in &self.clients {
             bench.progress(format_args!("large: {}", plural(clients, "client")));
@@ -243,9 +230,9 @@ mod tests {
 
     #[test]
     fn each_method_has_a_separate_configuration() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
-        let texts: std::collections::BTreeSet<String> =
-            VARIANTS.iter().map(|variant| configuration(variant, &instance, Path::new("/files"))).collect();
+        let instance = crate::peers::server::Instance { port: 8080, directory: "/x".into() };
+        let text = |variant: &Variant| variant.serving(&instance, Path::new("/files"), Text::default());
+        let texts: std::collections::BTreeSet<String> = VARIANTS.iter().map(text).collect();
         assert_eq!(texts.len(), VARIANTS.len());
     }
 }

@@ -78,21 +78,19 @@ fn client(resumes: bool) -> Result<Client, Failure> {
 }
 
 fn configuration(variant: &Variant, instance: &Instance, files: &Path, certificate: &Path) -> String {
-    let (files, certificate) = (files.display(), certificate.display());
+    let certificate = certificate.display();
+    let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
+    let server = format!(
+        "ssl_protocols TLSv1.2 TLSv1.3;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n"
+    );
+    let site =
+        variant.serving(instance, files, Text { http, server, connections: 16_384, ..Text::default() });
     match variant.peer {
-        Some(Peer::H2o) => format!(
-            "  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\nnum-threads: 1\n\
-             max-connections: 16384\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    paths:\n      /:\n        \
-             file.dir: {files}\n"
-        ),
-        _ => {
-            let server = format!(
-                "ssl_protocols TLSv1.2 TLSv1.3;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n\
-                 location / {{ root {files}; }}"
-            );
-            let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
-            variant.configuration(instance, &Text { http, server, connections: 16_384, ..Text::default() })
+        // The first lines belong to the listener, with which each configuration of H2O begins.
+        Some(Peer::H2o) => {
+            format!("  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\n{site}")
         }
+        _ => site,
     }
 }
 

@@ -4,13 +4,11 @@
 //!
 //! The smallest file is also requested over a new connection per request, as by clients that fetch a single object.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::{LONG, Persistence, RING_DEFERRED, SHORT, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
 use crate::scenario::comparison::{self, EPOLL, NGINX, RING, Text, Variant, of};
@@ -63,27 +61,6 @@ fn is_measured(variant: &Variant, case: WarmCase) -> bool {
     *variant != RING_DEFERRED || case.kind == SHORT
 }
 
-/// Returns the configuration as packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is
-/// cheaper without it, which is nginx's default.
-fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String {
-    let files = files.display();
-    match variant.peer {
-        Some(Peer::Lighttpd) => format!(
-            "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
-             server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
-        ),
-        Some(Peer::H2o) => format!(
-            "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    paths:\n      /:\n        \
-             file.dir: {files}\n"
-        ),
-        _ => {
-            let server = format!("location / {{ {}root {files}; }}", variant.location);
-            variant
-                .configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
-        }
-    }
-}
-
 /// Adds the tables of warm files to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.directory("warm")?;
@@ -91,7 +68,9 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let place = ServerCpus::of_one_worker(bench, section);
     let variants = (&VARIANTS[..], ", warm files");
     let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
-        configuration(variant, instance, &files)
+        // As packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is cheaper without it,
+        // which is nginx's default.
+        variant.serving(instance, &files, Text { http: "sendfile on;".to_owned(), ..Text::default() })
     })?;
     for case in WarmCase::all() {
         let ((file, bytes), kind) = (case.file, case.kind.name);
@@ -112,16 +91,6 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_differ_only_as_their_names_indicate() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
-        let text = |variant: usize| configuration(&VARIANTS[variant], &instance, Path::new("/files"));
-        assert_eq!(text(4), text(3).replace("root", "open_file_cache max=100; root"));
-        assert_eq!(text(5), text(4).replace("root", "sendfile off; root"));
-        assert!(text(6).contains("server.document-root = \"/files\""));
-        assert!(text(7).contains("file.dir: /files"));
-    }
 
     #[test]
     fn the_smallest_file_is_requested_in_both_ways() {
