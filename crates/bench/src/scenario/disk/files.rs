@@ -198,7 +198,7 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// Reads a complete file at once.
+    /// Reads a complete file in one call.
     fn read(&mut self, file: Fd, begun: Instant) -> Result<(), String> {
         // Direct reads are of complete blocks.
         let len = self.job.file_bytes.next_multiple_of(4096);

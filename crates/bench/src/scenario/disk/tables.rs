@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_job_is_measured_once_under_labels_of_its_own() {
+    fn each_job_is_measured_once_under_unique_labels() {
         let jobs = jobs(&Job::new("/nowhere".into(), 1 << 20));
         let labels: std::collections::BTreeSet<Labels> = jobs.iter().map(Job::labels).collect();
         assert_eq!(labels.len(), jobs.len());
