@@ -46,7 +46,7 @@ pub(super) fn read(
 }
 
 /// The end of a body. A server that has received a complete body before it responds may send its length.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyEnd {
     Chunked,
     Length(u64),
@@ -135,4 +135,32 @@ fn exchange(mut reader: BufReader<TcpStream>, messages: usize) -> io::Result<Vec
         delays.push(began.elapsed());
     }
     Ok(delays)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_body_is_in_the_head() {
+        for (field, expected) in [
+            ("Content-Length: 12\r\n", BodyEnd::Length(12)),
+            ("Transfer-Encoding: chunked\r\n", BodyEnd::Chunked),
+            ("Connection: close\r\n", BodyEnd::Length(u64::MAX)),
+        ] {
+            let head = format!("HTTP/1.1 200 OK\r\n{field}\r\nbody");
+            let mut input = head.as_bytes();
+            assert_eq!(read_head(&mut input).unwrap(), expected);
+            assert_eq!(input, b"body");
+        }
+        let refused = read_head(&mut &b"HTTP/1.1 502 Bad Gateway\r\n\r\n"[..]).unwrap_err();
+        assert_eq!(refused.to_string(), "HTTP/1.1 502 Bad Gateway");
+    }
+
+    #[test]
+    fn each_line_with_a_time_is_a_piece() {
+        let piece = |nanos: u64| format!("{MARK}{nanos:0DIGITS$} words\n\n");
+        let body = piece(1) + &piece(2) + ": a comment\n";
+        assert_eq!(delays(body.as_bytes(), Instant::now()).unwrap().len(), 2);
+    }
 }
