@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::job::{EngineKind, Job, Pattern};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Results};
+use crate::report::model::{AxisScale, Finding, Plot, Results, Table};
 use crate::scenario::described::Named;
 use crate::scenario::measurements::{
     Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding_of_cases,
@@ -124,66 +124,77 @@ pub(super) fn jobs(base: &Job) -> Vec<Job> {
     jobs
 }
 
+fn row(name: &str, job: &Job) -> (String, Labels) {
+    (name.to_owned(), job.labels())
+}
+
+/// Returns a row for the job on each of these engines.
+fn engine_rows(engines: &[EngineKind], base: &Job) -> Rows {
+    engines.iter().map(|&engine| row(&engine.name(), &Job { engine, ..base.clone() })).collect()
+}
+
 /// Returns all tables, plots and findings about the jobs that are variations of `base`.
 pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
-    let row = |name: &str, job: Job| (name.to_owned(), job.labels());
-    let write_up_rows: Rows = write_up(base).map(|(name, job)| row(name, job)).into();
-    let of_engines = |engines: &[EngineKind], base: &Job| -> Rows {
-        engines.iter().map(|&engine| row(&engine.name(), Job { engine, ..base.clone() })).collect()
+    let write_up: Rows = write_up(base).map(|(name, job)| row(name, &job)).into();
+    let engines = engine_rows(EngineKind::value_variants(), base);
+    let complete = |title: &str, rows: &[(String, Labels)], figures: &[Figure]| {
+        let columns: Vec<ShownColumn> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
+        measurements.table(title, rows, &columns)
     };
-    let engines = of_engines(EngineKind::value_variants(), base);
-    let depths: Rows = DEPTHS.map(|depth| row(&depth.to_string(), Job { depth, ..base.clone() })).into();
-    let blocks: Rows =
-        BLOCKS.map(|(name, block_bytes)| row(name, Job { block_bytes, ..base.clone() })).into();
-    let complete = |figures: &[Figure]| -> Vec<ShownColumn> {
-        figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect()
-    };
-    let by_depth = Figure { decimals: 1, ..IOPS };
-    let by_engine = COMMON.map(|engine| by_depth.at(&engine.name(), at([("engine", &engine.name())])));
-    let by_pattern = Pattern::value_variants()
-        .iter()
-        .map(|pattern| BANDWIDTH.at(&pattern.name(), at([("pattern", &pattern.name())])));
-    let by_caching = CACHING.map(|(name, pattern, direct)| {
-        BANDWIDTH.at(name, at([("pattern", &pattern.name()), ("direct", &direct)]))
-    });
-    let of_128k = of_engines(&COMMON, &Job { block_bytes: WRITE_UP_BLOCK, ..base.clone() });
-    let tables = [
-        (
+    let mut tables = vec![
+        complete(
             "Mixed random reads and writes of 128k bypassing the page cache: 16 in flight, and 16 blocking threads",
-            &write_up_rows,
-            complete(&DIRECTIONS),
+            &write_up,
+            &DIRECTIONS,
         ),
-        (
+        complete(
             "Engines: random reads of 4k bypassing the page cache, 16 in flight (sync: 16 threads)",
             &engines,
-            complete(&DETAILS),
-        ),
-        (
-            "Depth: random reads of 4k bypassing the page cache (sync: as many threads)",
-            &depths,
-            by_engine.into(),
-        ),
-        (
-            "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
-            &blocks,
-            by_pattern.collect(),
-        ),
-        (
-            "Bypassing the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
-            &of_128k,
-            by_caching.into(),
+            &DETAILS,
         ),
     ];
-    let rankings = vec![
-        measurements.ranking("Mixed random reads and writes of 128k", IOPS, &write_up_rows),
-        measurements.ranking("Random reads of 4k, 16 in flight", IOPS, &engines),
-    ];
+    tables.extend(crossed(measurements, base));
     Results {
-        tables: tables.map(|(title, rows, columns)| measurements.table(title, rows, &columns)).into(),
+        tables,
         plots: plots(measurements, &engines),
         findings: findings(measurements, base),
-        rankings,
+        rankings: vec![
+            measurements.ranking("Mixed random reads and writes of 128k", IOPS, &write_up),
+            measurements.ranking("Random reads of 4k, 16 in flight", IOPS, &engines),
+        ],
     }
+}
+
+/// Returns tables with one property of the jobs in the rows and another one in the columns.
+fn crossed(measurements: Measurements<'_>, base: &Job) -> [Table; 3] {
+    let depths = DEPTHS.map(|depth| row(&depth.to_string(), &Job { depth, ..base.clone() }));
+    let blocks = BLOCKS.map(|(name, block_bytes)| row(name, &Job { block_bytes, ..base.clone() }));
+    let of_128k = engine_rows(&COMMON, &Job { block_bytes: WRITE_UP_BLOCK, ..base.clone() });
+    let by_depth = Figure { decimals: 1, ..IOPS };
+    let engines = COMMON.map(|engine| by_depth.at(&engine.name(), at([("engine", &engine.name())])));
+    let patterns = Pattern::value_variants().iter().map(Named::name);
+    let patterns: Vec<ShownColumn> =
+        patterns.map(|name| BANDWIDTH.at(&name, at([("pattern", &name)]))).collect();
+    let caching = CACHING.map(|(name, pattern, direct)| {
+        BANDWIDTH.at(name, at([("pattern", &pattern.name()), ("direct", &direct)]))
+    });
+    [
+        measurements.table(
+            "Depth: random reads of 4k bypassing the page cache (sync: as many threads)",
+            &depths,
+            &engines,
+        ),
+        measurements.table(
+            "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
+            &blocks,
+            &patterns,
+        ),
+        measurements.table(
+            "Bypassing the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
+            &of_128k,
+            &caching,
+        ),
+    ]
 }
 
 /// Plots rates by depth, and the distribution of latency.
