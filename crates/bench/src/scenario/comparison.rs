@@ -103,22 +103,37 @@ impl Variant {
         )
     }
 
-    /// Returns the configuration for the files of a directory, in the language of the server. For peers with other
-    /// languages, `text` has only the number of connections.
-    pub(crate) fn serving(&self, instance: &Instance, files: &Path, text: Text) -> String {
-        let (files, location) = (files.display(), self.location);
+    /// Returns the configuration for the files of a directory, in the language of the server. `certificate` is that of
+    /// a server that speaks TLS. For peers with other languages, `text` has only the number of connections.
+    pub(crate) fn serving(
+        &self,
+        instance: &Instance,
+        files: &Path,
+        certificate: Option<&Path>,
+        text: Text,
+    ) -> String {
+        let (files, location, certificate) = (files.display(), self.location, certificate.map(Path::display));
         match self.peer {
             Some(Peer::Lighttpd) => format!(
                 "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
                  server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n{location}\n"
             ),
-            Some(Peer::H2o) => format!(
-                "num-threads: 1\nmax-connections: {}\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    paths:\n      \
-                 /:\n        file.dir: {files}\n",
-                text.connections
-            ),
+            Some(Peer::H2o) => {
+                // These lines belong to the listener, with which each configuration of H2O begins.
+                let tls = certificate.map_or_else(String::new, |path| {
+                    format!("  ssl:\n    certificate-file: {path}\n    key-file: {path}\n")
+                });
+                format!(
+                    "{tls}num-threads: 1\nmax-connections: {}\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    \
+                     paths:\n      /:\n        file.dir: {files}\n",
+                    text.connections
+                )
+            }
             _ => {
-                let server = format!("{}location / {{ {location}root {files}; }}", text.server);
+                let tls = certificate.map_or_else(String::new, |path| {
+                    format!("ssl_certificate {path};\nssl_certificate_key {path};\n")
+                });
+                let server = format!("{}{tls}location / {{ {location}root {files}; }}", text.server);
                 self.configuration(instance, &Text { server, ..text })
             }
         }
@@ -405,10 +420,15 @@ mod tests {
     #[test]
     fn files_are_served_in_the_language_of_each_server() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        let text = |variant: Variant| variant.serving(&instance, Path::new("/files"), Text::default());
+        let text = |variant: Variant| variant.serving(&instance, Path::new("/files"), None, Text::default());
         let cached = NGINX.with("open_file_cache max=100; ");
         assert_eq!(text(cached), text(NGINX).replace("root", "open_file_cache max=100; root"));
         assert!(text(Variant::of("lighttpd", Peer::Lighttpd)).contains("server.document-root = \"/files\""));
         assert!(text(Variant::of("h2o", Peer::H2o)).contains("file.dir: /files"));
+        for variant in [RING, Variant::of("h2o", Peer::H2o)] {
+            let certificate = Some(Path::new("/key"));
+            let text = variant.serving(&instance, Path::new("/files"), certificate, Text::default());
+            assert_eq!(text.matches("/key").count(), 2, "{text}");
+        }
     }
 }

@@ -110,7 +110,7 @@ impl Scenario for LargeOptions {
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::of_one_worker(bench, section);
         let mut servers = comparison::start(bench, section, &place, (&VARIANTS, ""), |variant, instance| {
-            variant.serving(instance, &files, Text { server: format!("{READY}\n"), ..Text::default() })
+            variant.serving(instance, &files, None, Text { server: format!("{READY}\n"), ..Text::default() })
         })?;
         for &clients in &self.clients {
             bench.progress(format_args!("large: {}", plural(clients, "client")));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn each_method_has_a_separate_configuration() {
         let instance = crate::peers::server::Instance { port: 8080, directory: "/x".into() };
-        let text = |variant: &Variant| variant.serving(&instance, Path::new("/files"), Text::default());
+        let text = |variant: &Variant| variant.serving(&instance, Path::new("/files"), None, Text::default());
         let texts: std::collections::BTreeSet<String> = VARIANTS.iter().map(text).collect();
         assert_eq!(texts.len(), VARIANTS.len());
     }

@@ -13,7 +13,7 @@
 //! * Latency is that of requests at a fixed rate over keep-alive connections, alone and while other clients perform
 //!   handshakes at the maximum rate. The two loads run on separate processors if the generator has two or more.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -62,7 +62,7 @@ const IDLE_BYTES: Figure =
 
 const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
 
-fn client(resumes: bool) -> Result<Client, Failure> {
+pub(super) fn client(resumes: bool) -> Result<Client, Failure> {
     let settings = ClientSettings {
         identity: None,
         versions: Versions { tls12: false, tls13: true },
@@ -75,23 +75,6 @@ fn client(resumes: bool) -> Result<Client, Failure> {
         alpn: vec![b"http/1.1".to_vec()],
     };
     Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
-}
-
-fn configuration(variant: &Variant, instance: &Instance, files: &Path, certificate: &Path) -> String {
-    let certificate = certificate.display();
-    let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
-    let server = format!(
-        "ssl_protocols TLSv1.2 TLSv1.3;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n"
-    );
-    let site =
-        variant.serving(instance, files, Text { http, server, connections: 16_384, ..Text::default() });
-    match variant.peer {
-        // The first lines belong to the listener, with which each configuration of H2O begins.
-        Some(Peer::H2o) => {
-            format!("  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\n{site}")
-        }
-        _ => site,
-    }
 }
 
 /// The state of a run: the requested files, the certificates, and the processors of the servers.
@@ -180,7 +163,13 @@ impl TlsRun<'_> {
     }
 
     fn configuration(&self, variant: &Variant, instance: &Instance, key: &str) -> String {
-        configuration(variant, instance, &self.files, &self.certificates.join(key))
+        let text = Text {
+            http: "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned(),
+            server: "ssl_protocols TLSv1.2 TLSv1.3;\n".to_owned(),
+            connections: 16_384,
+            ..Text::default()
+        };
+        variant.serving(instance, &self.files, Some(&self.certificates.join(key)), text)
     }
 
     /// Measures the latency of requests over keep-alive connections, alone and beside a flood of full handshakes.

@@ -15,16 +15,17 @@
 mod h2load;
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use tls::Client;
 use tls::signing::KeyKind;
 
 use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
 use super::measurements::{Labels, Measurements, at, axis, plural};
 use super::served::{self, CPU, RATE, ServerCpus};
+use super::tls::client;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
@@ -91,7 +92,8 @@ const H2O: Variant = Variant::of("h2o", Peer::H2o);
 const NGINX_TUNED: Variant = Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
     .with("open_file_cache max=100; sendfile off; ");
 
-const FILE_VARIANTS: [Variant; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
+const FILE_VARIANTS: [Variant; 4] =
+    [RING.listening(" ssl http2"), EPOLL.listening(" ssl http2"), NGINX_TUNED.listening(" ssl http2"), H2O];
 const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for FilesOptions {
@@ -106,9 +108,12 @@ impl Scenario for FilesOptions {
         served::write_files(&files, served::FILES)?;
         let certificate = bench.workspace.directory("h2")?.join("certificate.pem");
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
-        measure(bench, section, &FILE_VARIANTS, &FILE_CASES, |variant, instance, port| {
-            files_configuration(variant, instance, port, &files, &certificate)
-        })?;
+        let configuration = |variant: &Variant, instance: &Instance| {
+            let text = Text { http: "sendfile on;".to_owned(), ..Text::default() };
+            variant.serving(instance, &files, Some(&certificate), text)
+        };
+        let (tls, cases) = (Some(client(false)?), (&FILE_VARIANTS[..], &FILE_CASES[..]));
+        measure(bench, section, tls, cases, configuration, |_, server| server.address().port())?;
         let claim = "A request takes at most the CPU time of nginx and of H2O.";
         Ok(results(Measurements::of(section), &FILE_VARIANTS, &FILE_CASES, claim))
     }
@@ -123,12 +128,23 @@ impl Scenario for CallsOptions {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let split = Split::of(&pin::available(), 1);
         let (_origin, calls) = origin(bench, &split)?;
-        measure(bench, section, &CALL_VARIANTS, &CALL_CASES, |variant, instance, port| {
+        // HTTP/2 without TLS has a separate port beside the one for the readiness check.
+        let mut ports = Vec::new();
+        for variant in CALL_VARIANTS {
+            ports.push((variant, port_for(None)?));
+        }
+        let port =
+            |variant: &Variant| ports.iter().find(|(other, _)| other == variant).map_or(0, |(_, port)| *port);
+        let configuration = |variant: &Variant, instance: &Instance| {
             let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
-            let server =
-                format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
+            let server = format!(
+                "{READY}\nlisten 127.0.0.1:{} http2;\nlocation / {{ grpc_pass grpc://origin; }}",
+                port(variant)
+            );
             variant.configuration(instance, &Text { http, server, ..Text::default() })
-        })?;
+        };
+        let cases = (&CALL_VARIANTS[..], &CALL_CASES[..]);
+        measure(bench, section, None, cases, configuration, |variant, _| port(variant))?;
         let claim = "A call takes at most 0.60 of nginx's CPU time.";
         Ok(results(Measurements::of(section), &CALL_VARIANTS, &CALL_CASES, claim))
     }
@@ -153,36 +169,15 @@ fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
     Ok((server, port))
 }
 
-fn files_configuration(
-    variant: &Variant,
-    instance: &Instance,
-    port: u16,
-    files: &Path,
-    certificate: &Path,
-) -> String {
-    let (files, certificate) = (files.display(), certificate.display());
-    if variant.peer == Some(Peer::H2o) {
-        return format!(
-            "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    listen:\n      host: 127.0.0.1\n      \
-             port: {port}\n      ssl:\n        certificate-file: {certificate}\n        key-file: {certificate}\n    paths:\n      \
-             /:\n        file.dir: {files}\n"
-        );
-    }
-    let server = format!(
-        "{READY}\nlisten 127.0.0.1:{port} ssl http2;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n\
-         location / {{ {}root {files}; }}",
-        variant.location
-    );
-    variant.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
-}
-
-/// Starts the servers, and measures each case with all of them in turn.
+/// Starts the servers, and measures each case with all of them in turn, on this port. `tls` are the client settings of
+/// servers that speak TLS.
 fn measure(
     bench: &Bench,
     section: &mut Section,
-    variants: &[Variant],
-    cases: &[H2Case],
-    configuration: impl Fn(&Variant, &Instance, u16) -> String,
+    tls: Option<Client>,
+    (variants, cases): (&[Variant], &[H2Case]),
+    configuration: impl Fn(&Variant, &Instance) -> String,
+    port: impl Fn(&Variant, &Server) -> u16,
 ) -> Result<(), Failure> {
     let tool = match Peer::H2load.find(bench) {
         Ok(tool) => tool,
@@ -192,23 +187,16 @@ fn measure(
             return Ok(());
         }
     };
-    let place = ServerCpus::of_one_worker(bench, section);
+    let mut place = ServerCpus::of_one_worker(bench, section);
+    place.tls = tls;
     let load = Load::new(tool, bench, &place.split.load, bench.length(LENGTH))?;
-    // HTTP/2 has a separate port beside the one for the readiness check.
-    let mut ports = Vec::new();
-    for variant in variants {
-        ports.push((variant.name, port_for(None)?));
-    }
-    let port =
-        |variant: &Variant| ports.iter().find(|(name, _)| *name == variant.name).map_or(0, |(_, port)| *port);
-    let mut servers = comparison::start(bench, section, &place, (variants, ""), |variant, instance| {
-        configuration(variant, instance, port(variant))
-    })?;
+    let mut servers = comparison::start(bench, section, &place, (variants, ""), configuration)?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
         let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
         comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
-            load.run(server, port(variant), case)
+            let port = port(variant, server);
+            load.run(server, port, case)
         })?;
     }
     Ok(())
@@ -269,14 +257,5 @@ mod tests {
             FILE_CASES.iter().chain(&CALL_CASES).map(|case| case.name()).collect();
         assert_eq!(names.len(), FILE_CASES.len() + CALL_CASES.len());
         assert!(names.contains("1k, 100 connections of 1 stream"), "{names:?}");
-    }
-
-    #[test]
-    fn every_server_listens_for_the_load() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
-        for variant in [RING, NGINX_TUNED, H2O] {
-            let text = files_configuration(&variant, &instance, 8443, Path::new("/files"), Path::new("/k"));
-            assert!(text.contains("8443") && text.contains("/k"), "{text}");
-        }
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
         // As packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is cheaper without it,
         // which is nginx's default.
-        variant.serving(instance, &files, Text { http: "sendfile on;".to_owned(), ..Text::default() })
+        variant.serving(instance, &files, None, Text { http: "sendfile on;".to_owned(), ..Text::default() })
     })?;
     for case in WarmCase::all() {
         let ((file, bytes), kind) = (case.file, case.kind.name);
