@@ -1,18 +1,17 @@
 //! The command `ringroad bench load`: the load generator on the command line.
 
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
 use io::engine::NetKind;
 
-use super::outcome::Second;
-use super::plan::{Expect, Length, LoopKind, PIPELINE_MAX, Plan, Reuse};
-use super::run::run_watched;
-use super::show::{show_second, to_json, to_text};
+use super::plan::{Expect, Length, LoopKind, Plan, Reuse};
+use super::show::{to_json, to_text};
 use super::target::{Target, parse_crc32c};
 use crate::failure::Failure;
 use crate::method::signals;
@@ -20,7 +19,7 @@ use crate::method::signals;
 /// Options of `bench load`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LoadOptions {
-    /// URLs, requested in turn; {0-99} in a URL is a random number, {0..99} counts
+    /// URLs of one server, requested in turn; {0-99} in a URL is a random number, {0..99} counts
     #[arg(value_name = "URL")]
     url: Vec<String>,
     /// File with further URLs, one per line, each optionally followed by status=, length=, crc32c= of its response
@@ -44,13 +43,10 @@ pub(crate) struct LoadOptions {
     /// as much [default: 400 from 50000 requests per second and thread, else 0]
     #[arg(long, value_name = "US", value_parser = value_parser!(u64).range(..=GRAIN_US_MAX))]
     grain: Option<u64>,
-    /// Requests in flight on each connection
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(PIPELINE_MAX)))]
-    pipeline: u16,
     /// Open a new connection for each request
-    #[arg(long, conflicts_with = "pipeline")]
+    #[arg(long)]
     close: bool,
-    /// Seconds of load before counting starts [default: 1]
+    /// Seconds of a load that is not counted, before the counted one [default: 1]
     #[arg(long, value_name = "S", value_parser = between(0.0, 3600.0, "seconds, from 0 to 3600"))]
     warm_up: Option<f64>,
     /// End after this number of requests; no warm-up
@@ -88,6 +84,9 @@ pub(crate) struct LoadOptions {
 
 /// Maximum grain in microseconds, 0.1 s: a longer one would delay the end of a load and the detection of timeouts.
 const GRAIN_US_MAX: u64 = 100_000;
+
+/// Difference between the seeds of the warm-up and of the counted load.
+const WARM_UP_SEED: u64 = 1 << 31;
 
 /// The engines, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -150,19 +149,22 @@ fn header(text: &str) -> Result<String, String> {
     if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
 }
 
-/// Runs the load that the command line describes.
+/// Runs the load that the command line describes, after a warm-up.
 pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
     let options = LoadOptions::from_arg_matches(matches)?;
     let plan = options.plan(seconds)?;
-    let is_watched = !options.json && std::io::stderr().is_terminal();
-    let mut watch = |second: &Second| {
-        if is_watched {
-            show_second(second);
-        }
-    };
     // A signal ends the load early; the counts so far are printed.
     signals::watch(Arc::clone(&plan.stop));
-    let outcome = run_watched(&plan, &mut watch)?;
+    let warm_up = Duration::from_secs_f64(options.warm_up.unwrap_or(1.0));
+    if matches!(plan.length, Length::Time(_)) && !warm_up.is_zero() {
+        // Other random numbers: the counted load must not request the same files again.
+        let seed = plan.seed.wrapping_add(WARM_UP_SEED);
+        super::run(&Plan { length: Length::Time(warm_up), seed, ..plan.clone() })?;
+        if plan.stop.load(Ordering::Relaxed) {
+            return Err(Failure::Interrupted);
+        }
+    }
+    let outcome = super::run(&plan)?;
     let text =
         if options.json { format!("{:#}\n", to_json(&plan, &outcome)) } else { to_text(&plan, &outcome) };
     // A closed pipe does not fail the measurement.
@@ -189,8 +191,7 @@ impl LoadOptions {
             connections: self.connections,
             cpus: self.cpus.clone().map(|cpus| cpus.0).unwrap_or_default(),
             loop_kind: self.rate.map_or(LoopKind::Closed, |rate| LoopKind::Open { rate }),
-            reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive { depth: self.pipeline } },
-            warm_up: Duration::from_secs_f64(self.warm_up.unwrap_or(1.0)),
+            reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive },
             length: match self.requests {
                 Some(requests) => Length::Requests(requests),
                 None => Length::Time(Duration::from_secs_f64(seconds.unwrap_or(10.0))),

@@ -1,4 +1,4 @@
-//! One connection of a load: its state, its operations and requests in flight, and the bytes queued for sending.
+//! One connection of a load: its state, its operations and its request in flight, and the bytes queued for sending.
 //!
 //! ```text
 //!   Closed --connect--> Connecting --done--> Open --close announced--> Closing --end--> Closed
@@ -6,8 +6,6 @@
 //!      +------ failed, closed, timed out ------+
 //! ```
 //! The steps of a connection are in the worker ([`super::worker`]).
-
-use std::collections::VecDeque;
 
 use io::{Fd, OpId};
 use tls::{Session, TlsError};
@@ -24,16 +22,14 @@ pub(crate) struct Link {
     pub(crate) recv: Option<OpId>,
     /// The send in flight, one at a time: further bytes are queued in `out`.
     pub(crate) send: Option<OpId>,
-    /// Requests sent or queued for sending, in order.
-    pub(crate) pending: VecDeque<Pending>,
+    /// The request that was sent or is queued for sending.
+    pub(crate) pending: Option<Pending>,
     /// Bytes queued until the send in flight completes.
     pub(crate) out: Vec<u8>,
     /// The second buffer, swapped with `out` while the other one is being sent.
     pub(crate) spare: Vec<u8>,
     /// Parser state of the response being received.
     pub(crate) reader: Reader,
-    /// Index of the server that the connection belongs to.
-    pub(crate) origin: u16,
     /// Whether the connection is in the queue of idle connections.
     pub(crate) is_queued: bool,
     pub(crate) tls: Option<Box<Session>>,
@@ -68,19 +64,18 @@ pub(crate) struct Pending {
 }
 
 impl Link {
-    /// Returns a closed connection for up to `depth` requests in flight.
-    pub(crate) fn new(origin: usize, depth: usize) -> Link {
+    /// Returns a closed connection.
+    pub(crate) fn new() -> Link {
         Link {
             state: State::Closed { retry_at: 0 },
             socket: None,
             connect: None,
             recv: None,
             send: None,
-            pending: VecDeque::with_capacity(depth),
+            pending: None,
             out: Vec::new(),
             spare: Vec::new(),
             reader: Reader::new(),
-            origin: origin as u16,
             is_queued: false,
             tls: None,
         }
@@ -91,7 +86,7 @@ impl Link {
         self.state = State::Closed { retry_at };
         (self.connect, self.recv, self.send) = (None, None, None);
         self.out.clear();
-        self.pending.clear();
+        self.pending = None;
         self.reader.restart();
         self.tls = None;
     }

@@ -1,7 +1,8 @@
 //! The HTTP load generator: `ringroad bench load`, and the client of the scenarios.
 //!
 //! [`run`] executes a [`Plan`] and returns an [`Outcome`]. Each thread has a separate engine ([`worker`]), its share of
-//! the connections ([`link`]) and of the requests ([`request`], [`schedule`]); [`reader`] parses the responses.
+//! the connections ([`link`]) and of the requests ([`request`], [`schedule`]); [`reader`] parses the responses. A
+//! warm-up is a separate load.
 //! [`target`] parses URLs and their patterns, [`command`] the command line.
 
 pub(crate) mod command;

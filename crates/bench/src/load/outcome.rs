@@ -13,21 +13,18 @@ const BUSY_SHARE: f64 = 0.95;
 /// Share of the configured rate below which the rate is considered missed.
 const RATE_SHARE: f64 = 0.99;
 
-/// The counts of a load, without the warm-up.
+/// The counts of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// Name of the I/O engine of the connections: `io_uring` or `epoll`.
     pub(crate) engine: &'static str,
-    /// Length of the counted period in seconds.
+    /// Length of the load in seconds.
     pub(crate) seconds: f64,
-    /// Counts and latencies after the warm-up.
     pub(crate) tally: Tally,
-    /// Resource usage of each generator thread in the same period.
+    /// Resource usage of each generator thread during the load.
     pub(crate) threads: Vec<ThreadUse>,
     /// Open or closed loop, which decides where a latency starts.
     pub(crate) loop_kind: LoopKind,
-    /// The counts for each second, without the warm-up.
-    pub(crate) series: Vec<Second>,
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +86,7 @@ pub(crate) struct ThreadUse {
     pub(crate) delayed_seconds: f64,
     /// Number of times that its engine entered the kernel.
     pub(crate) kernel_entries: u64,
-    /// Length of the counted period of this thread.
+    /// Time from the start of the load until this thread ended.
     #[serde(skip)]
     pub(crate) seconds: f64,
 }
@@ -104,22 +101,6 @@ impl ThreadUse {
             ..*self
         }
     }
-}
-
-/// The counts of one second of a load, of all threads together.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Second {
-    /// End of the second, in seconds after the warm-up.
-    pub(crate) at: f64,
-    /// Responses received, including wrong ones.
-    pub(crate) responses: u64,
-    /// Bytes received, including header sections.
-    pub(crate) bytes: u64,
-    pub(crate) errors: u64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) max_us: f64,
-    pub(crate) is_warm_up: bool,
 }
 
 /// Limiting factor of a load.
@@ -205,7 +186,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counts of another thread or another second.
+    /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.responses += other.responses;
         self.bytes += other.bytes;
@@ -218,16 +199,6 @@ impl Tally {
         for (sum, one) in [(&mut self.latency, &other.latency), (&mut self.service, &other.service)] {
             sum.add(one).expect("both have the same bounds");
         }
-    }
-
-    /// Resets all counts and retains the allocated memory.
-    pub(crate) fn clear(&mut self) {
-        (self.responses, self.bytes, self.body_bytes) = (0, 0, 0);
-        (self.sent_bytes, self.connections) = (0, 0);
-        self.errors = Errors::default();
-        self.statuses.0.fill(0);
-        self.latency.reset();
-        self.service.reset();
     }
 }
 

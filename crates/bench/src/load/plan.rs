@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// The plan of one load. [`Plan::new`] sets the defaults; callers then change single fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The URLs to request, in turn and repeatedly; each may be a pattern.
+    /// The URLs to request from one server, in turn and repeatedly; each may be a pattern.
     pub(crate) targets: Vec<Target>,
     /// Request method, `GET` by default. With `HEAD`, responses are parsed without a body.
     pub(crate) method: String,
@@ -29,8 +29,6 @@ pub(crate) struct Plan {
     /// When requests are sent.
     pub(crate) loop_kind: LoopKind,
     pub(crate) reuse: Reuse,
-    /// Duration of the load before counting starts. Ignored with [`Length::Requests`].
-    pub(crate) warm_up: Duration,
     /// When the load ends.
     pub(crate) length: Length,
     /// Timeout for a connection, and for a response after its request was sent.
@@ -64,14 +62,11 @@ pub(crate) enum LoopKind {
 /// How connections are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Keep-alive connections, each with this number of requests in flight, from 1 (no pipelining) to [`PIPELINE_MAX`].
-    KeepAlive { depth: u16 },
+    /// Keep-alive connections, each with one request in flight.
+    KeepAlive,
     /// One request per connection (`Connection: close`). The latency includes the connect.
     PerRequest,
 }
-
-/// Maximum number of requests in flight on a connection: servers stop reading before that.
-pub(crate) const PIPELINE_MAX: u16 = 1024;
 
 /// Default of [`Plan::grain`]. On a virtual machine, waking the generator, and through it the server, costs several
 /// microseconds, as much as a request. This grain leaves 2 500 wake-ups per second; a latency is at most 0.8 ms too
@@ -85,7 +80,7 @@ pub(crate) const GRAIN_FROM: f64 = 50_000.0;
 /// When the load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// After this duration, without the warm-up.
+    /// After this duration.
     Time(Duration),
     /// After this number of requests, including failed ones. With counting patterns ([`Target`]), each number is
     /// requested equally often.
@@ -114,8 +109,7 @@ impl Expect {
 }
 
 impl Plan {
-    /// Creates a plan of `GET` requests for these targets: closed loop, 100 keep-alive connections, ten seconds after
-    /// one second of warm-up.
+    /// Creates a plan of `GET` requests for these targets: closed loop, 100 keep-alive connections, ten seconds.
     pub(crate) fn new(targets: Vec<Target>) -> Plan {
         Plan {
             targets,
@@ -126,8 +120,7 @@ impl Plan {
             connections: 100,
             cpus: Vec::new(),
             loop_kind: LoopKind::Closed,
-            reuse: Reuse::KeepAlive { depth: 1 },
-            warm_up: Duration::from_secs(1),
+            reuse: Reuse::KeepAlive,
             length: Length::Time(Duration::from_secs(10)),
             timeout: Duration::from_secs(10),
             expect: Expect::default(),

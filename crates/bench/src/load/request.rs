@@ -1,77 +1,41 @@
 //! Encoded requests: each thread's share of the requests of a plan.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 
 use bare::Noise;
-use io::op::PeerAddr;
 
 use super::plan::{Expect, Plan, Reuse};
 use super::target::{Order, Piece, Target};
 
 /// Generator of the requests of one thread.
 pub(crate) struct Requests {
-    origins: Vec<TargetServer>,
+    /// For each target, the encoded bytes of its request, with its variable numbers between them.
+    templates: Vec<Vec<Piece>>,
+    /// For each target, the expectations of its response.
     expects: Vec<Expect>,
+    /// Number of this thread's next request.
+    next: u64,
+    /// Number of threads. With N of them, each makes every Nth request, so that together they make every request
+    /// exactly once.
+    threads: u64,
     noise: Noise,
 }
 
-/// A server and the requests to send to it in turn.
-struct TargetServer {
-    peer: PeerAddr,
-    templates: Vec<Template>,
-    /// Number of this thread's next request.
-    next: u64,
-    /// Number of threads with connections to the server. With N of them, each makes every Nth request, so that together
-    /// they make every request exactly once.
-    threads: u64,
-}
-
-/// The encoded bytes of a request, with its variable numbers between them.
-struct Template {
-    pieces: Vec<Piece>,
-    /// Index of the target, which has the expectations.
-    target: u32,
-}
-
 impl Requests {
-    /// Creates the share of thread number `thread` of `threads`; each thread has a separate random sequence. Connection
-    /// number N of the load belongs to thread N modulo `threads`.
-    pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
-        let mut origins: Vec<TargetServer> = Vec::new();
-        for (index, target) in plan.targets.iter().enumerate() {
-            let template = Template { pieces: pieces(plan, target), target: index as u32 };
-            match origins.iter_mut().find(|origin| origin.peer == target.peer) {
-                Some(origin) => origin.templates.push(template),
-                None => {
-                    let (peer, templates) = (target.peer.clone(), vec![template]);
-                    origins.push(TargetServer { peer, templates, next: 0, threads: 1 });
-                }
-            }
-        }
-        let count = origins.len();
-        for (index, origin) in origins.iter_mut().enumerate() {
-            // The threads of its connections repeat after `threads` of them at the latest.
-            let connections = (index..plan.connections as usize).step_by(count).take(threads);
-            let sharing: BTreeSet<usize> = connections.map(|connection| connection % threads).collect();
-            origin.next = sharing.range(..thread).count() as u64;
-            origin.threads = sharing.len() as u64;
-        }
+    /// Creates the share of thread number `thread` of `threads`; each thread has a separate random sequence.
+    pub(crate) fn new(plan: &Plan, (thread, threads): (usize, usize)) -> Requests {
         Requests {
-            origins,
+            templates: plan.targets.iter().map(|target| pieces(plan, target)).collect(),
             expects: plan.targets.iter().map(|target| target.expect.or(plan.expect)).collect(),
+            next: thread as u64,
+            threads: threads as u64,
             noise: Noise::new(plan.seed.wrapping_add((thread as u64) << 32)),
         }
     }
 
-    /// Returns the server of a connection, by its number among those of all threads: connections are distributed over
-    /// the servers round-robin.
-    pub(crate) fn origin_of(&self, connection: usize) -> usize {
-        connection % self.origins.len()
-    }
-
-    pub(crate) fn peer(&self, origin: usize) -> &PeerAddr {
-        &self.origins[origin].peer
+    /// Whether the response to any request must have a checksum.
+    pub(crate) fn has_checksum(&self) -> bool {
+        self.expects.iter().any(|expect| expect.crc32c.is_some())
     }
 
     /// Returns the expectations of a target's responses.
@@ -79,15 +43,13 @@ impl Requests {
         &self.expects[target as usize]
     }
 
-    /// Appends the next request for a server to `out`; returns its target.
-    pub(crate) fn push(&mut self, origin: usize, out: &mut Vec<u8>) -> u32 {
-        let origin = &mut self.origins[origin];
-        let number = origin.next;
-        origin.next += origin.threads;
-        let among = origin.templates.len() as u64;
-        let template = &origin.templates[(number % among) as usize];
-        let round = number / among;
-        for piece in &template.pieces {
+    /// Appends the next request to `out`; returns the index of its target.
+    pub(crate) fn push(&mut self, out: &mut Vec<u8>) -> u32 {
+        let number = self.next;
+        self.next += self.threads;
+        let among = self.templates.len() as u64;
+        let (round, target) = (number / among, number % among);
+        for piece in &self.templates[target as usize] {
             match piece {
                 Piece::Literal(bytes) => out.extend_from_slice(bytes),
                 &Piece::Number { first, count, width, order } => {
@@ -100,7 +62,7 @@ impl Requests {
                 }
             }
         }
-        template.target
+        target as u32
     }
 }
 
@@ -159,14 +121,10 @@ mod tests {
     use super::*;
 
     fn made(plan: &Plan, thread: usize, threads: usize, count: usize) -> Vec<String> {
-        made_for(0, plan, thread, threads, count)
-    }
-
-    fn made_for(origin: usize, plan: &Plan, thread: usize, threads: usize, count: usize) -> Vec<String> {
-        let mut requests = Requests::new(plan, thread, threads);
+        let mut requests = Requests::new(plan, (thread, threads));
         let made = (0..count).map(|_| {
             let mut out = Vec::new();
-            requests.push(origin, &mut out);
+            requests.push(&mut out);
             String::from_utf8(out).unwrap()
         });
         made.collect()
@@ -204,32 +162,6 @@ mod tests {
         }
         all.sort();
         assert_eq!(all, ["/a00", "/a01", "/a02", "/b", "/b", "/b"]);
-    }
-
-    #[test]
-    fn no_number_is_omitted_if_a_thread_has_no_connection_to_a_server() {
-        const THREADS: usize = 2;
-        for (servers, connections) in [(2, 2), (2, 100), (3, 3), (3, 4), (3, 100)] {
-            let urls: Vec<String> =
-                (1..=servers).map(|host| format!("http://127.0.0.{host}/{{0..3}}")).collect();
-            let mut plan = plan(&urls.iter().map(String::as_str).collect::<Vec<_>>());
-            plan.connections = connections as u32;
-            for origin in 0..servers {
-                let is_of = |connection: usize, thread| {
-                    connection % THREADS == thread && connection % servers == origin
-                };
-                let threads: Vec<usize> = (0..THREADS)
-                    .filter(|&thread| (0..connections).any(|connection| is_of(connection, thread)))
-                    .collect();
-                let mut all: Vec<String> = Vec::new();
-                for &thread in &threads {
-                    let made = made_for(origin, &plan, thread, THREADS, 4 / threads.len());
-                    all.extend(made.iter().map(|text| path(text)));
-                }
-                all.sort();
-                assert_eq!(all, ["/0", "/1", "/2", "/3"], "{servers} servers, {connections} connections");
-            }
-        }
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //!
 //! Times are nanoseconds on the thread's clock.
 
-use std::collections::VecDeque;
-
 use super::plan::LoopKind;
 
 /// The due times of requests, and the number of remaining requests.
@@ -15,8 +13,6 @@ pub(crate) struct Schedule {
     end: u64,
     /// Whether the first request of a closed loop is outstanding: it is made even if the thread starts late.
     owes_one: bool,
-    /// Due times of requests whose connection was closed before their response, through no fault of their own.
-    given_back: VecDeque<u64>,
 }
 
 /// What makes a request due.
@@ -48,14 +44,11 @@ impl Schedule {
         };
         let left = requests.map(|requests| requests.saturating_sub(thread).div_ceil(threads));
         let owes_one = matches!(loop_kind, LoopKind::Closed);
-        Schedule { loop_kind: timing, left, end, owes_one, given_back: VecDeque::new() }
+        Schedule { loop_kind: timing, left, end, owes_one }
     }
 
     /// Takes a request that is due by `now`; returns its due time.
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
-        if let Some(due) = self.given_back.pop_front() {
-            return Some(due);
-        }
         let due = self.next_due(now).filter(|&due| due <= now)?;
         self.owes_one = false;
         if let Timing::Open { next, .. } = &mut self.loop_kind {
@@ -81,14 +74,9 @@ impl Schedule {
         (due < self.end || self.owes_one).then_some(due)
     }
 
-    /// Puts back a request whose connection ended before its response.
-    pub(crate) fn give_back(&mut self, due: u64) {
-        self.given_back.push_back(due);
-    }
-
     /// Whether no request is due, now or later.
     pub(crate) fn is_over(&self, now: u64) -> bool {
-        self.next_due(now).is_none() && self.given_back.is_empty()
+        self.next_due(now).is_none()
     }
 }
 
@@ -130,14 +118,5 @@ mod tests {
             }
         }
         assert_eq!(made, 8);
-    }
-
-    #[test]
-    fn returned_requests_retain_their_due_time() {
-        let mut schedule = Schedule::new(LoopKind::Open { rate: 1e9 }, (0, 1), (10, 12), None);
-        assert_eq!((schedule.take(50), schedule.take(50), schedule.take(50)), (Some(10), Some(11), None));
-        schedule.give_back(11);
-        assert!(!schedule.is_over(50));
-        assert_eq!((schedule.take(50), schedule.take(50)), (Some(11), None));
     }
 }

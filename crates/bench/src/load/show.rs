@@ -1,29 +1,15 @@
-//! The outcome of a load as text and as JSON, and the progress line of each second.
+//! The outcome of a load as text and as JSON.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::outcome::{Bottleneck, Outcome, Second, percentile_us};
+use super::outcome::{Bottleneck, Outcome, percentile_us};
 use super::plan::{LoopKind, Plan, Reuse};
 
 /// Bytes per unit in which data volumes are displayed.
 const MIB: f64 = 1048576.0;
 /// Maximum number of URLs displayed; a list may have thousands.
 const TARGETS_SHOWN: usize = 3;
-
-pub(super) fn show_second(second: &Second) {
-    let what = if second.is_warm_up { "warm-up".to_owned() } else { format!("{:5.0} s", second.at) };
-    // Printed only if there are errors, so that they stand out.
-    let errors = if second.errors > 0 { format!(", {} errors", second.errors) } else { String::new() };
-    eprintln!(
-        "{what}  {:>9} responses  {:>8.1} MiB  p50 {}  p99 {}  max {}{errors}",
-        second.responses,
-        second.bytes as f64 / MIB,
-        Micros(second.p50_us),
-        Micros(second.p99_us),
-        Micros(second.max_us),
-    );
-}
 
 /// A time in microseconds, displayed in a suitable unit with about three digits.
 struct Micros(f64);
@@ -83,9 +69,8 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
 
 fn load(plan: &Plan, outcome: &Outcome) -> String {
     let reuse = match plan.reuse {
-        Reuse::PerRequest => "a connection per request".to_owned(),
-        Reuse::KeepAlive { depth: 1 } => "keep-alive".to_owned(),
-        Reuse::KeepAlive { depth } => format!("{depth} requests in the pipeline"),
+        Reuse::PerRequest => "a connection per request",
+        Reuse::KeepAlive => "keep-alive",
     };
     let loop_kind = match plan.loop_kind {
         LoopKind::Closed => "closed loop".to_owned(),
@@ -130,7 +115,6 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "engine": outcome.engine,
         "connections": plan.connections,
         "rate": match plan.loop_kind { LoopKind::Closed => Value::Null, LoopKind::Open { rate } => json!(rate) },
-        "pipeline": match plan.reuse { Reuse::PerRequest => 0, Reuse::KeepAlive { depth } => depth },
         "seconds": outcome.seconds,
         "responses": tally.responses,
         "responses_per_second": outcome.responses_per_second(),
@@ -151,6 +135,5 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
             "busiest_share": outcome.busiest_share(),
         },
         "bottleneck": outcome.bottleneck(),
-        "seconds_series": outcome.series,
     })
 }

@@ -103,8 +103,6 @@ pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Durat
     Plan {
         connections,
         cpus: split.load.clone(),
-        // A separate load warms up, so that the server's CPU time is that of the counted requests.
-        warm_up: Duration::ZERO,
         length: Length::Time(bench.length(length)),
         stop: bench.workspace.interruption(),
         ..Plan::new(Vec::new())

@@ -220,39 +220,6 @@ fn connections_are_reused_until_the_server_closes_them() {
 }
 
 #[test]
-fn a_pipeline_is_filled_and_its_responses_are_read_in_order() {
-    on_each_engine(|engine| {
-        // The origin sends no response until it has received four requests, and then all four responses together.
-        let origin = Origin::raw(|connection| {
-            loop {
-                let mut answers = Vec::new();
-                for _ in 0..4 {
-                    let Some(request) = connection.read_request() else { return };
-                    let body = request.target.trim_start_matches('/');
-                    let length: usize = body.parse().unwrap();
-                    answers.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").bytes());
-                    answers.extend(vec![b'x'; length]);
-                }
-                if !connection.send(answers) {
-                    return;
-                }
-            }
-        });
-        let dir = TempDir::new("bench_load");
-        let lines: Vec<String> =
-            (0..20).map(|n| format!("{} length={n}", url(&origin, &format!("/{n}")))).collect();
-        let path = dir.write("list", lines.join("\n"));
-        let args = [path.to_str().unwrap(), "--pipeline", "4", "--requests", "40", "-c", "1"];
-        let outcome = load(engine, "--urls", &args);
-        assert_eq!(
-            (count(&outcome, "/responses"), count(&outcome, "/errors/bad_check")),
-            (40, 0),
-            "{outcome}"
-        );
-    });
-}
-
-#[test]
 fn counting_patterns_request_each_number_once() {
     let origin = Origin::start(|_| Reply::text("x"));
     load("epoll", &url(&origin, "/f{00..24}"), &["--requests", "50", "-c", "7"]);
@@ -293,7 +260,7 @@ fn an_unresponsive_server_causes_one_line() {
         let target = url(&origin, "/");
         origin.on_accept(OnAccept::Ignore);
         let common = ["--engine", engine, "--seconds", "0.1", "--warm-up", "0", "--timeout", "0.1", &target];
-        for rest in [&[][..], &["--rate", "10"], &["--close"], &["--pipeline", "3"]] {
+        for rest in [&[][..], &["--rate", "10"], &["--close"]] {
             let said = refused(&[&common[..], rest].concat());
             assert!(said.contains("no response from"), "{said}");
         }
@@ -317,8 +284,8 @@ fn wrong_arguments_cause_one_line() {
         (&["http://127.0.0.1/", "--seconds", "0"], "seconds"),
         (&["http://127.0.0.1/", "--engine", "kqueue"], "kqueue"),
         (&["http://127.0.0.1/", "--cpus", "4095x"], "cpus"),
-        (&["http://127.0.0.1/", "--pipeline", "0"], "pipeline"),
-        (&["http://127.0.0.1/", "--pipeline", "2", "--close"], "--close"),
+        (&["http://127.0.0.1/", "--warm-up", "1", "--requests", "2"], "--warm-up"),
+        (&["http://127.0.0.1:1/", "http://127.0.0.1:2/"], "different servers"),
         (&["http://127.0.0.1/", "-H", "no colon"], "NAME: VALUE"),
         (&["http://127.0.0.1/", "-X", "GE T"], "method"),
         (&["http://127.0.0.1/", "--expect-crc32c", "x"], "hexadecimal"),

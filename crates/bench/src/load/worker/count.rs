@@ -1,4 +1,4 @@
-//! Counting of requests: which requests count, and with which result.
+//! Counting of requests by their results.
 
 use super::Worker;
 use crate::load::link::Pending;
@@ -7,17 +7,8 @@ use crate::load::plan::LoopKind;
 use crate::load::reader::Response;
 
 impl Worker<'_> {
-    /// Whether a request with this due time is counted: in an open loop a late response to a request of the warm-up is
-    /// not.
-    fn counts(&self, due: u64) -> bool {
-        self.plan.loop_kind == LoopKind::Closed || due >= self.counted_from || self.now < self.counted_from
-    }
-
     /// Counts a response, and whether it meets the expectations.
     pub(super) fn count(&mut self, pending: Pending, response: Response) {
-        if !self.counts(pending.due) {
-            return;
-        }
         self.has_outcome = true;
         let tally = &mut self.tally;
         tally.responses += 1;
@@ -45,9 +36,6 @@ impl Worker<'_> {
 
     /// Counts a failed request by its due time.
     pub(super) fn count_failed(&mut self, failed: Failed, due: u64) {
-        if !self.counts(due) {
-            return;
-        }
         self.has_outcome = true;
         self.tally.errors.count(failed);
         if failed == Failed::Timeout {
@@ -63,7 +51,7 @@ impl Worker<'_> {
             return;
         }
         for index in 0..self.links.len() {
-            while let Some(pending) = self.links[index].pending.pop_front() {
+            if let Some(pending) = self.links[index].pending.take() {
                 self.under_way -= 1;
                 self.count_failed(Failed::Timeout, pending.due);
             }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io::engine::{EngineConfig, NetKind};
+use io::op::PeerAddr;
 use io::{Completion, Engine, Errno, Op, OpId, Wait};
 
 use super::link::{Link, Pending, State};
@@ -25,7 +26,6 @@ use super::outcome::{Failed, Tally, ThreadUse};
 use super::owners::Owners;
 use super::plan::{GRAIN, GRAIN_FROM, Length, LoopKind, Plan, Reuse};
 use super::reader::Heads;
-
 use super::request::Requests;
 use super::schedule::Schedule;
 use crate::failure::Failure;
@@ -51,7 +51,7 @@ pub(crate) struct Worker<'a> {
     heads: Heads,
     /// Due times of the requests.
     schedule: Schedule,
-    /// In an open loop: connections with room for a request, the one that has been idle longest first.
+    /// In an open loop: connections without a request, the one that has been idle longest first.
     idle: VecDeque<u32>,
     /// Number of requests that have been started and have no outcome yet.
     under_way: u64,
@@ -63,11 +63,8 @@ pub(crate) struct Worker<'a> {
     woken: u64,
     /// Time in nanoseconds within which due requests are sent together; 0 if each is sent separately.
     grain: u64,
-    /// Requests with an earlier due time belong to the warm-up.
-    counted_from: u64,
-    /// Counts since the last report.
-    tally: Tally,
-    /// Whether a request has ended since counting started.
+    pub(crate) tally: Tally,
+    /// Whether a request has ended.
     has_outcome: bool,
     /// Whether any connection has been established so far.
     has_connected: bool,
@@ -86,27 +83,6 @@ enum Role {
     Send,
 }
 
-/// Start of a load, start of counting, and end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    pub(crate) start: Instant,
-    pub(crate) counted_from: Instant,
-    pub(crate) end: Option<Instant>,
-}
-
-/// Time of a worker's next progress report.
-struct Reporting {
-    is_warm_up: bool,
-    next: u64,
-    counted_from: u64,
-    /// The end of the warm-up, and the resource usage of the thread until then.
-    begun: Option<(Instant, ThreadUse)>,
-}
-
-/// Receiver of a worker's counts since the last call, and whether they are of the warm-up. It is called at the end of
-/// the warm-up, once a second, and at the end.
-type Counted<'a> = dyn FnMut(&Tally, bool) + 'a;
-
 impl<'a> Worker<'a> {
     /// Creates thread number `share.0` of `share.1`, with its engine.
     pub(crate) fn new(plan: &'a Plan, net: NetKind, share: (usize, usize)) -> Result<Worker<'a>, Failure> {
@@ -119,22 +95,15 @@ impl<'a> Worker<'a> {
             ..EngineConfig::default()
         };
         let engine = io::build(config).map_err(Failure::other)?;
-        let requests = Requests::new(plan, share.0, share.1);
-        let depth = match plan.reuse {
-            Reuse::KeepAlive { depth } => usize::from(depth),
-            Reuse::PerRequest => 1,
-        };
-        let has_checksum = (0..plan.targets.len()).any(|one| requests.expect(one as u32).crc32c.is_some());
+        let requests = Requests::new(plan, share);
         Ok(Worker {
             plan,
             share,
             engine,
             owners: Owners::new(),
-            links: (0..connections)
-                .map(|one| Link::new(requests.origin_of(one * share.1 + share.0), depth))
-                .collect(),
+            links: (0..connections).map(|_| Link::new()).collect(),
+            heads: Heads::new(&plan.method, requests.has_checksum()),
             requests,
-            heads: Heads::new(&plan.method, has_checksum),
             schedule: Schedule::new(plan.loop_kind, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,
@@ -142,7 +111,6 @@ impl<'a> Worker<'a> {
             now: 0,
             woken: 0,
             grain: grain(plan, share.1),
-            counted_from: 0,
             tally: Tally::new(),
             has_outcome: false,
             has_connected: false,
@@ -189,33 +157,23 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs the load, and closes the connections at the end; returns the resource usage of the thread in the counted
-    /// period.
-    pub(crate) fn run(
-        &mut self,
-        window: Window,
-        aborted: &AtomicBool,
-        counted: &mut Counted<'_>,
-    ) -> Result<ThreadUse, Failure> {
-        let at = |time: Instant| time.saturating_duration_since(self.clock).as_nanos() as u64;
-        let (start, counted_from) = (at(window.start), at(window.counted_from));
-        let end = window.end.map_or(u64::MAX, at);
-        let requests = match self.plan.length {
-            Length::Requests(requests) => Some(requests),
-            Length::Time(_) => None,
+    /// Runs the load; returns the resource usage of the thread meanwhile.
+    pub(crate) fn run(&mut self, start: Instant, aborted: &AtomicBool) -> Result<ThreadUse, Failure> {
+        let before = thread_use(&*self.engine);
+        let begin = nanos(start.saturating_duration_since(self.clock));
+        let (end, requests) = match self.plan.length {
+            Length::Time(length) => (begin.saturating_add(nanos(length)), None),
+            Length::Requests(requests) => (u64::MAX, Some(requests)),
         };
-        self.schedule = Schedule::new(self.plan.loop_kind, self.share, (start, end), requests);
-        self.counted_from = counted_from;
-        self.tally.clear();
+        self.schedule = Schedule::new(self.plan.loop_kind, self.share, (begin, end), requests);
+        // The connections that were established before are not counted.
+        (self.tally, self.has_outcome) = (Tally::new(), false);
         self.read_clock();
         (0..self.links.len()).for_each(|link| self.offer(link));
 
-        let next = counted_from.min(start + SECOND);
-        let mut progress = Reporting { is_warm_up: true, next, counted_from, begun: None };
         let mut next_sweep = self.now;
         let mut is_stopped = false;
         while !is_stopped {
-            self.report(&mut progress, counted);
             self.complete_batch();
             if self.now >= next_sweep {
                 next_sweep = self.now + SWEEP;
@@ -236,32 +194,8 @@ impl<'a> Worker<'a> {
         if !is_stopped {
             self.count_unanswered();
         }
-        counted(&self.tally, false);
-        let Some((begun, before)) = progress.begun else { return Ok(ThreadUse::default()) };
-        // A thread that begins late sends all requests that were due in an open loop.
-        let begun = if self.plan.loop_kind == LoopKind::Closed { begun } else { window.counted_from };
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
         Ok(ThreadUse { seconds, ..thread_use(&*self.engine).since(&before) })
-    }
-
-    /// Reports the counts, once a second and at the end of the warm-up.
-    fn report(&mut self, progress: &mut Reporting, counted: &mut Counted<'_>) {
-        if self.now < progress.next {
-            return;
-        }
-        counted(&self.tally, progress.is_warm_up);
-        self.tally.clear();
-        if progress.is_warm_up && self.now >= progress.counted_from {
-            progress.is_warm_up = false;
-            self.has_outcome = false;
-            progress.next = progress.counted_from;
-            // Measured by the thread itself, between two of its turns, so that time outside the load is excluded.
-            progress.begun = Some((Instant::now(), thread_use(&*self.engine)));
-        }
-        progress.next += SECOND;
-        if progress.is_warm_up {
-            progress.next = progress.next.min(progress.counted_from);
-        }
     }
 
     /// Waits for the next event or due request, until `latest` at most.
@@ -331,6 +265,11 @@ impl<'a> Worker<'a> {
         self.now = nanos(self.clock.elapsed());
     }
 
+    /// Returns the address of the server, which is the same for all targets.
+    fn peer(&self) -> &PeerAddr {
+        &self.plan.targets[0].peer
+    }
+
     fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
         let Ok(id) = self.engine.submit(op) else {
             // Cannot happen: the table has slots for all operations of all connections.
@@ -341,7 +280,7 @@ impl<'a> Worker<'a> {
         Some(id)
     }
 
-    /// Gives due requests to a connection with room, or puts the connection into the queue of idle connections.
+    /// Gives a due request to a connection without one, or puts the connection into the queue of idle connections.
     fn offer(&mut self, index: usize) {
         if let LoopKind::Open { .. } = self.plan.loop_kind {
             if self.client_has_space(index) && !self.links[index].is_queued {
@@ -350,20 +289,19 @@ impl<'a> Worker<'a> {
             }
             return;
         }
-        while self.client_has_space(index) {
-            let Some(due) = self.schedule.take(self.now) else { break };
+        if self.client_has_space(index)
+            && let Some(due) = self.schedule.take(self.now)
+        {
             self.begin(index, due);
         }
         self.flush(index);
     }
 
-    /// Whether a connection has room for another request.
+    /// Whether a connection can send a request.
     fn client_has_space(&self, index: usize) -> bool {
         let link = &self.links[index];
         match self.plan.reuse {
-            Reuse::KeepAlive { depth } => {
-                link.state == State::Open && link.pending.len() < usize::from(depth)
-            }
+            Reuse::KeepAlive => link.state == State::Open && link.pending.is_none(),
             Reuse::PerRequest => match link.state {
                 State::Closed { retry_at } => retry_at <= self.now,
                 _ => false,
@@ -389,8 +327,8 @@ impl<'a> Worker<'a> {
     /// Encodes a request for a connection, and opens the connection if each request has a separate one.
     fn begin(&mut self, index: usize, due: u64) {
         let link = &mut self.links[index];
-        let target = self.requests.push(usize::from(link.origin), &mut link.out);
-        link.pending.push_back(Pending { due, sent: self.now, target });
+        let target = self.requests.push(&mut link.out);
+        link.pending = Some(Pending { due, sent: self.now, target });
         self.under_way += 1;
         if self.plan.reuse == Reuse::PerRequest {
             self.begin_connect(index);
@@ -409,7 +347,7 @@ impl<'a> Worker<'a> {
                 }
                 State::Open => {
                     let is_late = |pending: &Pending| pending.sent + timeout <= self.now;
-                    if link.pending.front().is_some_and(is_late) {
+                    if link.pending.as_ref().is_some_and(is_late) {
                         self.fail(index, Failed::Timeout);
                     }
                 }
@@ -419,8 +357,6 @@ impl<'a> Worker<'a> {
         }
     }
 }
-
-const SECOND: u64 = 1_000_000_000;
 
 /// Returns the resource usage of this thread since its start.
 fn thread_use(engine: &dyn Engine) -> ThreadUse {

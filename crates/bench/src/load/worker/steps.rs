@@ -83,7 +83,7 @@ impl Worker<'_> {
 
     /// Starts to connect; the queued bytes are sent once the connection is established.
     pub(super) fn begin_connect(&mut self, index: usize) {
-        let peer = self.requests.peer(usize::from(self.links[index].origin)).clone();
+        let peer = self.peer().clone();
         let socket = match socket_for(&peer) {
             Ok(socket) => io::Fd::from(socket),
             Err(errno) => return self.connect_failed(index, errno),
@@ -102,9 +102,8 @@ impl Worker<'_> {
         // Only established connections are counted; refused ones count as errors.
         self.tally.connections += 1;
         if let Some(client) = &self.plan.tls {
-            let origin = self.links[index].origin.to_string();
             // The first step generates the ClientHello.
-            let begun = client.session(&origin, "bench").and_then(|mut session| {
+            let begun = client.session("server", "bench").and_then(|mut session| {
                 session.read(&mut [], &mut |_| {})?;
                 Ok(session)
             });
@@ -126,13 +125,13 @@ impl Worker<'_> {
     /// nothing listens there.
     pub(super) fn connect_failed(&mut self, index: usize, errno: Errno) {
         if !self.has_connected {
-            let peer = match self.requests.peer(usize::from(self.links[index].origin)) {
+            let peer = match self.peer() {
                 PeerAddr::Inet(address) => address.to_string(),
                 PeerAddr::Unix(path) => path.display().to_string(),
             };
             self.failure = Some(Failure::kernel(format!("connect to {peer}"))(errno));
         }
-        if self.links[index].pending.is_empty() {
+        if self.links[index].pending.is_none() {
             // A request that waits for a connection fails with it, so that the load ends even if nothing listens any
             // more.
             if let Some(due) = self.schedule.take(self.now) {
@@ -141,7 +140,7 @@ impl Worker<'_> {
                 self.tally.errors.count(Failed::Connect);
             }
         } else {
-            self.fail_first(index, Failed::Connect);
+            self.fail_request(index, Failed::Connect);
         }
         self.close(index, self.now + RETRY);
     }
@@ -207,7 +206,7 @@ impl Worker<'_> {
                 Err(failed) => return self.fail(index, failed),
             }
         }
-        if self.links[index].pending.is_empty() && self.links[index].reader.is_within_answer() {
+        if self.links[index].pending.is_none() && self.links[index].reader.is_within_answer() {
             return self.fail(index, Failed::Parse);
         }
         self.offer(index);
@@ -215,7 +214,7 @@ impl Worker<'_> {
 
     /// Counts a response; returns whether the connection stays open.
     fn responded(&mut self, index: usize, response: Response) -> bool {
-        let Some(pending) = self.links[index].pending.pop_front() else {
+        let Some(pending) = self.links[index].pending.take() else {
             // The server sent a response without a request.
             self.fail(index, Failed::Parse);
             return false;
@@ -225,7 +224,6 @@ impl Worker<'_> {
         if response.is_kept && self.plan.reuse != Reuse::PerRequest {
             return true;
         }
-        self.give_back(index);
         if response.is_kept {
             self.replace_connection(index);
         } else {
@@ -241,11 +239,11 @@ impl Worker<'_> {
         let link = &mut self.links[index];
         if link.state == State::Open {
             match link.reader.end() {
-                Ok(Some(_)) if link.pending.is_empty() => return self.fail(index, Failed::Parse),
+                Ok(Some(_)) if link.pending.is_none() => return self.fail(index, Failed::Parse),
                 Ok(Some(response)) => {
                     self.responded(index, response);
                 }
-                Ok(None) if link.pending.is_empty() => {}
+                Ok(None) if link.pending.is_none() => {}
                 Ok(None) => return self.fail(index, Failed::Reset),
                 Err(failed) => return self.fail(index, failed),
             }
@@ -253,30 +251,20 @@ impl Worker<'_> {
         self.replace_connection(index);
     }
 
-    /// Fails the oldest request in flight and opens a new connection; the requests behind it are retried.
+    /// Fails the request in flight and opens a new connection.
     pub(super) fn fail(&mut self, index: usize, failed: Failed) {
-        self.fail_first(index, failed);
-        self.give_back(index);
+        self.fail_request(index, failed);
         self.replace_connection(index);
     }
 
-    /// Fails the oldest request in flight; without one, the failure counts for the connection.
-    fn fail_first(&mut self, index: usize, failed: Failed) {
-        match self.links[index].pending.pop_front() {
+    /// Fails the request in flight; without one, the failure counts for the connection.
+    fn fail_request(&mut self, index: usize, failed: Failed) {
+        match self.links[index].pending.take() {
             Some(pending) => {
                 self.under_way -= 1;
                 self.count_failed(failed, pending.due);
             }
             None => self.count_failed(failed, self.now),
-        }
-    }
-
-    /// Reschedules requests that their connection cannot serve any more: a server may close a connection after any
-    /// response (RFC 9112 section 9.3.2).
-    fn give_back(&mut self, index: usize) {
-        while let Some(pending) = self.links[index].pending.pop_front() {
-            self.under_way -= 1;
-            self.schedule.give_back(pending.due);
         }
     }
 
@@ -289,15 +277,15 @@ impl Worker<'_> {
     pub(super) fn revive(&mut self, index: usize) {
         match self.plan.reuse {
             Reuse::PerRequest => self.offer(index),
-            Reuse::KeepAlive { .. } if self.schedule.is_over(self.now) => {}
-            Reuse::KeepAlive { .. } => self.begin_connect(index),
+            Reuse::KeepAlive if self.schedule.is_over(self.now) => {}
+            Reuse::KeepAlive => self.begin_connect(index),
         }
     }
 
     /// Closes a connection, including its operations in flight, and keeps it closed until `retry_at`.
     fn close(&mut self, index: usize, retry_at: u64) {
         let link = &mut self.links[index];
-        self.under_way -= link.pending.len() as u64;
+        self.under_way -= u64::from(link.pending.is_some());
         let operations = [link.connect.take(), link.recv.take(), link.send.take()];
         let socket = link.socket.take();
         link.reset(retry_at);

@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 use io::engine::NetKind;
 use io::probe::Probe;
 
-use super::{Window, Worker};
-use crate::load::outcome::Tally;
-use crate::load::plan::{Length, LoopKind, Plan, Reuse};
+use super::Worker;
+use crate::load::plan::{Length, LoopKind, Plan};
 use crate::load::target::Target;
 
-/// Runs a worker and adds up its counts.
-fn run(worker: &mut Worker<'_>, window: Window, sum: &mut Tally) {
-    worker.run(window, &AtomicBool::new(false), &mut |tally, _| sum.add(tally)).unwrap();
+fn run(worker: &mut Worker<'_>) {
+    worker.run(Instant::now(), &AtomicBool::new(false)).unwrap();
 }
 
 /// Responds to every request of a connection in order, with a different head each time.
@@ -78,10 +76,9 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
             let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
             worker.connect().unwrap();
             let connected = worker.engine.counters().kernel_entries;
-            let mut tally = Tally::new();
-            let start = Instant::now();
-            run(&mut worker, Window { start, counted_from: start, end: None }, &mut tally);
+            run(&mut worker);
             let entries = worker.engine.counters().kernel_entries;
+            let tally = &worker.tally;
             assert_eq!((tally.responses, tally.errors.total()), (REQUESTS, 0));
             // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
             // latest.
@@ -99,26 +96,22 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
 #[test]
 fn a_request_allocates_only_the_list_of_its_send() {
     for net in engines() {
-        for depth in [1, 4] {
-            let plan = Plan {
-                connections: 4,
-                reuse: Reuse::KeepAlive { depth },
-                length: Length::Requests(1000),
-                stop: Arc::default(),
-                ..Plan::new(vec![Target::parse(&server()).unwrap()])
-            };
-            let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
-            worker.connect().unwrap();
-            let mut tally = Tally::new();
-            let now = || Window { start: Instant::now(), counted_from: Instant::now(), end: None };
-            // A first run, until every table, queue and buffer has its final size.
-            run(&mut worker, now(), &mut tally);
-            let counted = allocation_counter::measure(|| run(&mut worker, now(), &mut tally));
-            assert_eq!((tally.responses, tally.errors.total()), (2000, 0));
-            // Otherwise fewer than one allocation in a hundred requests: the engine's tables may still grow once.
-            let count = counted.count_total;
-            assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
-        }
+        let plan = Plan {
+            connections: 4,
+            length: Length::Requests(1000),
+            stop: Arc::default(),
+            ..Plan::new(vec![Target::parse(&server()).unwrap()])
+        };
+        let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
+        worker.connect().unwrap();
+        // A first run, until every table, queue and buffer has its final size.
+        run(&mut worker);
+        let counted = allocation_counter::measure(|| run(&mut worker));
+        assert_eq!((worker.tally.responses, worker.tally.errors.total()), (1000, 0));
+        // Otherwise fewer than one allocation in a hundred requests: the histograms of the second run are new, and the
+        // engine's tables may still grow once.
+        let count = counted.count_total;
+        assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}");
     }
 }
 
@@ -139,7 +132,6 @@ fn a_load_that_is_too_short_ends_after_its_first_response() {
     let plan = Plan {
         connections: 1,
         cpus: crate::method::pin::available().into_iter().take(1).collect(),
-        warm_up: Duration::ZERO,
         length: Length::Time(Duration::from_millis(1)),
         stop: Arc::default(),
         ..Plan::new(vec![Target::parse(&url).unwrap()])

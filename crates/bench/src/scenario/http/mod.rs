@@ -108,7 +108,7 @@ struct Persistence {
     reuse: Reuse,
 }
 
-const LONG: Persistence = Persistence { name: "long", reuse: Reuse::KeepAlive { depth: 1 } };
+const LONG: Persistence = Persistence { name: "long", reuse: Reuse::KeepAlive };
 /// One request per connection, as with old browsers and health checks: connect, request, close.
 const SHORT: Persistence = Persistence { name: "short", reuse: Reuse::PerRequest };
 
