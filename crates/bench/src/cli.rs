@@ -1,4 +1,4 @@
-//! The command line of `ringroad bench`: the options that all commands share, and the commands from the table of
+//! The command line of `ringroad bench`: the options that all scenarios share, and the commands from the table of
 //! scenarios.
 //!
 //! A usage error prints one line and exits with status 2. No file is created and no process started before all options
@@ -27,38 +27,38 @@ const LOAD: &str = "load";
 #[derive(Args, Clone, Debug)]
 struct Common {
     /// Run everything in at most five minutes on two processors: a first impression, not a result
-    #[arg(long, global = true, conflicts_with = "full")]
+    #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// Run every combination of the parameters; takes hours
-    #[arg(long, global = true)]
+    #[arg(long)]
     full: bool,
     /// Measure each figure for a fraction of a second: only shows that everything runs
-    #[arg(long, global = true, hide = true)]
+    #[arg(long, hide = true)]
     instant: bool,
     /// Repetitions of each figure [default: 3; 1 with --quick, 5 with --full]
-    #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
     repeat: Option<u32>,
     /// Seconds of each measurement [default: by scenario]
-    #[arg(long, global = true, value_name = "S", value_parser = load::command::between(f64::MIN_POSITIVE, 3600.0, "a number of seconds above 0, at most 3600"))]
+    #[arg(long, value_name = "S", value_parser = load::command::between(f64::MIN_POSITIVE, 3600.0, "a number of seconds above 0, at most 3600"))]
     seconds: Option<f64>,
     /// Directory for the files of the run, on the disk to be measured
-    #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     work: PathBuf,
     /// Do not remove the files of the run
-    #[arg(long, global = true)]
+    #[arg(long)]
     keep: bool,
     /// Directory for the report: report.html, report.md and report.json
-    #[arg(long, global = true, value_name = "DIR", default_value = "ringroad-bench")]
+    #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
     /// Another ringroad program to measure [default: this program]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, value_name = "PATH")]
     ringroad: Option<PathBuf>,
     /// Path of a peer that is not in PATH or of another version of it, e.g. nginx=/opt/nginx/sbin/nginx; nginx=none
     /// skips it
-    #[arg(long, global = true, value_name = "NAME=PATH", value_parser = peer)]
+    #[arg(long, value_name = "NAME=PATH", value_parser = peer)]
     peer: Vec<(String, PathBuf)>,
     /// Stay in the host's network namespace even if its congestion control (bbr) paces loopback traffic
-    #[arg(long, global = true)]
+    #[arg(long)]
     host_network: bool,
 }
 
@@ -86,17 +86,17 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let Some((name, own)) = matches.subcommand() else {
         return Err(Failure::Usage("no command".to_owned()));
     };
-    let common = Common::from_arg_matches(own)?;
-    if let Some(done) = report::command::run(name, own, &common.out) {
+    if let Some(done) = report::command::run(name, own) {
         return done;
-    }
-    tool::check_named(&common.peer)?;
-    if let Some(path) = common.ringroad.as_deref().filter(|path| !tool::is_program(path)) {
-        return Err(Failure::Usage(format!("--ringroad {}: no such program", path.display())));
     }
     if name == LOAD {
         signals::block();
-        return load::command::run(own, common.seconds);
+        return load::command::run(own);
+    }
+    let common = Common::from_arg_matches(own)?;
+    tool::check_named(&common.peer)?;
+    if let Some(path) = common.ringroad.as_deref().filter(|path| !tool::is_program(path)) {
+        return Err(Failure::Usage(format!("--ringroad {}: no such program", path.display())));
     }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -110,15 +110,15 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
 fn command() -> Command {
     let all = Command::new("all").about("Every scenario, one after the other");
     let scenarios = SCENARIOS.iter().map(|scenario| {
-        let command = Command::new(scenario.name);
-        (scenario.augment)(command).about(scenario.title).after_help(scenario.question)
+        let command = (scenario.augment)(Command::new(scenario.name));
+        Common::augment_args(command).about(scenario.title).after_help(scenario.question)
     });
-    Common::augment_args(Command::new("ringroad bench"))
+    Command::new("ringroad bench")
         .about("Measures I/O engines, this server and its peers on this machine, and writes a report")
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .subcommands(scenarios)
-        .subcommand(all)
+        .subcommand(Common::augment_args(all))
         .subcommand(
             load::command::LoadOptions::augment_args(Command::new(LOAD))
                 .about("Loads a server with HTTP requests"),
@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn paths_of_a_run_are_absolute() {
-        let words = ["bench", "--work", ".", "--ringroad", "ringroad", "--peer", "nginx=sbin/nginx"];
-        let words = words.into_iter().chain(["--peer", "h2o=none", "all"]);
+        let words = ["bench", "all", "--work", ".", "--ringroad", "ringroad", "--peer", "nginx=sbin/nginx"];
+        let words = words.into_iter().chain(["--peer", "h2o=none"]);
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let bench = common.bench(&[]).unwrap();
@@ -305,7 +305,7 @@ mod tests {
             std::env::temp_dir().join(format!("ringroad-bench-cli-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let text = directory.to_str().unwrap();
-        let words = ["bench", "--instant", "--work", text, "--out", &format!("{text}/out"), "all"];
+        let words = ["bench", "all", "--instant", "--work", text, "--out", &format!("{text}/out")];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let end = measure(&common, vec!["all".to_owned()], scenarios, "cubic");

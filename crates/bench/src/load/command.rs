@@ -46,6 +46,9 @@ pub(crate) struct LoadOptions {
     /// Open a new connection for each request
     #[arg(long)]
     close: bool,
+    /// Seconds of the load [default: 10]
+    #[arg(long, value_name = "S", value_parser = between(f64::MIN_POSITIVE, 3600.0, "a number of seconds above 0, at most 3600"))]
+    seconds: Option<f64>,
     /// Seconds of a load that is not counted, before the counted one [default: 1]
     #[arg(long, value_name = "S", value_parser = between(0.0, 3600.0, "seconds, from 0 to 3600"))]
     warm_up: Option<f64>,
@@ -150,9 +153,9 @@ fn header(text: &str) -> Result<String, String> {
 }
 
 /// Runs the load that the command line describes, after a warm-up.
-pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = LoadOptions::from_arg_matches(matches)?;
-    let plan = options.plan(seconds)?;
+    let plan = options.plan()?;
     // A signal ends the load early; the counts so far are printed.
     signals::watch(Arc::clone(&plan.stop));
     let warm_up = Duration::from_secs_f64(options.warm_up.unwrap_or(1.0));
@@ -173,8 +176,8 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
 }
 
 impl LoadOptions {
-    /// Returns the plan that the options describe; `seconds` is an option shared by all commands.
-    fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
+    /// Returns the plan that the options describe.
+    fn plan(&self) -> Result<Plan, Failure> {
         if self.grain.is_some() && self.rate.is_none() {
             return Err(Failure::Usage("--grain needs an open loop: set --rate too".to_owned()));
         }
@@ -194,7 +197,7 @@ impl LoadOptions {
             reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive },
             length: match self.requests {
                 Some(requests) => Length::Requests(requests),
-                None => Length::Time(Duration::from_secs_f64(seconds.unwrap_or(10.0))),
+                None => Length::Time(Duration::from_secs_f64(self.seconds.unwrap_or(10.0))),
             },
             timeout: Duration::from_secs_f64(self.timeout),
             expect: Expect {

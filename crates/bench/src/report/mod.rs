@@ -1,14 +1,13 @@
 //! Results as data ([`model`]), and the report files.
 //!
 //! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
-//! * [`compare`]: comparison of two reports; [`merge`]: several reports as one; [`command`]: the commands for both.
+//! * [`compare`]: comparison of two reports; [`command`]: the commands over earlier results.
 //! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
 //! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
 //! * [`text`]: formatting of figures.
 
 pub(crate) mod command;
 mod compare;
-mod merge;
 pub(crate) mod model;
 mod page;
 mod plot;
@@ -22,6 +21,9 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::method::workspace::write_whole;
 use model::{FORMAT, Plot, Report};
+
+/// Default directory of a report.
+pub(crate) const DIRECTORY: &str = "ringroad-bench";
 
 /// Name of the file with all data, from which the other files are generated.
 const JSON: &str = "report.json";

@@ -387,7 +387,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         operands: &[optional("SCENARIO", Hint::Nothing)],
         options: &[],
         exits: &[(0, "success"), (1, "a measurement failed")],
-        examples: &["bench --quick all"],
+        examples: &["bench all --quick"],
     },
     Command {
         name: "reference",

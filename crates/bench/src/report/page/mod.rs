@@ -19,16 +19,14 @@ use std::sync::LazyLock;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Output, State, Value};
 
-use crate::report::model::{Report, Table};
+use crate::report::model::Report;
 use crate::report::{plot, text};
 
 /// The templates; the extension of the file name selects the escaping.
-const TEMPLATES: [(&str, &str); 6] = [
-    ("frame.html", include_str!("../templates/frame.html")),
+const TEMPLATES: [(&str, &str); 4] = [
     ("parts.html", include_str!("../templates/parts.html")),
     ("section.html", include_str!("../templates/section.html")),
     ("page.html", include_str!("../templates/page.html")),
-    ("compare.html", include_str!("../templates/compare.html")),
     ("report.md", include_str!("../templates/report.md.j2")),
 ];
 
@@ -76,15 +74,6 @@ pub(crate) fn page(report: &Report) -> String {
     render("page.html", view::report(report))
 }
 
-/// Renders a comparison of two runs in the style of the page: titles with their tables, and the names that only one run
-/// has.
-pub(super) fn comparison<'a>(
-    cards: impl Iterator<Item = &'a (String, Vec<Table>)>,
-    alone: &[String],
-) -> String {
-    render("compare.html", view::comparison(cards, alone))
-}
-
 /// Renders tables and findings, with plots as separate files, for a repository or an issue; the page has more details.
 pub(crate) fn markdown(report: &Report) -> String {
     let text = render("report.md", view::report(report));
@@ -100,7 +89,7 @@ mod tests {
     use super::*;
     use crate::method::stats::Summary;
     use crate::report::model::{
-        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Verdict,
+        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
     };
     use crate::report::text::escape_html as escape;
 

@@ -226,12 +226,3 @@ fn may_be_numeric(cell: &Cell) -> bool {
         }
     }
 }
-
-/// Returns the model of a comparison: cards with a title and tables, and the names that only one run has.
-pub(super) fn comparison<'a>(
-    cards: impl Iterator<Item = &'a (String, Vec<Table>)>,
-    alone: &[String],
-) -> Value {
-    let cards = cards.map(|(title, list)| context! { title => title, tables => tables(list) });
-    context! { cards => cards.collect::<Vec<Value>>(), alone => alone.to_vec() }
-}
