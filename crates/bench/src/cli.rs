@@ -156,7 +156,7 @@ fn measure(
     report::check_directory(&common.out)?;
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
-    let bench = common.bench(&prepared)?;
+    let bench = common.bench(prepared.len())?;
     // Servers inherit the limit.
     raise_descriptors(SERVER_DESCRIPTORS);
     signals::watch(bench.workspace.interruption());
@@ -170,7 +170,6 @@ fn measure(
         let begun = Instant::now();
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
             Ok(section) => {
-                // The progress line shows the elapsed time on this machine, from which time budgets follow.
                 bench.progress(format_args!("{name} took {:.0} s", begun.elapsed().as_secs_f64()));
                 report.sections.push(section);
             }
@@ -213,7 +212,7 @@ fn complete(report: &Report) -> Result<(), Failure> {
 
 impl Common {
     /// Creates the state that all scenarios share: working directory, scale, peers and measurement length.
-    fn bench(&self, prepared: &[(&'static str, Prepared)]) -> Result<Bench, Failure> {
+    fn bench(&self, scenarios: usize) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,
             (_, true, _) => Scale::Quick,
@@ -229,30 +228,13 @@ impl Common {
         };
         Ok(Bench {
             scale,
-            progress: Progress::new(self.expected(scale, prepared)),
+            progress: Progress::new(scenarios),
             workspace: Workspace::new(&absolute(&self.work)?, self.keep)?,
             ringroad,
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
             seconds: self.seconds,
         })
-    }
-
-    /// Returns the approximate duration in seconds of each scenario on two processors: that of a normal run, scaled by
-    /// the number of repetitions.
-    fn expected(&self, scale: Scale, prepared: &[(&'static str, Prepared)]) -> Vec<f64> {
-        let factor = match scale {
-            Scale::Instant => 0.02,
-            Scale::Quick => 0.12,
-            Scale::Normal => 1.0,
-            Scale::Full => 10.0,
-        };
-        let repeated = f64::from(self.repeat.unwrap_or(3)) / 3.0;
-        let seconds = |name: &str| {
-            let entry = SCENARIOS.iter().find(|scenario| scenario.name == name);
-            f64::from(entry.map_or(0, |entry| entry.seconds)) * factor * repeated
-        };
-        prepared.iter().map(|(name, _)| seconds(name)).collect()
     }
 }
 
@@ -271,7 +253,7 @@ mod tests {
         let words = words.into_iter().chain(["--peer", "h2o=none"]);
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
-        let bench = common.bench(&[]).unwrap();
+        let bench = common.bench(1).unwrap();
         let [(_, nginx), (_, h2o)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
         assert_eq!(h2o, Path::new(tool::LEFT_OUT));
         for path in [bench.workspace.path.as_path(), bench.ringroad.as_path(), nginx.as_path()] {

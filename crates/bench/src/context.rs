@@ -1,6 +1,6 @@
 //! State that all scenarios of a run share: scale, working directory, peers and progress display.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -90,102 +90,44 @@ impl Bench {
 /// Maximum length of the progress line in columns: a line that wraps could not be overwritten.
 const LINE_MAX: usize = 79;
 
-/// Progress of a run. On a terminal it is one line with the remaining time, overwritten at each step; otherwise each
-/// step is logged on a separate line.
+/// Progress of a run. On a terminal it is one line, overwritten at each step; otherwise each step is logged on a separate
+/// line.
 pub(crate) struct Progress {
     started: Instant,
     is_terminal: bool,
-    parts: RefCell<Parts>,
-}
-
-/// Progress through the scenarios of a run.
-struct Parts {
-    /// Expected duration of each scenario in seconds. Only the ratios matter: the completed scenarios calibrate the
-    /// estimate for the remaining ones on this machine.
-    expected: Vec<f64>,
-    done: usize,
-    begun: Instant,
-    /// The step shown last.
-    step: String,
+    /// Number of scenarios of the run.
+    scenarios: usize,
+    /// Number of completed scenarios.
+    done: Cell<usize>,
 }
 
 impl Progress {
-    /// Creates the progress display for scenarios with these expected durations in seconds.
-    pub(crate) fn new(expected: Vec<f64>) -> Progress {
-        let started = Instant::now();
-        let parts = RefCell::new(Parts { expected, done: 0, begun: started, step: String::new() });
-        Progress { started, is_terminal: std::io::stderr().is_terminal(), parts }
+    /// Creates the progress display for a run of this number of scenarios.
+    pub(crate) fn new(scenarios: usize) -> Progress {
+        let is_terminal = std::io::stderr().is_terminal();
+        Progress { started: Instant::now(), is_terminal, scenarios, done: Cell::new(0) }
     }
 
     pub(crate) fn advance(&self) {
-        let mut parts = self.parts.borrow_mut();
-        parts.done += 1;
-        parts.begun = Instant::now();
-    }
-
-    /// Refreshes the remaining time on a terminal before another measurement of the same step.
-    pub(crate) fn tick(&self) {
-        let step = self.parts.borrow().step.clone();
-        if self.is_terminal && !step.is_empty() {
-            self.show(&step);
-        }
+        self.done.set(self.done.get() + 1);
     }
 
     fn show(&self, text: &str) {
-        text.clone_into(&mut self.parts.borrow_mut().step);
-        let now = Instant::now();
-        let line = format!("  {:>4.0} s  {text}", (now - self.started).as_secs_f64());
+        let (seconds, present) = (self.started.elapsed().as_secs_f64(), self.done.get() + 1);
+        let line = format!("{present:>2}/{}  {seconds:>4.0} s  {text}", self.scenarios);
         if !self.is_terminal {
             eprintln!("{line}");
             return;
         }
-        let left = left(&self.parts.borrow(), self.started, now);
-        let line: String = format!("{left:>12} {line}").chars().take(LINE_MAX).collect();
+        let line: String = line.chars().take(LINE_MAX).collect();
         eprint!("\r\x1b[2K{line}");
         let _ = std::io::stderr().flush();
     }
 
     /// Ends the progress line on a terminal, before other output is written.
     pub(crate) fn end(&self) {
-        self.parts.borrow_mut().step.clear();
         if self.is_terminal {
             eprint!("\r\x1b[2K");
         }
-    }
-}
-
-fn left(parts: &Parts, started: Instant, now: Instant) -> String {
-    let sum = |of: &[f64]| of.iter().sum::<f64>();
-    let (done, rest) = parts.expected.split_at(parts.done.min(parts.expected.len()));
-    let Some((present, later)) = rest.split_first() else { return String::new() };
-    // Scaled by the elapsed time of the completed scenarios.
-    let factor = match sum(done) {
-        0.0 => 1.0,
-        expected => (parts.begun - started).as_secs_f64() / expected,
-    };
-    let present = (present * factor - (now - parts.begun).as_secs_f64()).max(1.0);
-    let seconds = present + sum(later) * factor;
-    if seconds < 90.0 { format!("{seconds:.0} s left") } else { format!("{:.0} min left", seconds / 60.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_remaining_time_is_estimated_from_the_elapsed_time() {
-        let started = Instant::now();
-        let at = |seconds: u64| started + Duration::from_secs(seconds);
-        let mut parts =
-            Parts { expected: vec![60.0, 120.0, 60.0], done: 0, begun: started, step: String::new() };
-        assert_eq!(left(&parts, started, at(10)), "4 min left");
-        // The first scenario took twice as long as expected, so the estimate for the others doubles.
-        (parts.done, parts.begun) = (1, at(120));
-        assert_eq!(left(&parts, started, at(120)), "6 min left");
-        (parts.done, parts.begun) = (2, at(360));
-        assert_eq!(left(&parts, started, at(440)), "40 s left");
-        assert_eq!(left(&parts, started, at(900)), "1 s left", "longer than expected");
-        parts.done = 3;
-        assert_eq!(left(&parts, started, at(900)), "");
     }
 }

@@ -74,7 +74,6 @@ struct CacheRun<'a> {
 
 impl Scenario for CacheOptions {
     const NAME: &'static str = "cache";
-    const SECONDS: u32 = 180;
     const TITLE: &'static str =
         "Work of a cache: coalesced requests, loading the index, and removing many entries";
     const QUESTION: &'static str = "How many requests reach the origin, how long does loading the index take after a start, and do removals delay requests?";

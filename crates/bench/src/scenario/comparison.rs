@@ -288,7 +288,6 @@ pub(crate) fn measure_all<V>(
     for round in 0..bench.repetitions() {
         for thing in things.iter_mut() {
             bench.check_interrupted()?;
-            bench.progress.tick();
             let measured = or_reason(all(thing, round, section))?;
             // A failure may be an effect of the interruption.
             bench.check_interrupted()?;
@@ -360,7 +359,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let bench = Bench {
             scale: Scale::Instant,
-            progress: Progress::new(Vec::new()),
+            progress: Progress::new(1),
             workspace: Workspace::new(&directory, false).unwrap(),
             ringroad: directory.clone(),
             peer_paths: Vec::new(),

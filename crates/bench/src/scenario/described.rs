@@ -15,8 +15,6 @@ pub(crate) trait Scenario: Args + 'static {
     const TITLE: &'static str;
     /// The question that it examines, in one sentence.
     const QUESTION: &'static str;
-    /// Approximate duration in seconds on two processors, for the displayed remaining time.
-    const SECONDS: u32;
 
     /// Measures, and records the measurements in its section; returns their presentation.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure>;

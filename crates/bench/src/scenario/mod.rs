@@ -31,7 +31,6 @@ pub(crate) struct ScenarioEntry {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) question: &'static str,
-    pub(crate) seconds: u32,
     /// Adds the options of the command.
     pub(crate) augment: fn(Command) -> Command,
     /// Parses the options. No file is created and no process started before all options are parsed.
@@ -65,7 +64,6 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
         name: S::NAME,
         title: S::TITLE,
         question: S::QUESTION,
-        seconds: S::SECONDS,
         augment: S::augment_args,
         prepare: prepare::<S>,
     }

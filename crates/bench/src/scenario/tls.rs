@@ -87,7 +87,6 @@ struct TlsRun<'a> {
 
 impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
-    const SECONDS: u32 = 170;
     const TITLE: &'static str =
         "TLS: handshakes, keep-alive connections, idle connections, and requests during handshakes";
     const QUESTION: &'static str =

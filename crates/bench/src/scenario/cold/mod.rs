@@ -66,7 +66,6 @@ struct ColdPlan<'a> {
 
 impl Scenario for ColdOptions {
     const NAME: &'static str = "cold";
-    const SECONDS: u32 = 700;
     const TITLE: &'static str = "Cold files";
     const QUESTION: &'static str =
         "At which rate does each engine deliver files that are not in the page cache?";

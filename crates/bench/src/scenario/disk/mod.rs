@@ -36,7 +36,6 @@ pub(crate) struct DiskOptions {
 
 impl Scenario for DiskOptions {
     const NAME: &'static str = "disk";
-    const SECONDS: u32 = 200;
     const TITLE: &'static str = "Reads and writes of a disk: one process with many operations in flight, or many threads with one each";
     const QUESTION: &'static str =
         "Which throughput does each engine reach, at which queue depth, and at what cost?";

@@ -98,7 +98,6 @@ const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for FilesOptions {
     const NAME: &'static str = "h2";
-    const SECONDS: u32 = 70;
     const TITLE: &'static str = "Resident files over TLS and HTTP/2";
     const QUESTION: &'static str =
         "How much CPU time does a request over HTTP/2 and TLS take, compared with nginx and H2O?";
@@ -121,7 +120,6 @@ impl Scenario for FilesOptions {
 
 impl Scenario for CallsOptions {
     const NAME: &'static str = "grpc";
-    const SECONDS: u32 = 30;
     const TITLE: &'static str = "Proxied unary gRPC calls";
     const QUESTION: &'static str = "How much CPU time does a proxied gRPC call take, compared with nginx?";
 

@@ -114,7 +114,6 @@ fn labels(variant: &Variant) -> Vec<Labels> {
 
 impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
-    const SECONDS: u32 = 120;
     const TITLE: &'static str =
         "Requests that need no disk or another disk, while clients wait for a slow disk";
     const QUESTION: &'static str =

@@ -52,7 +52,6 @@ const ENTRIES: Figure =
 
 impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
-    const SECONDS: u32 = 50;
     const TITLE: &'static str = "No-ops: the cost of an operation that does nothing";
     const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, and what does this server's engine add?";
 

@@ -111,7 +111,6 @@ fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String 
 
 impl Scenario for StreamOptions {
     const NAME: &'static str = "stream";
-    const SECONDS: u32 = 100;
     const TITLE: &'static str = "Streamed responses";
     const QUESTION: &'static str =
         "What delay does a proxy add to the first byte and to each piece of a streamed response?";
