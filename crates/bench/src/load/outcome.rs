@@ -1,5 +1,6 @@
 //! The result of a load: counts, latencies and resource usage.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hdrhistogram::Histogram;
@@ -31,16 +32,14 @@ pub(crate) struct Outcome {
 pub(crate) struct Tally {
     /// Complete responses, including those with a wrong status or content.
     pub(crate) responses: u64,
-    /// Bytes received: header sections, framing and bodies.
-    pub(crate) bytes: u64,
     /// Bytes of bodies, without framing.
     pub(crate) body_bytes: u64,
-    pub(crate) sent_bytes: u64,
     /// Connections established after the start of the load; the initial connections are not counted.
     pub(crate) connections: u64,
     /// Requests without a correct response, by kind of failure.
     pub(crate) errors: Errors,
-    pub(crate) statuses: Statuses,
+    /// Number of responses by status code.
+    pub(crate) statuses: BTreeMap<u16, u64>,
     /// Nanoseconds until the response was complete. In a closed loop they count from the time when the request was
     /// written or its connection begun, in an open loop from the time when the request was due. A timed-out request
     /// counts with the time until its timeout.
@@ -49,10 +48,6 @@ pub(crate) struct Tally {
     /// the wait before sending: load generators that wait for each response before the next request show this figure.
     pub(crate) service: Histogram<u64>,
 }
-
-/// Number of responses by status code, as an array so that counting is one addition.
-#[derive(Clone, Debug)]
-pub(crate) struct Statuses([u64; 1000]);
 
 /// Kind of a failure. The first five kinds never became a response; the last two are wrong responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +79,6 @@ pub(crate) struct ThreadUse {
     pub(crate) cpu_seconds: f64,
     /// Time in seconds that the thread was runnable and waited for a processor (`/proc/thread-self/schedstat`).
     pub(crate) delayed_seconds: f64,
-    /// Number of times that its engine entered the kernel.
-    pub(crate) kernel_entries: u64,
     /// Time from the start of the load until this thread ended.
     #[serde(skip)]
     pub(crate) seconds: f64,
@@ -97,7 +90,6 @@ impl ThreadUse {
         ThreadUse {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
             delayed_seconds: self.delayed_seconds - before.delayed_seconds,
-            kernel_entries: self.kernel_entries - before.kernel_entries,
             ..*self
         }
     }
@@ -145,12 +137,6 @@ impl Outcome {
         self.threads.iter().map(|thread| thread.cpu_seconds).sum()
     }
 
-    /// Returns how often the generator entered the kernel per response.
-    pub(crate) fn kernel_entries_per_response(&self) -> f64 {
-        let entries: u64 = self.threads.iter().map(|thread| thread.kernel_entries).sum();
-        entries as f64 / self.tally.responses.max(1) as f64
-    }
-
     /// Returns a percentile (0 to 100) of the latency in microseconds; 0 without latencies.
     pub(crate) fn latency_us(&self, percentile: f64) -> f64 {
         percentile_us(&self.tally.latency, percentile)
@@ -175,12 +161,10 @@ impl Tally {
     pub(crate) fn new() -> Tally {
         Tally {
             responses: 0,
-            bytes: 0,
             body_bytes: 0,
-            sent_bytes: 0,
             connections: 0,
             errors: Errors::default(),
-            statuses: Statuses([0; 1000]),
+            statuses: BTreeMap::new(),
             latency: histogram(),
             service: histogram(),
         }
@@ -189,27 +173,15 @@ impl Tally {
     /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.responses += other.responses;
-        self.bytes += other.bytes;
         self.body_bytes += other.body_bytes;
-        self.sent_bytes += other.sent_bytes;
         self.connections += other.connections;
-        let errors = self.errors.0.iter_mut().zip(&other.errors.0);
-        let statuses = self.statuses.0.iter_mut().zip(&other.statuses.0);
-        errors.chain(statuses).for_each(|(sum, count)| *sum += count);
+        self.errors.0.iter_mut().zip(&other.errors.0).for_each(|(sum, count)| *sum += count);
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
         for (sum, one) in [(&mut self.latency, &other.latency), (&mut self.service, &other.service)] {
             sum.add(one).expect("both have the same bounds");
         }
-    }
-}
-
-impl Statuses {
-    /// Counts a response. The parser has already rejected statuses without three digits.
-    pub(crate) fn count(&mut self, status: u16) {
-        self.0[usize::from(status).min(999)] += 1;
-    }
-
-    pub(crate) fn seen(&self) -> impl Iterator<Item = (u16, u64)> {
-        self.0.iter().enumerate().filter(|(_, count)| **count > 0).map(|(code, count)| (code as u16, *count))
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
         plan.targets.iter().take(TARGETS_SHOWN).map(|target| target.text.as_str()).collect();
     let more = plan.targets.len() - targets.len();
     let statuses: Vec<String> =
-        tally.statuses.seen().map(|(status, count)| format!("{status}: {count}")).collect();
+        tally.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
     let percentiles: Vec<String> =
         PERCENTILES.iter().map(|&one| format!("p{one} {}", Micros(outcome.latency_us(one)))).collect();
     let (mean, max) = (Micros(tally.latency.mean() / 1e3), Micros(tally.latency.max() as f64 / 1e3));
@@ -56,9 +56,8 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
         (
             "generator",
             format!(
-                "{:.2} us of CPU time and {:.3} kernel entries per response, busiest thread {:.0} %",
+                "{:.2} us of CPU time per response, busiest thread {:.0} %",
                 outcome.cpu_us_per_response(),
-                outcome.kernel_entries_per_response(),
                 outcome.busiest_share() * 100.0
             ),
         ),
@@ -107,8 +106,6 @@ fn times(histogram: &Histogram<u64>) -> Value {
 /// Returns the outcome as JSON; times of requests in microseconds.
 pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
     let tally = &outcome.tally;
-    let statuses: serde_json::Map<String, Value> =
-        tally.statuses.seen().map(|(status, count)| (status.to_string(), json!(count))).collect();
     // Rates are included beside their counts, so that a reader need not know how they are computed.
     json!({
         "targets": plan.targets.iter().map(|target| &target.text).collect::<Vec<_>>(),
@@ -119,11 +116,9 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "responses": tally.responses,
         "responses_per_second": outcome.responses_per_second(),
         "good_per_second": outcome.successes_per_second(),
-        "statuses": statuses,
+        "statuses": tally.statuses,
         "errors": tally.errors,
-        "bytes": tally.bytes,
         "body_bytes": tally.body_bytes,
-        "sent_bytes": tally.sent_bytes,
         "connections_made": tally.connections,
         "latency_us": times(&tally.latency),
         // In a closed loop it equals the latency, so it is omitted.
@@ -131,7 +126,6 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "generator": {
             "threads": outcome.threads,
             "cpu_us_per_response": outcome.cpu_us_per_response(),
-            "kernel_entries_per_response": outcome.kernel_entries_per_response(),
             "busiest_share": outcome.busiest_share(),
         },
         "bottleneck": outcome.bottleneck(),

@@ -13,7 +13,7 @@ impl Worker<'_> {
         let tally = &mut self.tally;
         tally.responses += 1;
         tally.body_bytes += response.body_bytes;
-        tally.statuses.count(response.status);
+        *tally.statuses.entry(response.status).or_default() += 1;
         // Wrong responses count too: the latency of a 503 is a valid result.
         tally.latency.saturating_record(self.now - pending.due.min(self.now));
         if self.plan.loop_kind != LoopKind::Closed {

@@ -51,7 +51,7 @@ pub(crate) struct Worker<'a> {
     heads: Heads,
     /// Due times of the requests.
     schedule: Schedule,
-    /// In an open loop: connections without a request, the one that has been idle longest first.
+    /// Connections without a request, the one that has been idle longest first.
     idle: VecDeque<u32>,
     /// Number of requests that have been started and have no outcome yet.
     under_way: u64,
@@ -159,7 +159,7 @@ impl<'a> Worker<'a> {
 
     /// Runs the load; returns the resource usage of the thread meanwhile.
     pub(crate) fn run(&mut self, start: Instant, aborted: &AtomicBool) -> Result<ThreadUse, Failure> {
-        let before = thread_use(&*self.engine);
+        let before = thread_use();
         let begin = nanos(start.saturating_duration_since(self.clock));
         let (end, requests) = match self.plan.length {
             Length::Time(length) => (begin.saturating_add(nanos(length)), None),
@@ -195,7 +195,7 @@ impl<'a> Worker<'a> {
             self.count_unanswered();
         }
         let seconds = start.elapsed().as_secs_f64();
-        Ok(ThreadUse { seconds, ..thread_use(&*self.engine).since(&before) })
+        Ok(ThreadUse { seconds, ..thread_use().since(&before) })
     }
 
     /// Waits for the next event or due request, until `latest` at most.
@@ -280,21 +280,12 @@ impl<'a> Worker<'a> {
         Some(id)
     }
 
-    /// Gives a due request to a connection without one, or puts the connection into the queue of idle connections.
+    /// Puts a connection without a request into the queue of idle connections.
     fn offer(&mut self, index: usize) {
-        if let LoopKind::Open { .. } = self.plan.loop_kind {
-            if self.client_has_space(index) && !self.links[index].is_queued {
-                self.links[index].is_queued = true;
-                self.idle.push_back(index as u32);
-            }
-            return;
+        if self.client_has_space(index) && !self.links[index].is_queued {
+            self.links[index].is_queued = true;
+            self.idle.push_back(index as u32);
         }
-        if self.client_has_space(index)
-            && let Some(due) = self.schedule.take(self.now)
-        {
-            self.begin(index, due);
-        }
-        self.flush(index);
     }
 
     /// Whether a connection can send a request.
@@ -309,7 +300,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// In an open loop: gives due requests to idle connections.
+    /// Gives due requests to idle connections: in a closed loop to all of them.
     fn dispatch(&mut self) {
         while let Some(&index) = self.idle.front() {
             let index = index as usize;
@@ -359,7 +350,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Returns the resource usage of this thread since its start.
-fn thread_use(engine: &dyn Engine) -> ThreadUse {
+fn thread_use() -> ThreadUse {
     // The clock exists on every machine, so the call cannot fail.
     let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
@@ -371,8 +362,7 @@ fn thread_use(engine: &dyn Engine) -> ThreadUse {
     let schedstat = std::str::from_utf8(&schedstat[..length]).unwrap_or_default();
     let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
     let delayed_seconds = delayed.unwrap_or(0) as f64 / 1e9;
-    let kernel_entries = engine.counters().kernel_entries;
-    ThreadUse { cpu_seconds, delayed_seconds, kernel_entries, ..ThreadUse::default() }
+    ThreadUse { cpu_seconds, delayed_seconds, ..ThreadUse::default() }
 }
 
 /// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.

@@ -67,7 +67,6 @@ impl Worker<'_> {
             return;
         };
         // A partial send is normal if the server reads slowly.
-        self.tally.sent_bytes += u64::from(count);
         data.advance(count as usize);
         if data.is_empty() {
             if let Some(mut bytes) = data.take_vec() {
@@ -153,7 +152,6 @@ impl Worker<'_> {
         }
         match (completion.result, completion.payload) {
             (Ok(1..), Payload::Buf(mut bytes)) => {
-                self.tally.bytes += bytes.len() as u64;
                 // Bytes after the last response belong to no request and are discarded.
                 if self.links[index].state == State::Open {
                     match self.links[index].tls.is_some() {
