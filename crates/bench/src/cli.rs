@@ -174,16 +174,12 @@ fn measure(
                 report.sections.push(section);
             }
             // A single scenario that fails is reported in one line, without an empty report.
-            Err(failure) if asked_for == 1 => {
-                bench.progress.end();
-                return Err(failure);
-            }
+            Err(failure) if asked_for == 1 => return Err(failure),
             Err(Failure::Interrupted) => {
                 end = Err(Failure::Interrupted);
                 break;
             }
             Err(failure) => {
-                bench.progress.end();
                 eprintln!("ringroad bench: {name}: {failure}");
                 report.sections.push(Section::failed(name, &failure));
             }
@@ -194,7 +190,6 @@ fn measure(
             .then(|| format!("the run did not finish: {} of {asked_for} scenarios", report.sections.len()));
         report::save(&report, &common.out)?;
     }
-    bench.progress.end();
     // The files of the measurement are removed before the report is written.
     drop(bench);
     if !report.sections.is_empty() {

@@ -1,7 +1,6 @@
 //! State that all scenarios of a run share: scale, working directory, peers and progress display.
 
 use std::cell::Cell;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -77,7 +76,7 @@ impl Bench {
     /// Shows the current step to the user on standard error. Results go into the report instead.
     pub(crate) fn progress(&self, text: std::fmt::Arguments<'_>) {
         if self.scale != Scale::Instant {
-            self.progress.show(&text.to_string());
+            self.progress.show(text);
         }
     }
 
@@ -87,14 +86,9 @@ impl Bench {
     }
 }
 
-/// Maximum length of the progress line in columns: a line that wraps could not be overwritten.
-const LINE_MAX: usize = 79;
-
-/// Progress of a run. On a terminal it is one line, overwritten at each step; otherwise each step is logged on a separate
-/// line.
+/// Progress of a run. Each step is a line on standard error.
 pub(crate) struct Progress {
     started: Instant,
-    is_terminal: bool,
     /// Number of scenarios of the run.
     scenarios: usize,
     /// Number of completed scenarios.
@@ -104,30 +98,15 @@ pub(crate) struct Progress {
 impl Progress {
     /// Creates the progress display for a run of this number of scenarios.
     pub(crate) fn new(scenarios: usize) -> Progress {
-        let is_terminal = std::io::stderr().is_terminal();
-        Progress { started: Instant::now(), is_terminal, scenarios, done: Cell::new(0) }
+        Progress { started: Instant::now(), scenarios, done: Cell::new(0) }
     }
 
     pub(crate) fn advance(&self) {
         self.done.set(self.done.get() + 1);
     }
 
-    fn show(&self, text: &str) {
+    fn show(&self, step: std::fmt::Arguments<'_>) {
         let (seconds, present) = (self.started.elapsed().as_secs_f64(), self.done.get() + 1);
-        let line = format!("{present:>2}/{}  {seconds:>4.0} s  {text}", self.scenarios);
-        if !self.is_terminal {
-            eprintln!("{line}");
-            return;
-        }
-        let line: String = line.chars().take(LINE_MAX).collect();
-        eprint!("\r\x1b[2K{line}");
-        let _ = std::io::stderr().flush();
-    }
-
-    /// Ends the progress line on a terminal, before other output is written.
-    pub(crate) fn end(&self) {
-        if self.is_terminal {
-            eprint!("\r\x1b[2K");
-        }
+        eprintln!("{present:>2}/{}  {seconds:>4.0} s  {step}", self.scenarios);
     }
 }
