@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::load;
 use crate::method::workspace::Workspace;
 use crate::method::{SERVER_DESCRIPTORS, machine, namespace, raise_descriptors, signals};
-use crate::peers::tool;
+use crate::peers::tool::{self, Peer};
 use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
@@ -51,25 +51,15 @@ struct Common {
     #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
     /// Another ringroad program to measure [default: this program]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = tool::parse_program)]
     ringroad: Option<PathBuf>,
     /// Path of a peer that is not in PATH or of another version of it, e.g. nginx=/opt/nginx/sbin/nginx; nginx=none
     /// skips it
-    #[arg(long, value_name = "NAME=PATH", value_parser = peer)]
-    peer: Vec<(String, PathBuf)>,
+    #[arg(long, value_name = "NAME=PATH", value_parser = tool::parse_named)]
+    peer: Vec<(Peer, PathBuf)>,
     /// Stay in the host's network namespace even if its congestion control (bbr) paces loopback traffic
     #[arg(long)]
     host_network: bool,
-}
-
-/// Parses `NAME=PATH`: the name of a peer and the path of its program, or [`tool::LEFT_OUT`].
-fn peer(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
-    let path = match path {
-        tool::LEFT_OUT => PathBuf::from(path),
-        path => std::path::absolute(path).map_err(|error| error.to_string())?,
-    };
-    Ok((name.to_owned(), path))
 }
 
 /// Parses the arguments and runs the command.
@@ -94,10 +84,6 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return load::command::run(own);
     }
     let common = Common::from_arg_matches(own)?;
-    tool::check_named(&common.peer)?;
-    if let Some(path) = common.ringroad.as_deref().filter(|path| !tool::is_program(path)) {
-        return Err(Failure::Usage(format!("--ringroad {}: no such program", path.display())));
-    }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // Blocking signals and entering a namespace must happen before the first thread is started.
@@ -163,7 +149,7 @@ fn measure(
     let mut report = Report { format: FORMAT, started, command, ..Report::default() };
     report.scale = format!("{:?}", bench.scale).to_lowercase();
     report.machine = machine::facts(&common.work, congestion_control);
-    report.peers = tool::facts(&bench);
+    report.peers = tool::facts(&bench.peer_paths);
     let asked_for = prepared.len();
     let mut end = Ok(());
     for (name, scenario) in prepared {
@@ -215,16 +201,16 @@ impl Common {
             _ => Scale::Normal,
         };
         // Servers and tools are started in other working directories.
-        let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::file("find", path));
+        let work = std::path::absolute(&self.work).map_err(Failure::file("find", &self.work))?;
         let ringroad = match &self.ringroad {
-            Some(path) => absolute(path)?,
+            Some(path) => path.clone(),
             None => std::env::current_exe()
                 .map_err(Failure::file("find this program at", Path::new("/proc/self/exe")))?,
         };
         Ok(Bench {
             scale,
             progress: Progress::new(scenarios),
-            workspace: Workspace::new(&absolute(&self.work)?, self.keep)?,
+            workspace: Workspace::new(&work, self.keep)?,
             ringroad,
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
@@ -244,8 +230,10 @@ mod tests {
 
     #[test]
     fn paths_of_a_run_are_absolute() {
-        let words = ["bench", "all", "--work", ".", "--ringroad", "ringroad", "--peer", "nginx=sbin/nginx"];
-        let words = words.into_iter().chain(["--peer", "h2o=none"]);
+        // The parent of the root is the root.
+        const SHELL: &str = "../../../../../../../../../../../../../../../../bin/sh";
+        let peer = format!("nginx={SHELL}");
+        let words = ["bench", "all", "--work", ".", "--ringroad", SHELL, "--peer", &peer, "--peer", "h2o=none"];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let bench = common.bench(1).unwrap();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
+use crate::peers::tool::Peer;
 
 /// How much is measured. Scenarios choose their sizes, durations and repetitions by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +31,7 @@ pub(crate) struct Bench {
     /// Path of the ringroad program to measure.
     pub(crate) ringroad: PathBuf,
     /// Paths of peers from the command line, which take precedence over `PATH`.
-    pub(crate) peer_paths: Vec<(String, PathBuf)>,
+    pub(crate) peer_paths: Vec<(Peer, PathBuf)>,
     /// Repetitions of each figure if set on the command line.
     pub(crate) repetitions: Option<u32>,
     /// Length of each measurement if set on the command line.

@@ -44,7 +44,7 @@ impl Program {
 
     /// Returns a peer, or why it is not available.
     pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, String> {
-        Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(bench)?.path })
+        Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(&bench.peer_paths)?.path })
     }
 
     /// Returns the start of every configuration of this program: the server stays in the foreground and writes only

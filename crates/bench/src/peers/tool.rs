@@ -4,8 +4,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::context::Bench;
-use crate::failure::Failure;
 use crate::report::model::Fact;
 
 /// Value of `--peer` that skips a peer, as if it were not installed.
@@ -45,9 +43,9 @@ impl Peer {
 
     /// Finds the program: at the path that the user named, in `PATH`, or in Debian's directories for programs of root.
     /// The error is the reason why it is not available.
-    pub(crate) fn find(self, bench: &Bench) -> Result<Tool, String> {
+    pub(crate) fn find(self, named: &[(Peer, PathBuf)]) -> Result<Tool, String> {
         let name = self.name();
-        let named = bench.peer_paths.iter().find(|(peer, _)| peer == name).map(|(_, path)| path.clone());
+        let named = named.iter().find(|(peer, _)| *peer == self).map(|(_, path)| path.clone());
         if named.as_deref() == Some(Path::new(LEFT_OUT)) {
             return Err(format!("{name} is excluded by --peer"));
         }
@@ -69,24 +67,26 @@ pub(crate) struct Tool {
     pub(crate) about: String,
 }
 
-/// Validates the peers that the user named: the name must be known and the program executable.
-pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
-    for (name, path) in named {
-        if !Peer::ALL.iter().any(|peer| peer.name() == name) {
-            let known: Vec<&str> = Peer::ALL.iter().map(|peer| peer.name()).collect();
-            return Err(Failure::Usage(format!("--peer {name}: known peers are {}", known.join(", "))));
-        }
-        if path != Path::new(LEFT_OUT) && !is_program(path) {
-            return Err(Failure::Usage(format!("--peer {name}={}: no such program", path.display())));
-        }
-    }
-    Ok(())
+/// Parses `NAME=PATH` of `--peer`: the path of a program, or [`LEFT_OUT`].
+pub(crate) fn parse_named(text: &str) -> Result<(Peer, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
+    let Some(peer) = Peer::ALL.into_iter().find(|peer| peer.name() == name) else {
+        return Err(format!("known peers are {}", Peer::ALL.map(Peer::name).join(", ")));
+    };
+    let path = if path == LEFT_OUT { PathBuf::from(path) } else { parse_program(path)? };
+    Ok((peer, path))
+}
+
+/// Parses the path of a program. The result is absolute, because programs are started in other working directories.
+pub(crate) fn parse_program(text: &str) -> Result<PathBuf, String> {
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    if is_program(&path) { Ok(path) } else { Err(format!("{text}: no such program")) }
 }
 
 /// Returns the peers for the head of a report: the version of each, or why it is missing.
-pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
+pub(crate) fn facts(named: &[(Peer, PathBuf)]) -> Vec<Fact> {
     let fact = |peer: Peer| {
-        Fact::new(peer.name(), peer.find(bench).map_or_else(|missing| missing, |tool| tool.version))
+        Fact::new(peer.name(), peer.find(named).map_or_else(|missing| missing, |tool| tool.version))
     };
     Peer::ALL.map(fact).to_vec()
 }
@@ -101,7 +101,7 @@ pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a path is an executable file.
-pub(crate) fn is_program(path: &Path) -> bool {
+fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 

@@ -79,7 +79,7 @@ impl Scenario for ColdOptions {
 
 /// Returns Ringroad's variants and, if nginx is installed, nginx's.
 fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
-    let nginx = Peer::Nginx.find(bench);
+    let nginx = Peer::Nginx.find(&bench.peer_paths);
     if let Err(missing) = &nginx {
         section.skip("nginx", missing);
     }

@@ -177,7 +177,7 @@ fn measure(
     configuration: impl Fn(&Variant, &Instance) -> String,
     port: impl Fn(&Variant, &Server) -> u16,
 ) -> Result<(), Failure> {
-    let tool = match Peer::H2load.find(bench) {
+    let tool = match Peer::H2load.find(&bench.peer_paths) {
         Ok(tool) => tool,
         Err(missing) => {
             // Under the names of the servers, so that their rows have the reason.
