@@ -12,6 +12,9 @@ const DIFFERENT_MAX: usize = 9;
 /// Width of a letter relative to the axis length, in the larger text size of a phone.
 const LETTER: f64 = 0.024;
 
+/// Relative inaccuracy of a label that is computed.
+const ROUNDING: f64 = 1e-9;
+
 /// One axis with the range of the drawn values.
 pub(super) struct PlotScale {
     kind: AxisScale,
@@ -44,33 +47,41 @@ impl PlotScale {
         exact: bool,
     ) -> PlotScale {
         let mut values: Vec<f64> = values.filter(|value| straight(kind, *value).is_some()).collect();
-        // Sorted once: the ends, the labels and the number of distinct values derive from it.
         values.sort_by(f64::total_cmp);
         values.dedup();
         let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
             return PlotScale { kind, low: 0.0, high: 1.0, ticks: Vec::new() };
         };
-        let mut scale = match kind {
-            AxisScale::Linear => linear(first, last, room, exact),
-            AxisScale::Logarithmic => logarithmic(first, last, room, exact),
-            AxisScale::Percentile => percentile(last),
+        let (first, last) = match kind {
+            AxisScale::Linear => {
+                let first = if exact { first } else { first.min(0.0) };
+                (first, if last > first { last } else { first + 1.0 })
+            }
+            // A single value, or nearly equal values, are centred, with labels around them.
+            AxisScale::Logarithmic if last < first * 1.25 => (first / 1.4, last * 1.4),
+            AxisScale::Logarithmic => (first, last),
+            AxisScale::Percentile => (PERCENTILES[0], last.clamp(PERCENTILES[2], PERCENTILES[7])),
         };
-        if kind == AxisScale::Percentile {
-            let reached = PERCENTILES.iter().filter(|value| scale.reaches(**value));
-            scale.label(&reached.copied().collect::<Vec<f64>>(), |value| value.to_string());
-        } else if exact && values.len() <= DIFFERENT_MAX {
-            scale.label(&values, tick);
+        let mut labels = labels(kind, first, last, room);
+        if exact && kind != AxisScale::Percentile && values.len() <= DIFFERENT_MAX {
+            labels = values;
         }
+        let (low, high) = if exact { (first, last) } else { (labels[0], labels[labels.len() - 1]) };
+        let end = |value| straight(kind, value).unwrap_or(0.0);
+        let mut scale = PlotScale { kind, low: end(low), high: end(high), ticks: Vec::new() };
+        let inside = |value: &f64| (scale.low - ROUNDING..=scale.high + ROUNDING).contains(&end(*value));
+        labels.retain(inside);
+        scale.label(&labels, exact);
         scale
     }
 
-    /// Adds labels at these values, except where a label would touch the previous one.
-    fn label(&mut self, values: &[f64], write: fn(f64) -> String) {
-        self.ticks.clear();
+    /// Adds labels at these values. Those of an exact axis, which are side by side, are omitted where they would touch
+    /// the previous one.
+    fn label(&mut self, values: &[f64], exact: bool) {
         let mut free = f64::NEG_INFINITY;
         for &value in values {
-            let label = write(value);
-            let half = (label.len() as f64 + 1.0) / 2.0 * LETTER;
+            let label = if self.kind == AxisScale::Percentile { value.to_string() } else { tick(value) };
+            let half = if exact { (label.len() as f64 + 1.0) / 2.0 * LETTER } else { 0.0 };
             if let Some(place) = self.place(value)
                 && place - half >= free
             {
@@ -80,11 +91,6 @@ impl PlotScale {
         }
     }
 
-    /// Whether a value has a position before the end of the axis.
-    fn reaches(&self, value: f64) -> bool {
-        straight(self.kind, value).is_some_and(|at| at <= self.high + 1e-9)
-    }
-
     /// Returns the position of a value, from 0 at the low end to 1 at the high end.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let straight = straight(self.kind, value)?;
@@ -92,61 +98,34 @@ impl PlotScale {
     }
 }
 
-/// Creates a linear axis with labels at round numbers.
-fn linear(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
-    let low = if exact { first } else { first.min(0.0) };
-    let high = if last > low { last } else { low + 1.0 };
-    // Labels at round numbers, about as many as fit.
-    let step = round_step((high - low) / room as f64);
-    let high = if exact { high } else { (high / step - 1e-9).ceil() * step };
-    let low = if exact { low } else { (low / step).floor() * step };
-    let from = (low / step - 1e-9).ceil() as i64;
-    let to = (high / step + 1e-9).floor() as i64;
-    let ticks = (from..=to).map(|at| at as f64 * step).map(|value| (value, tick(value))).collect();
-    PlotScale { kind: AxisScale::Linear, low, high, ticks }
-}
-
-/// Creates a logarithmic axis, with labels at powers of ten and, if those are few, between them.
-fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
-    let (mut low, mut high) = (first.log10(), last.log10());
-    // A single value, or nearly equal values, are centred, with labels around them.
-    if high - low < 0.1 {
-        (low, high) = (low - 0.15, high + 0.15);
-    }
-    let few_decades = high - low < 1.8;
-    let factors: &[f64] = if few_decades { &[1.0, 2.0, 5.0] } else { &[1.0] };
-    if !exact {
-        low = bound(low, factors, f64::floor);
-        high = bound(high, factors, f64::ceil);
-    }
-    let decades = (low.floor() as i32)..=(high.ceil() as i32);
-    // With many decades only every second or third one is labelled.
-    let every = if few_decades { 1 } else { ((high - low) / room as f64).ceil().max(1.0) as i32 };
-    let ticks = decades
-        .filter(|decade| decade.rem_euclid(every) == 0)
-        .flat_map(|decade| factors.iter().map(move |factor| factor * 10f64.powi(decade)))
-        .filter(|value| (low - 1e-9..=high + 1e-9).contains(&value.log10()))
-        .map(|value| (value, tick(value)))
-        .collect();
-    PlotScale { kind: AxisScale::Logarithmic, low, high, ticks }
-}
-
-/// Returns the next label position at or beyond `end`; both are logarithms.
-fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
-    let decade = end.floor();
-    let labels = factors.iter().map(|factor| decade + factor.log10()).chain([decade + 1.0]);
-    if round(0.5) > 0.5 {
-        labels.filter(|label| *label >= end - 1e-9).fold(f64::INFINITY, f64::min)
-    } else {
-        labels.filter(|label| *label <= end + 1e-9).fold(f64::NEG_INFINITY, f64::max)
-    }
-}
-
-/// Creates an axis as in HdrHistogram, see [`AxisScale::Percentile`].
-fn percentile(last: f64) -> PlotScale {
-    // The axis ends at the next label beyond the points, but at 99.9999 at the latest.
-    let reach = straight(AxisScale::Percentile, last).unwrap_or(1.0).clamp(1.0, 6.0);
-    PlotScale { kind: AxisScale::Percentile, low: 0.0, high: reach, ticks: Vec::new() }
+/// Returns round values in ascending order, from the last one that is not above `first` to the first one that is not
+/// below `last`.
+fn labels(kind: AxisScale, first: f64, last: f64, room: usize) -> Vec<f64> {
+    let round: Vec<f64> = match kind {
+        AxisScale::Percentile => PERCENTILES.to_vec(),
+        AxisScale::Linear => {
+            let step = round_step((last - first) / room as f64);
+            let (from, to) = ((first / step).floor() as i64, (last / step).ceil() as i64);
+            (from..=to).map(|at| at as f64 * step).collect()
+        }
+        AxisScale::Logarithmic => {
+            let (low, high) = (first.log10(), last.log10());
+            // A few decades have labels between the powers of ten; of many decades only every second or third one has
+            // a label.
+            let (factors, every): (&[f64], i32) = if high - low < 1.8 {
+                (&[1.0, 2.0, 5.0], 1)
+            } else {
+                (&[1.0], ((high - low) / room as f64).ceil() as i32)
+            };
+            let decades = (low.floor() as i32 - every)..=(high.ceil() as i32 + every);
+            let decades = decades.filter(|decade| decade.rem_euclid(every) == 0);
+            decades.flat_map(|decade| factors.iter().map(move |factor| factor * 10f64.powi(decade))).collect()
+        }
+    };
+    let from = round.iter().rposition(|value| *value <= first + ROUNDING * first.abs()).unwrap_or(0);
+    let to = round.iter().position(|value| *value >= last - ROUNDING * last.abs());
+    let to = to.unwrap_or(round.len() - 1);
+    round[from..=to].to_vec()
 }
 
 /// Rounds up to 1, 2 or 5 times a power of ten.
