@@ -59,12 +59,9 @@ pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure
 /// Writes the files of a report into a directory, which is created if necessary, and prints the path of the page.
 pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
     save(report, directory)?;
-    // Plots are also separate files, for Markdown and a README, in the same colours as on the page.
-    for section in &report.sections {
-        let styles = plot::styles(section.plots.iter());
-        for one in section.plots.iter().filter(|one| !plot::is_empty(one)) {
-            write_file(&directory.join(plot_path(one)), &plot::file(one, &styles))?;
-        }
+    // Plots are also separate files, for Markdown and a README.
+    for (one, drawing) in report.sections.iter().flat_map(|section| page::plots(&section.plots)) {
+        write_file(&directory.join(plot_path(one)), &drawing)?;
     }
     write_file(&directory.join("report.md"), &page::markdown(report))?;
     let page = directory.join("report.html");

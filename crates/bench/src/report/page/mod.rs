@@ -17,13 +17,15 @@ mod view;
 use std::sync::LazyLock;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, Output, State, Value};
+use minijinja::{AutoEscape, Environment, Error, Output, State, Value, context};
 
-use crate::report::model::Report;
+use crate::report::model::{Plot, Report};
 use crate::report::{plot, text};
 
 /// The templates; the extension of the file name selects the escaping.
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 6] = [
+    ("drawing.svg", include_str!("../templates/drawing.svg")),
+    ("plot.svg", include_str!("../templates/plot.svg")),
     ("parts.html", include_str!("../templates/parts.html")),
     ("section.html", include_str!("../templates/section.html")),
     ("page.html", include_str!("../templates/page.html")),
@@ -44,7 +46,8 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     });
     environment.set_formatter(write_escaped);
     // The style of the plots is first, so that the page can override it, for example for phones.
-    environment.add_global("style", format!("{}{STYLE}", plot::STYLE));
+    environment.add_global("plot_style", plot::STYLE);
+    environment.add_global("style", STYLE);
     for (name, source) in TEMPLATES {
         environment.add_template(name, source).expect("a test renders each of these templates");
     }
@@ -74,6 +77,13 @@ pub(crate) fn page(report: &Report) -> String {
     render("page.html", view::report(report))
 }
 
+/// Renders the plots of a section as separate files, in the same colours as on the page; a plot without points has none.
+pub(crate) fn plots(plots: &[Plot]) -> impl Iterator<Item = (&Plot, String)> {
+    let styles = plot::styles(plots);
+    let drawn = plots.iter().filter(|one| !plot::is_empty(one));
+    drawn.map(move |one| (one, render("plot.svg", context! { plot => plot::model(one, &styles) })))
+}
+
 /// Renders tables and findings, with plots as separate files, for a repository or an issue; the page has more details.
 pub(crate) fn markdown(report: &Report) -> String {
     let text = render("report.md", view::report(report));
@@ -83,13 +93,11 @@ pub(crate) fn markdown(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use minijinja::context;
-
     use super::view::table;
     use super::*;
     use crate::method::stats::Summary;
     use crate::report::model::{
-        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
+        Axis, AxisScale, Cell, Column, Fact, Finding, Row, Run, Section, Series, Table, Verdict,
     };
     use crate::report::text::escape_html as escape;
 

@@ -1,6 +1,6 @@
 //! The model of the templates: the parts of a report in the order of the page, with all figures formatted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use minijinja::{Value, context};
 
@@ -131,24 +131,16 @@ fn chart(one: &Ranking) -> Value {
 /// Returns plots with their legends and figures. Plots of one section share their styles: an engine has one colour in
 /// all of them.
 fn figures(plots: &[Plot]) -> Vec<Value> {
-    let styles = plot::styles(plots.iter());
-    plots.iter().map(|one| figure(one, &styles)).collect()
-}
-
-fn figure(one: &Plot, styles: &BTreeMap<String, plot::Style>) -> Value {
-    let keys = one.series.iter().map(|series| {
-        let sample = styles.get(&series.name).map(|style| style.key());
-        context! { name => &series.name, sample => sample, is_empty => series.points.is_empty() }
-    });
-    context! {
-        id => &one.id,
-        title => &one.title,
-        path => plot_path(one).display().to_string(),
-        is_empty => plot::is_empty(one),
-        drawing => plot::drawing(one, styles),
-        keys => keys.collect::<Vec<Value>>(),
-        data => table(&plot::data(one), ""),
-    }
+    let styles = plot::styles(plots);
+    let figure = |one: &Plot| {
+        context! {
+            path => plot_path(one).display().to_string(),
+            is_empty => plot::is_empty(one),
+            data => table(&plot::data(one), ""),
+            ..plot::model(one, &styles)
+        }
+    };
+    plots.iter().map(figure).collect()
 }
 
 /// Returns the model of a finding. The templates have the words of each verdict.

@@ -26,7 +26,7 @@ pub(super) struct PlotScale {
 }
 
 /// Transforms a value so that the scale becomes linear; returns `None` if the axis has no position for the value.
-fn straight(kind: AxisScale, value: f64) -> Option<f64> {
+pub(super) fn straight(kind: AxisScale, value: f64) -> Option<f64> {
     let straight = match kind {
         AxisScale::Linear => value,
         AxisScale::Logarithmic if value > 0.0 => value.log10(),
