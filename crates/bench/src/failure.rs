@@ -11,8 +11,6 @@ pub(crate) enum Failure {
     Usage(String),
     /// A started program that exited or never responded; `said` is the end of its output.
     Program { name: String, problem: String, said: String },
-    /// An error of the kernel or of a file system, with the operation and the path.
-    System(String),
     /// Scenarios without results in a run whose other results are in the report.
     Parts { names: Vec<String>, of: usize },
     /// Interrupted by the user (SIGINT, SIGTERM).
@@ -36,7 +34,7 @@ impl fmt::Display for Failure {
             Failure::Interrupted => {
                 f.write_str("interrupted; programs of the run are stopped, its files removed")
             }
-            Failure::System(text) | Failure::Other(text) => f.write_str(text),
+            Failure::Other(text) => f.write_str(text),
         }
     }
 }
@@ -49,7 +47,7 @@ impl Failure {
 
     /// Returns a converter from the I/O error of a file operation to a [`Failure`].
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure + Copy {
-        move |error| Failure::System(format!("cannot {doing} {}: {error}", path.display()))
+        move |error| Failure::Other(format!("cannot {doing} {}: {error}", path.display()))
     }
 
     /// Returns a converter from a kernel error to a [`Failure`].
@@ -57,7 +55,7 @@ impl Failure {
         // The text is only built on an error: the engine's turns are in the hot path of every request.
         move |error| {
             let error: io::Error = error.into();
-            Failure::System(format!("{doing}: {error}"))
+            Failure::Other(format!("{doing}: {error}"))
         }
     }
 

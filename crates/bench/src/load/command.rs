@@ -12,7 +12,7 @@ use io::engine::NetKind;
 
 use super::plan::{Expect, Length, LoopKind, Plan, Reuse};
 use super::show::{to_json, to_text};
-use super::target::{Target, parse_crc32c};
+use super::target::Target;
 use crate::failure::Failure;
 use crate::method::signals;
 
@@ -22,15 +22,15 @@ pub(crate) struct LoadOptions {
     /// URLs of one server, requested in turn; {0-99} in a URL is a random number, {0..99} counts
     #[arg(value_name = "URL")]
     url: Vec<String>,
-    /// File with further URLs, one per line, each optionally followed by status=, length=, crc32c= of its response
+    /// File with further URLs, one per line
     #[arg(long, value_name = "FILE")]
     urls: Option<PathBuf>,
     /// Number of connections of all threads together
     #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// Processors to use, one pinned thread on each: 0,2-3 [default: all allowed processors]
-    #[arg(long, value_name = "LIST", value_parser = cpus)]
-    cpus: Option<Cpus>,
+    /// Processors to use, one pinned thread on each: 0,2 [default: all allowed processors]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
     /// I/O engine of the connections [default: io_uring where available]
     #[arg(long, value_enum)]
     engine: Option<EngineName>,
@@ -75,7 +75,7 @@ pub(crate) struct LoadOptions {
     #[arg(long, value_name = "BYTES")]
     expect_length: Option<u64>,
     /// CRC-32C that response bodies must have, in hexadecimal
-    #[arg(long, value_name = "HEX", value_parser = parse_crc32c)]
+    #[arg(long, value_name = "HEX", value_parser = crc32c)]
     expect_crc32c: Option<u32>,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -108,25 +108,6 @@ impl From<EngineName> for NetKind {
     }
 }
 
-/// A list of processor numbers, as one value for clap.
-#[derive(Clone, Debug)]
-struct Cpus(Vec<usize>);
-
-/// Parses numbers and ranges of processors, in the syntax of taskset(1).
-fn cpus(text: &str) -> Result<Cpus, String> {
-    let mut list = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.parse::<usize>().map_err(|_| "numbers and ranges, such as 0,2-3");
-        let (first, last) = (number(first)?, number(last)?);
-        if last < first || last >= rustix::thread::CpuSet::MAX_CPU {
-            return Err("numbers and ranges, such as 0,2-3".to_owned());
-        }
-        list.extend(first..=last);
-    }
-    Ok(Cpus(list))
-}
-
 /// Returns a parser of numbers within bounds, which rejects NaN.
 pub(crate) fn between(
     low: f64,
@@ -150,6 +131,13 @@ fn header(text: &str) -> Result<String, String> {
     let is_line = text.split_once(':').is_some_and(|(name, _)| !name.trim().is_empty());
     let is_clean = !text.bytes().any(|byte| byte < b' ' && byte != b'\t');
     if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
+}
+
+/// Parses a checksum in hexadecimal, with or without `0x`.
+fn crc32c(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let parsed = u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
+    parsed.ok_or_else(|| "eight hexadecimal digits".to_owned())
 }
 
 /// Runs the load that the command line describes, after a warm-up.
@@ -181,18 +169,18 @@ impl LoadOptions {
         if self.grain.is_some() && self.rate.is_none() {
             return Err(Failure::Usage("--grain needs an open loop: set --rate too".to_owned()));
         }
-        let mut targets = self.url.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(path) = &self.urls {
-            let list = String::from_utf8_lossy(&read(path)?).into_owned();
-            targets.extend(Target::parse_list(&list)?);
-        }
+        let list = self.urls.as_deref().map(read).transpose()?.unwrap_or_default();
+        let list = String::from_utf8_lossy(&list);
+        let listed = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let urls = self.url.iter().map(String::as_str).chain(listed);
+        let targets = urls.map(Target::parse).collect::<Result<Vec<_>, _>>()?;
         Ok(Plan {
             method: self.method.clone(),
             headers: self.header.clone(),
             body: self.body.as_deref().map(read).transpose()?.unwrap_or_default(),
             engine: self.engine.map(NetKind::from),
             connections: self.connections,
-            cpus: self.cpus.clone().map(|cpus| cpus.0).unwrap_or_default(),
+            cpus: self.cpus.clone(),
             loop_kind: self.rate.map_or(LoopKind::Closed, |rate| LoopKind::Open { rate }),
             reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive },
             length: match self.requests {
@@ -220,14 +208,6 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_processors_are_parsed() {
-        assert_eq!(cpus("0,2-4").unwrap().0, [0, 2, 3, 4]);
-        for wrong in ["", "a", "3-2", "0,", "99999"] {
-            assert!(cpus(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn header_lines_are_complete() {

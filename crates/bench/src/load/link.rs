@@ -59,8 +59,6 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     /// Time when it was actually sent.
     pub(crate) sent: u64,
-    /// Index of the target, which has the expectations of the response.
-    pub(crate) target: u32,
 }
 
 impl Link {

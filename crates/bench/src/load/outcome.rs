@@ -84,17 +84,6 @@ pub(crate) struct ThreadUse {
     pub(crate) seconds: f64,
 }
 
-impl ThreadUse {
-    /// Returns the usage since an earlier one.
-    pub(crate) fn since(&self, before: &ThreadUse) -> ThreadUse {
-        ThreadUse {
-            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
-            delayed_seconds: self.delayed_seconds - before.delayed_seconds,
-            ..*self
-        }
-    }
-}
-
 /// Limiting factor of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) length: Length,
     /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
-    /// Expectations of every response; targets may have stricter ones.
+    /// Expectations of every response.
     pub(crate) expect: Expect,
     /// Seed of the random numbers: the same seed yields the same requests.
     pub(crate) seed: u64,
@@ -95,17 +95,6 @@ pub(crate) struct Expect {
     /// Expected length of the body in bytes, after removal of the chunked coding.
     pub(crate) length: Option<u64>,
     pub(crate) crc32c: Option<u32>,
-}
-
-impl Expect {
-    /// Returns these expectations, completed with those of `general` where unset.
-    pub(crate) fn or(self, general: Expect) -> Expect {
-        Expect {
-            status: self.status.or(general.status),
-            length: self.length.or(general.length),
-            crc32c: self.crc32c.or(general.crc32c),
-        }
-    }
 }
 
 impl Plan {

@@ -4,15 +4,13 @@ use std::io::Write;
 
 use bare::Noise;
 
-use super::plan::{Expect, Plan, Reuse};
+use super::plan::{Plan, Reuse};
 use super::target::{Order, Piece, Target};
 
 /// Generator of the requests of one thread.
 pub(crate) struct Requests {
     /// For each target, the encoded bytes of its request, with its variable numbers between them.
     templates: Vec<Vec<Piece>>,
-    /// For each target, the expectations of its response.
-    expects: Vec<Expect>,
     /// Number of this thread's next request.
     next: u64,
     /// Number of threads. With N of them, each makes every Nth request, so that together they make every request
@@ -26,30 +24,19 @@ impl Requests {
     pub(crate) fn new(plan: &Plan, (thread, threads): (usize, usize)) -> Requests {
         Requests {
             templates: plan.targets.iter().map(|target| pieces(plan, target)).collect(),
-            expects: plan.targets.iter().map(|target| target.expect.or(plan.expect)).collect(),
             next: thread as u64,
             threads: threads as u64,
             noise: Noise::new(plan.seed.wrapping_add((thread as u64) << 32)),
         }
     }
 
-    /// Whether the response to any request must have a checksum.
-    pub(crate) fn has_checksum(&self) -> bool {
-        self.expects.iter().any(|expect| expect.crc32c.is_some())
-    }
-
-    /// Returns the expectations of a target's responses.
-    pub(crate) fn expect(&self, target: u32) -> &Expect {
-        &self.expects[target as usize]
-    }
-
-    /// Appends the next request to `out`; returns the index of its target.
-    pub(crate) fn push(&mut self, out: &mut Vec<u8>) -> u32 {
+    /// Appends the next request to `out`.
+    pub(crate) fn push(&mut self, out: &mut Vec<u8>) {
         let number = self.next;
         self.next += self.threads;
         let among = self.templates.len() as u64;
-        let (round, target) = (number / among, number % among);
-        for piece in &self.templates[target as usize] {
+        let round = number / among;
+        for piece in &self.templates[(number % among) as usize] {
             match piece {
                 Piece::Literal(bytes) => out.extend_from_slice(bytes),
                 &Piece::Number { first, count, width, order } => {
@@ -58,11 +45,11 @@ impl Requests {
                         Order::Random => ((u128::from(self.noise.number()) * u128::from(count)) >> 64) as u64,
                         Order::Counting => round % count,
                     };
-                    push_number(first + offset, width, out);
+                    // A vector accepts everything.
+                    let _ = write!(out, "{:0width$}", first + offset);
                 }
             }
         }
-        target as u32
     }
 }
 
@@ -104,16 +91,6 @@ fn pieces(plan: &Plan, target: &Target) -> Vec<Piece> {
     bytes.extend_from_slice(&plan.body);
     pieces.push(Piece::Literal(bytes));
     pieces
-}
-
-/// Appends a number in decimal, with leading zeros up to the width.
-fn push_number(value: u64, width: usize, out: &mut Vec<u8>) {
-    if width > 0 {
-        let written = write!(out, "{value:0width$}");
-        debug_assert!(written.is_ok(), "a vector takes everything");
-    } else {
-        http::push_decimal(out, value);
-    }
 }
 
 #[cfg(test)]

@@ -6,21 +6,16 @@ use super::plan::LoopKind;
 
 /// The due times of requests, and the number of remaining requests.
 pub(crate) struct Schedule {
-    loop_kind: Timing,
+    /// Time between two requests of an open loop; `None` in a closed loop, where a request is always due.
+    interval: Option<f64>,
+    /// Due time of the first request of an open loop.
+    start: u64,
+    /// Number of the next request.
+    next: u64,
     /// Number of remaining requests; `None` without a limit.
     left: Option<u64>,
     /// Time from which no request is due.
     end: u64,
-    /// Whether the first request of a closed loop is outstanding: it is made even if the thread starts late.
-    owes_one: bool,
-}
-
-/// What makes a request due.
-enum Timing {
-    /// Immediately.
-    Closed,
-    /// Evenly spaced: request number `next` after `start` is the next one.
-    Open { start: u64, interval: f64, next: u64 },
 }
 
 impl Schedule {
@@ -32,28 +27,25 @@ impl Schedule {
         (start, end): (u64, u64),
         requests: Option<u64>,
     ) -> Schedule {
-        let (thread, threads) = (thread as u64, threads as u64);
-        let timing = match loop_kind {
-            LoopKind::Closed => Timing::Closed,
-            LoopKind::Open { rate } => {
-                // The threads are offset against each other, so that their requests together are evenly spaced.
-                let between = 1e9 / rate;
-                let start = start + (between * thread as f64) as u64;
-                Timing::Open { start, interval: between * threads as f64, next: 0 }
-            }
+        // Time between two requests of all threads together. The threads are offset against each other, so that their
+        // requests are evenly spaced.
+        let between = match loop_kind {
+            LoopKind::Closed => None,
+            LoopKind::Open { rate } => Some(1e9 / rate),
         };
-        let left = requests.map(|requests| requests.saturating_sub(thread).div_ceil(threads));
-        let owes_one = matches!(loop_kind, LoopKind::Closed);
-        Schedule { loop_kind: timing, left, end, owes_one }
+        Schedule {
+            interval: between.map(|between| between * threads as f64),
+            start: start + between.map_or(0, |between| (between * thread as f64) as u64),
+            next: 0,
+            left: requests.map(|requests| requests.saturating_sub(thread as u64).div_ceil(threads as u64)),
+            end,
+        }
     }
 
     /// Takes a request that is due by `now`; returns its due time.
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
         let due = self.next_due(now).filter(|&due| due <= now)?;
-        self.owes_one = false;
-        if let Timing::Open { next, .. } = &mut self.loop_kind {
-            *next += 1;
-        }
+        self.next += 1;
         if let Some(left) = &mut self.left {
             *left -= 1;
         }
@@ -61,17 +53,19 @@ impl Schedule {
     }
 
     /// Returns when the next request is due: immediately in a closed loop. Returns `None` if none is remaining, or if
-    /// the next one would be due after the end, except the first request of a closed loop.
+    /// the next one would be due after the end. The first request of a closed loop is made even if the thread starts
+    /// late.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         if self.left == Some(0) {
             return None;
         }
-        let due = match self.loop_kind {
-            Timing::Closed => now,
+        match self.interval {
+            None => (now < self.end || self.next == 0).then_some(now),
             // Multiplied instead of accumulated, so that the rate stays exact over any length.
-            Timing::Open { start, interval, next } => start + (interval * next as f64) as u64,
-        };
-        (due < self.end || self.owes_one).then_some(due)
+            Some(interval) => {
+                Some(self.start + (interval * self.next as f64) as u64).filter(|due| *due < self.end)
+            }
+        }
     }
 
     /// Whether no request is due, now or later.

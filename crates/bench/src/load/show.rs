@@ -4,24 +4,17 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::outcome::{Bottleneck, Outcome, percentile_us};
-use super::plan::{LoopKind, Plan, Reuse};
+use super::plan::{LoopKind, Plan};
 
 /// Bytes per unit in which data volumes are displayed.
 const MIB: f64 = 1048576.0;
-/// Maximum number of URLs displayed; a list may have thousands.
-const TARGETS_SHOWN: usize = 3;
 
-/// A time in microseconds, displayed in a suitable unit with about three digits.
-struct Micros(f64);
-
-impl std::fmt::Display for Micros {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = match self.0 {
-            micros if micros < 1e3 => format!("{micros:.0} us"),
-            micros if micros < 1e6 => format!("{:.2} ms", micros / 1e3),
-            micros => format!("{:.2} s", micros / 1e6),
-        };
-        f.pad(&text)
+/// Formats a time in microseconds in a suitable unit with about three digits.
+fn micros(micros: f64) -> String {
+    match micros {
+        short if short < 1e3 => format!("{short:.0} us"),
+        short if short < 1e6 => format!("{:.2} ms", short / 1e3),
+        long => format!("{:.2} s", long / 1e6),
     }
 }
 
@@ -30,28 +23,23 @@ const PERCENTILES: [f64; 6] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99];
 /// Formats the outcome as text of a few lines.
 pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
     let tally = &outcome.tally;
-    let targets: Vec<&str> =
-        plan.targets.iter().take(TARGETS_SHOWN).map(|target| target.text.as_str()).collect();
-    let more = plan.targets.len() - targets.len();
+    let more = match plan.targets.len() {
+        1 => String::new(),
+        all => format!(" and {} more", all - 1),
+    };
     let statuses: Vec<String> =
         tally.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
     let percentiles: Vec<String> =
-        PERCENTILES.iter().map(|&one| format!("p{one} {}", Micros(outcome.latency_us(one)))).collect();
-    let (mean, max) = (Micros(tally.latency.mean() / 1e3), Micros(tally.latency.max() as f64 / 1e3));
+        PERCENTILES.iter().map(|&one| format!("p{one} {}", micros(outcome.latency_us(one)))).collect();
+    let (mean, max) = (micros(tally.latency.mean() / 1e3), micros(tally.latency.max() as f64 / 1e3));
+    let (bodies, seconds) = (tally.body_bytes as f64 / MIB, outcome.seconds);
     let lines = [
-        ("target", targets.join(" ") + &if more > 0 { format!(" and {more} more") } else { String::new() }),
-        ("load", load(plan, outcome)),
+        ("target", format!("{}{more}", plan.targets[0].text)),
+        ("load", format!("{} connections, {}, {seconds:.2} s", plan.connections, outcome.engine)),
         ("responses", format!("{} ({:.0}/s)", tally.responses, outcome.responses_per_second())),
         ("statuses", statuses.join(", ")),
         ("errors", tally.errors.to_string()),
-        (
-            "bodies",
-            format!(
-                "{:.1} MiB ({:.1} MiB/s)",
-                tally.body_bytes as f64 / MIB,
-                tally.body_bytes as f64 / outcome.seconds / MIB
-            ),
-        ),
+        ("bodies", format!("{bodies:.1} MiB ({:.1} MiB/s)", bodies / seconds)),
         ("latency", format!("{}, max {max}, mean {mean}", percentiles.join(", "))),
         (
             "generator",
@@ -64,25 +52,6 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
         ("bottleneck", bottleneck(outcome.bottleneck()).to_owned()),
     ];
     lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect()
-}
-
-fn load(plan: &Plan, outcome: &Outcome) -> String {
-    let reuse = match plan.reuse {
-        Reuse::PerRequest => "a connection per request",
-        Reuse::KeepAlive => "keep-alive",
-    };
-    let loop_kind = match plan.loop_kind {
-        LoopKind::Closed => "closed loop".to_owned(),
-        LoopKind::Open { rate } => format!("open loop of {rate} requests/s"),
-    };
-    let cpus: Vec<String> = outcome.threads.iter().map(|thread| thread.cpu.to_string()).collect();
-    format!(
-        "{} connections, {reuse}, {loop_kind}, {}, processors {}, {:.2} s",
-        plan.connections,
-        outcome.engine,
-        cpus.join(","),
-        outcome.seconds
-    )
 }
 
 /// Describes the limiting factor, and what to do about it.

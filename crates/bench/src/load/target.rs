@@ -10,7 +10,6 @@ use std::path::PathBuf;
 
 use io::op::PeerAddr;
 
-use super::plan::Expect;
 use crate::failure::Failure;
 
 /// A URL or a pattern of URLs, parsed and resolved.
@@ -22,8 +21,6 @@ pub(crate) struct Target {
     pub(crate) host: String,
     /// The path and query, split into pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// Expectations of its responses, in addition to those of the plan.
-    pub(crate) expect: Expect,
 }
 
 /// A piece of a path or of an encoded request: only its numbers are formatted for each request.
@@ -68,49 +65,8 @@ impl Target {
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let pieces = pieces(&path).map_err(|why| wrong(&why))?;
-        Ok(Target { text: text.to_owned(), peer, host, pieces, expect: Expect::default() })
+        Ok(Target { text: text.to_owned(), peer, host, pieces })
     }
-
-    /// Parses a list: each line has a URL, followed by the expectations of its response
-    /// (`status=200 length=4096 crc32c=c1d04330`). Empty lines and lines that begin with `#` are ignored.
-    pub(crate) fn parse_list(text: &str) -> Result<Vec<Target>, Failure> {
-        let mut targets = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let mut words = line.split_ascii_whitespace();
-            let Some(url) = words.next().filter(|word| !word.starts_with('#')) else { continue };
-            let mut target = Target::parse(url)?;
-            for word in words {
-                let known = expectation(word, &mut target.expect);
-                known.ok_or_else(|| {
-                    Failure::Usage(format!("line {} of the list: \"{word}\" is not known", index + 1))
-                })?;
-            }
-            targets.push(target);
-        }
-        if targets.is_empty() {
-            return Err(Failure::Usage("the list contains no URL".to_owned()));
-        }
-        Ok(targets)
-    }
-}
-
-/// Parses one `name=value` of a line in a list.
-fn expectation(word: &str, expect: &mut Expect) -> Option<()> {
-    let (name, value) = word.split_once('=')?;
-    match name {
-        "status" => expect.status = Some(value.parse().ok()?),
-        "length" => expect.length = Some(value.parse().ok()?),
-        "crc32c" => expect.crc32c = Some(parse_crc32c(value).ok()?),
-        _ => return None,
-    }
-    Some(())
-}
-
-/// Parses a checksum in hexadecimal, with or without `0x`.
-pub(crate) fn parse_crc32c(text: &str) -> Result<u32, String> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    let parsed = u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
-    parsed.ok_or_else(|| "eight hexadecimal digits".to_owned())
 }
 
 /// Resolves `host`, `host:port` or `[v6]:port`; returns the first address if the name has several.
@@ -234,18 +190,6 @@ mod tests {
         ] {
             let failure = Target::parse(text).expect_err(text).to_string();
             assert!(failure.contains(part), "{text}: {failure}");
-        }
-    }
-
-    #[test]
-    fn lists_define_the_expected_responses() {
-        let text = "# some\n\nhttp://127.0.0.1/a length=3 crc32c=0xFF\nhttp://127.0.0.1/b status=404\n";
-        let list = Target::parse_list(text).unwrap();
-        assert_eq!(list.len(), 2);
-        assert_eq!(list[0].expect, Expect { status: None, length: Some(3), crc32c: Some(255) });
-        assert_eq!(list[1].expect.status, Some(404));
-        for wrong in ["http://127.0.0.1/ size=3", "http://127.0.0.1/ crc32c=+1", "# nothing", ""] {
-            assert!(matches!(Target::parse_list(wrong), Err(Failure::Usage(_))), "{wrong}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) fn drop_all() -> Result<(), Failure> {
     let path = Path::new("/proc/sys/vm/drop_caches");
     fs::write(path, "3").map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            Failure::System("dropping the page cache needs root".to_owned())
+            Failure::Other("dropping the page cache needs root".to_owned())
         }
         _ => Failure::file("write", path)(error),
     })

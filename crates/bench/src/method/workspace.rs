@@ -46,7 +46,7 @@ impl Workspace {
         let free_bytes = figures.f_bavail * figures.f_frsize;
         let needed_bytes = bytes + bytes / 20;
         if free_bytes < needed_bytes {
-            return Err(Failure::System(format!(
+            return Err(Failure::Other(format!(
                 "{} has {} MiB free and the run needs {} MiB: choose another directory with --work, or --quick",
                 self.path.display(),
                 free_bytes >> 20,

@@ -19,7 +19,7 @@ impl Worker<'_> {
         if self.plan.loop_kind != LoopKind::Closed {
             tally.service.saturating_record(self.now - pending.sent);
         }
-        let expect = self.requests.expect(pending.target);
+        let expect = &self.plan.expect;
         // A response with a wrong status usually has a different body, so its content is not checked.
         let is_expected = match expect.status {
             Some(status) => response.status == status,

@@ -12,8 +12,7 @@ mod steps;
 mod tests;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Read;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -95,15 +94,14 @@ impl<'a> Worker<'a> {
             ..EngineConfig::default()
         };
         let engine = io::build(config).map_err(Failure::other)?;
-        let requests = Requests::new(plan, share);
         Ok(Worker {
             plan,
             share,
             engine,
             owners: Owners::new(),
             links: (0..connections).map(|_| Link::new()).collect(),
-            heads: Heads::new(&plan.method, requests.has_checksum()),
-            requests,
+            requests: Requests::new(plan, share),
+            heads: Heads::new(&plan.method, plan.expect.crc32c.is_some()),
             schedule: Schedule::new(plan.loop_kind, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,
@@ -159,7 +157,7 @@ impl<'a> Worker<'a> {
 
     /// Runs the load; returns the resource usage of the thread meanwhile.
     pub(crate) fn run(&mut self, start: Instant, aborted: &AtomicBool) -> Result<ThreadUse, Failure> {
-        let before = thread_use();
+        let (cpu_before, delayed_before) = thread_times();
         let begin = nanos(start.saturating_duration_since(self.clock));
         let (end, requests) = match self.plan.length {
             Length::Time(length) => (begin.saturating_add(nanos(length)), None),
@@ -194,8 +192,13 @@ impl<'a> Worker<'a> {
         if !is_stopped {
             self.count_unanswered();
         }
-        let seconds = start.elapsed().as_secs_f64();
-        Ok(ThreadUse { seconds, ..thread_use().since(&before) })
+        let (cpu, delayed) = thread_times();
+        Ok(ThreadUse {
+            cpu_seconds: cpu - cpu_before,
+            delayed_seconds: delayed - delayed_before,
+            seconds: start.elapsed().as_secs_f64(),
+            ..ThreadUse::default()
+        })
     }
 
     /// Waits for the next event or due request, until `latest` at most.
@@ -318,8 +321,8 @@ impl<'a> Worker<'a> {
     /// Encodes a request for a connection, and opens the connection if each request has a separate one.
     fn begin(&mut self, index: usize, due: u64) {
         let link = &mut self.links[index];
-        let target = self.requests.push(&mut link.out);
-        link.pending = Some(Pending { due, sent: self.now, target });
+        self.requests.push(&mut link.out);
+        link.pending = Some(Pending { due, sent: self.now });
         self.under_way += 1;
         if self.plan.reuse == Reuse::PerRequest {
             self.begin_connect(index);
@@ -349,20 +352,15 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Returns the resource usage of this thread since its start.
-fn thread_use() -> ThreadUse {
+/// Returns the seconds that this thread has used a processor, and those that it has waited for one.
+fn thread_times() -> (f64, f64) {
     // The clock exists on every machine, so the call cannot fail.
     let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
     // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
-    // Read without an allocation.
-    let mut schedstat = [0; 128];
-    let file = File::open("/proc/thread-self/schedstat");
-    let length = file.and_then(|mut file| file.read(&mut schedstat)).unwrap_or(0);
-    let schedstat = std::str::from_utf8(&schedstat[..length]).unwrap_or_default();
+    let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
-    let delayed_seconds = delayed.unwrap_or(0) as f64 / 1e9;
-    ThreadUse { cpu_seconds, delayed_seconds, ..ThreadUse::default() }
+    (cpu_seconds, delayed.unwrap_or(0) as f64 / 1e9)
 }
 
 /// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.
