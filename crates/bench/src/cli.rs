@@ -20,8 +20,30 @@ use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
 
-/// The only command that is not a scenario: the load generator.
+/// The commands that are no scenarios: the load generator, and commands over earlier results.
 const LOAD: &str = "load";
+const REPORT: &str = "report";
+const COMPARE: &str = "compare";
+
+#[derive(Args, Debug)]
+struct ReportOptions {
+    /// The JSON file of a run
+    #[arg(value_name = "JSON")]
+    file: PathBuf,
+    /// Directory for the report
+    #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
+    out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct CompareOptions {
+    /// The JSON file of a run
+    #[arg(value_name = "A.json")]
+    a: PathBuf,
+    /// The JSON file of another run; ratios are B / A
+    #[arg(value_name = "B.json")]
+    b: PathBuf,
+}
 
 /// Options of every scenario and of `all`.
 #[derive(Args, Clone, Debug)]
@@ -63,7 +85,7 @@ struct Common {
 }
 
 /// Parses the arguments and runs the command.
-pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
+pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     let words = std::iter::once(OsString::from("ringroad bench")).chain(args.iter().cloned());
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
@@ -76,13 +98,29 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let Some((name, own)) = matches.subcommand() else {
         return Err(Failure::Usage("no command".to_owned()));
     };
-    if let Some(done) = report::command::run(name, own) {
-        return done;
+    match name {
+        LOAD => {
+            signals::block();
+            load::command::run(own)
+        }
+        REPORT => {
+            // The file is read before anything is written: an invalid file leaves the directory unchanged.
+            let ReportOptions { file, out } = ReportOptions::from_arg_matches(own)?;
+            let report = report::read(&file)?;
+            report::check_directory(&out)?;
+            report::write(&report, &out)
+        }
+        COMPARE => {
+            let CompareOptions { a, b } = CompareOptions::from_arg_matches(own)?;
+            print!("{}", report::compare::compare(&report::read(&a)?, &report::read(&b)?));
+            Ok(())
+        }
+        _ => run_scenarios(name, own, args),
     }
-    if name == LOAD {
-        signals::block();
-        return load::command::run(own);
-    }
+}
+
+/// Measures one scenario, or all of them.
+fn run_scenarios(name: &str, own: &ArgMatches, args: &[OsString]) -> Result<(), Failure> {
     let common = Common::from_arg_matches(own)?;
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -109,7 +147,11 @@ fn command() -> Command {
             load::command::LoadOptions::augment_args(Command::new(LOAD))
                 .about("Loads a server with HTTP requests"),
         )
-        .subcommands(report::command::commands())
+        .subcommand(
+            ReportOptions::augment_args(Command::new(REPORT))
+                .about("Regenerates the report from its JSON file"),
+        )
+        .subcommand(CompareOptions::augment_args(Command::new(COMPARE)).about("Compares two runs"))
 }
 
 /// Returns the scenarios that a command runs, with their parsed options.
@@ -233,7 +275,8 @@ mod tests {
         // The parent of the root is the root.
         const SHELL: &str = "../../../../../../../../../../../../../../../../bin/sh";
         let peer = format!("nginx={SHELL}");
-        let words = ["bench", "all", "--work", ".", "--ringroad", SHELL, "--peer", &peer, "--peer", "h2o=none"];
+        let words =
+            ["bench", "all", "--work", ".", "--ringroad", SHELL, "--peer", &peer, "--peer", "h2o=none"];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let bench = common.bench(1).unwrap();
@@ -255,7 +298,8 @@ mod tests {
             &["compare", "a", "b", "--host-network"],
             &[],
         ] {
-            let failure = run(args.iter().map(OsString::from).collect()).unwrap_err();
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            let failure = run(&args).unwrap_err();
             assert!(matches!(failure, Failure::Usage(_)), "{args:?}: {failure}");
             assert!(!failure.to_string().contains('\n'), "{args:?}: {failure}");
         }

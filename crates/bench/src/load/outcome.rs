@@ -102,12 +102,6 @@ impl Outcome {
         self.tally.responses as f64 / self.seconds
     }
 
-    /// Returns the number of correct responses per second.
-    pub(crate) fn successes_per_second(&self) -> f64 {
-        let wrong = [Failed::BadStatus, Failed::BadCheck].map(|kind| self.tally.errors.0[kind as usize]);
-        (self.tally.responses - wrong.iter().sum::<u64>()) as f64 / self.seconds
-    }
-
     /// Returns an error if any request has failed.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let (responses, errors) = (self.tally.responses, self.tally.errors);

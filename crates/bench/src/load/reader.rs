@@ -31,9 +31,9 @@ pub(crate) struct Heads {
     method: Method,
     has_checksum: bool,
     head: ReplyHead,
-    /// The previous head and its parsed meaning.
+    /// The previous head, and its parsed meaning.
     last: Vec<u8>,
-    last_facts: HeadFacts,
+    last_facts: Option<HeadFacts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,19 +53,16 @@ impl Heads {
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
-            last_facts: HeadFacts {
-                status: 0,
-                framing: ReplyFraming::None,
-                is_kept: false,
-                is_interim: false,
-            },
+            last_facts: None,
         }
     }
 
     /// Parses the head at the start of `input`; returns its meaning and length, or `None` while it is incomplete.
     fn read(&mut self, input: &[u8]) -> Result<Option<(HeadFacts, usize)>, Failed> {
-        if !self.last.is_empty() && input.starts_with(&self.last) {
-            return Ok(Some((self.last_facts, self.last.len())));
+        if let Some(facts) = self.last_facts
+            && input.starts_with(&self.last)
+        {
+            return Ok(Some((facts, self.last.len())));
         }
         self.head.clear();
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
@@ -78,13 +75,14 @@ impl Heads {
         // cheap.
         self.last.clear();
         self.last.extend_from_slice(&input[..head_len]);
-        self.last_facts = HeadFacts {
+        let facts = HeadFacts {
             status: self.head.status().code(),
             framing: ReplyFraming::of(self.method, &self.head),
             is_kept: reply_keeps_alive(&self.head, input),
             is_interim: self.head.is_interim(),
         };
-        Ok(Some((self.last_facts, head_len)))
+        self.last_facts = Some(facts);
+        Ok(Some((facts, head_len)))
     }
 }
 

@@ -84,7 +84,6 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "seconds": outcome.seconds,
         "responses": tally.responses,
         "responses_per_second": outcome.responses_per_second(),
-        "good_per_second": outcome.successes_per_second(),
         "statuses": tally.statuses,
         "errors": tally.errors,
         "body_bytes": tally.body_bytes,

@@ -1,13 +1,12 @@
 //! Results as data ([`model`]), and the report files.
 //!
 //! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
-//! * [`compare`]: comparison of two reports; [`command`]: the commands over earlier results.
+//! * [`compare`]: comparison of two reports.
 //! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
 //! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
 //! * [`text`]: formatting of figures.
 
-pub(crate) mod command;
-mod compare;
+pub(crate) mod compare;
 pub(crate) mod model;
 mod page;
 mod plot;
@@ -27,6 +26,9 @@ pub(crate) const DIRECTORY: &str = "ringroad-bench";
 
 /// Name of the file with all data, from which the other files are generated.
 const JSON: &str = "report.json";
+
+/// Directory of the plots below that of the report.
+const PLOTS: &str = "plots";
 
 /// Fails if a report could not be written to this directory, before a run of about an hour begins. Leaves no files:
 /// a run without results creates no directory.
@@ -60,29 +62,23 @@ pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure
 pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
     save(report, directory)?;
     // Plots are also separate files, for Markdown and a README.
+    let plots = directory.join(PLOTS);
+    fs::create_dir_all(&plots).map_err(Failure::file("create the directory", &plots))?;
     for (one, drawing) in report.sections.iter().flat_map(|section| page::plots(&section.plots)) {
-        write_file(&directory.join(plot_path(one)), &drawing)?;
+        write_whole(&directory.join(plot_path(one)), &drawing)?;
     }
-    write_file(&directory.join("report.md"), &page::markdown(report))?;
+    write_whole(&directory.join("report.md"), &page::markdown(report))?;
     let page = directory.join("report.html");
-    write_file(&page, &page::page(report))?;
+    write_whole(&page, &page::page(report))?;
     println!("{}", page.display());
     Ok(())
-}
-
-/// Writes one of the generated files; not atomically, since it can be regenerated from the JSON.
-fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
-    }
-    fs::write(path, text).map_err(Failure::file("write", path))
 }
 
 /// Returns the path of a plot below the report's directory. A plot id from a foreign JSON file cannot name a path
 /// outside it.
 fn plot_path(plot: &Plot) -> PathBuf {
     let id = plot.id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
-    Path::new("plots").join(id.collect::<String>()).with_extension("svg")
+    Path::new(PLOTS).join(id.collect::<String>()).with_extension("svg")
 }
 
 /// Reads the JSON file of an earlier run.

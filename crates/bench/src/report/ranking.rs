@@ -41,11 +41,10 @@ fn ranked<'a>(ranking: &'a Ranking, is_one: impl Fn(&RankedResult) -> bool) -> V
     };
     let mut found: Vec<Ranked<'_>> =
         ranking.results.iter().filter(|ranked_result| is_one(ranked_result)).filter_map(figure).collect();
-    let order = |one: &Ranked<'_>, other: &Ranked<'_>| one.summary.median.total_cmp(&other.summary.median);
-    found.sort_by(|one, other| match (order(one, other), ranking.is_less_better) {
-        (order, true) => order,
-        (order, false) => order.reverse(),
-    });
+    found.sort_by(|one, other| one.summary.median.total_cmp(&other.summary.median));
+    if !ranking.is_less_better {
+        found.reverse();
+    }
     found
 }
 
@@ -83,34 +82,25 @@ fn figure(one: &Ranked<'_>, unit: &str) -> String {
     if unit.is_empty() { number } else { format!("{number} {unit}") }
 }
 
-/// Returns a sentence about which server leads, and by how much.
+/// Returns a sentence with the best row of each server, and the distance of each from the leader.
 pub(crate) fn sentence(ranking: &Ranking) -> String {
-    let unit = &ranking.unit;
+    let named = |one: &Ranked<'_>| format!("{} {}", name(one.ranked_result), figure(one, &ranking.unit));
     let ranked = leaders(ranking);
-    let [leader, others @ ..] = &ranked[..] else {
-        return "Nothing was measured.".to_owned();
+    let (leader, others) = match &ranked[..] {
+        [] => return "Nothing was measured.".to_owned(),
+        [only] => return format!("{}; nothing else has a result.", named(only)),
+        [leader, others @ ..] => (leader, others),
     };
-    let own = format!("{} {}", name(leader.ranked_result), figure(leader, unit));
-    if others.is_empty() {
-        return format!("{own}; nothing else has a result.");
-    }
-    let (level, behind): (Vec<&Ranked<'_>>, Vec<&Ranked<'_>>) =
-        others.iter().partition(|other| other.is_level_with(leader));
-    let said = |other: &&Ranked<'_>| {
+    let share = if ranking.is_less_better { "times as much" } else { "of that" };
+    let compared = others.iter().map(|other| {
         let ratio = other.summary.median / leader.summary.median;
-        let share = if ranking.is_less_better { "times as much" } else { "of that" };
-        format!("{} {} ({ratio:.2} {share})", name(other.ranked_result), figure(other, unit))
-    };
-    let list = |of: &[&Ranked<'_>]| of.iter().map(said).collect::<Vec<_>>().join(", ");
-    match (level.is_empty(), behind.is_empty()) {
-        (true, _) => {
-            format!("{} leads with {}; {}.", name(leader.ranked_result), figure(leader, unit), list(&behind))
-        }
-        (false, true) => format!("Equal within the spread: {own}, {}.", list(&level)),
-        (false, false) => {
-            format!("Equal within the spread: {own}, {}. Behind: {}.", list(&level), list(&behind))
-        }
-    }
+        let distance = match other.is_level_with(leader) {
+            true => "equal within the spread".to_owned(),
+            false => format!("{ratio:.2} {share}"),
+        };
+        format!("{} ({distance})", named(other))
+    });
+    format!("Best: {}; {}.", named(leader), compared.collect::<Vec<_>>().join(", "))
 }
 
 /// A setting of Ringroad that is faster on this machine than the default.
@@ -189,14 +179,13 @@ mod tests {
         let less = sentence(&ranking(true, results()));
         assert_eq!(
             less,
-            "Ringroad (io_uring) leads with 2.0 us; nginx, tuned 4.0 us (2.00 times as much), H2O 4.1 us (2.05 times \
-             as much)."
+            "Best: Ringroad (io_uring) 2.0 us; nginx, tuned 4.0 us (2.00 times as much), H2O 4.1 us (2.05 times as \
+             much)."
         );
         let more = sentence(&ranking(false, results()));
         assert_eq!(
             more,
-            "Equal within the spread: H2O 4.1 us, nginx, tuned 4.0 us (0.98 of that). Behind: Ringroad (epoll) 3.0 us (0.73 of \
-             that)."
+            "Best: H2O 4.1 us; nginx, tuned 4.0 us (equal within the spread), Ringroad (epoll) 3.0 us (0.73 of that)."
         );
     }
 
