@@ -195,12 +195,8 @@ fn measure(
     let asked_for = prepared.len();
     let mut end = Ok(());
     for (name, scenario) in prepared {
-        let begun = Instant::now();
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
-            Ok(section) => {
-                bench.progress(format_args!("{name} took {:.0} s", begun.elapsed().as_secs_f64()));
-                report.sections.push(section);
-            }
+            Ok(section) => report.sections.push(section),
             // A single scenario that fails is reported in one line, without an empty report.
             Err(failure) if asked_for == 1 => return Err(failure),
             Err(Failure::Interrupted) => {
@@ -223,11 +219,7 @@ fn measure(
     if !report.sections.is_empty() {
         report::write(&report, &common.out)?;
     }
-    end.and_then(|()| complete(&report))
-}
-
-/// Returns an error that names the scenarios without results.
-fn complete(report: &Report) -> Result<(), Failure> {
+    end?;
     let failed = report.sections.iter().filter(|section| section.failed.is_some());
     let names: Vec<String> = failed.map(|section| section.scenario.clone()).collect();
     if names.is_empty() { Ok(()) } else { Err(Failure::Parts { names, of: report.sections.len() }) }

@@ -33,14 +33,9 @@ const PLOTS: &str = "plots";
 /// Fails if a report could not be written to this directory, before a run of about an hour begins. Leaves no files:
 /// a run without results creates no directory.
 pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
-    // The parent of a bare name is "".
-    let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
-    // A bare name is relative to the current directory.
-    let there = match there {
-        Some(path) if !path.as_os_str().is_empty() => path,
-        _ => Path::new("."),
-    };
     let denied = Failure::file("write the report to", directory);
+    let absolute = std::path::absolute(directory).map_err(denied)?;
+    let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(&absolute);
     if !there.is_dir() {
         return Err(denied(std::io::ErrorKind::NotADirectory.into()));
     }

@@ -130,16 +130,13 @@ impl Worker<'_> {
             };
             self.failure = Some(Failure::kernel(format!("connect to {peer}"))(errno));
         }
-        if self.links[index].pending.is_none() {
+        if self.links[index].pending.is_some() {
+            self.fail_request(index, Failed::Connect);
+        } else {
             // A request that waits for a connection fails with it, so that the load ends even if nothing listens any
             // more.
-            if let Some(due) = self.schedule.take(self.now) {
-                self.count_failed(Failed::Connect, due);
-            } else {
-                self.tally.errors.count(Failed::Connect);
-            }
-        } else {
-            self.fail_request(index, Failed::Connect);
+            let due = self.schedule.take(self.now).unwrap_or(self.now);
+            self.count_failed(Failed::Connect, due);
         }
         self.close(index, self.now + RETRY);
     }
@@ -257,13 +254,9 @@ impl Worker<'_> {
 
     /// Fails the request in flight; without one, the failure counts for the connection.
     fn fail_request(&mut self, index: usize, failed: Failed) {
-        match self.links[index].pending.take() {
-            Some(pending) => {
-                self.under_way -= 1;
-                self.count_failed(failed, pending.due);
-            }
-            None => self.count_failed(failed, self.now),
-        }
+        let pending = self.links[index].pending.take();
+        self.under_way -= u64::from(pending.is_some());
+        self.count_failed(failed, pending.map_or(self.now, |pending| pending.due));
     }
 
     /// Closes a connection and opens the next one in the same slot.

@@ -108,10 +108,10 @@ fn a_request_allocates_only_the_list_of_its_send() {
         run(&mut worker);
         let counted = allocation_counter::measure(|| run(&mut worker));
         assert_eq!((worker.tally.responses, worker.tally.errors.total()), (1000, 0));
-        // Otherwise fewer than one allocation in a hundred requests: the histograms of the second run are new, and the
-        // engine's tables may still grow once.
+        // Otherwise fewer than one allocation in fifty requests: the histograms of the second run are new, a file is read
+        // at its start and its end, and the engine's tables may still grow once.
         let count = counted.count_total;
-        assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}");
+        assert!(count <= 1000 + 20, "{count} allocations in 1000 requests, {net:?}");
     }
 }
 
