@@ -1,12 +1,10 @@
-//! Parser of received bytes into responses: the end of each response, its status, and the length and checksum of its
-//! body.
+//! Reader of responses: the end of each response, its status, and the length and checksum of its body.
 //!
-//! No I/O. [`http::reply`] parses heads. A head that is identical to the previous one is only compared with it; under a
-//! steady load heads are identical for a second at a time.
+//! No I/O. [`http::gateway::Decoder`] parses heads and bodies. A head that is identical to the previous one is only
+//! compared with it; under a steady load heads are identical for a second at a time.
 
-use http::connection::reply_keeps_alive;
-use http::framing::{ChunkedDecoder, Event, ReplyFraming};
-use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
+use http::gateway::{BodyEvent, Decoder, HeadEvent};
+use http::reply::{Limits, ReplyHead};
 use http::request::Method;
 
 use super::outcome::Failed;
@@ -20,28 +18,26 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     /// Length of the body in bytes, without framing.
     pub(crate) body_bytes: u64,
-    /// CRC-32C of the body; 0 if no target expects a checksum.
+    /// CRC-32C of the body; 0 if the plan expects no checksum.
     pub(crate) crc32c: u32,
     /// Whether the connection stays open after the response.
     pub(crate) is_kept: bool,
 }
+
+/// The start value of a response; the length and the checksum of its body are added to it.
+const START: Response = Response { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
+
+/// A response after its head, and the decoder of its body.
+type Start = (Response, Decoder);
 
 /// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
     has_checksum: bool,
     head: ReplyHead,
-    /// The previous head, and its parsed meaning.
+    /// The previous head, and the response that it starts.
     last: Vec<u8>,
-    last_facts: Option<HeadFacts>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct HeadFacts {
-    status: u16,
-    framing: ReplyFraming,
-    is_kept: bool,
-    is_interim: bool,
+    last_start: Option<Start>,
 }
 
 impl Heads {
@@ -53,36 +49,33 @@ impl Heads {
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
-            last_facts: None,
+            last_start: None,
         }
     }
 
-    /// Parses the head at the start of `input`; returns its meaning and length, or `None` while it is incomplete.
-    fn read(&mut self, input: &[u8]) -> Result<Option<(HeadFacts, usize)>, Failed> {
-        if let Some(facts) = self.last_facts
-            && input.starts_with(&self.last)
-        {
-            return Ok(Some((facts, self.last.len())));
+    /// Parses the head at the start of `input`; returns its length and the response that it starts, if it is not an
+    /// interim response. Returns `None` while the head is incomplete.
+    fn read(&mut self, input: &[u8]) -> Result<Option<(usize, Option<Start>)>, Failed> {
+        if self.last_start.is_some() && input.starts_with(&self.last) {
+            return Ok(Some((self.last.len(), self.last_start.clone())));
         }
         self.head.clear();
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
-        let head_len = match parse(&mut self.head, input, &limits) {
-            Ok(ReplyProgress::Complete { head_len }) => head_len as usize,
-            Ok(ReplyProgress::Incomplete) => return Ok(None),
-            Ok(ReplyProgress::Http09) | Err(_) => return Err(Failed::Parse),
+        let mut decoder = Decoder::http1(self.method, limits);
+        let head_len = match decoder.head(&mut self.head, input) {
+            Ok(HeadEvent::Head(head_len)) => head_len as usize,
+            // The final response follows (RFC 9110 section 15.2).
+            Ok(HeadEvent::Interim(head_len)) => return Ok(Some((head_len as usize, None))),
+            Ok(HeadEvent::More) => return Ok(None),
+            Ok(HeadEvent::Written(_) | HeadEvent::NoHead) | Err(_) => return Err(Failed::Parse),
         };
         // Stored even if each response has a different head: copying a few hundred bytes that are in the CPU cache is
         // cheap.
         self.last.clear();
         self.last.extend_from_slice(&input[..head_len]);
-        let facts = HeadFacts {
-            status: self.head.status().code(),
-            framing: ReplyFraming::of(self.method, &self.head),
-            is_kept: reply_keeps_alive(&self.head, input),
-            is_interim: self.head.is_interim(),
-        };
-        self.last_facts = Some(facts);
-        Ok(Some((facts, head_len)))
+        let (status, is_kept) = (self.head.status().code(), decoder.keeps_alive());
+        self.last_start = Some((Response { status, is_kept, ..START }, decoder));
+        Ok(Some((head_len, self.last_start.clone())))
     }
 }
 
@@ -98,16 +91,12 @@ pub(crate) struct Reader {
 enum Position {
     /// Before or within a head.
     Head,
-    /// Within a body with this number of remaining bytes.
-    Length(u64),
-    Chunked(ChunkedDecoder),
-    UntilClose,
+    Body(Decoder),
 }
 
 impl Reader {
     pub(crate) fn new() -> Reader {
-        let response = Response { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
-        Reader { place: Position::Head, partial: Vec::new(), response }
+        Reader { place: Position::Head, partial: Vec::new(), response: START }
     }
 
     pub(crate) fn restart(&mut self) {
@@ -141,8 +130,13 @@ impl Reader {
         match std::mem::replace(&mut self.place, Position::Head) {
             Position::Head if self.partial.is_empty() => Ok(None),
             Position::Head => Err(Failed::Reset),
-            Position::UntilClose => Ok(Some(self.response)),
-            Position::Length(_) | Position::Chunked(_) => Err(Failed::ShortBody),
+            Position::Body(mut decoder) => {
+                if decoder.close() {
+                    Ok(Some(self.response))
+                } else {
+                    Err(Failed::ShortBody)
+                }
+            }
         }
     }
 
@@ -157,7 +151,7 @@ impl Reader {
             self.partial.extend_from_slice(&input[..input.len().min(room)]);
             heads.read(&self.partial)?
         };
-        let Some((said, head_len)) = found else {
+        let Some((head_len, start)) = found else {
             if had == 0 {
                 self.partial.extend_from_slice(input);
             }
@@ -166,40 +160,23 @@ impl Reader {
         };
         self.partial.clear();
         *input = &input[head_len - had..];
-        // An interim response; the final response follows (RFC 9110 section 15.2).
-        if said.is_interim {
-            return Ok(false);
-        }
-        self.response = Response { status: said.status, body_bytes: 0, crc32c: 0, is_kept: said.is_kept };
-        self.place = match said.framing {
-            ReplyFraming::None | ReplyFraming::Length(0) => return Ok(true),
-            ReplyFraming::Length(length) => Position::Length(length),
-            ReplyFraming::Chunked => Position::Chunked(ChunkedDecoder::default()),
-            ReplyFraming::UntilClose => {
-                self.response.is_kept = false;
-                Position::UntilClose
-            }
-        };
-        Ok(false)
+        let Some((response, decoder)) = start else { return Ok(false) };
+        let is_complete = decoder.remaining() == Some(0);
+        (self.response, self.place) = (response, Position::Body(decoder));
+        Ok(is_complete)
     }
 
     /// Consumes bytes of the body; returns whether the body is complete.
     fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Failed> {
         let (body, consumed, is_complete) = match &mut self.place {
             Position::Head => return Ok(false),
-            Position::UntilClose => (*input, input.len(), false),
-            Position::Length(left) => {
-                let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= taken as u64;
-                (&input[..taken], taken, *left == 0)
-            }
-            Position::Chunked(decoder) => {
-                let step = decoder.handle(input).map_err(|_| Failed::Parse)?;
+            Position::Body(decoder) => {
+                let step = decoder.body(input).map_err(|_| Failed::Parse)?;
                 let body = match step.event {
-                    Event::Data { start, end } => &input[start..end],
-                    Event::More | Event::End => &[],
+                    BodyEvent::Data { start, end } => &input[start..end],
+                    BodyEvent::More | BodyEvent::End => &[],
                 };
-                (body, step.consumed, step.event == Event::End || decoder.is_done())
+                (body, step.consumed, decoder.remaining() == Some(0))
             }
         };
         self.response.body_bytes += body.len() as u64;

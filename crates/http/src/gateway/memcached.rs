@@ -58,7 +58,7 @@ pub(super) fn key(head: &[u8]) -> &[u8] {
 }
 
 /// Decoder of one memcached response; see [`crate::gateway::Decoder`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Decoder {
     /// The key as sent, escaped.
     key: Vec<u8>,

@@ -73,7 +73,7 @@ impl Encoder {
 }
 
 /// Decoder of one response, by the protocol of the upstream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Decoder {
     /// HTTP/1.0 and 1.1 (RFC 9112), CGI responses, and the text of converted HTTP/2 frames.
     Http1(http1::Decoder),

@@ -15,7 +15,7 @@ use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
 use crate::request::Method;
 
 /// Decoder of one FastCGI response; see [`crate::gateway::Decoder`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Decoder {
     method: Method,
     limits: Limits,

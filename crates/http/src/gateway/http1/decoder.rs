@@ -7,7 +7,7 @@ use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fie
 use crate::request::Method;
 
 /// Decoder of one HTTP/1 response; see [`crate::gateway::Decoder`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Decoder {
     method: Method,
     limits: Limits,
@@ -28,7 +28,7 @@ enum Origin {
 }
 
 /// Framing of the body and the current position in it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum BodyPart {
     /// This many bytes remain; 0 before the head is complete.
     Length(u64),
