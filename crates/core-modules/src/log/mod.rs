@@ -516,14 +516,22 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Replaces bytes from `start` on that are not UTF-8, which JSON cannot contain, by text.
+/// Replaces bytes from `start` on that are not UTF-8, which JSON cannot contain, by text. The new text is built behind the old one,
+/// without separate memory.
 fn replace_invalid(start: usize, out: &mut Vec<u8>) {
-    let value = out.split_off(start);
-    for chunk in value.utf8_chunks() {
-        out.extend_from_slice(chunk.valid().as_bytes());
-        let escapes = chunk.invalid().iter().map(|&byte| [b'\\', b'x', hex(byte >> 4), hex(byte & 15)]);
-        out.extend(escapes.flatten());
+    let (mut from, end) = (start, out.len());
+    while let Err(error) = str::from_utf8(&out[from..end]) {
+        let first = from + error.valid_up_to();
+        let next = error.error_len().map_or(end, |len| first + len);
+        out.extend_from_within(from..first);
+        for at in first..next {
+            let byte = out[at];
+            out.extend_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]);
+        }
+        from = next;
     }
+    out.extend_from_within(from..end);
+    out.drain(start..end);
 }
 
 /// Returns the character after the backslash if JSON has a short form.
