@@ -118,7 +118,7 @@ impl Writer {
         let plan = self.plan.clone();
         let from = temp.clone();
         // Several calls that may block on the disk run on a thread that may block.
-        let done = rt::offload_file_in(&self.plan.temp, move || finish(&from, &plan)).await;
+        let done = rt::offload_file(move || finish(&from, &plan)).await;
         let done = done.unwrap_or_else(|| Err(("rename", temp.clone(), Errno::IO)));
         if done.is_err() {
             remove(temp, self.device, self.plan.via);
@@ -145,7 +145,7 @@ fn remove(path: PathBuf, device: DeviceId, via: DiskVia) {
 }
 
 /// Sets permissions and time, creates the parent directories, and finally renames the file.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     // Before the rename, so that no process opens the file with the wrong permissions.
     dress(temp, plan)?;
@@ -193,7 +193,7 @@ pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
     Ok(mode | user)
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
     let mode = Mode::from_raw_mode(plan.mode);
     rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
@@ -205,7 +205,7 @@ fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
 }
 
 /// Copies the file to another file system, first to a temporary name in the final directory, so that the rename is atomic.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
     // The temporary file's name makes this name unique.
@@ -232,7 +232,7 @@ fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     done
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
 fn pour(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut buf = vec![0; WRITE_MAX];
     loop {
