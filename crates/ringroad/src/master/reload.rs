@@ -175,6 +175,8 @@ impl Master {
             return false;
         };
         if worker.generation != pending.cycle.generation {
+            // The new configuration may have caused the exit, so a worker with the old one serves until the other one is ready.
+            self.keep_serving();
             self.replace(pending.cycle);
             return false;
         }
