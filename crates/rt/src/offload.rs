@@ -118,7 +118,7 @@ static DIRECTORIES: Mutex<BTreeMap<PathBuf, &'static Pool>> = Mutex::new(BTreeMa
 fn files_in(directory: &Path) -> &'static Pool {
     let mut pools = DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = pools.entry(directory.to_owned());
-    *pool.or_insert_with(|| Box::leak(Box::new(Pool::new(Some(FILE_THREADS_MAX)))))
+    pool.or_insert_with(|| Box::leak(Box::new(Pool::new(Some(FILE_THREADS_MAX)))))
 }
 
 static PASSWORDS: Pool = Pool::new(None);
