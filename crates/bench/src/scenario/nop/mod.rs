@@ -90,9 +90,12 @@ fn subjects() -> Vec<Subject> {
     BATCHES.into_iter().flat_map(no_ops).chain(BATCHES_FEW.into_iter().flat_map(reads)).chain(slots).collect()
 }
 
+/// Creates a subject for a batch size.
+type OfBatch = fn(u32) -> Subject;
+
 /// The no-ops that are compared, by batch size. A ring without flags is that of a program that does not know the flags.
 /// The engine is compared with a ring of the same flags, so that only the surrounding code differs.
-fn compared() -> [(&'static str, fn(u32) -> Subject); 3] {
+fn compared() -> [(&'static str, OfBatch); 3] {
     [
         ("ring set up as this server's", |batch| Subject::Ring { as_engine: true, batch }),
         ("this server's engine", |batch| Subject::Engine { batch }),
