@@ -88,6 +88,16 @@ struct Matched {
 }
 
 impl Request {
+    /// Calls a function for a response that is not sent, and drops the values and the groups of matches that it has stored.
+    pub fn look_ahead<T>(&mut self, look: impl FnOnce(&mut Request) -> T) -> T {
+        let values = self.shared.slots.values.borrow().clone();
+        let captures = self.captures.clone();
+        let seen = look(self);
+        *self.shared.slots.values.borrow_mut() = values;
+        self.captures = captures;
+        seen
+    }
+
     /// Appends the value of a variable of the configuration, computing it if necessary; returns `false` if it has none.
     pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
         match self.shared.slots.read(slot, out) {

@@ -43,8 +43,10 @@ impl<F: Family> Passing<F> {
                 let fill = wanted.is_shared.then(|| fill_of(request, via.conf, wanted));
                 let reply = send(request, via, fill.as_ref()).await?;
                 let unwanted = &via.conf.cache.no_store;
-                // As in nginx `$sent_http_*` are the fields of this response.
-                if !unwanted.items().is_empty() {
+                // As in nginx, a 304 for the cache stores no response, and `$sent_http_*` are the fields of this response.
+                if wanted.has_conditions() && reply.head.head().status().code() == 304 {
+                    record::of(request).is_unwanted = false;
+                } else if !unwanted.items().is_empty() {
                     let look = |request: &Request| policy::is_any_set(unwanted, request);
                     record::of(request).is_unwanted = reply::preview(request, via, &reply.head, look);
                 }

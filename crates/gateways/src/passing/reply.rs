@@ -155,8 +155,10 @@ pub(super) fn preview<T>(
     // Invalid names are logged when the response is sent.
     let empty = Response { is_stored: true, ..Response::default() };
     let before = std::mem::replace(&mut request.response, empty);
-    head(request, via, heading);
-    let seen = look(request);
+    let seen = request.look_ahead(|request| {
+        head(request, via, heading);
+        look(request)
+    });
     request.response = before;
     seen
 }
