@@ -58,11 +58,12 @@ struct Gate {
 /// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Steps that compute for minutes. They run in two groups at the same time as the tests, because parts of each step use only one
+/// Steps that compute for minutes. They run in groups at the same time as the tests, because parts of each step use only one
 /// processor.
-const FURTHER: [&[Step]; 2] = [
-    &[("instructions", instructions::check)],
-    &[("toolchains", toolchains::check), ("loom", loom::check), ("book", book::check), ("fuzz", fuzz::smoke)],
+const FURTHER: [&[Step]; 3] = [
+    &[("instructions", instructions::check), ("book", book::check)],
+    &[("toolchains", toolchains::check)],
+    &[("loom", loom::check), ("fuzz", fuzz::smoke)],
 ];
 
 /// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
