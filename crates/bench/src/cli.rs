@@ -132,7 +132,8 @@ fn run_scenarios(name: &str, own: &ArgMatches, args: &[OsString]) -> Result<(), 
 
 /// Builds the clap command with all subcommands and options, for the parser and for the help.
 fn command() -> Command {
-    let all = Command::new("all").about("Every scenario, one after the other");
+    // The options set a description of their own, so they come first.
+    let all = Common::augment_args(Command::new("all")).about("Every scenario, one after the other");
     let scenarios = SCENARIOS.iter().map(|scenario| {
         let command = (scenario.augment)(Command::new(scenario.name));
         Common::augment_args(command).about(scenario.title).after_help(scenario.question)
@@ -142,7 +143,7 @@ fn command() -> Command {
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .subcommands(scenarios)
-        .subcommand(Common::augment_args(all))
+        .subcommand(all)
         .subcommand(
             load::command::LoadOptions::augment_args(Command::new(LOAD))
                 .about("Loads a server with HTTP requests"),

@@ -127,6 +127,9 @@ fn differences(a: &Report, b: &Report) -> String {
             let _ = writeln!(out, "  {name}\n    A: {a}\n    B: {b}");
         }
     }
+    if out.lines().count() == 1 {
+        out.push_str("  none\n");
+    }
     out
 }
 

@@ -45,6 +45,17 @@ fn count(outcome: &serde_json::Value, path: &str) -> u64 {
 }
 
 #[test]
+fn the_warm_up_is_a_separate_load() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    let args = ["--seconds", "0.05", "--warm-up", "0.05", "-c", "1"];
+    let outcome = load("epoll", &url(&origin, "/"), &args);
+    let stats = origin.stats();
+    assert_eq!((stats.connections, count(&outcome, "/connections_made")), (2, 0), "{outcome}");
+    // One request may be unanswered at the end of each load; the warm-up has had at least one response.
+    assert!(count(&outcome, "/responses") < stats.requests, "{outcome}");
+}
+
+#[test]
 fn failures_are_counted_by_kind() {
     on_each_engine(|engine| {
         let origin = Origin::start(|request| match request.sequence % 8 {

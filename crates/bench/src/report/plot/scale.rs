@@ -125,7 +125,8 @@ fn labels(kind: AxisScale, first: f64, last: f64, room: usize) -> Vec<f64> {
     let from = round.iter().rposition(|value| *value <= first + ROUNDING * first.abs()).unwrap_or(0);
     let to = round.iter().position(|value| *value >= last - ROUNDING * last.abs());
     let to = to.unwrap_or(round.len() - 1);
-    round[from..=to].to_vec()
+    // They are in the other order if the values are equal but for rounding.
+    round[from.min(to)..=to.max(from)].to_vec()
 }
 
 /// Rounds up to 1, 2 or 5 times a power of ten.
