@@ -92,8 +92,7 @@ const H2O: Variant = Variant::of("h2o", Peer::H2o);
 const NGINX_TUNED: Variant = Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
     .with("open_file_cache max=100; sendfile off; ");
 
-const FILE_VARIANTS: [Variant; 4] =
-    [RING.listening(" ssl http2"), EPOLL.listening(" ssl http2"), NGINX_TUNED.listening(" ssl http2"), H2O];
+const FILE_VARIANTS: [Variant; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
 const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for FilesOptions {
@@ -109,7 +108,8 @@ impl Scenario for FilesOptions {
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
         let configuration = |variant: &Variant, instance: &Instance| {
             let text = Text { http: "sendfile on;".to_owned(), ..Text::default() };
-            variant.serving(instance, &files, Some(&certificate), text)
+            // Not in the list of variants: the report's advice would take it for a setting.
+            variant.listening(" ssl http2").serving(instance, &files, Some(&certificate), text)
         };
         let (tls, cases) = (Some(client(false)?), (&FILE_VARIANTS[..], &FILE_CASES[..]));
         measure(bench, section, tls, cases, configuration, |_, server| server.address().port())?;

@@ -419,9 +419,15 @@ impl HttpReport<'_> {
                 (format!("{accepts}, {}", self.description(workers)), of(accepts), of("epoll"))
             })
         });
-        let words = ("CPU time of a short connection, as a ratio to epoll: ", NOT_BOTH);
+        let words = (
+            "CPU time of a complete short connection (accept, request, close), as a ratio to epoll: ",
+            NOT_BOTH,
+        );
         let is_met = |ratio: &Summary| ratio.median > 1.0 + EQUAL_WITHIN;
-        self.measurements.finding_of_ratios(claim, words, CPU, cases, is_met)
+        let finding = self.measurements.finding_of_ratios(claim, words, CPU, cases, is_met);
+        // Savings in other parts of the connection may hide the cost of the accept.
+        let verdict = if finding.verdict == Verdict::Fails { Verdict::Open } else { finding.verdict };
+        Finding { verdict, ..finding }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::load::Plan;
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Finding, Results, Section, Table};
+use crate::report::model::{Finding, Results, Section, Table, Verdict};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IsolateOptions {
@@ -209,7 +209,14 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
         }
     });
     let before = format!("p99 with {stuck} waiting clients, as a ratio to p99 without them: ");
-    finding_of_cases(claim, &before, &said, "Not measured.")
+    let finding = finding_of_cases(claim, &before, &said, "Not measured.");
+    // One kind of request without any response is not a part of the claim.
+    let is_silent = |what: Probe| {
+        let [alone, beside] =
+            WHEN.map(|when| measurements.series(P99, &of(variant, &what.labels(when))).is_err());
+        beside && !alone
+    };
+    if PROBES.into_iter().any(is_silent) { Finding { verdict: Verdict::Fails, ..finding } } else { finding }
 }
 
 struct IsolateServer<'a> {

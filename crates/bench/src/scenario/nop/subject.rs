@@ -125,7 +125,7 @@ fn repeat<T>(
         }
         Ok::<_, String>((operations as f64, start.elapsed().as_secs_f64()))
     };
-    // The first rounds fill caches, wake the kernel thread and raise the processor's frequency.
+    // The first rounds fill caches and raise the processor's frequency.
     looped(on, length / 5)?;
     let before = entries(on);
     let (operations, seconds) = looped(on, length)?;

@@ -91,6 +91,10 @@ struct Chunks {
 
 impl Read for Chunks {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        // The connection stays open after the end of the body.
+        if self.decoder.is_done() {
+            return Ok(0);
+        }
         loop {
             let input = self.reader.fill_buf()?;
             let input = &input[..input.len().min(out.len())];
