@@ -61,9 +61,9 @@ type Step = (&'static str, fn() -> Result<(), Failure>);
 /// Steps that compute for minutes. They run in groups at the same time as the tests, because parts of each step use only one
 /// processor.
 const FURTHER: [&[Step]; 3] = [
-    &[("instructions", instructions::check), ("book", book::check)],
+    &[("instructions", instructions::check), ("book", book::check), ("fuzz", fuzz::smoke)],
     &[("toolchains", toolchains::check)],
-    &[("loom", loom::check), ("fuzz", fuzz::smoke)],
+    &[("loom", loom::check)],
 ];
 
 /// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
