@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the tests of the workspace, their prerequisites, and the engines that they exercised.
 //!
 //! The command runs `cargo test` and copies its output. At the end it prints the table of engines and one line in
-//! cargo's style with the sums over all test programs. [`run_alone`] only prints missing engines; the gate fails
-//! because of them.
+//! cargo's style with the sums over all test programs. [`run_alone`] only prints missing engines. The gate runs the same
+//! command by [`run_as_reader`], and fails because of missing engines.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -23,6 +23,9 @@ const COMPILER_HINT: &str =
 /// The variable with the number of concurrent tests in a test program, which libtest reads.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
+/// The start of the last line of a test program's output.
+const CLOSING_LINE: &str = "test result: ";
+
 /// Sums over all test programs. The counts are those of the last line that each test program prints.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -39,25 +42,24 @@ pub(crate) struct Tally {
 
 /// The result of a run of the tests.
 pub(crate) struct Outcome {
-    /// Sum of all closing lines.
+    /// Sum of the closing lines of all test programs.
     pub(crate) tally: Tally,
     /// The suites' reports about engines.
     pub(crate) report: Report,
-    /// The result of cargo itself.
+    /// The result of the command itself.
     pub(crate) result: Result<(), Failure>,
 }
+
+/// The test command of README.md: its program and arguments. The gate runs it literally.
+const README_COMMAND: [&str; 3] = ["cargo", "xtask", "test"];
+
+/// The variables that a reader of README.md is expected to have. The last two are set where the toolchain is installed in
+/// another directory than the home directory.
+const READERS_VARIABLES: [&str; 4] = ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME"];
 
 /// Runs the tests separately. Engines that this machine lacks are displayed and do not fail the run.
 pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
     check_prerequisites()?;
-    let outcome = run(args, &[])?;
-    print!("{}", outcome.report.table());
-    println!("{}", outcome.tally);
-    outcome.result
-}
-
-/// Runs `cargo test --workspace` with all features, additional arguments and an additional environment.
-pub(crate) fn run(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome, Failure> {
     let report_file = engines::report_file();
     start_report(&report_file)?;
     let started = Instant::now();
@@ -65,31 +67,52 @@ pub(crate) fn run(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome, Failur
     command
         .args(workspace::ALL_FEATURES)
         .args(args)
-        .envs(env.iter().copied())
         .env(engines::REPORT_FILE_VARIABLE, &report_file)
-        .env(THREADS_VARIABLE, threads())
-        .stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
+        .env(THREADS_VARIABLE, threads());
+    let mut tally = Tally::default();
+    let result = copy_output(&mut command, |line| tally.add(line))?;
+    tally.millis = started.elapsed().as_millis();
+    tally.is_failed = result.is_err();
+    print!("{}", engines_of_last_run().table());
+    println!("{tally}");
+    result
+}
+
+/// Runs the test command of README.md in the environment of its readers, with additional arguments.
+pub(crate) fn run_as_reader(args: &[&str]) -> Result<Outcome, Failure> {
+    let [program, readme_args @ ..] = README_COMMAND;
+    let mut command = Command::new(program);
+    command.args(readme_args).args(args).current_dir(workspace::root()).env_clear();
+    command.envs(READERS_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    // The last closing line has the sums.
+    let result = copy_output(&mut command, |line| tally.replace(line))?;
+    tally.millis = started.elapsed().as_millis();
+    tally.is_failed = result.is_err();
+    Ok(Outcome { tally, report: engines_of_last_run(), result })
+}
+
+/// Runs a command with its output on the terminal, and passes each line of its standard output to `on_line`.
+fn copy_output(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<Result<(), Failure>, Failure> {
+    let spawned = command.stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| workspace::not_started(command, error))?;
     // Line by line, so that the output is displayed while the tests run, and the closing lines can be parsed.
     let output = child.stdout.take().expect("standard output was configured as a pipe");
-    let mut tally = Tally::default();
     for line in BufReader::new(output).split(b'\n') {
-        let line = line.map_err(|error| workspace::not_started(&command, error))?;
+        let line = line.map_err(|error| workspace::not_started(command, error))?;
         let mut terminal = std::io::stdout().lock();
         // A closed terminal must not end the tests.
         let _ = terminal.write_all(&line).and_then(|()| terminal.write_all(b"\n"));
-        tally.add(&String::from_utf8_lossy(&line));
+        on_line(&String::from_utf8_lossy(&line));
     }
-    let status = child.wait().map_err(|error| workspace::not_started(&command, error))?;
-    tally.millis = started.elapsed().as_millis();
-    tally.is_failed = !status.success();
-    let result = if status.success() {
-        Ok(())
-    } else {
-        Err(Failure::Command { command: workspace::describe(&command), status })
-    };
-    let report = Report::parse(&std::fs::read_to_string(&report_file).unwrap_or_default());
-    Ok(Outcome { tally, report, result })
+    let status = child.wait().map_err(|error| workspace::not_started(command, error))?;
+    let failed = || Failure::Command { command: workspace::describe(command), status };
+    Ok(if status.success() { Ok(()) } else { Err(failed()) })
+}
+
+fn engines_of_last_run() -> Report {
+    Report::parse(&std::fs::read_to_string(engines::report_file()).unwrap_or_default())
 }
 
 /// Returns the number of concurrent tests if the user has not set one: three per processor, since most tests of a
@@ -134,9 +157,17 @@ fn start_report(file: &Path) -> Result<(), Failure> {
 }
 
 impl Tally {
+    /// Stores the counts of a closing line instead of the present ones; other lines are ignored.
+    fn replace(&mut self, line: &str) {
+        if line.starts_with(CLOSING_LINE) {
+            *self = Tally::default();
+            self.add(line);
+        }
+    }
+
     /// Adds the closing line of one test program; other lines are ignored.
     fn add(&mut self, line: &str) {
-        let Some(counts) = line.strip_prefix("test result: ") else { return };
+        let Some(counts) = line.strip_prefix(CLOSING_LINE) else { return };
         let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
         for part in counts.split("; ") {
             let Some((number, what)) = part.split_once(' ') else { continue };
@@ -169,6 +200,26 @@ impl std::fmt::Display for Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gate_runs_the_test_command_of_the_readme() {
+        let readme = workspace::read("README.md").expect("the file is in the repository");
+        let tests = readme.split_once("\n## Tests\n").expect("the section about tests").1;
+        let commands = tests.split("```").nth(1).expect("its commands");
+        assert_eq!(commands.split_ascii_whitespace().skip(1).collect::<Vec<_>>(), README_COMMAND);
+    }
+
+    #[test]
+    fn sums_of_the_test_command_replace_the_lines_of_its_programs() {
+        let mut tally = Tally::default();
+        for passed in [2, 5, 7] {
+            tally.replace(&format!(
+                "test result: ok. {passed} passed; 0 failed; 1 ignored; 0 measured; 0 filtered out"
+            ));
+            tally.replace("");
+        }
+        assert_eq!(tally, Tally { passed: 7, ignored: 1, ..Tally::default() });
+    }
 
     #[test]
     fn summary_lines_are_summed() {

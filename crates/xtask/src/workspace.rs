@@ -78,20 +78,8 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args).current_dir(root());
-    // A test that the gate runs may start this program, which then must not compile with the gate's lints.
-    for (name, _) in CLIPPY {
-        command.env_remove(name);
-    }
     command
 }
-
-/// Environment that makes clippy's driver the compiler, as `cargo clippy` does, with warnings as errors. With `cargo test`, the
-/// driver also generates code, so that each crate is compiled once instead of twice. A package without integration tests is then
-/// compiled only with its unit tests.
-pub(crate) const CLIPPY: [(&str, &str); 2] = [
-    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
-    ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
-];
 
 /// Runs a command to its end with its output on the terminal.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
