@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::method::pin;
-use crate::method::system_stat::device_of;
+use crate::method::timeline::device_of;
 use crate::report::model::Fact;
 
 /// Returns all facts. `work` is the directory of the measured files, `congestion_control` the text that

@@ -15,10 +15,11 @@ pub(crate) mod signals;
 pub(crate) mod stats;
 pub(crate) mod syscalls;
 pub(crate) mod system_stat;
+pub(crate) mod timeline;
 pub(crate) mod workspace;
 
 // `process` starts programs through `enter`. `cgroup`, `page_cache`, `namespace` and `pin` set the conditions.
-// `disturbance`, `machine`, `memory` and `syscalls` observe, by means of `proc_stat` and `system_stat`.
+// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` observe, by means of `proc_stat` and `system_stat`.
 // `stats` summarises the measurements.
 
 use std::time::Duration;

@@ -1,7 +1,6 @@
-//! Counters of the complete machine: `/proc/stat`, `/proc/diskstats`.
+//! Counters of the complete machine: `/proc/stat`, `/proc/diskstats`, `/proc/net/dev`.
 
 use std::fs;
-use std::path::Path;
 
 /// Times of all processors in ticks (proc_stat(5)); a tick is 1/100 s on all relevant Linux systems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,14 +15,17 @@ pub(crate) struct SystemStat {
     pub(crate) wait: u64,
     /// Time that the hypervisor gave to other virtual machines.
     pub(crate) steal: u64,
+    pub(crate) interrupts: u64,
+    /// Number of context switches of all processors since boot.
+    pub(crate) context_switches: u64,
 }
 
-/// Byte counters of a disk since boot.
+/// Byte counters since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Bytes read.
+    /// Bytes read from a disk, or received from a network.
     pub(crate) inward: u64,
-    /// Bytes written.
+    /// Bytes written to a disk, or sent to a network.
     pub(crate) outward: u64,
 }
 
@@ -34,13 +36,25 @@ impl SystemStat {
 
     /// Parses /proc/stat; fields that the kernel omits count as 0.
     fn parse(text: &str) -> SystemStat {
-        // The first line is the sum of all processors: user nice system idle iowait irq softirq steal; guests are part
-        // of user.
-        let mut words = text.split_ascii_whitespace().skip(1);
-        let fields: [u64; 8] =
-            std::array::from_fn(|_| words.next().and_then(|word| word.parse().ok()).unwrap_or(0));
-        let [user, nice, system, idle, wait, irq, softirq, steal] = fields;
-        SystemStat { user: user + nice, system: system + irq + softirq, idle, wait, steal }
+        let mut stat = SystemStat::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let name = words.next().unwrap_or_default();
+            let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            match name {
+                // user nice system idle iowait irq softirq steal; guests are part of user.
+                "cpu" => {
+                    let fields: [u64; 8] = std::array::from_fn(|_| number());
+                    stat.user = fields[0] + fields[1];
+                    stat.system = fields[2] + fields[5] + fields[6];
+                    (stat.idle, stat.wait, stat.steal) = (fields[3], fields[4], fields[7]);
+                }
+                "intr" => stat.interrupts = number(),
+                "ctxt" => stat.context_switches = number(),
+                _ => {}
+            }
+        }
+        stat
     }
 
     pub(crate) fn busy(&self) -> u64 {
@@ -50,12 +64,6 @@ impl SystemStat {
     pub(crate) fn total(&self) -> u64 {
         self.busy() + self.idle + self.wait + self.steal
     }
-}
-
-/// Returns the block device (major, minor) of a directory.
-pub(crate) fn device_of(directory: &Path) -> (u32, u32) {
-    let device = rustix::fs::stat(directory).map_or(0, |stat| stat.st_dev);
-    (rustix::fs::major(device), rustix::fs::minor(device))
 }
 
 /// Returns the bytes that a disk (major, minor) has read and written.
@@ -76,6 +84,24 @@ fn parse_disk(text: &str, device: (u32, u32)) -> Traffic {
     Traffic::default()
 }
 
+/// Returns the traffic over all interfaces, including loopback.
+pub(crate) fn network_traffic() -> Traffic {
+    parse_network(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
+}
+
+/// proc_pid_net(5): two heading lines; then per interface a name, eight receive counters and eight transmit counters.
+fn parse_network(text: &str) -> Traffic {
+    let mut sum = Traffic::default();
+    for line in text.lines().skip(2) {
+        let Some((_, figures)) = line.split_once(':') else { continue };
+        let figures: Vec<u64> =
+            figures.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+        sum.inward += figures.first().unwrap_or(&0);
+        sum.outward += figures.get(8).unwrap_or(&0);
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +109,15 @@ mod tests {
     #[test]
     fn ticks_are_assigned_to_the_reported_categories() {
         let text = "cpu  10 1 20 300 5 2 3 7 4 0\ncpu0 1 1 1 1\nintr 900 1 2\nctxt 4000\nbtime 1\n";
-        let wanted = SystemStat { user: 11, system: 25, idle: 300, wait: 5, steal: 7 };
+        let wanted = SystemStat {
+            user: 11,
+            system: 25,
+            idle: 300,
+            wait: 5,
+            steal: 7,
+            interrupts: 900,
+            context_switches: 4000,
+        };
         assert_eq!(SystemStat::parse(text), wanted);
         assert_eq!(wanted.total(), 348);
     }
@@ -93,5 +127,11 @@ mod tests {
         let text = "   7  0 loop0 1 0 8 0 0 0 0 0 0 0 0\n 254  0 vda 5 1 16 9 7 2 24 3 0 5 6 0\n 254  1 vda1 1 1 1 1 1 1 1 1\n";
         assert_eq!(parse_disk(text, (254, 0)), Traffic { inward: 16 * 512, outward: 24 * 512 });
         assert_eq!(parse_disk(text, (8, 0)), Traffic::default());
+    }
+
+    #[test]
+    fn all_interfaces_are_summed() {
+        let text = "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 100 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n  eth0:7 1 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n";
+        assert_eq!(parse_network(text), Traffic { inward: 107, outward: 208 });
     }
 }

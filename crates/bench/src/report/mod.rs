@@ -4,7 +4,7 @@
 //! * [`compare`]: comparison of two reports.
 //! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
 //! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
-//! * [`text`]: formatting of figures.
+//! * [`timelines`]: the state of the machine once a second; [`text`]: formatting of figures.
 
 pub(crate) mod compare;
 pub(crate) mod model;
@@ -13,6 +13,7 @@ mod plot;
 mod ranking;
 pub(crate) mod seeds;
 pub(crate) mod text;
+mod timelines;
 
 use std::fs;
 use std::path::{Path, PathBuf};

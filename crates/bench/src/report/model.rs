@@ -260,6 +260,8 @@ pub(crate) struct Run {
     pub(crate) figures: BTreeMap<String, f64>,
     /// What disturbed the measurement, if anything (steal, other load, thermal throttling).
     pub(crate) disturbed: Option<String>,
+    /// The state of the machine once a second, if it was recorded.
+    pub(crate) timeline: Option<Timeline>,
     /// Latencies in microseconds by percentage, for plots; not stored in the JSON file.
     #[serde(skip)]
     pub(crate) curve: Vec<[f64; 2]>,
@@ -274,4 +276,12 @@ impl Run {
     pub(crate) fn set(&mut self, name: &str, figure: f64) {
         self.figures.insert(name.to_owned(), figure);
     }
+}
+
+/// A recording of the machine's state, once a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Timeline {
+    pub(crate) columns: Vec<Column>,
+    /// One row per second, with one value per column.
+    pub(crate) rows: Vec<Vec<f64>>,
 }

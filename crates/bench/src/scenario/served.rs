@@ -67,6 +67,7 @@ impl Served {
             labels: labels.into_iter().collect(),
             figures: figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             disturbed: self.disturbed.clone(),
+            timeline: None,
             curve: CURVE.map(|percent| [percent, outcome.latency_us(percent)]).to_vec(),
         }
     }

@@ -164,6 +164,7 @@ mod tests {
             at("Verdicts on the claims"),
             at("Not measured</h3>"),
             at("2 configurations</summary>"),
+            at("The machine, second by second</summary>"),
             at("12 single measurements</summary>"),
         ];
         assert!(order.is_sorted(), "{order:?}");

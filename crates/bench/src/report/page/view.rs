@@ -7,7 +7,7 @@ use minijinja::{Value, context};
 use crate::report::model::{Cell, Column, Fact, Finding, Plot, Ranking, Report, Section, Table};
 use crate::report::ranking::{self, Advice, sentence};
 use crate::report::seeds::{self, Seed};
-use crate::report::{plot, plot_path, text};
+use crate::report::{plot, plot_path, text, timelines};
 
 /// Tables of a write-up with more columns or rows than this are collapsed: few readers need them.
 const SEED_COLUMNS_MAX: usize = 8;
@@ -63,6 +63,9 @@ fn scale_warning(scale: &str) -> Option<&'static str> {
 /// Returns the model of one scenario; `anchor` is its id in the page.
 fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
     let disturbed: Vec<&String> = section.runs.iter().filter_map(|run| run.disturbed.as_ref()).collect();
+    let recorded = timelines::shown(section, anchor).into_iter().map(
+        |one| context! { title => &one.title, plots => figures(&one.plots), table => table(&one.table, "") },
+    );
     let runs = section.runs.len();
     context! {
         anchor => anchor,
@@ -83,6 +86,7 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         disturbed => disturbed.len(),
         first_disturbance => disturbed.first().copied(),
         measurements => text::count(runs, "measurement"),
+        timelines => recorded.collect::<Vec<Value>>(),
         runs => lines_of_runs(section),
         run_count => text::count(runs, "single measurement"),
     }

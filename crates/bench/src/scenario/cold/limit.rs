@@ -41,10 +41,10 @@ pub(super) fn measure(run: &CaseRun<'_>, section: &mut Section) -> Result<Run, F
         plan.threads
     );
     page_cache::drop_all()?;
-    let (mut run, disturbed, read_bytes) =
+    let (mut run, Run { disturbed, timeline, .. }, read_bytes) =
         observed(bench, || worker::run(bench, &Task::Files(plan), &group.directories))?;
     let body_bytes = run.figures.get("body_bytes").copied().unwrap_or_default().max(1.0);
     run.set("disk_bytes_per_body_byte", read_bytes as f64 / body_bytes);
     section.configure(LIMIT, &words);
-    Ok(Run { disturbed, ..run })
+    Ok(Run { disturbed, timeline, ..run })
 }

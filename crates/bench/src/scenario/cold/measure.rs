@@ -10,16 +10,17 @@ use crate::failure::Failure;
 use crate::load::Plan;
 use crate::method::disturbance::Watch;
 use crate::method::page_cache;
-use crate::method::system_stat::{device_of, disk_traffic};
+use crate::method::system_stat::disk_traffic;
+use crate::method::timeline::{Recorder, device_of};
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Run, Section};
 use crate::scenario::comparison;
 use crate::scenario::measurements::{Labels, at};
 use crate::scenario::served::{self, ServerCpus};
 
-/// Length of one measurement.
+/// Length of one measurement: two complete seconds for the machine's timeline, and some reserve.
 const LENGTH: Duration = Duration::from_millis(2100);
-/// The same where workers or connections are varied: these measurements are many.
+/// The same where workers or connections are varied: these measurements are many, and no timeline is plotted for them.
 const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 
 /// The parameters of one table: all except the variant.
@@ -115,21 +116,24 @@ impl CaseRun<'_> {
     }
 }
 
-/// Does the work; also returns the disturbances meanwhile, and the bytes read from the disk.
+/// Does the work, and records the state of the machine meanwhile; also returns the bytes read from the disk.
 pub(super) fn observed<T>(
     bench: &Bench,
     work: impl FnOnce() -> Result<T, Failure>,
-) -> Result<(T, Option<String>, u64), Failure> {
-    let (watch, device) = (Watch::start(), device_of(&bench.workspace.path));
+) -> Result<(T, Run, u64), Failure> {
+    let directory = &bench.workspace.path;
+    let (watch, recorder, device) = (Watch::start(), Recorder::start(directory), device_of(directory));
     let before = disk_traffic(device).inward;
     let done = work()?;
     let read_bytes = disk_traffic(device).inward - before;
-    Ok((done, watch.end(), read_bytes))
+    let run = Run { disturbed: watch.end(), timeline: Some(recorder.end()), ..Run::default() };
+    Ok((done, run, read_bytes))
 }
 
-/// Loads a server, and counts its responses, CPU time and disk traffic.
+/// Loads a server, and counts its responses, CPU time, disk traffic and the machine's state.
 fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure> {
-    let (served, disturbed, read_bytes) = observed(bench, || served::measure(bench, server, plan))?;
+    let (served, Run { disturbed, timeline, .. }, read_bytes) =
+        observed(bench, || served::measure(bench, server, plan))?;
     // If the OOM killer kills a process, its CPU time is lost; the remaining responses are not representative of the
     // engine.
     if served.server_cpu_seconds.is_none() {
@@ -138,7 +142,7 @@ fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure>
     // A rate of responses beside many errors would make a refusing server look fast.
     let served = if bench.scale == Scale::Instant { served } else { served.without_errors()? };
     let share = read_bytes as f64 / served.outcome.tally.body_bytes.max(1) as f64;
-    let mut run = Run { disturbed, ..served.run() };
+    let mut run = Run { disturbed, timeline, ..served.run() };
     run.set("disk_bytes_per_body_byte", share);
     Ok(run)
 }

@@ -155,7 +155,7 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     call("mkfs.ext4", &["-q", "-O", "^has_journal", "-N", "8192", &image])?;
     call("mount", &["-o", "loop,noatime", &image, &directory_text])?;
     let mounted = Mounted(directory.to_owned());
-    let device = crate::method::system_stat::device_of(directory);
+    let device = crate::method::timeline::device_of(directory);
     let description = format!("ext4 on a loop device limited to {reads} reads per second");
     let kind = SlowdownMethod::Throttled { device, reads, _mounted: mounted };
     Ok(SlowDisk { directory: directory.to_owned(), kind, description })
