@@ -44,6 +44,17 @@ fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
     assert!(text.contains("worker_processes 1;"), "{configurations:?}");
 }
 
+#[test]
+fn the_procedure_of_the_write_up_runs() {
+    let args = ["cold", "--seed-000", "--sizes", "100k", "--instant", "--peer", "nginx=none"];
+    let report = Bench::new("bench-seed").report(&args);
+    let tables = list(&report["sections"][0]["tables"]);
+    let titles: Vec<&str> = tables.iter().filter_map(|table| table["title"].as_str()).collect();
+    for part in ["worker_processes 1, 200", "worker_processes 4, 1000", "no memory limit"] {
+        assert!(titles.iter().any(|title| title.contains(part)), "{part}: {titles:?}");
+    }
+}
+
 /// Returns whether this test may limit memory.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()

@@ -12,7 +12,7 @@
 //! root neither is possible; the report and its titles then state that nothing was limited.
 //!
 //! [`variants`] has the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement. [`limit`]
-//! measures the machine without a server, and [`results`] generates the tables and findings.
+//! measures the machine without a server, and [`results`] generates the tables, plots and findings.
 
 mod data;
 mod limit;
@@ -38,6 +38,9 @@ const WORKERS: [usize; 2] = [1, 4];
 /// Numbers of clients in the write-up.
 const CONNECTIONS: [u32; 2] = [200, 1000];
 
+/// Number of files that the write-up requested at random.
+const NAMES: u64 = 25_000;
+
 /// Maximum number of files with `--quick`.
 const NAMES_QUICK: u64 = 32_768;
 
@@ -53,6 +56,10 @@ pub(super) struct ColdOptions {
     /// [default: 128; 64 with --quick]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1 << 20))]
     memory: Option<u64>,
+    /// Only the write-up's own procedure: 25 000 names through the proxy cache, 200 and 1 000 connections, the control
+    /// run without a memory limit, and files served directly
+    #[arg(long)]
+    seed_000: bool,
 }
 
 /// The fixed parameters of one run.
@@ -72,7 +79,8 @@ impl Scenario for ColdOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let plan = ColdPlan::make(bench, self, section)?;
-        let cases = plan.measure(section, &plan.cases())?;
+        let cases = if self.seed_000 { plan.write_up_cases() } else { plan.all() };
+        let cases = plan.measure(section, &cases)?;
         Ok(results::results(Measurements::of(section), &cases))
     }
 }
@@ -126,10 +134,22 @@ impl<'a> ColdPlan<'a> {
         // Space for the files and for one cache of them per program. Checked first, since a full disk would affect
         // other programs too.
         bench.workspace.need_space(set_bytes * sizes.len() as u64 * 3)?;
-        // More files than can be requested in half a second: creating and storing them takes longer than all other
-        // steps.
-        let names_max = if bench.scale == Scale::Quick { NAMES_QUICK } else { u64::MAX };
+        let names_max = match (options.seed_000, bench.scale) {
+            (true, _) => NAMES,
+            // More files than can be requested in half a second: creating and storing them takes longer than all other
+            // steps.
+            (false, Scale::Quick) => NAMES_QUICK,
+            (false, _) => u64::MAX,
+        };
         let files = Files::make(bench, &sizes, set_bytes, names_max)?;
+        if options.seed_000 {
+            let made: Vec<String> =
+                sizes.iter().map(|&size| format!("{} of {size}", files.count(size))).collect();
+            section.skip(
+                "25 000 names of each size",
+                &format!("{} files have four times the size of the memory limit", made.join(", ")),
+            );
+        }
         Ok(ColdPlan { bench, sizes, memory_bytes, files, subjects })
     }
 
@@ -141,7 +161,7 @@ impl<'a> ColdPlan<'a> {
 
     /// Returns the cases of a normal report: every variant at one worker and 200 connections, then variations of one
     /// parameter at a time. The product of all parameters takes hours and is measured with `--full`.
-    fn cases(&self) -> Vec<(Case, Wanted)> {
+    fn all(&self) -> Vec<(Case, Wanted)> {
         let is_brief = self.bench.scale <= Scale::Quick;
         let main: Wanted = |variant| variant.is_main;
         let every: Wanted = if is_brief { main } else { |_| true };
@@ -180,6 +200,22 @@ impl<'a> ColdPlan<'a> {
                     cases.push((Case { workers, connections, ..self.case(source, size) }, wanted));
                 }
             }
+        }
+        cases
+    }
+
+    /// Returns the write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control
+    /// run without a memory limit, and files served directly without any limit, as the other reporter measured.
+    fn write_up_cases(&self) -> Vec<(Case, Wanted)> {
+        // No server: only the machine's limit, the 100 % above the write-up's rows.
+        let none: Wanted = |_| false;
+        let limits = self.sizes.iter().map(|&size| (self.case(Source::Files, size), none));
+        let mut cases: Vec<(Case, Wanted)> = limits.collect();
+        cases.extend(self.product(Source::Cache, PUBLISHED));
+        if let Some(size) = self.middle_size() {
+            cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
+            let files = Case { memory_bytes: None, ..self.case(Source::Files, size) };
+            cases.extend(WORKERS.map(|workers| (Case { workers, ..files }, PUBLISHED)));
         }
         cases
     }

@@ -1,13 +1,14 @@
-//! Tables and findings of the measurements. The first tables have the rows and columns of the write-up's tables, for
-//! comparison. Then follow one table per case, and the verdicts on the write-up's claims.
+//! Tables, plots and findings of the measurements. The first tables have the rows and columns of the write-up's tables,
+//! for comparison. Then follow one table per case, plots, and the verdicts on the write-up's claims.
 
+use super::data::Size;
 use super::measure::Case;
 use super::variants::{ColdVariant, LIMIT, Source, VARIANTS};
 use super::{CONNECTIONS, WORKERS};
 use crate::method::stats::Summary;
-use crate::report::model::{Finding, Ranking, Results, Table};
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table};
 use crate::scenario::comparison;
-use crate::scenario::measurements::{Figure, Labels, Measurements, Of, Rows, at, figure, plural};
+use crate::scenario::measurements::{Figure, Labels, Measurements, Of, Rows, at, axis, figure, plural};
 use crate::scenario::served::{CPU, P50, P99, P999, RATE};
 
 const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
@@ -30,7 +31,7 @@ pub(super) fn results(measurements: Measurements<'_>, cases: &[Case]) -> Results
             .extend(CONNECTIONS.iter().filter_map(|&connections| report.as_published(workers, connections)));
     }
     tables.extend(cases.iter().filter_map(|case| report.in_full(case)));
-    Results { tables, findings: report.findings(), rankings: report.rankings(), ..Results::default() }
+    Results { tables, plots: report.plots(), findings: report.findings(), rankings: report.rankings() }
 }
 
 struct ColdReport<'a> {
@@ -129,6 +130,43 @@ impl ColdReport<'_> {
         let rates =
             VARIANTS.iter().filter(|variant| variant.is_nginx()).filter_map(|variant| rate(variant.of.name));
         rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
+    }
+
+    /// Plots rate and p99 against connections, for each size that was measured with several numbers of connections. The
+    /// p99 is plotted instead of the median, because waits for the disk affect the slowest requests first.
+    fn plots(&self) -> Vec<Plot> {
+        let mut plots = Vec::new();
+        for size in Size::ALL {
+            let cases: Vec<&Case> = CONNECTIONS
+                .iter()
+                .flat_map(|&connections| self.of(Source::Files, 1, connections))
+                .filter(|case| case.size == size)
+                .collect();
+            // A line needs two points. A variant that failed in one case is omitted: a line that ends early would look
+            // deliberate.
+            let [first, _, ..] = cases[..] else { continue };
+            let is_whole = |variant: &&ColdVariant| {
+                cases
+                    .iter()
+                    .all(|case| self.measurements.middle(RATE, &case.labels_of(variant.of.name)).is_some())
+            };
+            let line = |variant: &ColdVariant| {
+                let labels =
+                    first.labels_of(variant.of.name).into_iter().filter(|(name, _)| *name != "connections");
+                (variant.of.name.to_owned(), labels.collect())
+            };
+            let lines: Rows = VARIANTS.iter().filter(is_whole).map(line).collect();
+            for (id, name, figure) in [("rate", "rate", RATE), ("p99", "99th percentile of the latency", P99)]
+            {
+                plots.push(self.measurements.plot(
+                    (&format!("cold-{id}-{size}"), &format!("Cold files of {size}: {name}")),
+                    ("connections", axis("connections", "", AxisScale::Linear)),
+                    (figure, axis(name, figure.unit, AxisScale::Linear)),
+                    &lines,
+                ));
+            }
+        }
+        plots
     }
 
     /// Returns a finding for each claim of the write-up. The claims are about cache hits with one worker, the last one
