@@ -29,6 +29,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     let outcome = match args.first() {
         Some(first) if first == method::enter::COMMAND => method::enter::run(args),
         Some(first) if first == scenario::DISK_WORKER => scenario::disk_worker(&args[1..]),
+        Some(first) if first == scenario::ECHO_SERVER => scenario::echo_server(&args[1..]),
         _ => cli::run(&args),
     };
     match outcome {

@@ -1,5 +1,7 @@
 //! The HTTP load generator: `ringroad bench load`, and the client of the scenarios.
 //!
+//! It can also send messages to echo servers, and open connections that the server closes ([`plan::ResponseKind`]).
+//!
 //! [`run`] executes a [`Plan`] and returns an [`Outcome`]. Each thread has a separate engine ([`worker`]), its share of
 //! the connections ([`link`]) and of the requests ([`request`], [`schedule`]); [`reader`] parses the responses. A
 //! warm-up is a separate load.
@@ -8,7 +10,7 @@
 pub(crate) mod command;
 mod link;
 mod outcome;
-mod owners;
+pub(crate) mod owners;
 mod plan;
 mod reader;
 mod request;
@@ -20,7 +22,7 @@ mod worker;
 
 // The interface for scenarios.
 pub(crate) use outcome::{Outcome, Tally, histogram, percentile_us};
-pub(crate) use plan::{Expect, Length, LoopKind, Plan, Reuse};
+pub(crate) use plan::{Expect, Length, LoopKind, Plan, ResponseKind, Reuse};
 pub(crate) use run::run;
 #[cfg(test)]
 pub(crate) use target::Target;

@@ -33,6 +33,7 @@ pub(crate) struct Plan {
     pub(crate) length: Length,
     /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
+    pub(crate) response_kind: ResponseKind,
     /// Expectations of every response.
     pub(crate) expect: Expect,
     /// Seed of the random numbers: the same seed yields the same requests.
@@ -46,6 +47,17 @@ pub(crate) struct Plan {
     pub(crate) grain: Option<Duration>,
     /// TLS client settings, if the connections use TLS.
     pub(crate) tls: Option<tls::Client>,
+}
+
+/// Kind of a response, which decides what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseKind {
+    /// An HTTP/1 response to an HTTP/1 request.
+    Http,
+    /// This number of bytes in reply to the plan's body, which is sent without a header section: for echo servers.
+    Bytes(u64),
+    /// The end of the connection, on which nothing is sent.
+    End,
 }
 
 /// When requests are sent.
@@ -112,6 +124,7 @@ impl Plan {
             reuse: Reuse::KeepAlive,
             length: Length::Time(Duration::from_secs(10)),
             timeout: Duration::from_secs(10),
+            response_kind: ResponseKind::Http,
             expect: Expect::default(),
             seed: 1,
             stop: Arc::default(),

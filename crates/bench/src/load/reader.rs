@@ -8,6 +8,7 @@ use http::reply::{Limits, ReplyHead};
 use http::request::Method;
 
 use super::outcome::Failed;
+use super::plan::ResponseKind;
 
 /// Maximum size of a head in bytes. Servers refuse to write longer ones.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
@@ -33,6 +34,7 @@ type Start = (Response, Decoder);
 /// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
+    response_kind: ResponseKind,
     has_checksum: bool,
     head: ReplyHead,
     /// The previous head, and the response that it starts.
@@ -43,9 +45,10 @@ pub(crate) struct Heads {
 impl Heads {
     /// Creates the state for responses to requests with this method. Checksums are computed only if `has_checksum` is
     /// set.
-    pub(crate) fn new(method: &str, has_checksum: bool) -> Heads {
+    pub(crate) fn new(method: &str, response_kind: ResponseKind, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
+            response_kind,
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
@@ -92,6 +95,8 @@ enum Position {
     /// Before or within a head.
     Head,
     Body(Decoder),
+    /// Within a response without a head, of which this number of bytes is missing.
+    Bytes(u64),
 }
 
 impl Reader {
@@ -126,7 +131,10 @@ impl Reader {
 
     /// Handles the end of the connection: returns the response that ends with it, or why it is incomplete. Returns
     /// `None` between two responses.
-    pub(crate) fn end(&mut self) -> Result<Option<Response>, Failed> {
+    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Response>, Failed> {
+        if heads.response_kind == ResponseKind::End {
+            return Ok(Some(Response { is_kept: false, ..START }));
+        }
         match std::mem::replace(&mut self.place, Position::Head) {
             Position::Head if self.partial.is_empty() => Ok(None),
             Position::Head => Err(Failed::Reset),
@@ -137,12 +145,21 @@ impl Reader {
                     Err(Failed::ShortBody)
                 }
             }
+            Position::Bytes(_) => Err(Failed::ShortBody),
         }
     }
 
     /// Parses a head; returns whether the response is complete without a body. A head that arrives in pieces is
     /// collected in `partial`, which is rare.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Failed> {
+        match heads.response_kind {
+            ResponseKind::Http => {}
+            ResponseKind::Bytes(bytes) => {
+                (self.response, self.place) = (START, Position::Bytes(bytes));
+                return Ok(false);
+            }
+            ResponseKind::End => return Err(Failed::Parse),
+        }
         let had = self.partial.len();
         let found = if had == 0 {
             heads.read(input)?
@@ -178,6 +195,11 @@ impl Reader {
                 };
                 (body, step.consumed, decoder.remaining() == Some(0))
             }
+            Position::Bytes(missing) => {
+                let count = input.len().min(usize::try_from(*missing).unwrap_or(usize::MAX));
+                *missing -= count as u64;
+                (&input[..count], count, *missing == 0)
+            }
         };
         self.response.body_bytes += body.len() as u64;
         if has_checksum {
@@ -198,7 +220,16 @@ mod tests {
     /// Parses all responses in `text`, which arrives in pieces of `piece` bytes; returns them and the result at its
     /// end.
     fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Response>, AtEnd), Failed> {
-        let mut heads = Heads::new(method, true);
+        read_as(ResponseKind::Http, method, text, piece)
+    }
+
+    fn read_as(
+        kind: ResponseKind,
+        method: &str,
+        text: &str,
+        piece: usize,
+    ) -> Result<(Vec<Response>, AtEnd), Failed> {
+        let mut heads = Heads::new(method, kind, true);
         let mut reader = Reader::new();
         let mut responses = Vec::new();
         for mut input in text.as_bytes().chunks(piece) {
@@ -206,7 +237,7 @@ mod tests {
                 responses.extend(reader.read(&mut heads, &mut input)?);
             }
         }
-        Ok((responses, reader.end()))
+        Ok((responses, reader.end(&heads)))
     }
 
     const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
@@ -233,6 +264,18 @@ mod tests {
         for piece in PIECES {
             assert_eq!(read("GET", text, piece), Ok((wanted.to_vec(), Ok(None))), "{piece}");
         }
+    }
+
+    #[test]
+    fn responses_without_a_head_are_read() {
+        for piece in PIECES {
+            let (responses, end) = read_as(ResponseKind::Bytes(3), "", "abcabcab", piece).unwrap();
+            assert_eq!(responses, [Response { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..START }; 2]);
+            assert_eq!(end, Err(Failed::ShortBody), "{piece}");
+        }
+        let ended = Response { is_kept: false, ..START };
+        assert_eq!(read_as(ResponseKind::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
+        assert_eq!(read_as(ResponseKind::End, "", "x", 1), Err(Failed::Parse));
     }
 
     #[test]

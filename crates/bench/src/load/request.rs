@@ -4,7 +4,7 @@ use std::io::Write;
 
 use bare::Noise;
 
-use super::plan::{Plan, Reuse};
+use super::plan::{Plan, ResponseKind, Reuse};
 use super::target::{Order, Piece, Target};
 
 /// Generator of the requests of one thread.
@@ -55,6 +55,9 @@ impl Requests {
 
 /// Encodes the fixed bytes of a target's requests, with its numbers between them.
 fn pieces(plan: &Plan, target: &Target) -> Vec<Piece> {
+    if plan.response_kind != ResponseKind::Http {
+        return vec![Piece::Literal(plan.body.clone())];
+    }
     let mut pieces = Vec::new();
     let mut bytes = format!("{} ", plan.method).into_bytes();
     for piece in &target.pieces {

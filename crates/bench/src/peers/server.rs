@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,6 +34,8 @@ enum ProgramKind {
     /// Ringroad, configured in nginx's language.
     Ours,
     Peer(Peer),
+    /// The echo server of this suite, which does not speak HTTP. Its configuration is its command line.
+    Echo,
 }
 
 impl Program {
@@ -47,11 +49,17 @@ impl Program {
         Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(&bench.peer_paths)?.path })
     }
 
+    /// Returns the echo server, which is part of this program.
+    pub(crate) fn echo() -> Program {
+        Program { kind: ProgramKind::Echo, path: PathBuf::from("/proc/self/exe") }
+    }
+
     /// Returns the start of every configuration of this program: the server stays in the foreground and writes only
     /// into its directory.
     fn head(&self, instance: &Instance) -> String {
         let directory = instance.directory.display();
         match self.kind {
+            ProgramKind::Echo => String::new(),
             ProgramKind::Peer(Peer::Lighttpd) => format!(
                 "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
                  server.errorlog = \"{directory}/logs/error.log\"\n",
@@ -76,10 +84,11 @@ impl Program {
     }
 
     /// Returns the command line, in the syntax of each program.
-    fn arguments(&self, directory: &Path, conf: &Path) -> Vec<OsString> {
+    fn arguments(&self, directory: &Path, conf: &Path, text: &str) -> Vec<OsString> {
         let (prefix, conf) = (format!("{}/", directory.display()), conf.display().to_string());
         let words = |words: &[&str]| words.iter().map(OsString::from).collect();
         match self.kind {
+            ProgramKind::Echo => words(&text.split_ascii_whitespace().collect::<Vec<_>>()),
             ProgramKind::Ours => words(&["-p", &prefix, "-c", &conf]),
             ProgramKind::Peer(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
             ProgramKind::Peer(Peer::H2o) => words(&["-c", &conf]),
@@ -144,7 +153,7 @@ impl Server {
         let conf = instance.directory.join("server.conf");
         fs::write(&conf, &configuration).map_err(Failure::file("write", &conf))?;
         let launch = Launch {
-            arguments: program.arguments(&instance.directory, &conf),
+            arguments: program.arguments(&instance.directory, &conf, &configuration),
             cpus: conditions.cpus.clone(),
             groups: conditions.groups.clone(),
             directory: Some(instance.directory.clone()),
@@ -155,6 +164,7 @@ impl Server {
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
         let address = server.address();
         let waited = server.child.wait_until(limit, || match &conditions.tls {
+            None if program.kind == ProgramKind::Echo => TcpStream::connect(address).is_ok(),
             None => client::get(address, "/ready").is_ok(),
             Some(client) => Client::connect(address, Some(client)).is_ok(),
         });

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn scenarios_have_their_write_up() {
         assert_eq!(of_scenario("cold").unwrap().number, "000");
-        assert_eq!(of_scenario("http").unwrap().number, "004");
+        assert_eq!(of_scenario("echo").unwrap().number, "004");
         assert!(of_scenario("isolate").is_none());
     }
 }

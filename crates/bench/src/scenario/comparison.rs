@@ -186,9 +186,23 @@ pub(crate) fn start(
     (variants, suffix): (&[Variant], &str),
     configuration: impl Fn(&Variant, &Instance) -> String,
 ) -> Result<Vec<(Variant, Server)>, Failure> {
-    let (conditions, mut servers, mut failed) = (place.conditions(), Vec::new(), None);
-    for (variant, program) in programs(bench, section, variants.iter().copied(), suffix) {
+    let programs = programs(bench, section, variants.iter().copied(), suffix);
+    start_programs(bench, section, place, (programs, suffix), configuration)
+}
+
+/// Does the same with these programs.
+pub(crate) fn start_programs(
+    bench: &Bench,
+    section: &mut Section,
+    place: &ServerCpus,
+    (programs, suffix): (Vec<(Variant, Program)>, &str),
+    configuration: impl Fn(&Variant, &Instance) -> String,
+) -> Result<Vec<(Variant, Server)>, Failure> {
+    let (mut servers, mut failed) = (Vec::new(), None);
+    for (variant, program) in programs {
         let name = format!("{}{suffix}", variant.name);
+        let mut conditions = place.conditions();
+        conditions.port = place.first_port.map(|port| port.saturating_add(servers.len() as u16));
         match Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))
         {
             Ok(server) => {

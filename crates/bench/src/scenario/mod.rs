@@ -6,6 +6,7 @@ mod comparison;
 mod crowd;
 mod described;
 mod disk;
+mod echo;
 mod fill;
 mod h2;
 mod http;
@@ -44,6 +45,7 @@ pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
 pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<nop::NopOptions>(),
     entry::<disk::DiskOptions>(),
+    entry::<echo::EchoOptions>(),
     entry::<http::HttpOptions>(),
     entry::<crowd::CrowdOptions>(),
     entry::<cold::ColdOptions>(),
@@ -58,6 +60,7 @@ pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
 ];
 
 pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
+pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 
 const fn entry<S: Scenario>() -> ScenarioEntry {
     ScenarioEntry {

@@ -15,16 +15,18 @@ use tls::signing::KeyKind;
 
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{self, Expect, Length, Outcome, Plan, Tally};
+use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::{self, Split};
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Program, Server};
-use crate::report::model::{Run, Section};
+use crate::report::model::{Finding, Run, Section, Verdict};
 use crate::scenario::comparison::{self, Text, Variant};
-use crate::scenario::measurements::{CURVE, Figure, Labels, Of, figure, without};
+use crate::scenario::measurements::{
+    CURVE, Figure, Labels, Measurements, Of, at, at_least, figure, finding, without,
+};
 
 /// The results of one round.
 #[derive(Clone, Debug)]
@@ -188,13 +190,65 @@ pub(crate) fn compare(
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
     comparison::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
-        measure_run(bench, server, plan)
+        let served = measure(bench, server, plan)?;
+        if plan.response_kind != ResponseKind::Http {
+            // If a connection to an echo server ends early, its remaining messages are not measured.
+            served.outcome.check()?;
+        }
+        Ok(served.without_errors()?.run())
     })?;
     for (labels, server, plan) in &chosen {
         bench.check_interrupted()?;
         comparison::add(section, labels, CALLS_NAME, &calls_per_response(bench, server, plan));
     }
     Ok(())
+}
+
+/// Whether the generator was the limit in one of the rounds.
+pub(crate) fn is_generator_bound(measurements: Measurements<'_>, labels: &Labels) -> bool {
+    measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
+}
+
+/// Returns the finding of write-up 004 about the gain of io_uring over epoll. `said` makes the sentence, from the ratios
+/// of rates and of CPU times, and a note if the generator was the limit.
+pub(crate) fn gain_finding(
+    measurements: Measurements<'_>,
+    claim: &str,
+    [ring, epoll]: [&Labels; 2],
+    said: impl FnOnce(f64, f64, &str) -> String,
+) -> Finding {
+    let ratio = |figure| Some(measurements.ratio(figure, ring, epoll)?.median);
+    let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
+        return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
+    };
+    // If the server is the limit, its rate is inversely proportional to its CPU time per request. If the generator is
+    // the limit, only the CPU time is significant.
+    let is_bound = [ring, epoll].into_iter().any(|labels| is_generator_bound(measurements, labels));
+    let (gain, bound) = match is_bound {
+        true => (1.0 / cost, ", limited by the generator, so compare the CPU time"),
+        false => (speed, ""),
+    };
+    finding(claim, at_least(gain, 1.15, 1.03), said(speed, cost, bound))
+}
+
+/// Returns the finding about saved system calls: io_uring needs at most a tenth of epoll's.
+pub(crate) fn calls_finding(
+    measurements: Measurements<'_>,
+    claim: &str,
+    [ring, epoll]: [&Labels; 2],
+    subject: &str,
+) -> Finding {
+    match (measurements.series(CALLS, ring), measurements.series(CALLS, epoll)) {
+        (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
+            let (ring, epoll) = (ring[0], epoll[0]);
+            let said = format!("{subject} takes {ring:.3} system calls on io_uring and {epoll:.3} on epoll.");
+            finding(claim, at_least(epoll / ring.max(1e-9), 10.0, 3.0), said)
+        }
+        (Err(reason), _) | (_, Err(reason)) => {
+            finding(claim, Verdict::Open, format!("Not counted: {reason}."))
+        }
+        _ => finding(claim, Verdict::Open, "Too few responses."),
+    }
 }
 
 /// The processors of servers, and a cgroup that also binds their kernel threads, if one is available. Dropping it
@@ -204,6 +258,8 @@ pub(crate) struct ServerCpus {
     /// Required because an affinity alone does not bind io-wq workers, which the kernel starts. The error is the reason
     /// why there is no cgroup.
     group: Result<Group, String>,
+    /// Port of the first server; the others get the following ones. If `None`, free ports.
+    pub(crate) first_port: Option<u16>,
     /// TLS client settings, if the servers speak TLS.
     pub(crate) tls: Option<tls::Client>,
 }
@@ -218,7 +274,7 @@ impl ServerCpus {
             true => Group::new(&limits).map_err(|failure| failure.to_string()),
             false => Err("cgroups need root".to_owned()),
         };
-        ServerCpus { split, group, tls: None }
+        ServerCpus { split, group, first_port: None, tls: None }
     }
 
     /// Records in the section if kernel workers are not bound.

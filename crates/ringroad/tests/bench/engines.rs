@@ -27,6 +27,34 @@ fn wrong_arguments_of_nop_cause_one_line() {
 }
 
 #[test]
+fn messages_are_echoed_and_connections_are_accepted() {
+    let section = section(&["echo", "--sizes", "1,5000", "--connections", "1,3"]);
+    let titles = check_tables(&section);
+    assert!(titles[0].starts_with("Messages of 1 bytes"), "the write-up's form comes first: {titles:?}");
+    assert!(titles.iter().any(|title| title.starts_with("Connections accepted")), "{titles:?}");
+    let runs = section["runs"].as_array().expect("runs");
+    // Epoll exists on every machine; if it had echoed other bytes, the run would be absent.
+    for (counted, bytes) in [("messages", "1"), ("messages", "5000"), ("connections", "0")] {
+        let found = runs.iter().find(|run| {
+            let labels = &run["labels"];
+            labels["server"] == "epoll" && labels["counted"] == counted && labels["bytes"] == bytes
+        });
+        let run = found.unwrap_or_else(|| panic!("{counted} of {bytes}: {}", section["tables"]));
+        assert!(run["figures"]["requests"].as_f64().is_some_and(|count| count > 0.0), "{run}");
+        assert_eq!(run["figures"]["errors"], 0.0, "{run}");
+    }
+}
+
+#[test]
+fn wrong_arguments_of_echo_cause_one_line() {
+    assert_refused(&["echo", "--sizes", "0"], "--sizes");
+    assert_refused(&["echo", "--connections", "x"], "--connections");
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    assert_refused(&["echo", "--instant", "--host-network", "--port", &port], "Address already in use");
+}
+
+#[test]
 fn every_engine_measures_a_disk() {
     let section = section(&["disk"]);
     let titles = check_tables(&section);

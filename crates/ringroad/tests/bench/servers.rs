@@ -3,6 +3,7 @@
 //!
 //! No test compares measured values. Peers are used if they are installed, but are not required.
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -270,6 +271,14 @@ fn rows_without_a_load_generator_have_its_reason() {
     let report = Bench::new("bench-h2load").report(&["h2", "--instant", "--peer", "h2load=none"]);
     let row = &report["sections"][0]["tables"][0]["rows"][0];
     assert_eq!(row["cells"][0]["missing"], "h2load is excluded by --peer", "{row}");
+}
+
+#[test]
+fn a_port_in_use_is_refused() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let said = Bench::new("bench-port").refused(&["http", "--instant", "--host-network", "--port", &port]);
+    assert!(said.contains(&format!("listening on 127.0.0.1:{port}: ")), "{said}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
             owners: Owners::new(),
             links: (0..connections).map(|_| Link::new()).collect(),
             requests: Requests::new(plan, share),
-            heads: Heads::new(&plan.method, plan.expect.crc32c.is_some()),
+            heads: Heads::new(&plan.method, plan.response_kind, plan.expect.crc32c.is_some()),
             schedule: Schedule::new(plan.loop_kind, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,

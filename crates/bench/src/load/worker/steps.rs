@@ -233,7 +233,7 @@ impl Worker<'_> {
     fn ended(&mut self, index: usize) {
         let link = &mut self.links[index];
         if link.state == State::Open {
-            match link.reader.end() {
+            match link.reader.end(&self.heads) {
                 Ok(Some(_)) if link.pending.is_none() => return self.fail(index, Failed::Parse),
                 Ok(Some(response)) => {
                     self.responded(index, response);

@@ -36,8 +36,7 @@ use clap::Args;
 use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
 use super::described::{Scenario, or_default};
 use super::measurements::{
-    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, plural,
-    spread, under,
+    Figure, Labels, Measurements, Rows, ShownColumn, at, axis, finding_of_cases, plural, spread, under,
 };
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
@@ -57,6 +56,9 @@ pub(crate) struct HttpOptions {
     /// Numbers of connections [default: 1, 10, 100, 500, 1000]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=50_000))]
     connections: Vec<u32>,
+    /// First port of the servers [default: free ports]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
 }
 
 /// The write-up's number of connections.
@@ -151,7 +153,8 @@ impl Scenario for HttpOptions {
         let points = Points::choose(bench, self, cpus.len());
         let mut every = Vec::new();
         for &workers in &points.workers {
-            let place = ServerCpus::of_workers(bench, section, workers);
+            let mut place = ServerCpus::of_workers(bench, section, workers);
+            place.first_port = self.port;
             let variants: Vec<Variant> =
                 VARIANTS.into_iter().filter(|variant| is_of(variant, workers)).collect();
             let configuration = |variant: &Variant, instance: &Instance| {
@@ -315,7 +318,7 @@ impl HttpReport<'_> {
             Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
         let rankings = vec![ranking(LONG), ranking(SHORT)];
-        let findings = vec![self.gain(), self.calls(), self.short(), self.accepts()];
+        let findings = self.long().into_iter().chain([self.short(), self.accepts()]).collect();
         Results { tables, plots: self.plots(), findings, rankings }
     }
 
@@ -340,52 +343,21 @@ impl HttpReport<'_> {
         ]
     }
 
-    /// Whether the generator was the limit in one of the rounds.
-    fn is_generator_bound(&self, labels: &Labels) -> bool {
-        self.measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
-    }
-
-    /// Returns the finding about the rate of long connections.
-    fn gain(&self) -> Finding {
-        let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
-        let point = self.most(LONG, self.first());
-        let [ring, epoll] = [RING, EPOLL].map(|variant| of(&variant, &point.labels()));
-        let ratio = |figure| Some(self.measurements.ratio(figure, &ring, &epoll)?.median);
-        let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
-            return finding(claim, Verdict::Open, NOT_BOTH);
-        };
-        // If the server is the limit, its rate is inversely proportional to its CPU time per request. If the generator
-        // is the limit, only the CPU time is significant.
-        let (gain, bound) = match self.is_generator_bound(&ring) || self.is_generator_bound(&epoll) {
-            true => (1.0 / cost, ", limited by the generator, so compare the CPU time"),
-            false => (speed, ""),
-        };
-        let (connections, workers) = (point.connections, self.description(point.workers));
-        let said = format!(
-            "With {connections} connections and {workers} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time."
-        );
-        finding(claim, at_least(gain, 1.15, 1.03), said)
-    }
-
-    /// Returns the finding about saved system calls. They depend on the number of responses per turn, not on the
+    /// Returns the findings about long connections. System calls depend on the number of responses per turn, not on the
     /// machine.
-    fn calls(&self) -> Finding {
-        let claim = "io_uring needs at most a tenth of epoll's system calls.";
+    fn long(&self) -> [Finding; 2] {
         let point = self.most(LONG, self.first());
-        let counted = |variant: &Variant| self.measurements.series(CALLS, &of(variant, &point.labels()));
-        match (counted(&RING), counted(&EPOLL)) {
-            (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
-                let (ring, epoll, connections) = (ring[0], epoll[0], point.connections);
-                let said = format!(
-                    "With {connections} connections a request takes {ring:.3} system calls on io_uring and {epoll:.3} on epoll."
-                );
-                finding(claim, at_least(epoll / ring.max(1e-9), 10.0, 3.0), said)
-            }
-            (Err(reason), _) | (_, Err(reason)) => {
-                finding(claim, Verdict::Open, format!("Not counted: {reason}."))
-            }
-            _ => finding(claim, Verdict::Open, "Too few responses."),
-        }
+        let (connections, workers) = (point.connections, self.description(point.workers));
+        let labels = [&of(&RING, &point.labels()), &of(&EPOLL, &point.labels())];
+        let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
+        let gain = served::gain_finding(self.measurements, claim, labels, |speed, cost, bound| {
+            format!(
+                "With {connections} connections and {workers} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time."
+            )
+        });
+        let claim = "io_uring needs at most a tenth of epoll's system calls.";
+        let subject = format!("With {connections} connections a request");
+        [gain, served::calls_finding(self.measurements, claim, labels, &subject)]
     }
 
     /// Returns the finding about short connections. The claim says that io_uring brings no gain, so it holds unless
@@ -397,7 +369,9 @@ impl HttpReport<'_> {
             let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.measurements.ratio(RATE, &of("multishot"), &of("epoll"))?;
-            let is_bound = ["multishot", "epoll"].iter().any(|one| self.is_generator_bound(&of(one)));
+            let is_bound = ["multishot", "epoll"]
+                .iter()
+                .any(|one| served::is_generator_bound(self.measurements, &of(one)));
             let bound = if is_bound { ", limited by the generator" } else { "" };
             let words =
                 format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.description(workers));
