@@ -83,6 +83,7 @@ impl Ring {
         }
         if polled {
             builder.setup_sqpoll(POLLER_IDLE_MS);
+            setup.poller_cpu.map(|cpu| builder.setup_sqpoll_cpu(cpu));
         }
         let ring = builder.build(entries).map_err(|error| SetupError::new(Stage::Setup, errno(&error)))?;
         let mut ring = Ring { enter_fd: ring.as_raw_fd(), ring, enter_flags: ENTER_NO_IOWAIT, entries: 0 };

@@ -40,6 +40,8 @@ pub struct RingSetup {
     /// Whether io_uring_enter(2) uses a registered ring descriptor (`IORING_REGISTER_RING_FDS`), which saves the
     /// descriptor lookup.
     pub registered_fd: bool,
+    /// The processor of the [`flags::SQPOLL`] kernel thread. Without it the thread inherits the processors of its creator.
+    pub poller_cpu: Option<u32>,
     /// Whether each buffer is registered with the ring (`READ_FIXED`), which saves the lookup of its pages.
     pub registered_buffers: bool,
     /// Whether files are registered with the ring, which saves reference counting at each transfer.
@@ -53,6 +55,7 @@ impl RingSetup {
             flags: 0,
             entries,
             registered_fd: false,
+            poller_cpu: None,
             registered_buffers: false,
             registered_files: false,
         }

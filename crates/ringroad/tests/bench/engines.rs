@@ -13,17 +13,20 @@ fn section(args: &[&str]) -> Value {
 
 #[test]
 fn no_ops_are_measured() {
-    let section = section(&["nop"]);
+    let section = section(&["nop", "--batch", "1,16"]);
     let titles = check_tables(&section);
     assert!(titles[0].starts_with("No-ops by io_uring"), "the write-up's form comes first: {titles:?}");
     let batches: Vec<_> = section["tables"][1]["rows"].as_array().expect("rows").iter().collect();
-    assert_eq!(batches.len(), 8);
+    assert_eq!(batches.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["1", "16"]);
+    assert!(titles[2].starts_with("Set-up flags, one at a time"), "{titles:?}");
     assert_eq!(section["plots"][0]["series"].as_array().map(Vec::len), Some(3));
 }
 
 #[test]
 fn wrong_arguments_of_nop_cause_one_line() {
     assert_refused(&["nop", "--seconds", "0"], "--seconds");
+    assert_refused(&["nop", "--cpu", "100000"], "--cpu 100000");
+    assert_refused(&["nop", "--batch", "0"], "--batch");
 }
 
 #[test]

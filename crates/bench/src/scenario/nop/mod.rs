@@ -1,15 +1,18 @@
 //! `bench nop`: the overhead of an operation without any work.
 //!
-//! Measures no-ops on a bare ring and through this server's engine (without an executor), also on fresh and on reused
-//! slots of the engine's table. libaio has no no-op, so it is compared with io_uring by reads that complete immediately.
-//! [`subject`] has the measured loops.
+//! Measures no-ops on a bare ring with each set-up flag, and through this server's engine (without an executor), also on
+//! fresh and on reused slots of the engine's table. libaio has no no-op, so it is compared with io_uring by reads that
+//! complete immediately. [`setups`] has the sets of flags, [`subject`] the measured loops.
 
+mod setups;
 mod subject;
 
 use std::time::Duration;
 
+use bare::RingSetup;
 use clap::Args;
 
+use self::setups::FlagTable;
 use self::subject::Subject;
 use super::comparison;
 use super::described::Scenario;
@@ -23,17 +26,23 @@ use crate::method::pin;
 use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Results, Section, Table, Verdict};
 
-/// `bench nop`, which has no options.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct NopOptions {}
+pub(crate) struct NopOptions {
+    /// Operations submitted with one system call, separated by commas
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096),
+        default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
+    batch: Vec<u32>,
+    /// The processor that everything runs on [default: the last one that this process may use]
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+}
 
-/// Numbers of operations submitted with one system call.
-const BATCHES: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Batch size at which the engine and the bare ring are compared.
 const BATCH_COMPARED: u32 = 64;
 /// Batch size of the write-up's tool, the number of requests that the kernel then allocated in one call.
 const BATCH_OF_WRITE_UP: u32 = 16;
-/// Batch sizes of the comparison with libaio.
+/// Batch sizes of the comparison with libaio, and of the set-up flags. A batch of one shows the cost of a system call, a
+/// large one that of an operation.
 const BATCHES_FEW: [u32; 2] = [1, BATCH_COMPARED];
 /// Bytes of the reads that both libaio and io_uring support, none and a resident page, with their names.
 const READS: [(u32, &str); 2] = [(0, "read of no bytes"), (4096, "read of a page in memory")];
@@ -53,12 +62,12 @@ const ENTRIES: Figure =
 impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
     const TITLE: &'static str = "No-ops: the cost of an operation that does nothing";
-    const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, and what does this server's engine add?";
+    const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, what do the set-up flags change, and what does this server's engine add?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
-        let cpus = pin::available();
-        let cpu = cpus[cpus.len() - 1];
-        let mut subjects = subjects();
+        let (cpu, other) = self.processors()?;
+        let flags = setups::tables(other as u32);
+        let mut subjects = self.subjects(&flags);
         // One page is the smallest read for which a file system returns data, and it stays resident for the complete
         // run.
         let directory = bench.workspace.directory("nop")?;
@@ -68,7 +77,7 @@ impl Scenario for NopOptions {
         comparison::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
             subject.measure(cpu, &file, length(bench))
         })?;
-        Ok(results(Measurements::of(section)))
+        Ok(self.results(Measurements::of(section), &flags))
     }
 }
 
@@ -80,14 +89,67 @@ fn length(bench: &Bench) -> Duration {
     bench.seconds.map_or(length, Duration::from_secs_f64)
 }
 
-/// Returns all subjects, with those that are compared next to each other, so that a drift affects them alike.
-fn subjects() -> Vec<Subject> {
-    let no_ops = |batch| compared().map(|(_, subject)| subject(batch));
-    let reads = |batch| {
-        READS.map(|(bytes, _)| [true, false].map(|by_ring| Subject::Read { by_ring, bytes, batch })).concat()
-    };
-    let slots = [true, false].map(|fresh| Subject::Slots { fresh });
-    BATCHES.into_iter().flat_map(no_ops).chain(BATCHES_FEW.into_iter().flat_map(reads)).chain(slots).collect()
+impl NopOptions {
+    /// Returns the processor of the measured loop and one for a kernel thread: a different one, if the process may use two.
+    fn processors(&self) -> Result<(usize, usize), Failure> {
+        let cpus = pin::available();
+        let cpu = self.cpu.unwrap_or(cpus[cpus.len() - 1]);
+        if !cpus.contains(&cpu) {
+            let may = format!("this process may use processors {} to {}", cpus[0], cpus[cpus.len() - 1]);
+            return Err(Failure::Usage(format!("--cpu {cpu}: {may}")));
+        }
+        Ok((cpu, cpus.iter().copied().find(|&other| other != cpu).unwrap_or(cpu)))
+    }
+
+    /// Returns all subjects without duplicates, with those that are compared next to each other, so that a drift affects
+    /// them alike.
+    fn subjects(&self, flags: &[FlagTable]) -> Vec<Subject> {
+        // The write-up's table and the comparison with the bare ring always need their batch sizes.
+        let batches = self.batch.iter().copied().chain([BATCH_OF_WRITE_UP, BATCH_COMPARED]);
+        let no_ops = |batch| compared().map(|(_, subject)| subject(batch));
+        let flagged = |batch| {
+            let setups = flags.iter().flat_map(|table| &table.rows);
+            setups.map(move |(_, setup)| with_flags(*setup, batch)).collect::<Vec<_>>()
+        };
+        let reads = |batch| {
+            READS
+                .map(|(bytes, _)| [true, false].map(|by_ring| Subject::Read { by_ring, bytes, batch }))
+                .concat()
+        };
+        let slots = [true, false].map(|fresh| Subject::Slots { fresh });
+        let few = |batch| [flagged(batch), reads(batch)].concat();
+        let all = batches.flat_map(no_ops).chain(BATCHES_FEW.into_iter().flat_map(few)).chain(slots);
+        let mut subjects = Vec::new();
+        for subject in all {
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
+        }
+        subjects
+    }
+
+    fn results(&self, measurements: Measurements<'_>, flags: &[FlagTable]) -> Results {
+        let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
+        let mut tables = vec![as_write_up(measurements), by_batch(measurements, &self.batch)];
+        tables.extend(flags.iter().map(|table| by_flags(measurements, table)));
+        tables.push(beside_libaio(measurements));
+        Results {
+            tables,
+            plots: vec![plot(measurements)],
+            findings: vec![
+                growth(),
+                recycling(measurements),
+                overhead_finding(measurements),
+                engine_share(measurements),
+            ],
+            rankings: vec![measurements.ranking(&title, TIME, &rows(BATCH_COMPARED))],
+        }
+    }
+}
+
+/// Returns no-ops on a ring of these flags, with room for a batch.
+fn with_flags(setup: RingSetup, batch: u32) -> Subject {
+    Subject::Ring { setup: RingSetup { entries: batch, ..setup }, batch }
 }
 
 /// Creates a subject for a batch size.
@@ -97,30 +159,15 @@ type OfBatch = fn(u32) -> Subject;
 /// The engine is compared with a ring of the same flags, so that only the surrounding code differs.
 fn compared() -> [(&'static str, OfBatch); 3] {
     [
-        ("ring set up as this server's", |batch| Subject::Ring { as_engine: true, batch }),
+        ("ring set up as this server's", |batch| with_flags(RingSetup::as_engine(batch), batch)),
         ("this server's engine", |batch| Subject::Engine { batch }),
-        ("ring without flags", |batch| Subject::Ring { as_engine: false, batch }),
+        ("ring without flags", |batch| with_flags(RingSetup::plain(batch), batch)),
     ]
 }
 
 /// Returns rows of the compared no-ops at this batch size.
 fn rows(batch: u32) -> Rows {
     compared().map(|(name, subject)| (name.to_owned(), subject(batch).labels())).into()
-}
-
-fn results(measurements: Measurements<'_>) -> Results {
-    let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
-    Results {
-        tables: vec![as_write_up(measurements), by_batch(measurements), beside_libaio(measurements)],
-        plots: vec![plot(measurements)],
-        findings: vec![
-            growth(),
-            recycling(measurements),
-            overhead_finding(measurements),
-            engine_share(measurements),
-        ],
-        rankings: vec![measurements.ranking(&title, TIME, &rows(BATCH_COMPARED))],
-    }
 }
 
 /// Returns the table in the write-up's form: a total and a rate for each variant. The write-up's rows are kernels and
@@ -137,7 +184,7 @@ fn as_write_up(measurements: Measurements<'_>) -> Table {
 }
 
 /// Returns the rates by batch size, and the ratio of the engine's rate to that of the bare ring.
-fn by_batch(measurements: Measurements<'_>) -> Table {
+fn by_batch(measurements: Measurements<'_>, batches: &[u32]) -> Table {
     // The columns identify the subjects; a row only adds its batch size.
     let [bare, engine, plain] = compared().map(|(_, subject)| without_batch(subject(1)));
     let columns = [
@@ -147,8 +194,25 @@ fn by_batch(measurements: Measurements<'_>) -> Table {
         RATE.over("engine / ring", bare).where_(engine.clone()),
         ENTRIES.at("engine's system calls per operation", engine),
     ];
-    let rows = BATCHES.map(|batch| (batch.to_string(), at([("batch", &batch)])));
+    let rows: Rows = batches.iter().map(|batch| (batch.to_string(), at([("batch", batch)]))).collect();
     measurements.table("No-ops by batch size: bare io_uring, and this server's engine", &rows, &columns)
+}
+
+/// Returns the times of a no-op with each set of flags, and their ratios to the first one.
+fn by_flags(measurements: Measurements<'_>, table: &FlagTable) -> Table {
+    let labels =
+        |(name, setup): &(&str, RingSetup)| ((*name).to_owned(), without_batch(with_flags(*setup, 1)));
+    let rows: Rows = table.rows.iter().map(labels).collect();
+    let column = |batch: u32| -> [ShownColumn; 2] {
+        let at_batch = || at([("batch", &batch)]);
+        let first = [rows[0].1.as_slice(), &at_batch()].concat();
+        [
+            TIME.at(&format!("batch of {batch}"), at_batch()),
+            TIME.over(&format!("batch of {batch}, of the first row"), first).where_(at_batch()),
+        ]
+    };
+    let columns: Vec<ShownColumn> = BATCHES_FEW.into_iter().flat_map(column).collect();
+    measurements.table(&format!("{}: time of a no-op", table.title), &rows, &columns)
 }
 
 fn without_batch(subject: Subject) -> Labels {

@@ -22,8 +22,8 @@ const SLOTS_BATCH: u32 = super::BATCH_COMPARED;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// No-ops on a bare ring, without flags or with the server's configuration.
-    Ring { as_engine: bool, batch: u32 },
+    /// No-ops on a bare ring of this configuration.
+    Ring { setup: RingSetup, batch: u32 },
     /// No-ops through this server's engine.
     Engine { batch: u32 },
     /// [`SLOTS`] concurrent no-ops through the engine, on fresh or on reused slots. Unlike a batch, all of them are in
@@ -46,9 +46,13 @@ impl Subject {
     /// Returns the labels that identify a measurement in the raw figures.
     pub(super) fn labels(&self) -> Labels {
         match self {
-            Subject::Ring { as_engine, batch } => {
-                at([("subject", &"bare ring"), ("as_engine", as_engine), ("batch", batch)])
-            }
+            // The number of entries differs between batches, so it is not a label.
+            Subject::Ring { setup, batch } => at([
+                ("subject", &"bare ring"),
+                ("flags", &format!("{:#x}", setup.flags)),
+                ("registered_fd", &setup.registered_fd),
+                ("batch", batch),
+            ]),
             Subject::Engine { batch } => at([("subject", &"engine"), ("batch", batch)]),
             Subject::Slots { fresh } => at([
                 ("subject", &"engine's slots"),
@@ -78,8 +82,7 @@ impl Subject {
     /// Makes the measurement, in the thread that creates and owns the ring.
     fn measure_here(self, file: &Path, length: Duration) -> Result<Run, String> {
         match self {
-            Subject::Ring { as_engine, batch } => {
-                let setup = if as_engine { RingSetup::as_engine(batch) } else { RingSetup::plain(batch) };
+            Subject::Ring { setup, batch } => {
                 // A ring needs a buffer per slot, and at least one slot.
                 let load = Load { files: Vec::new(), depth: 1, block_bytes: 4096 };
                 let mut ring = RingQueue::new(setup, load).map_err(text)?;
