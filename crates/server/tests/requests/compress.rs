@@ -114,6 +114,30 @@ fn files_of_all_sizes_are_served_in_all_codings() {
     }
 }
 
+/// The encoder of a large body is recycled for the next one, whose positions are other ones.
+#[test]
+fn a_small_page_after_a_large_one_is_complete_at_all_levels_of_brotli() {
+    let levels =
+        (0..=11).map(|level| format!("location /{level}/ {{ alias ./; brotli_comp_level {level}; }}"));
+    let http = format!(
+        "access_log off; types {{ text/html html; }} brotli on; server {{ listen 127.0.0.1:PORT; {} }}",
+        levels.collect::<String>()
+    );
+    let site = Site::start("recycled", &http);
+    let pages = [("big", text(100_000)), ("small", text(1000))];
+    for (name, text) in &pages {
+        site.folder.write(&format!("{name}.html"), text);
+    }
+    for level in 0..=11 {
+        for (name, expected) in &pages {
+            let target = format!("/{level}/{name}.html");
+            let response = accepting(&site, &target, "br");
+            assert_eq!(head(&response).1, Some("br"), "{target}");
+            assert!(body(&response) == *expected, "{target}");
+        }
+    }
+}
+
 #[test]
 fn the_first_coding_accepted_by_the_client_is_used() {
     let site = Site::start(

@@ -73,7 +73,8 @@ impl Encoder {
         Encoder::with(Store::default(), settings, size)
     }
 
-    fn with(store: Store, settings: Settings, size: Option<u64>) -> Encoder {
+    fn with(mut store: Store, settings: Settings, size: Option<u64>) -> Encoder {
+        store.counts_positions = COUNTING.contains(&settings.quality);
         let mut state = BrotliEncoderStateStruct::new(store);
         let mut set = |parameter, value| state.set_parameter(parameter, value);
         set(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, settings.quality.into());
@@ -154,6 +155,25 @@ pub(super) struct Store {
     free: Vec<Box<dyn Any + Send>>,
     /// Bytes in all pieces, allocated or free.
     held: usize,
+    /// Whether the encoder counts the valid positions of its large table.
+    counts_positions: bool,
+}
+
+/// The qualities whose encoder has a counter for each row of its table of positions (`H5`, `H6`, `H9` of the library) and
+/// reads only counted positions. The counters are a separate piece, which is cleared. The other qualities read their table
+/// without such a check, so they rely on zeroes.
+const COUNTING: std::ops::RangeInclusive<u8> = 5..=9;
+
+/// Minimum number of positions in a table with counters: 2^14 rows of 2^4 positions. All these tables have a power of two.
+const COUNTED_MIN: usize = 256 << 10;
+
+impl Store {
+    /// Whether the content of a recycled piece does not matter, so that it is not cleared: clearing a large table would cost
+    /// more than compressing a short body. Every other piece is cleared.
+    fn is_counted_table<T: 'static>(&self, len: usize) -> bool {
+        let is_positions = TypeId::of::<T>() == TypeId::of::<u32>();
+        self.counts_positions && is_positions && len >= COUNTED_MIN && len.is_power_of_two()
+    }
 }
 
 /// A piece of memory of an encoder.
@@ -175,8 +195,7 @@ impl<T> SliceWrapperMut<T> for BrotliMemory<T> {
 impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     type AllocatedMemory = BrotliMemory<T>;
 
-    /// The values are initialised, except in large tables of positions. There the encoder compares old positions with
-    /// the new body before it uses them, and clearing would cost more than compressing short bodies.
+    /// The values are initialised, except in tables whose valid positions are counted.
     fn alloc_cell(&mut self, len: usize) -> BrotliMemory<T> {
         if len == 0 {
             return BrotliMemory(Vec::new());
@@ -190,9 +209,10 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
         let kept = place.and_then(|place| self.free.swap_remove(place).downcast::<Vec<T>>().ok());
         match kept {
             Some(mut vec) => {
-                let is_table = TypeId::of::<T>() == TypeId::of::<u32>() && len >= TABLE_MIN;
-                if !is_table {
+                if !self.is_counted_table::<T>(len) {
                     vec.clear();
+                } else if cfg!(test) {
+                    garble(&mut *vec);
                 }
                 vec.resize(len, T::default());
                 BrotliMemory(*vec)
@@ -214,10 +234,15 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     }
 }
 
-/// Number of positions in a large table.
-const TABLE_MIN: usize = 16 << 10;
-
 /// Minimum size in bytes of a piece that is retained.
 const PIECE_MIN: usize = 4 << 10;
 
 impl BrotliAlloc for Store {}
+
+/// Replaces the content of a recycled table, so that a test shows if the encoder depends on it.
+fn garble(table: &mut dyn Any) {
+    let garbage: [u32; 1024] = std::array::from_fn(|place| 0x9e37_79b9_u32.wrapping_mul(place as u32));
+    if let Some(positions) = table.downcast_mut::<Vec<u32>>() {
+        positions.chunks_exact_mut(garbage.len()).for_each(|row| row.copy_from_slice(&garbage));
+    }
+}

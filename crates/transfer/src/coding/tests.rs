@@ -254,6 +254,28 @@ fn concatenated_gzip_members_are_decoded() {
     assert!(decoder.push(&corrupt, 1 << 20, &mut all).is_err() || decoder.finish().is_err());
 }
 
+/// A recycled encoder has the memory of the last body. Tests fill the pieces that it does not clear with other positions
+/// (`brotli::Store`), so each dependence on their content shows.
+#[test]
+fn a_recycled_encoder_compresses_as_a_new_one() {
+    let brotlis = (0..=11).flat_map(|quality| {
+        [10, 19].map(|window_bits| Settings::Brotli(brotli::Settings { quality, window_bits }))
+    });
+    let others = (1..=9).map(gzip).chain([-3, 1, 2, 3, 4, 6, 9, 13].map(zstd));
+    for settings in brotlis.chain(others) {
+        let mut kept = None;
+        for (len, known) in [(100_000, true), (1000, true), (60_000, false)] {
+            let (body, size) = (text(len), known.then_some(len as u64));
+            let mut new = State::new(&settings, size).expect("it starts");
+            let expected = compressed(&mut new, &body, 16 << 10);
+            let mut recycled = State::begin(kept.take(), &settings, size).expect("it starts");
+            let coded = compressed(&mut recycled, &body, 16 << 10);
+            assert!(coded == expected, "{settings:?}, {len} bytes");
+            kept = Some(recycled);
+        }
+    }
+}
+
 #[test]
 fn a_pool_retains_states_up_to_its_limit() {
     let pool = Pool::default();
