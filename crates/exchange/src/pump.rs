@@ -11,10 +11,11 @@
 //! the state of a connection small: with many connections, each of its cache lines is fetched from memory for each
 //! response.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use io::{Errno, Segments};
+use rt::panics::Panic;
 use rt::{Either, select};
 
 use crate::course::{self, BodyNeed, Outcome, PhaseCursor, Progress, Waiting};
@@ -58,8 +59,40 @@ struct PendingResponse {
     sends_continue: bool,
 }
 
-/// Runs a request to its end; its header section may be invalid.
+/// Runs a request to its end; its header section may be invalid. A panic ends the request, with its log lines.
 pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
+    let panic = {
+        match rt::panics::catch(pin!(run_steps(transport, request, received))).await {
+            Ok(after) => return after,
+            Err(panic) => panic,
+        }
+    };
+    end_after_panic(transport, request, &panic);
+    After::Drop
+}
+
+/// Ends a request that panicked: its error line and its access line, and a response that does not look complete. A second
+/// panic, of the log, ends only these.
+fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic: &Panic) {
+    request.keepalive = false;
+    request.completed = false;
+    // Whether bytes of the response were sent is not known. The status tells the fault anyway.
+    request.response.status = 500;
+    let ended = rt::panics::catch_call(|| {
+        request.log(Level::Alert, format_args!("the server panicked: {panic}, while processing the request"));
+        transport.break_off(request, &BodyError::Broken);
+        if !request.is_ended() {
+            request.end();
+        }
+    });
+    // The executor reports a panic of the log on standard error.
+    if let Err(second) = ended {
+        std::panic::resume_unwind(Box::new(second.to_string()));
+    }
+}
+
+/// Runs the steps of a request.
+async fn run_steps<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
     // The boxed states are rare and large.

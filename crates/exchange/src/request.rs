@@ -212,6 +212,8 @@ pub struct Request {
     pub body_was_streamed: bool,
     /// Whether the body will not be read any more, so that its length no longer matters: after a 413, and after the response.
     pub ignores_body: bool,
+    /// Whether its log lines were written.
+    is_ended: Cell<bool>,
     /// Background subrequests of this request.
     pub background: Option<WaitGroup>,
     /// Memory for the header sections of responses.
@@ -311,6 +313,7 @@ impl Request {
             is_body_consumed: false,
             body_was_streamed: false,
             ignores_body: false,
+            is_ended: Cell::new(false),
             background: None,
             spare: Vec::new(),
             path: Vec::new(),
@@ -332,23 +335,32 @@ impl Request {
         self.started_wall = rt::wall();
     }
 
-    /// Resets everything but retains the memory.
+    /// Resets everything but retains the memory. Each field is named, so that a new one cannot be forgotten.
     pub fn clear(&mut self) {
-        self.real_client = None;
-        self.head.clear();
-        self.raw = None;
-        self.raw_start = 0;
-        self.host.clear();
-        self.uri.clear();
-        self.args.clear();
+        self.clear_captures();
+        #[rustfmt::skip]
+        let Request {
+            real_client, head, raw, raw_start, method, method_replaced, host, uri, args, internal, is_detached, is_awaited,
+            depth, uri_changed, left_location, uri_replaced, redirects, error_status, has_last_error_page, shared, response,
+            received, sent, sent_head, pipelined, keepalive, completed, facts, mover, limit_rate, limit_rate_after,
+            extensions, body, incoming, is_body_consumed, body_was_streamed, ignores_body, is_ended, background,
+            // Set by `begin`.
+            generation: _, conn: _, server: _, location: _, started: _, started_wall: _, header_ready: _,
+            // Cleared above, and memory that each user clears first.
+            captures: _, spare: _, path: _,
+        } = self;
+        (*real_client, *raw, *raw_start) = (None, None, 0);
+        head.clear();
+        host.clear();
+        uri.clear();
+        args.clear();
         // A header section without a valid request line has no method. A remaining HEAD would suppress the body of the error response.
-        (self.method, self.method_replaced) = (Method::Get, false);
-        (self.internal, self.uri_changed, self.left_location) = (false, false, false);
-        (self.is_detached, self.is_awaited) = (false, false);
-        self.uri_replaced = false;
-        self.redirects = 0;
-        (self.error_status, self.has_last_error_page) = (None, false);
-        match Rc::get_mut(&mut self.shared) {
+        (*method, *method_replaced) = (Method::Get, false);
+        (*internal, *uri_changed, *left_location) = (false, false, false);
+        (*is_detached, *is_awaited, *uri_replaced) = (false, false, false);
+        (*depth, *redirects) = (0, 0);
+        (*error_status, *has_last_error_page) = (None, false);
+        match Rc::get_mut(shared) {
             Some(Shared { slots, extensions, subrequests, id }) => {
                 slots.clear();
                 extensions.get_mut().clear();
@@ -356,17 +368,17 @@ impl Request {
                 id.set(None);
             }
             // An abandoned subrequest still uses the shared state.
-            None => self.shared = Rc::default(),
+            None => *shared = Rc::default(),
         }
-        self.clear_captures();
-        self.response.clear();
-        (self.received, self.sent, self.sent_head) = (0, 0, 0);
-        (self.pipelined, self.keepalive, self.completed) = (false, false, false);
-        self.facts.clear();
-        (self.mover, self.limit_rate, self.limit_rate_after) = (None, None, None);
-        self.extensions.clear();
-        (self.body, self.is_body_consumed, self.background) = (None, false, None);
-        (self.incoming, self.body_was_streamed, self.ignores_body) = (None, false, false);
+        response.clear();
+        (*received, *sent, *sent_head) = (0, 0, 0);
+        (*pipelined, *keepalive, *completed) = (false, false, false);
+        facts.clear();
+        (*mover, *limit_rate, *limit_rate_after) = (None, None, None);
+        extensions.clear();
+        (*body, *is_body_consumed, *background) = (None, false, None);
+        (*incoming, *body_was_streamed, *ignores_body) = (None, false, false);
+        is_ended.set(false);
     }
 
     /// Returns a subrequest with this request's header section and variables, for the same server.
@@ -436,7 +448,13 @@ impl Request {
 
     /// Notifies the modules of the location of the request's end.
     pub fn end(&self) {
+        self.is_ended.set(true);
         self.location().plan.end(self);
+    }
+
+    /// Whether its log lines were written.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.get()
     }
 
     /// Stores the buffer in which the header section was parsed.

@@ -5,7 +5,6 @@
 //! a waiting task is stored as its identifier ([`Waiter::Task`]), which needs no atomic operation. This module does not
 //! depend on the engine.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::panics;
 use crate::remote::{MAIN, Remote, TaskId};
 use crate::wait_list::WaitList;
 
@@ -176,8 +176,13 @@ impl Executor {
         self.tasks.borrow_mut().end(id);
         if let Some(panic) = polled.err().or(dropped.err()) {
             self.panics.set(self.panics.get() + 1);
-            (self.panic_hook.get())(panic_text(&*panic));
+            self.report(&panics::caught(&*panic));
         }
+    }
+
+    /// Reports a panic of a task, or of its work on another thread.
+    pub(crate) fn report(&self, panic: &panics::Panic) {
+        (self.panic_hook.get())(&panic.to_string());
     }
 
     /// Adds tasks that yielded, and tasks that other threads woke, to the ready tasks.
@@ -374,14 +379,5 @@ impl Waiter {
                 _ => *self = Waiter::Other(waker.clone()),
             },
         }
-    }
-}
-
-/// Returns the text of a panic, as the standard library's hook prints it.
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "a panic without text",
     }
 }

@@ -22,6 +22,7 @@ pub mod net;
 #[cfg(not(loom))]
 mod offload;
 mod op_table;
+pub mod panics;
 mod reactor;
 #[doc(hidden)]
 pub mod remote;

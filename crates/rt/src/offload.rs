@@ -20,8 +20,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::mailbox;
 use crate::wait_list::{Ticket, WaitList};
+use crate::{mailbox, panics, reactor};
 
 /// Runs `work` on another thread and returns its result; `None` when it panicked. If the task is dropped, work that has
 /// not started is removed.
@@ -69,13 +69,19 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
     let mut job: Option<Job> = Some(Box::new(move || {
         if !sender.is_closed() {
             // Fails only when the task was dropped; then the result is not needed.
-            let _ = sender.send(work());
+            let _ = sender.send(panics::catch_call(work));
         }
     }));
     let mut place = QueueTicket { pool, ticket: None };
     poll_fn(|context| pool.poll_put(&mut job, &mut place, context)).await;
     drop(place);
-    receiver.recv().await
+    match receiver.recv().await? {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            reactor::with_current(|reactor| reactor.executor.report(&panic));
+            None
+        }
+    }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -249,8 +255,8 @@ impl Drop for QueueTicket {
     }
 }
 
-/// Runs a job. A panic ends the job but not the thread. The waiting task detects the panic because the sender of its
-/// mailbox is dropped.
+/// Runs a job. The panic of its work is a result; dropping a result that no task needs may panic too, which must not end
+/// the thread.
 fn run(job: Job) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+    let _ = panics::catch_call(job);
 }

@@ -36,8 +36,16 @@ const DESCRIPTORS_MAX: Metric =
     Metric::gauge("process_max_fds", "descriptors", "Maximum number of open file descriptors.")
         .without_prefix();
 
+/// Of tasks, requests and work on other threads.
+const PANICS: Metric = Metric::counter(
+    "panics_total",
+    "panics",
+    "Panics: faults of the server, each of which ended a request, a connection or a task. The error log has the cause.",
+);
+
 /// All metrics of this file, in the order of the page.
-pub(super) const METRICS: &[&Metric] = &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX];
+pub(super) const METRICS: &[&Metric] =
+    &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX, &PANICS];
 
 /// Appends the numbers. Numbers that the kernel does not provide are omitted.
 pub(super) fn write(started: SystemTime, page: &mut Page) {
@@ -54,6 +62,7 @@ pub(super) fn write(started: SystemTime, page: &mut Page) {
     each(&VIRTUAL, memory.map(|(size, _)| size));
     each(&DESCRIPTORS, descriptors());
     each(&DESCRIPTORS_MAX, getrlimit(Resource::Nofile).current.map(|max| max as f64));
+    each(&PANICS, Some(rt::panics::count() as f64));
 }
 
 /// Returns the bytes of address space and of resident memory (proc_pid_statm(5)).

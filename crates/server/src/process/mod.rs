@@ -7,6 +7,7 @@ mod engine;
 mod events;
 mod key;
 mod notes;
+mod panics;
 mod worker_thread;
 
 use std::fmt;
@@ -163,6 +164,7 @@ impl Worker {
         choice: Choice,
         resources: Resources,
     ) -> Result<(Worker, Result<(), StartError>), StartError> {
+        rt::panics::note_places();
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         config.http.zones.begin(&Zones::default());
@@ -180,7 +182,7 @@ impl Worker {
             let setup = Setup {
                 name: format!("worker {number}"),
                 cpus: config.main().affinity.of_thread(number),
-                panic_hook: Some(report_panic),
+                panic_hook: Some(panics::report),
             };
             let start = Start {
                 shared: Arc::clone(&shared),
@@ -402,10 +404,4 @@ fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartErro
         }
     }
     Ok(parts)
-}
-
-/// Reports a panic of a task to standard error. A panic ends only one connection, but it is a defect.
-#[expect(clippy::print_stderr, reason = "the thread's log may be what panicked")]
-fn report_panic(message: &str) {
-    eprintln!("a task panicked: {message}");
 }

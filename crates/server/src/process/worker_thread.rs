@@ -15,6 +15,7 @@ use crate::memory::{self, Ledger};
 use crate::process::Resources;
 use crate::process::events::{Events, Turn};
 use crate::process::notes::{self, Written};
+use crate::process::panics;
 use exchange::config::Config;
 use exchange::error_log;
 use exchange::reclaim;
@@ -79,6 +80,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     let logs = LogFiles::new(version.config.main().workers.count(), calls_directly);
     let config = Arc::clone(&version.config);
     let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
+    panics::report_to(&thread);
     let mut listeners = ThreadListeners::new(&thread, alone);
     listeners.open(resources.listeners);
     thread.begin();

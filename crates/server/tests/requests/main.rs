@@ -9,6 +9,7 @@ mod files;
 mod filters;
 mod limits;
 mod modules;
+mod panics;
 mod rewrite;
 mod ssi;
 mod status;

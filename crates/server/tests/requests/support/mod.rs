@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use conf::{MapLoader, Source};
+use modules::ModuleTable;
 use rustix::fs::{Mode, OFlags};
 use server::process::{Resources, Worker};
 use server::settings::listen::ListenAddr;
@@ -31,6 +32,16 @@ impl Site {
 
     /// As [`Site::start`], with additional text in `events`.
     pub(crate) fn start_with_events(label: &str, events: &str, http: &str) -> Site {
+        Site::start_with_modules(modules::all(), label, events, http)
+    }
+
+    /// As [`Site::start_with_events`], with these modules.
+    pub(crate) fn start_with_modules(
+        modules: &'static ModuleTable,
+        label: &str,
+        events: &str,
+        http: &str,
+    ) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         // Non-blocking, like the sockets that the master passes: with epoll, accept must not block.
@@ -41,7 +52,8 @@ impl Site {
             format!("events {{ use epoll; {events} }} http {{ aio off; error_log error.log; {http} }}");
         let source = Source::new("/nginx.conf");
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let loaded = server::load(&source, folder.path(), &loader).expect("the configuration is right");
+        let loaded = exchange::config::load(modules, &source, folder.path(), &loader);
+        let loaded = loaded.expect("the configuration is right");
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
         let listeners = vec![(ListenAddr::Inet(address), vec![listener.into()])];
