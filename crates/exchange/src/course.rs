@@ -7,9 +7,8 @@ use http::request::{BodyLength, HeaderId, Method, Target, Version};
 use io::op::Source;
 use rt::{Either, select};
 
-use crate::config::LocationId;
 use crate::files;
-use crate::phases::{Phase, Step};
+use crate::phases::{Phase, Place, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
 use crate::settings::listen::Listen;
@@ -34,9 +33,8 @@ pub enum Outcome {
 ///                   +-- Internal      +-- Named <------------- a handler's step or an error page ------+
 /// ```
 pub struct PhaseCursor {
-    phase: Phase,
-    /// Index of the next handler in the phase.
-    handler: usize,
+    /// The next handler.
+    next: Place,
     /// The status with which a module refused access, if another module may still allow it.
     refusal: Option<u16>,
     /// Whether a 401 response is delayed (`auth_delay`).
@@ -83,8 +81,8 @@ pub enum Progress {
 /// The reason why the phases of a request wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Waiting {
-    /// A handler of this location and phase, by index.
-    Handler(LocationId, Phase, usize),
+    /// This handler.
+    Handler(Place),
     /// The delay of `auth_delay`.
     AuthDelay,
 }
@@ -93,11 +91,13 @@ impl Waiting {
     /// Waits, and returns the step that follows.
     pub async fn step(self, request: &mut Request) -> Step {
         match self {
-            Waiting::Handler(location, phase, place) => {
+            Waiting::Handler(place) => {
                 let generation = Rc::clone(&request.generation);
-                let step =
-                    generation.config.location(location).plan.of_phase(phase)[place].later(request).await;
-                marks::note_waited(request, phase);
+                let step = match place.handler(&generation.config) {
+                    Some(handler) => handler.later(request).await,
+                    None => Step::Next,
+                };
+                marks::note_waited(request, place.phase());
                 step
             }
             // Boxed: the delay is rare, and otherwise its state would enlarge every waiting request.
@@ -108,15 +108,16 @@ impl Waiting {
 
 impl PhaseCursor {
     /// Returns a cursor at the start of a phase, without a pending step.
-    fn at(phase: Phase) -> PhaseCursor {
-        PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, body_need: BodyNeed::Nothing }
+    fn at(request: &Request, phase: Phase) -> PhaseCursor {
+        let next = Place::start(request.location, phase);
+        PhaseCursor { next, refusal: None, delay: Delay::None, body_need: BodyNeed::Nothing }
     }
 
     /// Starts the phases of a request after its header section. `listen` is the address of its connection. If a reload
     /// removed it, the connection is closed without a response. Returns the outcome immediately if the header section
     /// alone decides it.
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
-        let mut cursor = PhaseCursor::at(Phase::PostRead);
+        let mut cursor = PhaseCursor::at(request, Phase::PostRead);
         let outcome = match begin(request, listen) {
             // The target is no resource, so no location is responsible (RFC 9110 section 9.3.7). The response only
             // shows that the server is alive.
@@ -132,7 +133,7 @@ impl PhaseCursor {
 
     /// Starts the phases of a subrequest, which has its server and its URI.
     pub fn of_subrequest(request: &mut Request) -> PhaseCursor {
-        let mut cursor = PhaseCursor::at(Phase::ServerRewrite);
+        let mut cursor = PhaseCursor::at(request, Phase::ServerRewrite);
         cursor.restart_at_server(request);
         cursor
     }
@@ -154,13 +155,14 @@ impl PhaseCursor {
                 self.delay = Delay::Over;
                 return Progress::Waits(Waiting::AuthDelay);
             }
-            let (location, place) = (request.location, self.handler);
-            self.handler += 1;
-            let step = match generation.config.location(location).plan.of_phase(self.phase).get(place) {
+            // The handler before this one may have changed the location.
+            let place = self.next.in_location(&generation.config, request.location);
+            self.next = place.next();
+            let step = match place.handler(&generation.config) {
                 None => self.end_phase(request),
                 Some(handler) => match handler.now(request) {
                     Some(step) => step,
-                    None => return Progress::Waits(Waiting::Handler(location, self.phase, place)),
+                    None => return Progress::Waits(Waiting::Handler(place)),
                 },
             };
             // Most steps are `Next`, which needs no call.
@@ -179,11 +181,11 @@ impl PhaseCursor {
             step = match step {
                 Step::Next => return None,
                 Step::Allow => {
-                    if self.phase == Phase::Access && request.scope().core.satisfy.any {
+                    if self.next.phase() == Phase::Access && request.scope().core.satisfy.any {
                         self.refusal = None;
                         // The module that refused may have set `WWW-Authenticate`.
                         request.response.www_authenticate.clear();
-                        self.enter(Phase::Precontent);
+                        self.enter(request, Phase::Precontent);
                     }
                     return None;
                 }
@@ -242,7 +244,7 @@ impl PhaseCursor {
 
     /// Requests the body and has the handler called again when it is available.
     fn request_body(&mut self, body_need: BodyNeed) -> Option<Outcome> {
-        self.handler -= 1;
+        self.next = self.next.previous();
         self.body_need = body_need;
         None
     }
@@ -250,38 +252,39 @@ impl PhaseCursor {
     /// Whether another module of this phase may still allow a request that a module refused.
     fn may_be_allowed(&self, request: &Request) -> bool {
         // The end of the phase returns the stored refusal as a step. It is final: the index is beyond the last handler then.
-        let handlers = request.location().plan.of_phase(Phase::Access).len();
-        self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
+        self.next.phase() == Phase::Access
+            && request.scope().core.satisfy.any
+            && !self.next.is_behind_end(&request.generation.config)
     }
 
     /// Whether a refusal is delayed, to slow down password guessing.
     fn is_held_back(&self, request: &Request) -> bool {
-        self.phase == Phase::Access
+        self.next.phase() == Phase::Access
             && self.delay == Delay::None
             && !request.scope().core.satisfy.auth_delay.is_zero()
     }
 
-    fn enter(&mut self, phase: Phase) {
-        (self.phase, self.handler, self.delay) = (phase, 0, Delay::None);
+    fn enter(&mut self, request: &Request, phase: Phase) {
+        (self.next, self.delay) = (Place::start(request.location, phase), Delay::None);
     }
 
     /// Restarts at the server's rewrites, for a new URI.
     fn restart_at_server(&mut self, request: &mut Request) {
         request.location = request.server().root;
         self.refusal = None;
-        self.enter(Phase::ServerRewrite);
+        self.enter(request, Phase::ServerRewrite);
     }
 
     /// Ends a phase in which no handler refused the request.
     fn end_phase(&mut self, request: &mut Request) -> Step {
-        match self.phase {
+        match self.next.phase() {
             Phase::PostRead => self.restart_at_server(request),
             Phase::ServerRewrite => return self.find_location(request),
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
-            Phase::Rewrite => self.enter(Phase::Preaccess),
+            Phase::Rewrite => self.enter(request, Phase::Preaccess),
             // The request that a subrequest belongs to has passed the access checks.
-            Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
-            Phase::Preaccess => self.enter(Phase::Access),
+            Phase::Preaccess if request.depth > 0 => self.enter(request, Phase::Precontent),
+            Phase::Preaccess => self.enter(request, Phase::Access),
             Phase::Access => {
                 if let Some(status) = self.refusal.take() {
                     if status == 403 {
@@ -289,9 +292,9 @@ impl PhaseCursor {
                     }
                     return Step::Status(status);
                 }
-                self.enter(Phase::Precontent);
+                self.enter(request, Phase::Precontent);
             }
-            Phase::Precontent => self.enter(Phase::Content),
+            Phase::Precontent => self.enter(request, Phase::Content),
             Phase::Content => return end_without_handler(request),
         }
         Step::Next
@@ -334,7 +337,7 @@ impl PhaseCursor {
     fn enter_location(&mut self, request: &mut Request) -> Step {
         self.refusal = None;
         request.uri_changed = false;
-        self.enter(Phase::Rewrite);
+        self.enter(request, Phase::Rewrite);
         if request.scope().core.internal && !request.internal {
             return Step::Status(404);
         }
@@ -383,7 +386,7 @@ pub async fn pause(request: &Request, until: Instant) -> Step {
 
 /// Responds with an error that was detected outside the phases, or with its error page.
 pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
-    let mut cursor = PhaseCursor::at(Phase::Content);
+    let mut cursor = PhaseCursor::at(request, Phase::Content);
     match cursor.take(request, Step::Status(status)) {
         Some(outcome) => outcome,
         None => run_without_body(&mut cursor, request).await,
@@ -439,7 +442,7 @@ pub async fn run_subrequest(request: &mut Request) {
 
 /// Runs the content phase of a request whose location is known.
 pub async fn run_content(request: &mut Request) {
-    let mut cursor = PhaseCursor::at(Phase::Content);
+    let mut cursor = PhaseCursor::at(request, Phase::Content);
     if run_without_body(&mut cursor, request).await == Outcome::Drop {
         request.response.body = crate::response::Body::None;
     }
@@ -482,7 +485,7 @@ pub async fn post_action(request: &mut Request) {
             }
         }
     };
-    let mut cursor = PhaseCursor::at(Phase::Content);
+    let mut cursor = PhaseCursor::at(request, Phase::Content);
     // A client that closes its connection after the response must not end the action.
     let is_detached = std::mem::replace(&mut request.is_detached, true);
     if cursor.take(request, step).is_none() {

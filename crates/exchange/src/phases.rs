@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::config::{Http, LocationId, Scope};
+use crate::config::{Config, Http, LocationId, Scope};
 use crate::module::ModuleTable;
 use crate::request::Request;
 
@@ -119,19 +119,109 @@ pub type Logger = Box<dyn Fn(&Request) + Send + Sync>;
 /// and loggers for the end of a request.
 #[derive(Default)]
 pub struct Plan {
-    phases: [Vec<Box<dyn Handler>>; PHASES],
+    phases: [Vec<Planned>; PHASES],
     filters: Vec<Filter>,
     loggers: Vec<Logger>,
+    /// The module that adds to the plan, while the plan is made.
+    module: u16,
+}
+
+/// A handler of a plan.
+struct Planned {
+    handler: Box<dyn Handler>,
+    /// Index of its module in the table of modules, which is the same for the plans of all locations.
+    module: u16,
+}
+
+/// The position of a request in a phase: the index of a handler, with the location whose plan the index is for.
+///
+/// Two plans have different handlers: that of an `if` block has no script, for example. So an index that is used with
+/// another plan skips or repeats handlers. No code outside this type can get the index, and every change of the location
+/// within a phase passes [`Place::in_location`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    location: LocationId,
+    phase: Phase,
+    index: u16,
+}
+
+impl Place {
+    /// Returns the first handler of a phase in a location.
+    pub fn start(location: LocationId, phase: Phase) -> Place {
+        Place { location, phase, index: 0 }
+    }
+
+    /// Returns the phase.
+    pub fn phase(self) -> Phase {
+        self.phase
+    }
+
+    /// Returns the handler; `None` at the end of the phase.
+    pub fn handler(self, config: &Config) -> Option<&dyn Handler> {
+        let planned =
+            config.location(self.location).plan.of_phase(self.phase).get(usize::from(self.index))?;
+        Some(&*planned.handler)
+    }
+
+    /// Returns the next handler in the same location.
+    pub fn next(self) -> Place {
+        Place { index: self.index.saturating_add(1), ..self }
+    }
+
+    /// Returns the handler before this one in the same location.
+    pub fn previous(self) -> Place {
+        Place { index: self.index.saturating_sub(1), ..self }
+    }
+
+    /// Whether the end of the phase has been handled too.
+    pub fn is_behind_end(self, config: &Config) -> bool {
+        usize::from(self.index) > config.location(self.location).plan.of_phase(self.phase).len()
+    }
+
+    /// Returns the position for the location that the request is in now.
+    pub fn in_location(self, config: &Config, location: LocationId) -> Place {
+        match self.location == location {
+            true => self,
+            false => self.carried(config, location),
+        }
+    }
+
+    /// Returns the position in another location: after the module whose handler ran last.
+    #[cold]
+    fn carried(self, config: &Config, location: LocationId) -> Place {
+        let start = Place::start(location, self.phase);
+        // A request begins without a valid location.
+        let Some(last) = self.index.checked_sub(1) else { return start };
+        let others = config.location(location).plan.of_phase(self.phase);
+        let from = config.location(self.location).plan.of_phase(self.phase);
+        let index = match from.get(usize::from(last)) {
+            Some(last) => others.partition_point(|other| other.module <= last.module),
+            None => others.len() + 1,
+        };
+        Place { index: index as u16, ..start }
+    }
 }
 
 impl Plan {
     /// Returns the plan of a location with these settings.
     pub fn of(modules: &ModuleTable, http: &Http, scope: &Scope) -> Plan {
         let mut plan = Plan::default();
-        for module in modules.modules() {
+        for (index, module) in modules.modules().iter().enumerate() {
+            plan.module = index as u16;
             (module.add_to_plan)(http, scope, &mut plan);
         }
         plan
+    }
+
+    /// Adds a handler.
+    fn add(&mut self, phase: Phase, handler: Box<dyn Handler>) {
+        let (handlers, module) = (&mut self.phases[phase as usize], self.module);
+        // A position in another plan would be ambiguous.
+        debug_assert!(
+            handlers.last().is_none_or(|last| last.module < module),
+            "a module has one handler in a phase"
+        );
+        handlers.push(Planned { handler, module });
     }
 
     /// Adds a handler that never waits.
@@ -139,7 +229,7 @@ impl Plan {
     where
         C: Send + Sync + 'static,
     {
-        self.phases[phase as usize].push(Box::new(Now { conf, run }));
+        self.add(phase, Box::new(Now { conf, run }));
     }
 
     /// Adds a handler that waits if `now` returns `None` without side effects.
@@ -152,7 +242,7 @@ impl Plan {
     ) where
         C: Send + Sync + 'static,
     {
-        self.phases[phase as usize].push(Box::new(NowOrLater { conf, now, later }));
+        self.add(phase, Box::new(NowOrLater { conf, now, later }));
     }
 
     /// Adds a handler that always waits.
@@ -183,8 +273,12 @@ impl Plan {
         self.loggers.push(Box::new(move |request| run(&conf, request)));
     }
 
-    /// Returns the handlers of one phase, in order.
-    pub fn of_phase(&self, phase: Phase) -> &[Box<dyn Handler>] {
+    /// Returns the number of handlers of one phase.
+    pub fn count(&self, phase: Phase) -> usize {
+        self.of_phase(phase).len()
+    }
+
+    fn of_phase(&self, phase: Phase) -> &[Planned] {
         &self.phases[phase as usize]
     }
 

@@ -134,7 +134,7 @@ mod tests {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let location = location.expect("it is there");
             let conf = location.scope.of::<Conf>();
-            let handlers = location.plan.of_phase(Phase::Access).len();
+            let handlers = location.plan.count(Phase::Access);
             (conf.uri.clone(), conf.variables.items().len(), handlers)
         };
         assert_eq!(conf("/1"), (Some("/a".into()), 1, 1));

@@ -259,7 +259,7 @@ mod tests {
 
     /// Returns the number of handlers in each location.
     fn counts(config: &Config, phase: Phase) -> Vec<usize> {
-        config.http.locations.iter().map(|location| location.plan.of_phase(phase).len()).collect()
+        config.http.locations.iter().map(|location| location.plan.count(phase)).collect()
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
                 && location.scope.core.sending.sendfile.is_none()
                 && !inside.scope.core.responding.etag
         );
-        assert_eq!(inside.plan.of_phase(Phase::Precontent).len(), 0);
+        assert_eq!(inside.plan.count(Phase::Precontent), 0);
     }
 
     #[test]

@@ -138,3 +138,52 @@ fn upstreams_get_the_changed_fields() {
     client.send(format!("POST /seen HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"));
     assert_eq!(client.response().text(), "a=1; b=2|2|1.2.3.4");
 }
+
+/// The `if` block has another plan than its location: without the script, so with other indices of handlers.
+#[test]
+fn input_fields_are_changed_in_a_location_of_which_an_if_matches() {
+    let behind = Server::start(
+        common::BINARY,
+        "events {} http { server { listen 127.0.0.1:0; return 200 \"$http_x_user|$http_x_set|$http_x_own\"; } }",
+    );
+    let upstream = behind.addr(0).tcp();
+    let server = Server::start(
+        common::BINARY,
+        &format!(
+            "events {{}} http {{ server {{ listen 127.0.0.1:0;
+            more_clear_input_headers X-User; more_set_input_headers 'X-Set: set';
+            location /set {{ if ($arg_debug) {{ set $dbg 1; }} proxy_pass http://{upstream}; }}
+            location /empty {{ if ($arg_debug) {{ }} proxy_pass http://{upstream}; }}
+            location /two {{ if ($arg_debug) {{ }} if ($arg_debug = 1) {{ set $x 1; }} proxy_pass http://{upstream}; }}
+            location /file {{ if (!-f /nowhere) {{ set $x 1; }} proxy_pass http://{upstream}; }}
+            location /own {{ if ($arg_debug) {{ more_set_input_headers 'X-Own: own'; }} proxy_pass http://{upstream}; }}
+            location /pass {{ if ($arg_debug) {{ proxy_pass http://{upstream}; }} }}
+            location /break {{ if ($arg_debug) {{ break; }} proxy_pass http://{upstream}; }}
+            location /named {{ if ($arg_debug) {{ set $x 1; }} error_page 404 = @named; }}
+            location @named {{ if ($arg_debug) {{ set $x 1; }} proxy_pass http://{upstream}; }}
+            location /post {{ limit_except GET {{ proxy_pass http://{upstream}; }} if ($arg_debug) {{ }} }}
+        }} }}"
+        ),
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (method, target, expected) in [
+        ("GET", "/set", "|set|"),
+        ("GET", "/set?debug=1", "|set|"),
+        ("GET", "/empty?debug=1", "|set|"),
+        ("GET", "/two?debug=1", "|set|"),
+        ("GET", "/file", "|set|"),
+        ("GET", "/own", "|set|"),
+        ("GET", "/own?debug=1", "|set|own"),
+        ("GET", "/pass?debug=1", "|set|"),
+        ("GET", "/break?debug=1", "|set|"),
+        ("GET", "/named?debug=1", "|set|"),
+        ("PUT", "/post?debug=1", "|set|"),
+    ] {
+        client.send(testkit::client::request_bytes(
+            method,
+            target,
+            &[("X-User", "admin"), ("Content-Length", "0")],
+        ));
+        assert_eq!(client.response().text(), expected, "{method} {target}");
+    }
+}

@@ -179,7 +179,7 @@ fn a_block_passes_requests_on_with_one_protocol() {
         .locations
         .iter()
         .map(|location| {
-            (location.name.as_str(), location.scope.core.pass, location.plan.of_phase(Phase::Content).len())
+            (location.name.as_str(), location.scope.core.pass, location.plan.count(Phase::Content))
         })
         .collect();
     let expected = [
