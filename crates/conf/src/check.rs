@@ -450,7 +450,7 @@ mod tests {
         let warnings: Vec<String> =
             warnings.iter().map(|warning| format!("[{}] {warning}", warning.level())).collect();
         assert_eq!(warnings, ["[warn] duplicate value \"error\" in /n.conf:2"]);
-        assert_eq!((statements[2].arg(0), statements[2].span().line), ("a", 2));
+        assert_eq!((statements[2].arg(0), statements[2].span().line), (Some("a"), 2));
         assert_eq!((statements[3].span().line, statements[3].end.line), (2, 4));
         assert_eq!(statements[3].rows().filter_map(Result::ok).count(), 1);
 

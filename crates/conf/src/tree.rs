@@ -63,20 +63,9 @@ impl Statement {
         &self.span
     }
 
-    /// Returns the text of a required argument, 0-based. For optional arguments use `args.get(i)`.
-    ///
-    /// # Panics
-    /// If the statement has fewer arguments: it was not checked, or its table entry is wrong.
-    pub fn arg(&self, index: usize) -> &str {
-        match self.args.get(index) {
-            Some(word) => &word.text,
-            None => {
-                panic!(
-                    "\"{}\" has no argument {index}: its table entry allows fewer arguments",
-                    self.name.text
-                )
-            }
-        }
+    /// Returns the text of an argument, 0-based. Even a valid statement may have fewer arguments.
+    pub fn arg(&self, index: usize) -> Option<&str> {
+        self.args.get(index).map(|word| word.text.as_str())
     }
 
     /// Returns the texts of all arguments.

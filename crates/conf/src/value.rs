@@ -221,7 +221,10 @@ pub fn choice<T: Copy>(names: &'static [(&'static str, T)]) -> impl Fn(&str) -> 
 impl Statement {
     /// Parses the argument with this index: `statement.value(0, value::size)?`.
     pub fn value<T>(&self, index: usize, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<T, Error> {
-        let text = self.arg(index);
+        let Some(text) = self.arg(index) else {
+            let message = format_args!("\"{}\" directive needs argument {}", self.name.text, index + 1);
+            return Err(Error::at(self, message));
+        };
         read(text).map_err(|error| Error::value(self, text, error))
     }
 

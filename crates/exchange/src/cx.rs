@@ -74,9 +74,12 @@ impl<'a> Cx<'a> {
         Ok(bytes)
     }
 
-    /// Returns the text of an argument.
+    /// Returns the text of an argument that the row of the directive requires. For optional arguments use `statement.arg`.
+    ///
+    /// # Panics
+    /// If the row allows fewer arguments. A test sets every directive with the fewest arguments that its row allows.
     pub fn arg(&self, index: usize) -> &'a str {
-        self.statement.arg(index)
+        self.statement.arg(index).expect("the row of the directive requires the argument")
     }
 
     /// Returns an error at the statement.

@@ -108,6 +108,27 @@ fn a_wrong_number_of_arguments_is_an_error_at_its_line() {
     }
 }
 
+/// A setter that reads an argument which its row does not require would end the process that reads the file.
+#[test]
+fn every_directive_can_be_read_with_the_fewest_arguments() {
+    for directive in directives() {
+        let spec = &directive.spec;
+        let count = match spec.args {
+            Args::Any | Args::None => 0,
+            Args::Flag => 1,
+            Args::Exactly(count) | Args::Between(count, _) | Args::AtLeast(count) => usize::from(count),
+        };
+        let end = if spec.block == Block::No { ";" } else { " { }" };
+        for (_, before, behind) in PLACES.iter().filter(|(place, ..)| spec.contexts.intersects(*place)) {
+            for word in ["x", "1", "on", "off", "$x", "a=b", "127.0.0.1", "http://127.0.0.1", "/x", ""] {
+                let args = format!(" \"{word}\"").repeat(count);
+                // The result does not matter: no statement may cause a panic.
+                let _ = load(&format!("{before}{}{args}{end} {behind}", spec.name));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_flag_is_on_or_off() {
     // Directives of `events` are checked after the complete block was read, and the test harness adds a second block.

@@ -9,6 +9,7 @@
 mod admin;
 mod agent;
 mod cli;
+mod contain;
 mod control;
 mod explain;
 mod inherit;

@@ -27,7 +27,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::admin::feed::Feed;
-use crate::admin::{complete, unpack};
+use crate::admin::{complete, contained, unpack};
 use crate::control::acme::AcmeChange;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
@@ -291,14 +291,16 @@ impl Serving {
             ToWorker::Ping(number) => self.worker.request_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {
-                    if let Some((text, entry_query)) = unpack(&explanation) {
-                        complete(&self.worker, socket, text, entry_query);
-                    }
+                    contained(&self.log, socket, |socket| {
+                        if let Some((text, entry_query)) = unpack(&explanation) {
+                            complete(&self.worker, socket, text, entry_query);
+                        }
+                    });
                 }
             }
             ToWorker::Watch(filter) => {
                 for socket in packet.fds {
-                    self.feed.add(&self.worker, &filter, socket);
+                    contained(&self.log, socket, |socket| self.feed.add(&self.worker, &filter, socket));
                 }
             }
         }

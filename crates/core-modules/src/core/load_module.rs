@@ -33,7 +33,8 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     match all.as_slice() {
         [first, ..] if !std::ptr::eq(*first, cx.statement) => {}
         [_, _, ..] => {
-            let names: Vec<String> = all.iter().map(|statement| module_of(statement.arg(0))).collect();
+            let names: Vec<String> =
+                all.iter().filter_map(|statement| statement.arg(0)).map(module_of).collect();
             let (count, names) = (names.len(), names.join(", "));
             cx.warn(format_args!("{count} modules are not loaded, each is built in or not used: {names}"));
         }

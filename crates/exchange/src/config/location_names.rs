@@ -12,7 +12,7 @@ impl Name {
         let statement = cx.statement;
         let (modifier, text) = match statement.args.as_slice() {
             [modifier, text] => (modifier.text.as_str(), text.text.as_str()),
-            _ => split_modifier(statement.arg(0)),
+            _ => split_modifier(cx.arg(0)),
         };
         let prefix = |skips_regex| Kind::Prefix { skips_regex };
         let kind = match modifier {

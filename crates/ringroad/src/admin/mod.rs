@@ -13,6 +13,8 @@
 //! [`socket`] has the listening socket, [`server`] the master's side, [`feed`] the worker's side.
 
 pub(crate) mod feed;
+#[cfg(test)]
+mod fuzzing;
 pub(crate) mod server;
 pub(crate) mod socket;
 
@@ -21,7 +23,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde_json::{Value, json};
 
+use crate::contain::contain;
 use crate::explain::{Query, add_cached};
+use crate::log::Log;
 use crate::site::{EntryQuery, Worker};
 
 /// Maximum size of a packet from a client in bytes.
@@ -69,6 +73,17 @@ impl Call {
 /// Sends an error as the response.
 pub(crate) fn refuse(socket: &OwnedFd, message: &str) {
     send_response(socket, &json!({ "error": message }));
+}
+
+/// Runs a command behind the panic boundary, with its caller's socket. After a fault the caller gets it as the response.
+pub(crate) fn contained(log: &Log, socket: OwnedFd, command: impl FnOnce(OwnedFd)) {
+    let copy = socket.try_clone();
+    if let Err(fault) = contain("a command of an operator", || command(socket)) {
+        log.alert(&fault);
+        if let Ok(socket) = copy {
+            refuse(&socket, &fault);
+        }
+    }
 }
 
 /// Sends a response. It is dropped if the client has disconnected or its socket is full.

@@ -26,7 +26,9 @@ pub(super) fn lines(
 ) {
     access(blocks, values, report);
     for name in ["limit_req", "limit_conn", "auth_basic", "auth_request"] {
-        for statement in blocks.holding(&[name]).into_iter().filter(|statement| statement.arg(0) != "off") {
+        for statement in
+            blocks.holding(&[name]).into_iter().filter(|statement| statement.arg(0) != Some("off"))
+        {
             report.line("access", format_args!("{} at {}", written(statement), statement.span()));
         }
     }
@@ -62,7 +64,8 @@ fn written(statement: &Statement) -> String {
 /// Reports the first rule that matches the client's address.
 fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     let rules = blocks.holding(&["allow", "deny"]);
-    let first = rules.into_iter().find(|rule| site::covers(rule.arg(0), values.from));
+    let first =
+        rules.into_iter().find(|rule| rule.arg(0).is_some_and(|rule| site::covers(rule, values.from)));
     if let Some(rule) = first {
         let outcome =
             if rule.name.text == "deny" { ": 403, unless \"satisfy any\" permits the request" } else { "" };
@@ -75,7 +78,7 @@ fn file_of(site: &Site, blocks: &Blocks<'_>, uri: &str, values: &Values) -> Resu
     let prefix = &site.config.http.prefix;
     let prefix = PathBuf::from(String::from_utf8_lossy(prefix).into_owned());
     let found = blocks.holding(&["root", "alias"]).last().copied();
-    let folder = found.map_or("html", |statement| statement.arg(0));
+    let folder = found.and_then(|statement| statement.arg(0)).unwrap_or("html");
     let folder = values.expand(folder, &[]);
     if !folder.is_known {
         return Err(format!("below \"{}\", which contains variables that are not known here", folder.text));
@@ -148,7 +151,7 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
     match names.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
         Some(index) => report.line("index", format_args!("continues with {}", index.display())),
         None => {
-            let listed = blocks.one("autoindex").is_some_and(|statement| statement.arg(0) == "on");
+            let listed = blocks.one("autoindex").is_some_and(|statement| statement.arg(0) == Some("on"));
             let outcome = if listed { "a list of its files" } else { "403, \"autoindex\" is off" };
             report.line(
                 "index",
@@ -161,7 +164,7 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
 /// Returns the default cache key: the upstream and the request URI, as `proxy` constructs it.
 fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expanded {
     let unknown = || values.expand("$scheme$proxy_host$request_uri", &[]);
-    let target = values.expand(pass.arg(0), &[]);
+    let target = values.expand(pass.arg(0).unwrap_or_default(), &[]);
     let (path, args) = values.target.split_once('?').unwrap_or((&values.target, ""));
     // A decoded or rewritten path is encoded again, by rules that are not available here.
     if pass.name.text != "proxy_pass" || !target.is_known || path != values.uri || args != values.args {
@@ -173,7 +176,7 @@ fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expand
     };
     // The URI of `proxy_pass` replaces the location's prefix.
     let prefix = blocks.chain.last().filter(|block| block.name.text == "location" && block.args.len() == 1);
-    match prefix.and_then(|location| values.target.strip_prefix(location.arg(0))) {
+    match prefix.and_then(|location| values.target.strip_prefix(location.arg(0)?)) {
         Some(rest_of_uri) => {
             let (host, uri) = rest.split_at(slash);
             Expanded { text: format!("{scheme}://{host}{uri}{rest_of_uri}"), is_known: true }
@@ -186,14 +189,14 @@ fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expand
 fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut Report) {
     report.line("handler", format_args!("{} at {}", written(pass), pass.span()));
     let kind = pass.name.text.trim_end_matches("_pass");
-    let cache = blocks.one(&format!("{kind}_cache")).filter(|cache| cache.arg(0) != "off");
+    let cache = blocks.one(&format!("{kind}_cache")).filter(|cache| cache.arg(0) != Some("off"));
     match cache {
         Some(cache) => {
-            let key = match blocks.one(&format!("{kind}_cache_key")) {
-                Some(key) => values.expand(key.arg(0), &[]),
+            let key = match blocks.one(&format!("{kind}_cache_key")).and_then(|key| key.arg(0)) {
+                Some(key) => values.expand(key, &[]),
                 None => default_key(blocks, pass, values),
             };
-            let zone = values.expand(cache.arg(0), &[]);
+            let zone = values.expand(cache.arg(0).unwrap_or_default(), &[]);
             report.line("cache", format_args!("zone {} at {}, key {}", zone.text, cache.span(), key.text));
             if !key.is_known || !zone.is_known {
                 report.line("", "the zone or the key contains variables that are not known here");
@@ -220,12 +223,16 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
         }
         None => report.line("cache", format_args!("none: no {kind}_cache is in effect")),
     }
-    let target = values.expand(pass.arg(0), &[]).text;
+    // Only `tunnel_pass` needs no argument.
+    let Some(pass) = pass.arg(0) else {
+        return report.line("upstream", "the authority of a CONNECT request");
+    };
+    let target = values.expand(pass, &[]).text;
     let authority = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);
     let authority = authority.split('/').next().unwrap_or_default();
-    match named(blocks.http, "upstream").find(|upstream| upstream.arg(0) == authority) {
+    match named(blocks.http, "upstream").find(|upstream| upstream.arg(0) == Some(authority)) {
         Some(group) => {
-            let servers: Vec<&str> = named(group, "server").map(|server| server.arg(0)).collect();
+            let servers: Vec<&str> = named(group, "server").filter_map(|server| server.arg(0)).collect();
             let is_method = |child: &&Statement| {
                 ["least_conn", "least_time", "ip_hash", "hash", "random"].contains(&child.name.text.as_str())
             };

@@ -10,7 +10,8 @@ use super::process::{Stage, WorkerProcess};
 use super::reload::replacement_reasons;
 use super::{Cycle, Master, Phase};
 use crate::admin::server::{AdminServer, Watching};
-use crate::admin::{Call, pack, refuse, send_response};
+use crate::admin::{Call, contained, pack, refuse, send_response};
+use crate::contain::contain;
 use crate::control::message::ToWorker;
 use crate::explain::{Explained, Query, explain};
 use crate::log::Log;
@@ -20,25 +21,31 @@ use crate::site::{self, EntryQuery, Files, Filter};
 impl Master {
     /// Handles the requests of operators.
     pub(super) fn serve_operators(&mut self) {
-        for (call, socket) in self.admin_server.calls() {
-            match call {
-                Call::Log(filter) => {
-                    if let Some(watching) = admit(&mut self.admin_server, filter, socket) {
-                        self.workers.iter_mut().for_each(|worker| send_watcher(worker, &watching));
-                    }
+        for (call, socket) in calls(&mut self.admin_server, &self.cycle.log) {
+            let log = self.cycle.log.clone();
+            contained(&log, socket, |socket| self.serve_operator(call, socket));
+        }
+    }
+
+    /// Handles one request of an operator.
+    fn serve_operator(&mut self, call: Call, socket: OwnedFd) {
+        match call {
+            Call::Log(filter) => {
+                if let Some(watching) = admit(&mut self.admin_server, filter, socket) {
+                    self.workers.iter_mut().for_each(|worker| send_watcher(worker, &watching));
                 }
-                // Like a reload, this reads all files again.
-                Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
-                Call::Explain(query) => self.explain(&query, socket),
-                Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
-                    refuse(&socket, "the server is shutting down");
-                }
-                Call::Drain(is_drained) => {
-                    drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
-                    self.workers
-                        .iter_mut()
-                        .for_each(|worker| worker.send(&ToWorker::Drain(is_drained), Vec::new()));
-                }
+            }
+            // Like a reload, this reads all files again.
+            Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
+            Call::Explain(query) => self.explain(&query, socket),
+            Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
+                refuse(&socket, "the server is shutting down");
+            }
+            Call::Drain(is_drained) => {
+                drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
+                self.workers
+                    .iter_mut()
+                    .for_each(|worker| worker.send(&ToWorker::Drain(is_drained), Vec::new()));
             }
         }
     }
@@ -66,6 +73,12 @@ impl Master {
             self.cycle.log.alert(message);
         }
     }
+}
+
+/// Returns the received calls; none after a fault in their reception.
+pub(super) fn calls(admin_server: &mut AdminServer, log: &Log) -> Vec<(Call, OwnedFd)> {
+    let received = contain("the reception of commands", || admin_server.calls());
+    received.inspect_err(|fault| log.alert(fault)).unwrap_or_default()
 }
 
 /// Sends a new worker the state that operators have requested: the clients that watch requests, and draining.

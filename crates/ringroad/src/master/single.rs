@@ -4,6 +4,7 @@
 //! notification of the process that waits for the daemon. As in nginx, privileges are not dropped. Reloads are only in place,
 //! because no master could start a new worker.
 
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -12,14 +13,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::acme::Acme;
 use super::daemon::Readiness;
-use super::operators::{admit, differences, drain, explained};
+use super::operators::{admit, calls, differences, drain, explained};
 use super::reload::{log_changes, replacement_reasons};
 use super::upgrade::Predecessor;
 use super::upkeep::Upkeep;
 use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, write_pid_file};
 use crate::admin::feed::Feed;
 use crate::admin::server::AdminServer;
-use crate::admin::{Call, complete, refuse, send_response};
+use crate::admin::{Call, complete, contained, refuse, send_response};
 use crate::control::acme::AcmeChange;
 use crate::inherit;
 use crate::listen::{Listeners, error_text};
@@ -199,28 +200,33 @@ impl Single {
 
     /// Handles the requests of operators.
     fn serve_operators(&mut self) {
-        for (call, socket) in self.admin_server.calls() {
-            match call {
-                Call::Log(filter) => {
-                    let admitted = admit(&mut self.admin_server, filter, socket);
-                    let copy = admitted
-                        .and_then(|watching| Some((watching.socket.try_clone().ok()?, watching.filter)));
-                    if let Some((socket, filter)) = copy {
-                        self.feed.add(&self.worker, &filter, socket);
-                    }
+        for (call, socket) in calls(&mut self.admin_server, &self.cycle.log) {
+            let log = self.cycle.log.clone();
+            contained(&log, socket, |socket| self.serve_operator(call, socket));
+        }
+    }
+
+    /// Handles one request of an operator.
+    fn serve_operator(&mut self, call: Call, socket: OwnedFd) {
+        match call {
+            Call::Log(filter) => {
+                let admitted = admit(&mut self.admin_server, filter, socket);
+                let copy =
+                    admitted.and_then(|watching| Some((watching.socket.try_clone().ok()?, watching.filter)));
+                if let Some((socket, filter)) = copy {
+                    self.feed.add(&self.worker, &filter, socket);
                 }
-                Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
-                Call::Explain(query) => {
-                    if let Some((text, entry_query)) = explained(&self.cycle, &self.request, &query, &socket)
-                    {
-                        complete(&self.worker, socket, text, entry_query);
-                    }
+            }
+            Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
+            Call::Explain(query) => {
+                if let Some((text, entry_query)) = explained(&self.cycle, &self.request, &query, &socket) {
+                    complete(&self.worker, socket, text, entry_query);
                 }
-                Call::Drain(_) if self.is_leaving() => refuse(&socket, "the server is shutting down"),
-                Call::Drain(is_drained) => {
-                    drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
-                    self.worker.drain(is_drained);
-                }
+            }
+            Call::Drain(_) if self.is_leaving() => refuse(&socket, "the server is shutting down"),
+            Call::Drain(is_drained) => {
+                drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
+                self.worker.drain(is_drained);
             }
         }
     }
@@ -271,9 +277,7 @@ impl Single {
             }
             Signal::SIGUSR1 => {
                 let logs = self.cycle.reopen_logs();
-                let own = |(path, file): (_, std::rc::Rc<std::os::fd::OwnedFd>)| {
-                    Some((path, file.try_clone().ok()?))
-                };
+                let own = |(path, file): (_, std::rc::Rc<OwnedFd>)| Some((path, file.try_clone().ok()?));
                 let count = logs.len();
                 let own: Vec<_> = logs.into_iter().filter_map(own).collect();
                 let is_complete = own.len() == count;

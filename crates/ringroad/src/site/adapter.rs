@@ -33,6 +33,7 @@ pub(crate) use server::{
 };
 
 use super::{Files, NotReloaded, Problem, Refused, Resources, Settings, Site};
+use crate::contain::contain;
 use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
@@ -64,11 +65,16 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     };
     // Included names are relative to the directory of the main file, all other paths to the prefix.
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
-    let mut loaded = load_text(&source, request, loader)?;
+    // A reload reads the file in the process that must not end.
+    let load = |source: &conf::Source| {
+        contain("the reading of the configuration", || load_text(source, request, loader))
+            .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))
+    };
+    let mut loaded = load(&source)?;
     if loaded.config.main().error_log.targets.items().is_empty() {
         let globals =
             format!("{} {}", request.globals, default_error_log(request.places.error_log.as_deref()));
-        loaded = load_text(&source.with_globals(globals), request, loader)?;
+        loaded = load(&source.with_globals(globals))?;
     }
     let settings = settings(&loaded, request);
     let files = loaded.sources.iter().map(|file| (file.path.clone(), file.text.to_vec())).collect();

@@ -470,3 +470,30 @@ fn the_socket_of_a_running_server_is_not_replaced() {
     assert_eq!(site.get("/empty"), 204);
     Watch::begin(&site, "");
 }
+
+/// `tunnel_pass` needs no argument. A panic of an operator's command would end the master, and with it the server.
+#[test]
+fn explaining_a_tunnel_without_an_argument_does_not_end_the_server() {
+    if !ours_only("admin_socket") {
+        return;
+    }
+    for main in ["", "master_process off;"] {
+        let conf = format!(
+            "{main} admin_socket admin.sock; events {{}}
+             http {{ server {{ listen 127.0.0.1:0; location / {{ tunnel_pass; }} location /ok {{ return 204; }} }} }}"
+        );
+        let server = Server::start(BINARY, &conf);
+        let socket = server.path("admin.sock").display().to_string();
+        for _ in 0..2 {
+            let said = run(BINARY, &["explain", "--socket", &socket, "http://a.example:0/"]);
+            assert!(said.status.success(), "{} {}", said.stdout, said.stderr);
+            assert!(said.stdout.contains("\nhandler    tunnel_pass at "), "{}", said.stdout);
+            assert!(
+                said.stdout.contains("\nupstream   the authority of a CONNECT request"),
+                "{}",
+                said.stdout
+            );
+        }
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").status, 204);
+    }
+}
