@@ -10,7 +10,7 @@ use rt::{Either, select};
 use crate::files;
 use crate::phases::{Phase, Place, Step};
 use crate::request::{REDIRECTS_MAX, Request};
-use crate::response::ContentType;
+use crate::response::{ContentType, is_digest};
 use crate::settings::listen::Listen;
 use crate::{error_page, marks, prepare, tls};
 use telemetry::Level;
@@ -417,6 +417,7 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
 fn is_of_content(name: &[u8]) -> bool {
     let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
     is_content
+        || is_digest(name)
         || matches!(
             HeaderId::of(name),
             HeaderId::Etag

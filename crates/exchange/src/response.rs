@@ -241,9 +241,31 @@ impl Response {
         self.allow_ranges = false;
         // `Accept-Ranges` of an upstream applies to the unchanged body.
         self.remove_field(b"Accept-Ranges");
+        self.drop_body_fields();
         match keep_date {
             true => self.weaken_etag(),
             false => (self.last_modified, self.etag) = (None, None),
+        }
+    }
+
+    /// Makes the response a part of its representation: with `Content-Range` for one part, without for several, each of which
+    /// has its own. The fields of the complete body are removed.
+    pub fn becomes_part(&mut self, content_range: Option<Vec<u8>>, length: u64) {
+        self.status = 206;
+        self.content_range = content_range;
+        self.content_length = Some(length);
+        self.allow_ranges = false;
+        // These are digests of the complete body. `Repr-Digest` and `Digest` concern the representation, which is the same.
+        self.remove_field(b"Content-MD5");
+        self.remove_field(b"Content-Digest");
+    }
+
+    /// Removes fields that describe the bytes of a body which will be changed: digests (RFC 9530, RFC 3230, RFC 1864) and
+    /// `Content-Range`. A 206 without the latter would be invalid.
+    pub fn drop_body_fields(&mut self) {
+        self.fields.retain(|(name, _)| !is_digest(name));
+        if self.status != 206 {
+            self.content_range = None;
         }
     }
 
@@ -285,6 +307,12 @@ impl Response {
         self.content_length = Some(source.bytes().len() as u64);
         self.body = Body::Bytes(source);
     }
+}
+
+/// Whether a field is a digest of the body or of the representation.
+pub(crate) fn is_digest(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 4] = [b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"];
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ fn filter(request: &mut Request) {
             response.status = 304;
             // RFC 9110 section 15.4.5: other fields than the validators would describe a body that is not sent.
             response.content_length = None;
+            response.content_range = None;
             response.content_type = ContentType::None;
             response.remove_field(b"Content-Encoding");
             response.allow_ranges = false;

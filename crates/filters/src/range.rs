@@ -125,10 +125,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);
     let response = &mut request.response;
-    response.status = 206;
-    response.content_range = Some(text);
-    response.content_length = Some(range.len());
-    response.allow_ranges = false;
+    response.becomes_part(Some(text), range.len());
     let piece = || smallvec![Piece::Range { start: range.start, end: range.end }];
     response.body = match std::mem::take(&mut response.body) {
         Body::None => Body::None,
@@ -164,10 +161,8 @@ fn respond_multipart(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let multipart = Multipart::new(boundary, &media_type, size);
     let mut content_type = Vec::new();
     multipart.push_content_type(&mut content_type);
-    response.status = 206;
+    response.becomes_part(None, multipart.total_len(ranges));
     response.content_type = ContentType::Text(String::from_utf8_lossy(&content_type).into_owned().into());
-    response.content_length = Some(multipart.total_len(ranges));
-    response.allow_ranges = false;
     let mut pieces = SmallVec::new();
     for &range in ranges {
         let mut text = Vec::new();

@@ -166,6 +166,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth == 0 && !recode.preserves_length() {
         request.response.content_length = None;
     }
+    request.response.drop_body_fields();
     request.response.filters.push(Box::new(recode));
     name(request, target_charset);
 }

@@ -9,6 +9,7 @@ mod bodies;
 mod exchange;
 mod hostile;
 mod pass;
+mod representation;
 mod resolve;
 mod settings;
 mod sockets;
