@@ -138,5 +138,8 @@ pub fn built_in(request: &mut Request, status: u16) {
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;
     response.remove_field(b"Content-Encoding");
+    // `X-Accel-Redirect` retains that of the upstream.
+    response.remove_field(b"Accept-Ranges");
+    response.drop_body_fields();
     response.set_bytes(Source::Vec(page));
 }

@@ -58,15 +58,15 @@ pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
 }
 
 /// Converts the fields of an interim response for the client. A 100 is not passed on: it only permits this server to send the
-/// request body.
+/// request body. Nor is, as in nginx, a 103 without fields: it has no hint.
 fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {
         return None;
     }
     let lines = reply::interim_lines(&request.scope().of::<Passing<F>>().conf, head, raw);
-    let fields = lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
-    Some(Interim { status, fields })
+    let fields: Vec<_> = lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
+    (status.code() != 103 || !fields.is_empty()).then_some(Interim { status, fields })
 }
 
 #[cfg(test)]

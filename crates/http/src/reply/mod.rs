@@ -146,6 +146,11 @@ impl ReplyHead {
         matches!(self.status.code(), 100 | 102..=199)
     }
 
+    /// Whether the response ends with its head, whatever its fields announce (RFC 9112 section 6.3): 1xx, 101 included.
+    pub(super) fn ends_with_head(&self) -> bool {
+        matches!(self.status.code(), 100..=199)
+    }
+
     /// Returns status and reason as received (also `403.1 Forbidden`); nginx sends this text to its client.
     #[must_use]
     pub fn status_text(&self) -> Span {

@@ -260,7 +260,9 @@ pub(super) fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyE
     if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
             *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
-        } else if matches!(field.id, HeaderId::ContentLength | HeaderId::TransferEncoding) {
+        } else if matches!(field.id, HeaderId::ContentLength | HeaderId::TransferEncoding)
+            && !head.ends_with_head()
+        {
             return Err(ReplyError::Duplicate(field.id));
         } else if field.id.is_first_only() {
             head.fields.ignore(Span { start: field.name.start, end: field.value.end });
@@ -278,6 +280,10 @@ fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
 /// Refuses contradictory lengths, over which two parties could disagree, whether or not the response has a body (RFC 9112 section
 /// 6.3). After an error, `line_start` is the start of the text that nginx logs.
 pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+    // The fields of an interim response announce no body, so no two parties can disagree over its end.
+    if head.ends_with_head() {
+        return Ok(());
+    }
     if let Some(&field) = head.field(HeaderId::ContentLength) {
         head.content_length = crate::parse_decimal(field.value.of(buf));
         if head.content_length.is_none() {

@@ -197,6 +197,25 @@ fn x_accel_redirect_uses_get_and_retains_the_content_type() {
     assert_eq!(post(&server, "/return", "body").text(), "POST POST");
 }
 
+/// An error page has no ranges, whatever the response supports that it replaces.
+#[test]
+fn an_error_after_x_accel_redirect_has_no_accept_ranges() {
+    let origin = Origin::start(|request| {
+        let target = &request.path()["/to".len()..];
+        Reply::text("x").header("X-Accel-Redirect", target).header("Accept-Ranges", "bytes")
+    });
+    let server = start(
+        &origin,
+        "",
+        "location /missing { root /nowhere; } location /refused { deny all; } location /text { return 200 x; }",
+    );
+    for (target, status) in [("/to/missing", 404), ("/to/refused", 403)] {
+        let response = get(&server, target);
+        assert_eq!((response.status, response.field("accept-ranges")), (status, None), "{target}");
+    }
+    assert_eq!(get(&server, "/to/text").field("accept-ranges"), Some("bytes"));
+}
+
 #[test]
 fn a_streamed_body_received_with_its_head_is_complete() {
     let echo = |request: &OriginRequest| {

@@ -144,6 +144,38 @@ fn early_hints_are_passed_on_where_configured() {
     assert_eq!(client.head().status, 200);
 }
 
+/// RFC 9112 section 6.3: a 1xx ends with its head, whatever its fields announce. An empty hint is not passed on, as in nginx.
+#[test]
+fn an_interim_response_that_announces_a_body_does_not_cost_the_final_response() {
+    let interims = [
+        "100 Continue\r\nContent-Length: 0",
+        "102 Processing\r\nContent-Length: 5",
+        "103 Early Hints\r\nContent-Length: 5\r\nContent-Length: 6\r\nLink: </a>",
+        "103 Early Hints\r\nTransfer-Encoding: chunked\r\nLink: </a>",
+        "103 Early Hints\r\nContent-Length: x\r\nTransfer-Encoding: gzip\r\nLink: </a>",
+        "103 Early Hints\r\nContent-Length: 0",
+        "103 Early Hints\r\nServer: hidden",
+        "103 Early Hints",
+    ];
+    let origin = Origin::start(move |request| {
+        let number: usize = request.path()[1..].parse().expect("a number");
+        let interim = format!("HTTP/1.1 {}\r\n\r\n", interims[number]);
+        Reply::text("final").before(interim)
+    });
+    let (_setup, server) = start(&origin, "location / { early_hints 1; proxy_pass http://@ORIGIN@; }");
+    for (number, interim) in interims.iter().enumerate() {
+        let mut client = common::client(&server);
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let heads = heads(&mut client);
+        let hints: Vec<u16> = heads.iter().map(|head| head.status).filter(|status| *status == 103).collect();
+        assert_eq!(heads.last().map(|head| head.status), Some(200), "{interim}");
+        assert_eq!(hints.len(), usize::from(interim.contains("Link")), "{interim}");
+        for head in &heads[..heads.len() - 1] {
+            assert_eq!((head.field("content-length"), head.field("transfer-encoding")), (None, None));
+        }
+    }
+}
+
 /// Interim responses are optional: the upstream does not wait for a client that does not read them.
 #[test]
 fn early_hints_do_not_wait_for_a_client_that_does_not_read() {
