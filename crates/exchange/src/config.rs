@@ -155,6 +155,8 @@ pub struct BlockEnd<'a> {
     pub names: &'a [ServerName],
     /// Whether one of the server's addresses has `http2`.
     pub listens_for_http2: bool,
+    /// The directives of the block.
+    pub statements: &'a [conf::Statement],
 }
 
 /// The kinds of blocks that have settings.

@@ -573,7 +573,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
     request.host = host;
     request.location = request.server().root;
-    tls::admit(request, Some(listen))?;
+    tls::admit(request, listen)?;
     if let Target::Authority { .. } = request.head.target() {
         // As in nginx: the location of `/` is used.
         request.uri = b"/".to_vec();

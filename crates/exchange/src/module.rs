@@ -140,6 +140,8 @@ pub struct Module {
     pub add_to_plan: fn(&Http, &Scope, &mut Plan),
     /// Its hooks for blocks while the configuration is read.
     pub blocks: BlockHooks,
+    /// Completes settings of servers that depend on the other servers of their addresses, after all blocks were read.
+    pub addresses: fn(&mut Http) -> Result<(), Error>,
     /// Checks the complete configuration after it was read.
     pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
     /// Its hooks at the start of a subrequest.
@@ -236,6 +238,7 @@ impl Module {
             http: &[],
             add_to_plan: |_, _, _| {},
             blocks: BlockHooks::NONE,
+            addresses: |_| Ok(()),
             check: |_, _| Ok(()),
             subrequest: SubrequestHooks { begin: None, detach: None },
             thread: ThreadHooks::NONE,

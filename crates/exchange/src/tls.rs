@@ -8,7 +8,7 @@ use telemetry::Level;
 
 use crate::address::Address;
 use crate::certificates::NamedCertificates;
-use crate::config::{ServerId, Settings};
+use crate::config::{Config, ServerId, Settings};
 use crate::ocsp::Staple;
 use crate::ocsp::client::ClientChecks;
 use crate::request::Request;
@@ -32,9 +32,23 @@ pub struct Tls {
     pub staples: Vec<Arc<Staple>>,
     /// `ssl_ocsp`
     pub checks: Option<Arc<ClientChecks>>,
+    /// The settings of a block without certificate whose handshakes differ from those of a default server, by that default
+    /// server. Such a block presents the certificate of the default server of its address.
+    pub borrowed: Vec<(ServerId, Tls)>,
 }
 
 impl Settings for Tls {}
+
+/// Returns the TLS settings of a server for connections to this local address. They are the only settings that a handshake or a
+/// request may use: a block without certificate has others on each address.
+pub fn settings_of<'c>(config: &'c Config, server: ServerId, listen: &Listen, local: &Address) -> &'c Tls {
+    let own = config.location(config.server(server).root).scope.of::<Tls>();
+    if own.borrowed.is_empty() {
+        return own;
+    }
+    let default = listen.lookup(local).0;
+    own.borrowed.iter().find(|(lender, _)| *lender == default).map_or(own, |(_, borrowed)| borrowed)
+}
 
 /// Returns the server for this name in any spelling (SNI, or a host without port), and whether the name selected it.
 pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
@@ -50,7 +64,7 @@ pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (Serve
 
 /// Checks whether the server of the request's host may serve the request on this connection. The error is the status of the
 /// rejection.
-pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
+pub fn admit(request: &Request, listen: &Listen) -> Result<(), u16> {
     if !request.conn.is_tls {
         return Ok(());
     }
@@ -58,13 +72,13 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
         request.log(Level::Info, format_args!("client sent plain HTTP request to HTTPS port"));
         return Err(497);
     };
-    let settings = request.config().location(request.server().root).scope.of::<Tls>();
+    let settings = settings_of(request.config(), request.server, listen, &request.conn.local);
     if settings.client == VerifyClient::Off {
         return Ok(());
     }
     // The handshake used the certificate settings of another server.
-    let negotiated = listen.map(|listen| server_of(secured.name.as_deref(), listen, &request.conn.local).0);
-    if negotiated.is_some_and(|negotiated| negotiated != request.server) {
+    let negotiated = server_of(secured.name.as_deref(), listen, &request.conn.local).0;
+    if negotiated != request.server {
         let what = "client attempted to request the server name different from the one that was negotiated";
         request.log(Level::Info, format_args!("{what}"));
         return Err(421);

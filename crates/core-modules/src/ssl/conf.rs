@@ -21,6 +21,7 @@ use exchange::http2::Http2;
 use exchange::ocsp::client::Depth;
 use exchange::ocsp::{Responder, StatusCache};
 use exchange::secured::VerifyClient;
+use exchange::settings::names::ServerName;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{File, OptionalFile, PemSource};
 
@@ -95,6 +96,8 @@ pub(super) struct Conf {
     pub(super) commands: Layered<(String, String)>,
     /// Expiry times of the server's certificates.
     pub(super) expiries: Vec<Expiry>,
+    /// The names of the module's directives in the server block, if it has no certificate.
+    pub(super) written: Vec<String>,
 }
 
 impl Settings for Conf {}
@@ -136,6 +139,7 @@ impl Default for Conf {
             rejects: false,
             commands: Layered::default(),
             expiries: Vec::new(),
+            written: Vec::new(),
         }
     }
 }
@@ -147,26 +151,20 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     }
     let conf = scope.shared::<Conf>();
     if conf.certificates.items().is_empty() && !conf.rejects {
+        let names = block.statements.iter().map(|statement| &statement.name.text);
+        let written: Vec<String> = names.filter(|name| name.starts_with("ssl_")).cloned().collect();
+        if !written.is_empty() {
+            scope.make_mut::<Conf>().written = written;
+        }
         return Ok(());
     }
-    let at = |message: String| Error::at(block.span, message);
-    conf.check_files().map_err(at)?;
-    let trust = conf.trust().map_err(at)?.map(Arc::new);
-    let mut stapled = Stapled::default();
-    let server = match conf.certificates.items() {
-        [] => None,
-        _ => {
-            let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
-            Some(conf.server(block, has_http2, scope.of::<Acme>(), &mut stapled).map_err(at)?)
-        }
-    };
-    let Stapled { staples, faults } = stapled;
+    let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
+    let names = block.names.iter().map(ServerName::shown).collect::<Vec<_>>();
+    let prepared = conf.prepare(&names, has_http2, scope.of::<Acme>());
+    let (tls, faults) = prepared.map_err(|message| Error::at(block.span, message))?;
     scope.make_mut::<Conf>().stapling_faults = faults;
     scope.make_mut::<Conf>().expiries = expiry::of(conf.certificates.items());
-    let named = conf.named().map(Arc::new);
-    let tls = scope.make_mut::<Tls>();
-    let checks = conf.checks().map_err(at)?.map(Arc::new);
-    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust, named, staples, checks };
+    *scope.make_mut::<Tls>() = tls;
     Ok(())
 }
 
@@ -188,9 +186,30 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 }
 
 impl Conf {
+    /// Prepares the handshakes of a server with these names. Returns the settings, and messages about certificates whose OCSP
+    /// responses are not fetched.
+    pub(super) fn prepare(
+        &self,
+        names: &[String],
+        has_http2: bool,
+        acme: &Acme,
+    ) -> Result<(Tls, Vec<String>), String> {
+        self.check_files()?;
+        let trust = self.trust()?.map(Arc::new);
+        let mut stapled = Stapled::default();
+        let server = match self.certificates.items() {
+            [] => None,
+            _ => Some(self.server(names, has_http2, acme, &mut stapled)?),
+        };
+        let Stapled { staples, faults } = stapled;
+        let (named, checks) = (self.named().map(Arc::new), self.checks()?.map(Arc::new));
+        let (rejects, client) = (self.rejects, self.verify);
+        Ok((Tls { server, rejects, client, trust, named, staples, checks, borrowed: Vec::new() }, faults))
+    }
+
     fn server(
         &self,
-        block: &BlockEnd<'_>,
+        names: &[String],
         has_http2: bool,
         acme: &Acme,
         stapled: &mut Stapled,
@@ -230,7 +249,7 @@ impl Conf {
             tickets: if chosen.without_tickets { None } else { self.tickets()? },
             sessions: self.cache.clone(),
             session_timeout: self.session_timeout,
-            scope: self.scope(block),
+            scope: self.scope(names),
             record_bytes: usize::try_from(self.buffer_size).unwrap_or(usize::MAX),
             early_data: self.early_data,
         };
@@ -389,10 +408,10 @@ impl Conf {
 
     /// Returns the scope of the block's sessions: unchanged after a reload without changes to it, different if client
     /// certificates are verified differently.
-    fn scope(&self, block: &BlockEnd<'_>) -> Vec<u8> {
+    fn scope(&self, names: &[String]) -> Vec<u8> {
         let mut scope = Vec::new();
-        for name in block.names {
-            scope.extend_from_slice(name.shown().as_bytes());
+        for name in names {
+            scope.extend_from_slice(name.as_bytes());
             scope.push(0);
         }
         scope.extend_from_slice(format!("{:?} {}", self.verify, self.verify_depth).as_bytes());

@@ -1,9 +1,10 @@
 //! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`stapling`] has the settings of OCSP,
-//! [`variables`] shows the results of handshakes.
+//! [`borrowed`] prepares blocks without certificate, [`variables`] shows the results of handshakes.
 //!
 //! Directives for features that the TLS library lacks are accepted with a warning, because the traffic is encrypted
 //! without them.
 
+mod borrowed;
 mod conf;
 mod expiry;
 mod stapling;
@@ -37,6 +38,7 @@ pub(crate) static MODULE: Module = Module {
     variables: variables::VARIABLES,
     settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
     blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
+    addresses: borrowed::prepare,
     check,
     ..Module::named("http_ssl")
 };

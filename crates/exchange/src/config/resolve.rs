@@ -255,6 +255,9 @@ impl<'a> Resolver<'a> {
     fn finish(&mut self) -> Result<(), Error> {
         self.http.registry.finish()?;
         for module in self.modules.modules() {
+            (module.addresses)(&mut self.http)?;
+        }
+        for module in self.modules.modules() {
             (module.check)(&self.http, &mut self.warnings)?;
         }
         self.http.zones.finish()?;
@@ -448,6 +451,7 @@ impl<'a> Resolver<'a> {
             names: draft.map_or(&[], |draft| &draft.names),
             listens_for_http2: draft
                 .is_some_and(|draft| draft.listens.iter().any(|listen| listen.protocols.http2)),
+            statements: statement.children(),
         };
         for module in self.modules.modules() {
             let ended = (module.blocks.end)(&mut self.http, scope, &end);
@@ -458,7 +462,8 @@ impl<'a> Resolver<'a> {
 
     /// Lets the modules complete their settings of a block and of its `if` blocks.
     fn complete_block(&self, kind: BlockKind, statement: &Statement, scope: &mut Scope) {
-        let end = BlockEnd { kind, span: &statement.end, names: &[], listens_for_http2: false };
+        let (span, statements) = (&statement.end, statement.children());
+        let end = BlockEnd { kind, span, names: &[], listens_for_http2: false, statements };
         for module in self.modules.modules() {
             (module.blocks.complete)(scope, &end);
         }

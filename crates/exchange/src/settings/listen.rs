@@ -170,6 +170,16 @@ pub struct Listen {
     inner: Vec<(IpAddr, Servers)>,
 }
 
+/// The servers of an address that uses TLS.
+pub struct TlsServers<'l> {
+    /// The default server.
+    pub default: ServerId,
+    /// All servers, the default server included.
+    pub all: &'l [ServerId],
+    /// Whether the address has `http2`.
+    pub http2: bool,
+}
+
 impl Listen {
     /// Returns the default server and the names for a connection to this local address.
     pub fn lookup(&self, local: &Address) -> (ServerId, &NameTable) {
@@ -202,6 +212,16 @@ impl Listen {
     pub fn tls_defaults(&self) -> impl Iterator<Item = ServerId> {
         let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
         all.filter(|servers| servers.protocols.tls).map(|servers| servers.default_server)
+    }
+
+    /// Returns the servers of each address that uses TLS.
+    pub fn tls_servers(&self) -> impl Iterator<Item = TlsServers<'_>> {
+        let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
+        all.filter(|servers| servers.protocols.tls).map(|servers| TlsServers {
+            default: servers.default_server,
+            all: &servers.all,
+            http2: servers.protocols.http2,
+        })
     }
 
     fn servers_at(&self, local: &Address) -> &Servers {

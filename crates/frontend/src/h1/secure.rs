@@ -37,7 +37,7 @@ use exchange::ocsp::client::{self, RefusedClient};
 use exchange::request::ConnInfo;
 use exchange::secured::Secured;
 use exchange::thread::Thread;
-use exchange::tls::{self, Tls};
+use exchange::tls;
 use telemetry::tally;
 use telemetry::{Level, Reason};
 
@@ -105,7 +105,7 @@ impl Connection {
         // If a reload has removed the address, the connection ends before its first request.
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
-        let settings = config.location(config.server(server).root).scope.of::<Tls>();
+        let settings = tls::settings_of(config, server, listen, &self.info.local);
         // The cell is empty: this runs once per connection.
         let _ = self.info.secured.set(Secured::new(
             handshaken,
@@ -167,7 +167,7 @@ impl HandshakeContext<'_> {
         let listen = self.entrance.listen(&generation)?;
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let root = config.server(server).root;
-        let settings = config.location(root).scope.of::<Tls>();
+        let settings = tls::settings_of(config, server, listen, &self.info.local);
         let (checks, trust) = (settings.checks.as_ref()?, settings.trust.as_ref()?);
         let chain = handshaken.with_session(|session| session.peer_certificates().to_vec());
         let RefusedClient { verdict, failure } =
@@ -190,13 +190,13 @@ impl HandshakeContext<'_> {
         if hello.alpn == [ACME_PROTOCOL] {
             return Some((tls_challenge(hello.name.as_deref()?)?, None));
         }
-        let settings =
-            |server| generation.config.location(generation.config.server(server).root).scope.of::<Tls>();
+        let settings = |server| tls::settings_of(&generation.config, server, listen, &self.info.local);
         let asked = tls::server_of(hello.name.as_deref(), listen, &self.info.local).0;
         if settings(asked).rejects {
             return None;
         }
-        // As in nginx, a server without a certificate uses the certificate of the default server of the address.
+        // As in nginx, a server without a certificate uses the certificate of the default server of the address. If the rest of its
+        // settings is the same too, so is the handshake.
         let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
         let root = generation.config.server(shown).root;
         settings(shown).staples.iter().for_each(|staple| staple.tend(self.thread, &generation.config, root));

@@ -30,6 +30,7 @@ mod room;
 mod settings;
 mod sites;
 mod tls;
+mod tls_borrowed;
 mod tls_grade;
 mod tls_ocsp;
 mod tls_profiles;
