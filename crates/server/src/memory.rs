@@ -44,13 +44,19 @@ impl Ledger {
 /// Checks for memory pressure until the thread ends.
 pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
-    let mut detector = DeclineDetector::default();
+    let mut connections = DeclineDetector::of(CONNECTIONS_MIN);
+    let mut encoders = DeclineDetector::of(ENCODERS_MIN);
     loop {
         rt::sleep_until(rt::now() + CHECK_EVERY).await;
         if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
             free_memory_for_others(&thread, &ledger);
         }
-        if detector.has_declined(thread.capacity.connections()) {
+        let (bytes, most) = thread.encoders.budget.bytes();
+        if encoders.has_declined((bytes as usize, most as usize)) {
+            thread.encoders.clear();
+            thread_alloc::release_pages();
+        }
+        if connections.has_declined(thread.capacity.connections()) {
             // Operations submitted after the first call get slots at the start of the tables, so that the ends of the
             // tables can be freed by the second.
             free_memory(&thread);
@@ -61,15 +67,20 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     }
 }
 
-/// Detects that the number of connections has dropped to less than half. The memory of the closed connections is then
+/// Detects that the number of connections, or of the bytes of encoders, has dropped to less than half. Their memory is then
 /// freed; without this check it would be retained forever.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DeclineDetector {
-    /// Maximum number of connections since memory was freed.
+    /// Maximum number before the drop that is worth it.
+    least: usize,
+    /// Maximum number since memory was freed.
     most: usize,
-    /// Number of consecutive checks with at most half as many connections.
+    /// Number of consecutive checks with at most half as many.
     checks: u32,
 }
+
+/// Minimum number of bytes of encoders before the drop.
+const ENCODERS_MIN: usize = 16 << 20;
 
 /// Minimum number of connections before the drop: the memory of fewer connections is less than a MiB.
 const CONNECTIONS_MIN: usize = 512;
@@ -79,10 +90,14 @@ const CONNECTIONS_MIN: usize = 512;
 const CHECKS: u32 = 3;
 
 impl DeclineDetector {
-    /// Checks the number of open connections, and the maximum since the last check.
-    fn has_declined(&mut self, (connections, most): (usize, usize)) -> bool {
+    fn of(least: usize) -> DeclineDetector {
+        DeclineDetector { least, most: 0, checks: 0 }
+    }
+
+    /// Checks the current number, and the maximum since the last check.
+    fn has_declined(&mut self, (count, most): (usize, usize)) -> bool {
         self.most = self.most.max(most);
-        if self.most < CONNECTIONS_MIN || connections > self.most / 2 {
+        if self.most < self.least || count > self.most / 2 {
             self.checks = 0;
             return false;
         }
@@ -90,7 +105,7 @@ impl DeclineDetector {
         if self.checks < CHECKS {
             return false;
         }
-        *self = DeclineDetector { most: connections, checks: 0 };
+        *self = DeclineDetector { most: count, ..DeclineDetector::of(self.least) };
         true
     }
 }
@@ -123,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_crowd_has_left_after_three_checks_below_half() {
-        let mut detector = DeclineDetector::default();
+        let mut detector = DeclineDetector::of(CONNECTIONS_MIN);
         let checks = [(100, false), (40, false), (1000, false), (500, false), (500, false), (501, false)];
         for (connections, expected) in checks {
             assert_eq!(detector.has_declined((connections, connections)), expected, "{connections}");

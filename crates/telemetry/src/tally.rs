@@ -132,7 +132,23 @@ const REFUSED: Series = STAPLING_FETCHES.after(
     }]),
 );
 
-const ALL: [&Series; 10] = [
+/// Bodies without compression, or with less; the values of `how` are in the order of [`EncoderLimit`].
+const ENCODERS_LIMITED: Series = REFUSED.after(
+    Metric::counter(
+        "encoders_limited_total",
+        "responses",
+        "Responses that were not completely compressed, since the thread's memory for encoders was in use.",
+    )
+    .labelled(&[Label {
+        name: "how",
+        values: &[
+            ("refused", "no memory was free in time"),
+            ("recalled", "another response needed the memory while the client or the source let it wait"),
+        ],
+    }]),
+);
+
+const ALL: [&Series; 11] = [
     &ACCEPTED,
     &CLOSED,
     &REQUESTS,
@@ -143,6 +159,7 @@ const ALL: [&Series; 10] = [
     &OCSP_VERDICTS,
     &STAPLING_FETCHES,
     &REFUSED,
+    &ENCODERS_LIMITED,
 ];
 
 /// All metrics of this file, in the order of the documentation.
@@ -157,6 +174,7 @@ pub const METRICS: &[&Metric] = &[
     &OCSP_VERDICTS.metric,
     &STAPLING_FETCHES.metric,
     &REFUSED.metric,
+    &ENCODERS_LIMITED.metric,
 ];
 
 /// Result of a handshake, in the order of the values of `result`.
@@ -224,8 +242,17 @@ pub enum Http2Limit {
     Bodies,
 }
 
+/// Effect of the limit for encoders on a response, in the order of the values of `how`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncoderLimit {
+    /// It is not compressed.
+    Refused,
+    /// Its rest is not compressed.
+    Recalled,
+}
+
 /// Number of counters of a thread.
-const CELLS: usize = REFUSED.end();
+const CELLS: usize = ENCODERS_LIMITED.end();
 
 /// The counters of one thread.
 #[derive(Debug, Default)]
@@ -276,6 +303,11 @@ impl Tally {
     /// Counts connections that were closed or refused because of a limit.
     pub fn count_refused(&self, limit: Refusal, count: usize) {
         self.0.grow(&REFUSED, limit as usize, count as u64);
+    }
+
+    /// Counts a response that was not completely compressed.
+    pub fn count_encoder_limit(&self, limit: EncoderLimit) {
+        self.0.add(&ENCODERS_LIMITED, limit as usize);
     }
 
     /// Counts a completed or failed TLS handshake with a client.

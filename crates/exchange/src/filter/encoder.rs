@@ -3,13 +3,21 @@
 //! ```text
 //!   slice ---> state ---> out          the slice bounds the work of a call
 //!   bytes ---> state of another thread ---> out          for work that no slice bounds
+//!   bytes ---> stored ---> out          without compression, if the thread's memory for encoders is in use
 //! ```
+//!
+//! An encoder is created when the first bytes arrive and its client accepts bytes, and it is given back at the end of the
+//! body. While it waits for its client or its source, another body may need its memory ([`transfer::coding::budget`]).
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::extensions::Extensions;
+use telemetry::tally::EncoderLimit;
+use transfer::coding::budget::{Recalled, Share};
 use transfer::coding::pool::Pool;
+use transfer::coding::stored::Stored;
 use transfer::coding::{CodingError, Settings, State};
 
 /// Compresses the body of one response.
@@ -23,12 +31,20 @@ pub struct Encoder {
     reused: Option<State>,
     /// The state of the encoder: created with the first bytes, absent while another thread uses it.
     state: Option<State>,
+    /// The encoder's part of the thread's memory for encoders.
+    share: Option<Share>,
+    /// The body, or its rest, without compression.
+    stored: Option<Stored>,
+    /// The effect of the limit for encoders.
+    limit: Option<EncoderLimit>,
+    /// An error while the encoder was given back.
+    failed: Option<CodingError>,
     /// Maximum number of bytes per call. It shrinks if calls take too long, for very repetitive bytes or on a slow
     /// machine.
     slice: usize,
     /// Duration of the calls since other tasks ran.
     run: Duration,
-    /// Bytes that are queued for the other thread.
+    /// Bytes that are queued: for the other thread, or until the length of a short body is known.
     waiting: Vec<u8>,
     /// Whether bytes were consumed since the last flush.
     is_dirty: bool,
@@ -56,16 +72,22 @@ struct Ratio {
     produced: u64,
 }
 
+/// Maximum length of a body of unknown length that is received completely before its encoder is created: an encoder for a
+/// short body needs less memory.
+const SHORT_MAX: usize = 16 << 10;
+
 impl Encoder {
     /// Creates an encoder for a body of this length, if known.
     pub fn new(settings: Settings, pool: Rc<Pool>, size: Option<u64>) -> Encoder {
-        let reused = pool.take(&settings);
-        let offloads = settings.is_long_work(size) || (reused.is_none() && settings.is_slow_to_start());
         Encoder {
-            offloads,
-            reused,
+            offloads: false,
+            reused: None,
             size,
             state: None,
+            share: None,
+            stored: None,
+            limit: None,
+            failed: None,
             slice: settings.slice_max(),
             settings,
             run: Duration::ZERO,
@@ -77,12 +99,72 @@ impl Encoder {
         }
     }
 
+    /// Whether memory was assigned to the body, or it is sent without compression.
+    pub fn has_started(&self) -> bool {
+        self.share.is_some() || self.stored.is_some()
+    }
+
+    /// Whether the body is so short that its encoder is given back in the same call, or this is possible after `more` bytes.
+    pub fn is_short(&self, more: usize) -> bool {
+        self.size.unwrap_or((self.waiting.len() + more) as u64) <= SHORT_MAX as u64
+    }
+
+    /// Waits for the memory of the encoder; if there is none in time, the body is not compressed.
+    async fn start(&mut self) {
+        if self.has_started() {
+            return;
+        }
+        match self.pool.budget.admit(self.settings.memory_estimate(self.size)).await {
+            Some(share) => {
+                self.share = Some(share);
+                self.reused = self.pool.take(&self.settings);
+                self.offloads = self.settings.is_long_work(self.size)
+                    || (self.reused.is_none() && self.settings.is_slow_to_start());
+            }
+            None => {
+                self.stored = Some(Stored::new(&self.settings));
+                self.limit = Some(EncoderLimit::Refused);
+            }
+        }
+    }
+
+    /// Returns the effect of the limit for encoders on this body.
+    pub fn limit(&self) -> Option<EncoderLimit> {
+        self.limit
+    }
+
     /// Consumes bytes of the body and appends the output.
-    pub async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        let start = out.len();
+    pub async fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         self.consumed += input.len() as u64;
         self.is_dirty = true;
-        if self.offloads {
+        if self.size.is_none() && !self.has_started() {
+            if self.is_short(input.len()) {
+                self.waiting.extend_from_slice(input);
+                return Ok(());
+            }
+            self.push_waiting(out).await?;
+        }
+        self.push_now(input, out).await
+    }
+
+    /// Starts the encoder with the bytes that were queued before its start.
+    async fn push_waiting(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        if self.has_started() || self.waiting.is_empty() {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.push_now(&waiting, out).await
+    }
+
+    async fn push_now(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.start().await;
+        let start = out.len();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if let Some(stored) = &mut self.stored {
+            stored.push(input, out);
+        } else if self.offloads {
             self.waiting.extend_from_slice(input);
             if self.waiting.len() >= BATCH_MIN {
                 self.encode_offloaded(out, |_, _| Ok(())).await?;
@@ -103,11 +185,12 @@ impl Encoder {
         if !std::mem::take(&mut self.is_dirty) {
             return Ok(());
         }
+        self.push_waiting(out).await?;
         let start = out.len();
-        if self.offloads {
-            self.encode_offloaded(out, State::flush).await?;
-        } else {
-            self.encode_inline(0, |state| state.flush(out)).await?;
+        match (&self.stored, self.offloads) {
+            (Some(_), _) => {}
+            (None, true) => self.encode_offloaded(out, State::flush).await?,
+            (None, false) => self.encode_inline(0, |state| state.flush(out)).await?,
         }
         self.produced += (out.len() - start) as u64;
         Ok(())
@@ -119,8 +202,19 @@ impl Encoder {
         extensions: &mut Extensions,
         out: &mut Vec<u8>,
     ) -> Result<(), CodingError> {
+        if !self.has_started() {
+            // The complete body is known.
+            self.size = Some(self.consumed);
+            self.push_waiting(out).await?;
+            self.start().await;
+        }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let start = out.len();
-        if self.offloads {
+        if let Some(stored) = &mut self.stored {
+            stored.finish(out);
+        } else if self.offloads {
             self.encode_offloaded(out, State::finish).await?;
         } else {
             self.encode_inline(0, |state| state.finish(out)).await?;
@@ -129,6 +223,33 @@ impl Encoder {
         let (consumed, produced) = (self.consumed, self.produced);
         extensions.insert(Ratio { coding: self.settings.name(), consumed, produced });
         Ok(())
+    }
+
+    /// Waits for a future: for the client, or for the source of the body. If another body needs the encoder's memory
+    /// meanwhile, the encoder is given back, with its last output in `out`.
+    pub async fn during<F: Future>(&mut self, wait: F, out: &mut Vec<u8>) -> F::Output {
+        let mut wait = pin!(wait);
+        if let Some(share) = &self.share {
+            match share.during(wait.as_mut()).await {
+                Ok(output) => return output,
+                Err(Recalled) => self.give_back(out).await,
+            }
+        }
+        wait.await
+    }
+
+    /// Gives the encoder back; the rest of the body is sent without compression.
+    async fn give_back(&mut self, out: &mut Vec<u8>) {
+        self.limit = Some(EncoderLimit::Recalled);
+        self.failed = self.flush(out).await.err();
+        if let Some(mut state) = self.state.take() {
+            self.stored = Some(state.continue_stored());
+            self.pool.put(self.settings.clone(), state);
+        } else if self.failed.is_none() {
+            // Nothing was encoded yet.
+            self.stored = Some(Stored::new(&self.settings));
+        }
+        self.share = None;
     }
 
     /// Works on this thread, and lets other tasks run if it took long.
@@ -143,7 +264,7 @@ impl Encoder {
             None => State::begin(self.reused.take(), &self.settings, self.size)?,
         };
         let done = work(&mut state);
-        self.state = Some(state);
+        self.retain(state);
         let took = began.elapsed();
         if took > RUN_MAX {
             self.slice = (len.max(SLICE_MIN * 2) / 2).min(self.slice);
@@ -179,11 +300,21 @@ impl Encoder {
         });
         let lost = || Err(CodingError("the encoder panicked".into()));
         let (state, bytes, input) = output.await.unwrap_or_else(lost)?;
-        self.state = Some(state);
+        self.retain(state);
         self.waiting = input;
         self.waiting.clear();
         out.extend_from_slice(&bytes);
         Ok(())
+    }
+}
+
+impl Encoder {
+    /// Stores the state until the next call.
+    fn retain(&mut self, state: State) {
+        if let Some(share) = &self.share {
+            share.resize(state.memory() as u64);
+        }
+        self.state = Some(state);
     }
 }
 

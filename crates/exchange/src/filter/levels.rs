@@ -143,6 +143,9 @@ impl<'r> Levels<'r> {
 
     /// Reads further bytes of the top level's body; returns `false` at its end.
     async fn read(&mut self, output: &mut FilterOutput<'_>) -> Result<bool, BodyError> {
+        if matches!(self.top().origin, BodyOrigin::File { .. }) && buffer_turns::are_on() {
+            output.wait_for_receiver(&self.list[0].request).await?;
+        }
         let top = self.top();
         let BodyOrigin::Source(stream) = &mut top.origin else { return top.read().await };
         let mut next = source::next(&mut **stream, false).await?;
@@ -158,7 +161,7 @@ impl<'r> Levels<'r> {
         let top = self.top();
         let BodyOrigin::Source(stream) = &mut top.origin else { return Ok(true) };
         if let Next::Nothing = next {
-            next = source::next(&mut **stream, true).await?;
+            next = output.during(source::next(&mut **stream, true)).await?;
         }
         match next {
             Next::Piece(source) => top.hold(source),
@@ -259,7 +262,7 @@ impl<'r> Levels<'r> {
         let top = self.top();
         top.release_buffers();
         let filter = stage - 1;
-        let Some(child) = subrequest::fetch(&top.request, &spec).await else {
+        let Some(child) = output.during(subrequest::fetch(&top.request, &spec)).await else {
             top.filters[filter].captured(&mut top.request, 500, Vec::new());
             return;
         };
@@ -279,7 +282,7 @@ impl<'r> Levels<'r> {
             let patience = rt::sleep_until(rt::now() + SUBREQUEST_WAIT);
             if let Either::Right(()) = select(under_way.wait(), patience).await {
                 output.pause(&self.list[0].request).await?;
-                under_way.wait().await;
+                output.during(under_way.wait()).await;
             }
         }
         let Some(mut child) = under_way.take() else { return Ok(()) };

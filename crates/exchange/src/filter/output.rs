@@ -72,6 +72,10 @@ impl FilterOutput<'_> {
         for bytes in bytes.chunks(SLICE_MAX) {
             // Earlier bytes are flushed here, because now more bytes are known to follow them immediately.
             self.flush(SEND_MIN).await?;
+            let starts = |encoder: &Encoder| !encoder.has_started() && !encoder.is_short(bytes.len());
+            if self.encoder.as_deref().is_some_and(starts) {
+                self.wait_for_receiver(request).await?;
+            }
             match &mut self.encoder {
                 // The encoder itself lets other tasks run.
                 Some(encoder) => {
@@ -86,13 +90,42 @@ impl FilterOutput<'_> {
         Ok(())
     }
 
+    /// Waits until the client accepts bytes: before an encoder is created for it, and before a buffer is filled for it while
+    /// buffers are scarce. A client that opens no window gets the header section only.
+    pub(super) async fn wait_for_receiver(&mut self, request: &Request) -> Result<(), BodyError> {
+        self.flush(SEND_MIN).await?;
+        let client = request.conn.client.borrow().clone();
+        if client.is_some_and(|client| client.send_space() == 0) {
+            self.outlet.pause().await?;
+            let space = self.outlet.wait_for_space(1);
+            match &mut self.encoder {
+                Some(encoder) => encoder.during(space, &mut self.gathered).await?,
+                None => space.await?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Waits for the source of the body. Meanwhile the encoder may be given back.
+    pub(super) async fn during<F: Future>(&mut self, wait: F) -> F::Output {
+        match &mut self.encoder {
+            Some(encoder) => encoder.during(wait, &mut self.gathered).await,
+            None => wait.await,
+        }
+    }
+
     /// Sends the gathered bytes if they are at least `least`.
     async fn flush(&mut self, least: usize) -> Result<(), BodyError> {
         if self.gathered.len() < least || self.gathered.is_empty() {
             return Ok(());
         }
         self.outlet.push(Source::Vec(std::mem::take(&mut self.gathered)));
-        Ok(self.outlet.flush(true).await?)
+        let flush = self.outlet.flush(true);
+        match &mut self.encoder {
+            Some(encoder) => encoder.during(flush, &mut self.gathered).await?,
+            None => flush.await?,
+        }
+        Ok(())
     }
 
     /// Does the same as [`FilterOutput::flush_all`] while a page waits for a subrequest, unless fewer than
@@ -111,7 +144,11 @@ impl FilterOutput<'_> {
             None => Ok(()),
         };
         self.push_gathered();
-        self.outlet.pause().await?;
+        let pause = self.outlet.pause();
+        match &mut self.encoder {
+            Some(encoder) => encoder.during(pause, &mut self.gathered).await?,
+            None => pause.await?,
+        }
         flushed.map_err(|error| broken(request, &error.into()))
     }
 
@@ -120,7 +157,12 @@ impl FilterOutput<'_> {
         if let Some(encoder) = &mut self.encoder {
             let done = encoder.finish(&mut request.extensions, &mut self.gathered).await;
             done.map_err(|error| broken(request, &error.into()))?;
+            if let Some(limit) = encoder.limit() {
+                request.conn.thread.tally.count_encoder_limit(limit);
+            }
         }
+        // Another body can use the encoder while the client receives the last bytes.
+        self.encoder = None;
         self.push_gathered();
         // The modules append their trailers to those that arrived with the body.
         for trailers in std::mem::take(&mut request.response.trailers) {

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod compression;
 mod faults;
 mod hyper;
 mod limits;

@@ -130,7 +130,7 @@ impl dyn Outlet + '_ {
     }
 
     /// See [`Outlet::poll_space`].
-    pub(super) async fn wait_for_space(&mut self, wanted: u64) -> Result<u64, SendError> {
+    pub async fn wait_for_space(&mut self, wanted: u64) -> Result<u64, SendError> {
         poll_fn(|context| self.poll_space(context, wanted)).await
     }
 

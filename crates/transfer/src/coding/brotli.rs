@@ -56,6 +56,23 @@ impl Settings {
         }
     }
 
+    /// See [`super::Settings::memory_estimate`].
+    pub(super) fn memory_estimate(self, size: Option<u64>) -> u64 {
+        let ring = 2 << self.window_bits(size);
+        let tables = match self.quality {
+            0..=3 => 1 << 20,
+            4 => 4 << 20,
+            5 | 6 => 4 << 20,
+            7 => 8 << 20,
+            8 => 16 << 20,
+            9 => 32 << 20,
+            _ => 4 * ring + (1 << 20),
+        };
+        // The working memory at the end of a block.
+        let work = size.unwrap_or(u64::MAX).saturating_mul(20).min(6 << 20);
+        ring + tables + work
+    }
+
     /// Returns the window for a body. A short body needs no window larger than itself. But with small windows at the
     /// middle qualities the encoder has no table of suitable size and would use its largest table, of 32 MiB.
     fn window_bits(self, size: Option<u64>) -> u8 {
@@ -74,6 +91,7 @@ impl Encoder {
     }
 
     fn with(mut store: Store, settings: Settings, size: Option<u64>) -> Encoder {
+        store.retains_all = false;
         store.counts_positions = COUNTING.contains(&settings.quality);
         let mut state = BrotliEncoderStateStruct::new(store);
         let mut set = |parameter, value| state.set_parameter(parameter, value);
@@ -87,6 +105,7 @@ impl Encoder {
 
     /// Reuses the memory for another body.
     pub(super) fn restarted(mut self, settings: Settings, size: Option<u64>) -> Encoder {
+        self.0.m8.retains_all = true;
         BrotliEncoderDestroyInstance(&mut self.0);
         let store = std::mem::take(&mut self.0.m8);
         Encoder::with(store, settings, size)
@@ -152,9 +171,13 @@ impl Encoder {
 #[derive(Default)]
 pub(super) struct Store {
     /// Free pieces; each is a `Vec` of one of the encoder's types.
-    free: Vec<Box<dyn Any + Send>>,
+    free: Vec<FreePiece>,
     /// Bytes in all pieces, allocated or free.
     held: usize,
+    /// Bytes in free pieces.
+    free_bytes: usize,
+    /// Whether the body has ended, so that its tables are free for the next one.
+    retains_all: bool,
     /// Whether the encoder counts the valid positions of its large table.
     counts_positions: bool,
 }
@@ -174,6 +197,12 @@ impl Store {
         let is_positions = TypeId::of::<T>() == TypeId::of::<u32>();
         self.counts_positions && is_positions && len >= COUNTED_MIN && len.is_power_of_two()
     }
+}
+
+/// A piece that is not in use, with its size in bytes.
+struct FreePiece {
+    vec: Box<dyn Any + Send>,
+    bytes: usize,
 }
 
 /// A piece of memory of an encoder.
@@ -201,12 +230,16 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
             return BrotliMemory(Vec::new());
         }
         // Only a piece of similar size: a small table must not occupy a large piece.
-        let fits = |piece: &Box<dyn Any + Send>| {
-            let vec = piece.downcast_ref::<Vec<T>>();
+        let fits = |piece: &FreePiece| {
+            let vec = piece.vec.downcast_ref::<Vec<T>>();
             vec.is_some_and(|vec| (len..=len.saturating_mul(2)).contains(&vec.capacity()))
         };
         let place = self.free.iter().position(fits);
-        let kept = place.and_then(|place| self.free.swap_remove(place).downcast::<Vec<T>>().ok());
+        let kept = place.and_then(|place| {
+            let piece = self.free.remove(place);
+            self.free_bytes -= piece.bytes;
+            piece.vec.downcast::<Vec<T>>().ok()
+        });
         match kept {
             Some(mut vec) => {
                 if !self.is_counted_table::<T>(len) {
@@ -225,14 +258,25 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     }
 
     fn free_cell(&mut self, piece: BrotliMemory<T>) {
+        let bytes = piece.0.capacity() * size_of::<T>();
         // Small pieces are cheaper to allocate than to search for.
-        if piece.0.capacity() * size_of::<T>() >= PIECE_MIN {
-            self.free.push(Box::new(piece.0));
-        } else {
-            self.held = self.held.saturating_sub(piece.0.capacity() * size_of::<T>());
+        if bytes < PIECE_MIN {
+            self.held = self.held.saturating_sub(bytes);
+            return;
+        }
+        self.free.push(FreePiece { vec: Box::new(piece.0), bytes });
+        self.free_bytes += bytes;
+        while self.free_bytes > FREE_MAX && !self.retains_all {
+            let oldest = self.free.remove(0);
+            self.free_bytes -= oldest.bytes;
+            self.held -= oldest.bytes;
         }
     }
 }
+
+/// Maximum number of free bytes within a body. The encoder needs working memory of many different sizes at the end of each
+/// block; without a limit a long body held ten times the memory that it used.
+const FREE_MAX: usize = 1 << 20;
 
 /// Minimum size in bytes of a piece that is retained.
 const PIECE_MIN: usize = 4 << 10;

@@ -1,6 +1,6 @@
 //! The gzip coding (RFC 1952): compression and decompression.
 
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress, Compression, Crc, Decompress, FlushCompress, FlushDecompress, Status};
 
 use crate::coding::CodingError;
 
@@ -31,38 +31,86 @@ impl Settings {
     }
 }
 
-/// Compresses bodies, one after the other.
-pub struct Encoder(Compress);
+/// The header of a member without a name and a time, made on Unix (RFC 1952 section 2.3).
+pub(super) const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+
+/// Checksum and length of a body, which follow it.
+#[derive(Default)]
+pub(super) struct Checksum {
+    crc: Crc,
+    len: u32,
+}
+
+impl Checksum {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.crc.update(bytes);
+        self.len = self.len.wrapping_add(bytes.len() as u32);
+    }
+
+    /// Appends the end of a member.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.crc.sum().to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+    }
+}
+
+/// Compresses bodies, one after the other. Header and checksum are written here, so that a body can continue without the
+/// encoder.
+pub struct Encoder {
+    deflate: Compress,
+    checksum: Checksum,
+    has_begun: bool,
+}
+
+/// Bytes of memory of an encoder: twice the window, and tables for 64 Ki positions.
+pub(super) const MEMORY: u64 = 320 << 10;
 
 /// Minimum output space per call in bytes; less would need more calls.
 const OUTPUT_MIN: usize = 4 << 10;
 
 impl Encoder {
     pub(super) fn new(settings: Settings) -> Encoder {
-        Encoder(Compress::new_gzip(settings.level(), settings.window_bits))
+        let deflate = Compress::new_with_window_bits(settings.level(), false, settings.window_bits);
+        Encoder { deflate, checksum: Checksum::default(), has_begun: false }
     }
 
     pub(super) fn restart(&mut self) {
-        self.0.reset();
+        self.deflate.reset();
+        self.take_checksum();
+    }
+
+    /// Returns the checksum of the body so far, which continues without this encoder.
+    pub(super) fn take_checksum(&mut self) -> Checksum {
+        self.has_begun = false;
+        std::mem::take(&mut self.checksum)
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            out.extend_from_slice(&HEADER);
+        }
     }
 
     pub(super) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.begin(out);
+        self.checksum.update(input);
         while !input.is_empty() {
             out.reserve(OUTPUT_MIN);
-            let before = self.0.total_in();
-            self.0
+            let before = self.deflate.total_in();
+            self.deflate
                 .compress_vec(input, out, FlushCompress::None)
                 .map_err(|error| failed("deflate", &error))?;
-            input = &input[(self.0.total_in() - before) as usize..];
+            input = &input[(self.deflate.total_in() - before) as usize..];
         }
         Ok(())
     }
 
     pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.begin(out);
         // A call that leaves space has returned all output.
         loop {
             out.reserve(OUTPUT_MIN);
-            let status = self.0.compress_vec(&[], out, FlushCompress::Sync);
+            let status = self.deflate.compress_vec(&[], out, FlushCompress::Sync);
             status.map_err(|error| failed("deflate", &error))?;
             if out.len() < out.capacity() {
                 return Ok(());
@@ -71,19 +119,20 @@ impl Encoder {
     }
 
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.begin(out);
         // Each call returns as much as fits; the status marks the last one.
         loop {
             out.reserve(OUTPUT_MIN);
-            let status = self.0.compress_vec(&[], out, FlushCompress::Finish);
+            let status = self.deflate.compress_vec(&[], out, FlushCompress::Finish);
             if status.map_err(|error| failed("deflate", &error))? == Status::StreamEnd {
+                self.checksum.write(out);
                 return Ok(());
             }
         }
     }
 
-    /// Returns the bytes of memory: twice the window, and tables for 64 Ki positions.
     pub(super) fn memory(&self) -> usize {
-        320 << 10
+        MEMORY as usize
     }
 }
 

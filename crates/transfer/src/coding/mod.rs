@@ -1,12 +1,15 @@
 //! Content codings (RFC 9110 section 8.4.1): the code that `gzip`, `brotli` and `zstd` share.
 //!
-//! [`pool`] retains the memory of encoders, which is costly to set up, for the thread's next body. Each coding has a
+//! [`pool`] retains the memory of encoders, which is costly to set up, for the thread's next body, and [`budget`] limits the
+//! memory of those in use. [`stored`] continues a body without an encoder. Each coding has a
 //! file with its settings and its encoder. The compression stage of a body is in `exchange::filter`;
 //! `exchange::accept_encoding` determines which clients accept which coding.
 
 pub mod brotli;
+pub mod budget;
 pub mod gzip;
 pub mod pool;
+pub mod stored;
 #[cfg(test)]
 mod tests;
 pub mod zstd;
@@ -63,6 +66,15 @@ impl Settings {
             Settings::Zstd(zstd) => zstd.inline_max(),
         };
         inline_max.is_some_and(|most| size.is_none_or(|size| size > most))
+    }
+
+    /// Returns an estimate of an encoder's memory in bytes, which is rather too large, for a body of this length.
+    pub fn memory_estimate(&self, size: Option<u64>) -> u64 {
+        match self {
+            Settings::Gzip(_) => gzip::MEMORY,
+            Settings::Brotli(brotli) => brotli.memory_estimate(size),
+            Settings::Zstd(zstd) => zstd.memory_estimate(size),
+        }
     }
 
     /// Whether setting up an encoder without pooled memory takes so long that a body of any length goes to another
@@ -137,8 +149,17 @@ impl State {
         }
     }
 
+    /// Returns the rest of the body, which continues without this encoder. All bytes so far must have been flushed.
+    pub fn continue_stored(&mut self) -> stored::Stored {
+        match self {
+            State::Gzip(encoder) => stored::Stored::after_gzip(encoder.take_checksum()),
+            State::Brotli(_) => stored::Stored::after_brotli(),
+            State::Zstd(_) => stored::Stored::after_zstd(),
+        }
+    }
+
     /// Returns the approximate bytes of memory.
-    fn memory(&self) -> usize {
+    pub fn memory(&self) -> usize {
         match self {
             State::Gzip(encoder) => encoder.memory(),
             State::Brotli(encoder) => encoder.memory(),

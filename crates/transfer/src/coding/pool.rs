@@ -1,14 +1,19 @@
-//! Idle encoders of one thread, for its next bodies.
+//! The encoders of one thread: idle ones for its next bodies, and the limit for those in use.
 //!
 //! Setting up an encoder costs as much as compressing some tens of kilobytes, because its tables are new memory.
 
 use std::cell::RefCell;
 
+use crate::coding::budget::Budget;
 use crate::coding::{Settings, State};
 
-/// A list of idle encoders.
+/// The encoders of a thread.
 #[derive(Default)]
-pub struct Pool(RefCell<Vec<IdleState>>);
+pub struct Pool {
+    idle: RefCell<Vec<IdleState>>,
+    /// The memory of encoders in use.
+    pub budget: Budget,
+}
 
 struct IdleState {
     settings: Settings,
@@ -26,7 +31,7 @@ const STATE_MAX: usize = 12 << 20;
 impl Pool {
     /// Takes an encoder that was used with these settings.
     pub fn take(&self, settings: &Settings) -> Option<State> {
-        let mut idle = self.0.borrow_mut();
+        let mut idle = self.idle.borrow_mut();
         // The latest encoder, because its memory is most likely in the CPU cache.
         let place = idle.iter().rposition(|idle| idle.settings == *settings)?;
         Some(idle.remove(place).state)
@@ -38,7 +43,7 @@ impl Pool {
         if memory > STATE_MAX {
             return;
         }
-        let mut idle = self.0.borrow_mut();
+        let mut idle = self.idle.borrow_mut();
         idle.push(IdleState { settings, state, memory });
         let mut held: usize = idle.iter().map(|idle| idle.memory).sum();
         while held > MEMORY_MAX {
@@ -48,6 +53,6 @@ impl Pool {
 
     /// Drops all encoders; returns the number of bytes of their memory.
     pub fn clear(&self) -> usize {
-        self.0.take().iter().map(|idle| idle.memory).sum()
+        self.idle.take().iter().map(|idle| idle.memory).sum()
     }
 }

@@ -358,3 +358,67 @@ fn report(settings: &Settings, slice: usize, len: usize, mut calls: Vec<Duration
         last.as_micros(),
     );
 }
+
+/// The limit for the encoders of a thread is kept by estimates.
+#[test]
+fn the_estimated_memory_is_not_below_that_of_an_encoder() {
+    let zstds = [-1, 1, 2, 3, 4, 6, 8, 9, 13].map(zstd);
+    let all = [0, 2, 4, 5, 6, 8, 9].map(brotli).into_iter().chain(zstds).chain([gzip(1), gzip(9)]);
+    for settings in all {
+        for (len, known) in [(1000, true), (100_000, true), (1000, false), (400_000, false)] {
+            let size = known.then_some(len as u64);
+            let estimate = settings.memory_estimate(size);
+            let mut state = State::new(&settings, size).expect("it starts");
+            let mut most = 0;
+            for bytes in text(len).chunks(64 << 10) {
+                state.push(bytes, &mut Vec::new()).expect("it compresses");
+                most = most.max(state.memory() as u64);
+            }
+            state.finish(&mut Vec::new()).expect("it ends");
+            most = most.max(state.memory() as u64);
+            assert!(most <= estimate, "{settings:?}: {most} bytes for {len}, {size:?}, estimated {estimate}");
+        }
+    }
+}
+
+/// Long bodies need no more memory than those of the length of the window.
+#[test]
+fn the_working_memory_of_brotli_does_not_grow_with_the_body() {
+    let body = text(3 << 20);
+    for quality in [4, 6] {
+        let mut state = State::new(&brotli(quality), None).expect("it starts");
+        for bytes in body.chunks(64 << 10) {
+            state.push(bytes, &mut Vec::new()).expect("it compresses");
+            assert!(state.memory() < 12 << 20, "quality {quality}: {} bytes", state.memory());
+        }
+    }
+}
+
+/// After a flush a body can continue without its encoder, and a body can be without one from its beginning.
+#[test]
+fn bodies_without_an_encoder_are_decoded() {
+    let (first, rest) = (text(70_000), [noise(200_000), text(1)].concat());
+    let dictionary = Some(Arc::new(text(1500)));
+    let with = Settings::Zstd(zstd::Settings { level: 3, target_block: None, dictionary });
+    for settings in [gzip(1), gzip(9), brotli(1), brotli(4), brotli(9), brotli(11), zstd(-3), zstd(3), with] {
+        for size in [None, Some(270_001)] {
+            let mut state = State::new(&settings, size).expect("it starts");
+            let mut out = Vec::new();
+            state.push(&first, &mut out).expect("it compresses");
+            state.flush(&mut out).expect("it is flushed");
+            let mut stored = state.continue_stored();
+            rest.chunks(100_001).for_each(|bytes| stored.push(bytes, &mut out));
+            stored.finish(&mut out);
+            assert!(decompressed(&settings, &out) == [&first[..], &rest].concat(), "{settings:?}");
+            // The encoder serves another body.
+            let mut next = State::begin(Some(state), &settings, size).expect("it starts");
+            assert!(decompressed(&settings, &compressed(&mut next, &first, 8192)) == first, "{settings:?}");
+        }
+        for body in [&[][..], &rest] {
+            let (mut stored, mut out) = (stored::Stored::new(&settings), Vec::new());
+            stored.push(body, &mut out);
+            stored.finish(&mut out);
+            assert!(decompressed(&settings, &out) == body, "{settings:?}");
+        }
+    }
+}

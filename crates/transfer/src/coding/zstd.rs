@@ -35,6 +35,24 @@ const WINDOW_LOG_MAX: u32 = 23;
 const LEVEL_IN_WINDOW_MAX: i32 = 19;
 
 impl Settings {
+    /// See [`super::Settings::memory_estimate`].
+    pub(super) fn memory_estimate(&self, size: Option<u64>) -> u64 {
+        let most: u64 = match self.level {
+            ..=1 => 2 << 20,
+            2 => 3 << 20,
+            3..=6 => 6 << 20,
+            7 | 8 => 8 << 20,
+            9..=11 => 16 << 20,
+            12..=14 => 45 << 20,
+            15..=18 => 70 << 20,
+            19 => 90 << 20,
+            20 => 170 << 20,
+            _ => 650 << 20,
+        };
+        // A short body has short tables.
+        size.map_or(most, |size| size.saturating_mul(36).saturating_add(512 << 10).min(most))
+    }
+
     /// Returns the maximum length of a body that is compressed in well under a millisecond, including its end and the
     /// set-up of its tables. `None` if every call for a slice is that short, for a body of any length. The work is done
     /// at the end of a block, which is 128 KiB.
