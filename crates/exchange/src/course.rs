@@ -55,6 +55,8 @@ pub enum BodyNeed {
     Buffered,
     /// Pieces of the body as they arrive.
     Pieces,
+    /// The same, to be written to a file.
+    Stored,
 }
 
 /// The state of `auth_delay` for a request.
@@ -202,6 +204,7 @@ impl PhaseCursor {
                 Step::ReadBody => return self.request_body(BodyNeed::Complete),
                 Step::BufferBody => return self.request_body(BodyNeed::Buffered),
                 Step::StreamBody => return self.request_body(BodyNeed::Pieces),
+                Step::StoreBody => return self.request_body(BodyNeed::Stored),
                 Step::Done => return Some(Outcome::Respond),
                 Step::Drop => return Some(close_without_response(request, 444)),
                 Step::ClientClosed => return Some(close_without_response(request, 499)),

@@ -60,6 +60,8 @@ pub enum Step {
     /// Call this handler again, and read the request's body while the handler consumes it piece by piece. Not in a
     /// subrequest, and not if the body was read already.
     StreamBody,
+    /// As [`Step::StreamBody`], for a handler that writes the body to a file.
+    StoreBody,
     /// Restart with another URI; the new one is in the request.
     Internal,
     /// Continue in a named location.

@@ -215,10 +215,11 @@ impl<T: Transport> Pump<'_, T> {
     async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
         loop {
             let body_need = cursor.take_body_need();
-            let is_in_pieces = body_need == BodyNeed::Pieces && self.request.body.is_none();
+            let is_stored = body_need == BodyNeed::Stored;
+            let is_in_pieces = (is_stored || body_need == BodyNeed::Pieces) && self.request.body.is_none();
             // As in nginx a body that arrived with the header section counts as complete (`$request_body`).
             if is_in_pieces && !self.transport.has_complete_body(self.request) {
-                let feed = self.transport.begin_feed(self.request).await;
+                let feed = self.transport.begin_feed(self.request, is_stored).await;
                 if let Some(outcome) = self.decide_with_pieces(cursor, feed).await {
                     return outcome;
                 }

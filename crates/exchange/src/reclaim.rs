@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::capacity::{GRACE, Resource};
+use crate::capacity::{GRACE, Resource, WINDOWS_BYTES_MAX};
 use crate::error_log;
 use crate::request::Generation;
 use crate::thread::Thread;
@@ -108,6 +108,28 @@ pub async fn watch_buffers(thread: Rc<Thread>) {
             );
         }
         rt::sleep_until(rt::now() + BUFFERS_AGAIN).await;
+    }
+}
+
+/// Closes connections that hold much of the memory for bodies over HTTP/2 and send nothing, whenever others are stopped,
+/// until the thread ends.
+pub async fn watch_windows(thread: Rc<Thread>) {
+    loop {
+        let ended = thread.capacity.windows.relieve().await;
+        if ended == 0 {
+            continue;
+        }
+        thread.tally.count_refused(Refusal::Windows, ended);
+        if let Some(more) = thread.capacity.alarms.windows.due(rt::now()) {
+            error_log::write(
+                &thread,
+                Level::Alert,
+                format_args!(
+                    "{WINDOWS_BYTES_MAX} bytes are not enough for bodies over HTTP/2, {ended} connections that hold \
+                     the most and send nothing were closed{more}"
+                ),
+            );
+        }
     }
 }
 

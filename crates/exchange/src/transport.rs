@@ -74,10 +74,12 @@ pub trait Transport {
         accepts_pieces: bool,
     ) -> impl Future<Output = Result<Option<Box<Feed<Self::UnreadBody>>>, BodyFailure>>;
 
-    /// Prepares the feed for [`Transport::feed`].
+    /// Prepares the feed for [`Transport::feed`]. `is_stored` is whether the handler writes the body to a file, so that it
+    /// consumes the body at the speed of the disk.
     fn begin_feed(
         &mut self,
         request: &mut Request,
+        is_stored: bool,
     ) -> impl Future<Output = Result<Feed<Self::UnreadBody>, BodyFailure>>;
 
     /// Reads the body as fast as the handler consumes it. This future never completes; the caller drops it when the handler

@@ -188,7 +188,7 @@ impl Transport for Stream {
         Ok(None)
     }
 
-    async fn begin_feed(&mut self, _: &mut Request) -> Result<Feed<()>, BodyFailure> {
+    async fn begin_feed(&mut self, _: &mut Request, _: bool) -> Result<Feed<()>, BodyFailure> {
         Err(BodyFailure::Refused(500))
     }
 

@@ -41,7 +41,10 @@ const HTTP2_LIMITS: Series = CONNECTIONS.after(
                 ("frames", "a connection ended, since many frames had no effect"),
                 ("header_block", "a connection ended, since a header block was too large"),
                 ("output", "a connection was paused, since its client did not receive the queued frames"),
-                ("bodies", "a request was refused, since flow-control windows of request bodies reached the limit of the thread"),
+                (
+                    "bodies",
+                    "a connection was paused, since it had used its share of the thread's memory for bodies",
+                ),
             ],
         }]),
 );
@@ -128,6 +131,10 @@ const REFUSED: Series = STAPLING_FETCHES.after(
                 "the connection of a stalled request was closed, since `buffer_pool` had no free buffer",
             ),
             ("upstream", "`worker_connections` allowed no further connection to an upstream"),
+            (
+                "windows",
+                "the connection of a silent HTTP/2 client was closed, since it held the memory for bodies that others need",
+            ),
         ],
     }]),
 );
@@ -223,6 +230,8 @@ pub enum Refusal {
     Buffers,
     /// Limit on connections of a thread, reached by an upstream connection.
     Upstream,
+    /// Limit on the memory of a thread for bodies over HTTP/2.
+    Windows,
 }
 
 /// Limits of HTTP/2 whose use is counted, in the order of the values of `limit`.
@@ -238,7 +247,7 @@ pub enum Http2Limit {
     HeaderBlock,
     /// Number of bytes that are ready to be sent.
     Output,
-    /// Flow-control windows of request bodies on a thread.
+    /// Memory of a thread for request bodies.
     Bodies,
 }
 

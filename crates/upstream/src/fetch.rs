@@ -460,7 +460,7 @@ impl Attempt<'_> {
             Ok(Ok(link)) => {
                 let link = self.secure(request, link, &timer).await?;
                 let is_shared = self.outgoing.encoded.protocol() == Protocol::Http2;
-                Ok(if is_shared { link.multiplex() } else { link })
+                Ok(if is_shared { link.multiplex(&request.conn.thread.capacity.windows) } else { link })
             }
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));

@@ -25,6 +25,7 @@ use crate::peers::{Group, Keepalive};
 use crate::secure::{Secure, SecureError};
 use crate::wire::Wire;
 use crate::{Bind, BindAddr, Settings};
+use exchange::capacity::Windows;
 use exchange::config::LocationId;
 use exchange::request::Request;
 use exchange::thread::Thread;
@@ -257,12 +258,12 @@ impl Link {
     }
 
     /// Switches to HTTP/2: this exchange uses the first stream, other exchanges may use further streams.
-    pub(super) fn multiplex(self) -> Box<Link> {
+    pub(super) fn multiplex(self, windows: &Windows) -> Box<Link> {
         let Link { wire, opened, route, pool, slot, .. } = self;
         let idle = pool
             .clone()
             .map(|pool| Idle { time: pool.keepalive.timeout, begins: Box::new(move || pool.limit_shared()) });
-        let connection = Connection::start(Box::new(wire), slot, idle);
+        let connection = Connection::start(Box::new(wire), slot, idle, windows);
         let key = pool.as_ref().map_or(Key { group: 0, location: None }, |pool| pool.key);
         let shared = SharedLink { connection, key, opened, route };
         let link = shared.link();

@@ -19,7 +19,7 @@ pub fn run(mut data: &[u8]) {
     let (flags, piece) = (take_byte(&mut data), usize::from(take_byte(&mut data)) + 1);
     let limits = match flags & 1 {
         0 => Limits::default(),
-        _ => Limits { streams_max: 0, initial_window: 20, head_max: 100 },
+        _ => Limits { streams_max: 0, initial_window: 20, head_max: 100, ..Limits::default() },
     };
     let start = [&b"\0\0\0\x04\0\0\0\0\0"[..], data].concat();
     let mut whole = Client::new(limits);

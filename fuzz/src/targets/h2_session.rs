@@ -37,7 +37,7 @@ pub fn run(mut data: &[u8]) {
     let (flags, piece) = (take_byte(&mut data), usize::from(take_byte(&mut data)) + 1);
     let limits = match flags & 1 {
         0 => Limits::default(),
-        _ => Limits { streams_max: 3, initial_window: 20, head_max: 100 },
+        _ => Limits { streams_max: 3, initial_window: 20, head_max: 100, ..Limits::default() },
     };
     let start = [&PREFACE[..], b"\0\0\0\x04\0\0\0\0\0", data].concat();
     let mut whole = Server::new(limits, flags);

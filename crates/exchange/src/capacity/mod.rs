@@ -28,7 +28,7 @@ use telemetry::limited::Limited;
 pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
 use waiting::{Entry, Lists, Rank, STALL};
-pub use windows::{Window, Windows};
+pub use windows::{Share, WINDOWS_BYTES_MAX, Windows};
 
 /// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct Capacity {
     pub bodies: WaitGroup,
     /// Rate limits of the log lines about exhausted resources.
     pub alarms: Alarms,
-    /// Limit on the bytes of request bodies that HTTP/2 clients may send.
+    /// The memory for bodies over HTTP/2.
     pub windows: Windows,
 }
 
@@ -102,6 +102,8 @@ pub struct Alarms {
     pub descriptors: Limited,
     /// The limit of buffers is reached.
     pub buffers: Limited,
+    /// The limit of windows is reached.
+    pub windows: Limited,
     /// A temporary file cannot be created or written.
     pub temp_files: Limited,
 }

@@ -51,7 +51,11 @@ impl Transport for Connection {
         self.receive_complete_body(request, accepts_pieces)
     }
 
-    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<BodyRemainder>, BodyFailure> {
+    async fn begin_feed(
+        &mut self,
+        request: &mut Request,
+        _: bool,
+    ) -> Result<Feed<BodyRemainder>, BodyFailure> {
         self.prepare_feed(request).await
     }
 

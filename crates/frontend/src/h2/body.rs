@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::connection::Expect;
+use http::h2::STREAM_WINDOW_MAX;
 use http::h2::hpack::push_status;
 use http::request::BodyLength;
 use io::op::Source;
@@ -26,15 +27,16 @@ use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::{BodyInFile, ReceivedBody};
 
-/// Window in bytes of a body that is received completely: no upstream limits its speed, so more bytes per round trip are useful.
-const COMPLETE_BODY_WINDOW: u32 = 1 << 20;
+/// Window in bytes of a body that is written to memory or to a file, once its first bytes have arrived: no upstream limits its
+/// speed, so a measurement of the round trip would only delay it. The share of the connection limits the sum of the windows.
+const STORED_BODY_WINDOW: u32 = STREAM_WINDOW_MAX;
 
 impl StreamTransport {
     /// Whether the complete body has been received and fits into memory.
     pub(super) fn holds_complete_body(&self, request: &Request) -> bool {
         let inbox = self.stream.inbox.borrow();
         let held_max = request.scope().core.reading.client_body_buffer_size;
-        !request.head.body().has_body() || inbox.is_complete() && inbox.held as u64 <= held_max
+        !request.head.body().has_body() || inbox.is_complete() && inbox.held() as u64 <= held_max
     }
 
     /// Reads the complete body: into memory up to `client_body_buffer_size`, a larger body into a file. If writing the file fails
@@ -53,13 +55,13 @@ impl StreamTransport {
         let done = if !must_be_read(request) {
             Ok(())
         } else {
-            self.shared.widen(&self.stream, COMPLETE_BODY_WINDOW);
+            self.shared.widen(&self.stream, WINDOW_MIN);
             match self.receive_body(request, core, &mut body, accepts_pieces).await {
                 Ok(true) => Ok(()),
                 Ok(false) => {
                     // The inbox may still have bytes although the client has sent its last byte.
                     let inbox = self.stream.inbox.borrow();
-                    let rest = (inbox.held > 0 || !inbox.is_complete()).then_some(());
+                    let rest = (inbox.held() > 0 || !inbox.is_complete()).then_some(());
                     let most = size_max(request);
                     self.earlier = body.byte_count();
                     return Ok(Some(Box::new(Feed { held: Some(body), rest, most, ..Feed::of(core) })));
@@ -88,11 +90,15 @@ impl StreamTransport {
         let without = WithoutFile::of(core, accepts_pieces);
         let in_file = core.body_files.in_file_only != BodyInFile::Off;
         self.send_continue(request);
+        let mut has_begun = false;
         loop {
             // The timeout applies to each piece and not to the complete body: a large body may take long.
             let piece = self.next_piece(core).await.map_err(|aborted| failed(request, aborted))?;
             let done = piece.is_none();
             if let Some(piece) = piece {
+                if !std::mem::replace(&mut has_begun, true) {
+                    self.shared.widen(&self.stream, stored_window(request));
+                }
                 request.received += piece.bytes().len() as u64;
                 match piece {
                     Source::Buf(buf) => body.take(buf),
@@ -135,7 +141,11 @@ impl StreamTransport {
     }
 
     /// Prepares feeding the body to a handler.
-    pub(super) fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
+    pub(super) fn prepare_feed(
+        &mut self,
+        request: &mut Request,
+        is_stored: bool,
+    ) -> Result<Feed<()>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         let rest = request.head.body().has_body().then_some(());
@@ -144,6 +154,7 @@ impl StreamTransport {
             self.shared.widen(&self.stream, u32::try_from(window).unwrap_or(u32::MAX));
             self.send_continue(request);
         }
+        self.stored_window = is_stored.then(|| stored_window(request));
         Ok(Feed { rest, most: size_max(request), ..Feed::of(core) })
     }
 
@@ -153,6 +164,9 @@ impl StreamTransport {
         let Feed { incoming, rest: Some(()), most, timeout, .. } = feed else { return Ok(()) };
         let mut body = self.body_from(incoming.received(), *timeout, *most);
         while let Some(piece) = poll_fn(|context| body.poll_next(context)).await? {
+            if let Some(window) = self.stored_window.take() {
+                self.shared.widen(&self.stream, window);
+            }
             let bytes = piece.bytes().len();
             incoming.count(bytes as u64);
             incoming.add_source(piece);
@@ -183,7 +197,7 @@ impl StreamTransport {
     fn send_continue(&self, request: &Request) {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         let inbox = self.stream.inbox.borrow();
-        if waits && inbox.held == 0 && !inbox.is_complete() {
+        if waits && inbox.held() == 0 && !inbox.is_complete() {
             let mut block = Vec::new();
             push_status(&mut block, 100);
             self.shared.send_interim(&self.stream, &block);
@@ -236,6 +250,14 @@ impl PieceSource for StreamBodyRemainder {
             self.consumed(piece.bytes().len());
         }
         Poll::Ready(Ok(piece))
+    }
+}
+
+/// Returns the window of a body that is stored.
+fn stored_window(request: &Request) -> u32 {
+    match request.head.body() {
+        BodyLength::Exactly(length) => u32::try_from(length).unwrap_or(u32::MAX).min(STORED_BODY_WINDOW),
+        BodyLength::None | BodyLength::Unknown => STORED_BODY_WINDOW,
     }
 }
 

@@ -42,7 +42,7 @@ impl Duplex for StreamDuplex<'_> {
     }
 
     fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        if self.stream.inbox.borrow().held == 0 {
+        if self.stream.inbox.borrow().held() == 0 {
             return None;
         }
         match self.poll_recv(&mut Context::from_waker(Waker::noop())) {

@@ -40,7 +40,7 @@ use exchange::request::{ConnInfo, Generation};
 use exchange::settings::core::Core;
 use exchange::settings::keepalive::LingeringClose;
 use exchange::thread::Thread;
-use shared::{Input, OUT_BYTES_MAX, Shared};
+use shared::{CONNECTION_WINDOW, Input, OUT_BYTES_MAX, Shared};
 use telemetry::tally::{self, Http2Limit, Stage};
 use telemetry::{Level, Reason};
 use transfer::body::SendError;
@@ -88,7 +88,8 @@ pub(crate) async fn serve(start: Start) -> Wire {
     let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
     // A connection must not hold a configuration that was replaced.
     drop(generation);
-    let shared = Shared::new(thread, wire.handle(), limits);
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let shared = Shared::new(thread, wire.handle(), limits, waker.clone());
     let mut connection = Connection {
         shared,
         entrance,
@@ -112,7 +113,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         receive_max,
         lingering,
         was_held_up: false,
-        waker: poll_fn(|context| Poll::Ready(context.waker().clone())).await,
+        waker,
     };
     let stop = connection.run().await;
     connection.end(stop).await;
@@ -124,7 +125,12 @@ fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     let generation = thread.generation();
     let settings = settings_of(entrance, &generation, info);
     let policy = effect::policy(core_of(entrance, &generation, info));
-    Limits { streams_max: settings.streams_max, initial_window: settings.preread, head_max: policy.head_max }
+    Limits {
+        streams_max: settings.streams_max,
+        initial_window: settings.preread,
+        connection_window: CONNECTION_WINDOW,
+        head_max: policy.head_max,
+    }
 }
 
 /// Returns the settings that apply before the server of a request is known.
@@ -286,9 +292,7 @@ impl Connection {
                     let head = stream::Head { id: stream, ends, block, input, scratch };
                     let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
                     self.input.consume(step.used);
-                    if let Some(decoded) = decoded {
-                        self.begin(decoded);
-                    }
+                    self.begin(decoded);
                     self.requests += 1;
                     // Further responses would wait for the frames of this send.
                     let is_due = self.in_flight.is_none() && self.shared.with(|state| state.is_full());
@@ -318,6 +322,7 @@ impl Connection {
                         self.send_last_goaway();
                     }
                 }
+                Event::Round => shared.grow(),
                 Event::Pong => {
                     if matches!(self.end, End::Announced(_)) {
                         self.send_last_goaway();
@@ -326,6 +331,7 @@ impl Connection {
             }
             self.input.consume(step.used);
         }
+        self.shared.with(|state| self.shared.open_connection(state));
         // An incomplete frame is copied out of the receive buffer, because its remaining bytes may take long to arrive.
         self.input.keep();
         Ok(ControlFlow::Continue(()))
@@ -565,6 +571,15 @@ impl Connection {
     fn poll_woken(&mut self, context: &mut Context<'_>, is_idle: bool) -> Poll<Result<Woken, Stop>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
+        }
+        if self.shared.share.is_chosen() {
+            return Poll::Ready(Err(Stop::Reclaimed));
+        }
+        if self.shared.share.is_retried() {
+            self.shared.with(|state| self.shared.open_connection(state));
+            if let Poll::Ready(sent) = self.poll_send(context) {
+                sent?;
+            }
         }
         // `run` handles the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;

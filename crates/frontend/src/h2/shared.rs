@@ -13,14 +13,15 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use http::h2::{ErrorCode, Limits, Priority, Scheduler, Session};
+use http::h2::{ErrorCode, Limits, Priority, STREAM_WINDOW_MAX, Scheduler, Session};
 use io::op::Source;
 use io::{Buf, Errno, Segments};
 use rt::local::Event;
 
 use crate::wire::WireHandle;
-use exchange::capacity::Window;
+use exchange::capacity::Share;
 use exchange::thread::Thread;
+use telemetry::tally::Http2Limit;
 use tls::session::RECORD_OVERHEAD;
 use tls::stream::SEND_BYTES;
 use transfer::incoming::BodyAborted;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     driver: Cell<Option<Waker>>,
     /// Whether the connection must end after its requests.
     pub(super) is_ending: Cell<bool>,
+    /// The memory for request bodies that are not consumed yet.
+    pub(super) share: Rc<Share>,
 }
 
 /// The mutable state.
@@ -74,9 +77,12 @@ const READ_AHEAD_ALL: usize = 512 << 10;
 /// cost nearly as much, and most of its space would go to less urgent streams.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=124 << 10;
 
-/// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is. It is reserved when the
-/// stream is opened, so that the thread's limit on windows cannot block a request that was accepted.
+/// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is.
 pub(super) const WINDOW_MIN: u32 = 64 << 10;
+
+/// Number of body bytes that a client may send on all streams of a connection, without a share of the thread's memory for bodies:
+/// the windows of two streams, so that one whose bytes are not consumed does not stop the other.
+pub(super) const CONNECTION_WINDOW: u32 = 2 * WINDOW_MIN;
 
 /// Number of bytes of unsent frames from which on no more input of the client is read: otherwise acknowledgements would accumulate
 /// for a client that does not read them.
@@ -105,16 +111,21 @@ pub(super) struct Stream {
 pub(super) struct Inbox {
     /// Copies, so that the engine's buffers are released immediately.
     pieces: VecDeque<Source>,
-    /// Number of bytes in the inbox.
-    pub(super) held: usize,
+    held: Held,
     /// The result, once the body has ended.
     end: Option<Result<(), BodyAborted>>,
     /// The trailers, which arrive at the end of the body.
     pub(super) trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Waker of the task that waits for the next piece.
     taker: Option<Waker>,
-    /// The body's share of the thread's limit on windows, until the body was received and consumed.
-    pub(super) window: Option<Window>,
+}
+
+/// Counts the bytes in an inbox.
+#[derive(Default)]
+struct Held {
+    bytes: usize,
+    /// The share of the connection, in which they are counted too.
+    share: Option<Rc<Share>>,
 }
 
 /// A body to be sent to the client.
@@ -140,10 +151,10 @@ struct Outbox {
 
 impl Stream {
     /// Creates a stream that was just opened.
-    pub(super) fn new(id: u32, priority: Priority) -> Rc<Stream> {
+    pub(super) fn new(id: u32, priority: Priority, share: Option<&Rc<Share>>) -> Rc<Stream> {
         Rc::new(Stream {
             id,
-            inbox: RefCell::default(),
+            inbox: RefCell::new(Inbox { held: Held { bytes: 0, share: share.cloned() }, ..Inbox::default() }),
             outbox: RefCell::default(),
             priority: Cell::new(priority),
             chunk_bytes: Cell::new(8 << 10),
@@ -180,13 +191,16 @@ const PIECE_MIN: usize = 4 << 10;
 impl Inbox {
     /// Adds a copy of bytes.
     pub(super) fn add(&mut self, mut bytes: &[u8]) {
-        self.held += bytes.len();
+        self.held.add(bytes.len());
         // Frames may be short: bytes are appended to the last buffer if they fit.
         if let Some(Source::Buf(last)) = self.pieces.back_mut() {
             bytes = &bytes[last.append(bytes)..];
         }
         while !bytes.is_empty() {
-            let piece = match rt::pool().get(bytes.len().max(PIECE_MIN)) {
+            // Bytes that wait for their consumer must not take the buffers that others need.
+            let waits = self.held.bytes > WINDOW_MIN as usize && rt::buffers_are_scarce();
+            let buf = if waits { None } else { rt::pool().get(bytes.len().max(PIECE_MIN)) };
+            let piece = match buf {
                 Some(mut buf) => {
                     bytes = &bytes[buf.append(bytes)..];
                     Source::Buf(buf)
@@ -201,15 +215,7 @@ impl Inbox {
     /// Ends the body.
     pub(super) fn finish(&mut self, result: Result<(), BodyAborted>) {
         self.end.get_or_insert(result);
-        self.close_window();
         self.taker.take().into_iter().for_each(Waker::wake);
-    }
-
-    /// Releases the share of the limit on windows, if the body has ended and was consumed.
-    fn close_window(&mut self) {
-        if self.end.is_some() && self.pieces.is_empty() {
-            self.window = None;
-        }
     }
 
     /// Whether the complete body has been received.
@@ -220,14 +226,23 @@ impl Inbox {
     /// Drops the received bytes.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
-        self.held = 0;
+        self.held.remove(self.held.bytes);
+    }
+
+    /// Returns the number of bytes in the inbox.
+    pub(super) fn held(&self) -> usize {
+        self.held.bytes
+    }
+
+    /// Whether the client may send more of the body.
+    pub(super) fn is_open(&self) -> bool {
+        self.end.is_none()
     }
 
     /// Returns the next piece; `None` at the end.
     pub(super) fn poll_piece(&mut self, context: &Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         if let Some(piece) = self.pieces.pop_front() {
-            self.held -= piece.bytes().len();
-            self.close_window();
+            self.held.remove(piece.bytes().len());
             return Poll::Ready(Ok(Some(piece)));
         }
         match self.end {
@@ -237,6 +252,24 @@ impl Inbox {
                 Poll::Pending
             }
         }
+    }
+}
+
+impl Held {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.share.iter().for_each(|share| share.hold(bytes));
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.share.iter().for_each(|share| share.release(bytes));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.remove(self.bytes);
     }
 }
 
@@ -269,10 +302,13 @@ impl Outbox {
 
 impl Shared {
     /// Creates a connection; its first frames are ready to be sent.
-    pub(super) fn new(thread: Rc<Thread>, handle: WireHandle, limits: Limits) -> Rc<Shared> {
+    pub(super) fn new(thread: Rc<Thread>, handle: WireHandle, limits: Limits, driver: Waker) -> Rc<Shared> {
         let mut out = Vec::new();
-        let session = Session::new(limits, &mut out);
+        let mut session = Session::new(limits, &mut out);
+        session.open_by_caller();
+        let share = thread.capacity.windows.of_client(limits.connection_window.into(), driver);
         Rc::new(Shared {
+            share,
             thread,
             handle,
             state: RefCell::new(State { session, out, ready: Scheduler::default(), framed: 0, closed: None }),
@@ -464,23 +500,49 @@ impl Shared {
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
         state.session.take(stream.id, u32::try_from(bytes).unwrap_or(u32::MAX), &mut state.out);
+        self.open_connection(state);
         if state.out.len() > before {
             self.wake_driver();
         }
     }
 
-    /// Enlarges the window of a body that is being read: as far as the thread's limit permits, and at least to [`WINDOW_MIN`].
+    /// Enlarges the window of a body that is being read.
     pub(super) fn widen(&self, stream: &Stream, window: u32) {
-        let inbox = stream.inbox.borrow();
-        // Without a window the complete body has arrived.
-        let Some(held) = &inbox.window else { return };
-        let window = if held.widen(u64::from(window)) { window } else { WINDOW_MIN };
+        if !stream.inbox.borrow().is_open() {
+            return;
+        }
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
         state.session.widen(stream.id, window, &mut state.out);
+        self.open_connection(state);
         if state.out.len() > before {
             self.wake_driver();
         }
+    }
+
+    /// Doubles the windows of the bodies that they have limited during a round trip.
+    pub(super) fn grow(&self) {
+        let state = &mut *self.state.borrow_mut();
+        for (id, window) in state.session.limited() {
+            state.session.widen(id, (2 * window).min(STREAM_WINDOW_MAX), &mut state.out);
+        }
+        self.open_connection(state);
+    }
+
+    /// Opens the window of the connection as far as its share of the thread's memory permits. The windows of its streams do not
+    /// count: only bytes that the window of the connection admits can arrive.
+    pub(super) fn open_connection(&self, state: &mut State) {
+        let (share, open) = (&self.share, state.session.connection_window());
+        let wanted = state.session.wanted_window().max(CONNECTION_WINDOW.into());
+        if open > wanted / 2 && share.reserved() == 0 {
+            return;
+        }
+        let was_stopped = share.is_stopped();
+        let permitted = share.permit(wanted, open);
+        if share.is_stopped() && !was_stopped {
+            self.thread.tally.count_http2_limit(Http2Limit::Bodies);
+        }
+        state.session.open_connection(u32::try_from(permitted).unwrap_or(u32::MAX), &mut state.out);
     }
 
     /// Removes the pieces that are not in frames yet.
@@ -497,6 +559,8 @@ impl Shared {
         }
         let before = state.out.len();
         state.session.release(stream.id, &mut state.out);
+        stream.inbox.borrow_mut().clear();
+        self.open_connection(state);
         // The connection is broken, so no client would receive these frames.
         if state.closed.is_some() {
             state.out.truncate(before);
@@ -766,7 +830,7 @@ mod tests {
         let session = Session::new(Limits::default(), &mut out);
         let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
         for id in [1, 3, 5] {
-            let stream = Stream::new(id, Priority::default());
+            let stream = Stream::new(id, Priority::default(), None);
             state.session.open(id, true, None, Rc::clone(&stream));
             state.add(&stream, Segments::from(vec![b'x'; 30_000]), Some(Vec::new()));
         }
@@ -783,7 +847,7 @@ mod tests {
         let mut out = Vec::new();
         let session = Session::new(Limits::default(), &mut out);
         let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
-        let streams = [1, 3].map(|id| Stream::new(id, Priority::default()));
+        let streams = [1, 3].map(|id| Stream::new(id, Priority::default(), None));
         for stream in &streams {
             state.session.open(stream.id, true, None, Rc::clone(stream));
         }

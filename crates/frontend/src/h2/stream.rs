@@ -10,12 +10,11 @@ use rt::Timer;
 
 use crate::entrance::Entrance;
 use crate::h2::client::Http2Client;
-use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
+use crate::h2::shared::{Shared, Stream};
 use crate::h2::transport::StreamTransport;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
 use exchange::{course, effect, pump};
-use telemetry::tally::Http2Limit;
 use telemetry::{ForLog, Level};
 
 /// A request with a decoded header section.
@@ -44,8 +43,7 @@ pub(super) struct Head<'a> {
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Decodes the header section of a request. Returns `None` if the request was refused in a way that allows the client to repeat
-/// it (RFC 9113 section 8.7).
+/// Decodes the header section of a request.
 ///
 /// # Errors
 /// The connection must end.
@@ -54,10 +52,10 @@ pub(super) fn begin(
     entrance: &Entrance,
     info: &Rc<ConnInfo>,
     head: Head<'_>,
-) -> Result<Option<DecodedRequest>, Fault> {
+) -> Result<DecodedRequest, Fault> {
     let Head { id, ends, block, input, scratch } = head;
     info.requests.set(info.requests.get() + 1);
-    let stream = Stream::new(id, Priority::default());
+    let stream = Stream::new(id, Priority::default(), (!ends).then_some(&shared.share));
     let thread = &shared.thread;
     let generation = thread.generation();
     let server = entrance.default_server(&generation, info);
@@ -89,15 +87,6 @@ pub(super) fn begin(
     if finished.is_ok() && ends && length.is_some_and(|length| length > 0) {
         finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
     }
-    if !ends {
-        let first_window = shared.with(|state| state.session.first_window()).max(WINDOW_MIN);
-        let window = thread.capacity.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
-        if window.is_none() {
-            refuse(shared, stream, request);
-            return Ok(None);
-        }
-        stream.inbox.borrow_mut().window = window;
-    }
     if let Some(names) = never_indexed {
         request.extensions.insert(*names);
     }
@@ -117,7 +106,7 @@ pub(super) fn begin(
     if reset.is_some() && ends {
         shared.with(|state| state.session.mark_malformed(id));
     }
-    Ok(Some(DecodedRequest { stream, request, received, reset }))
+    Ok(DecodedRequest { stream, request, received, reset })
 }
 
 /// Returns whether the header section is valid, and the error code to end the stream with. Logs the reason of a refusal.
@@ -147,19 +136,6 @@ fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>
     }
 }
 
-/// Refuses a request, because the limit on body windows of the thread is reached.
-fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
-    shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
-    request.conn.client.take();
-    shared.thread.recycle_request(request);
-    shared.with(|state| {
-        let id = stream.id;
-        state.session.open(id, false, None, stream);
-        state.session.reset(id, ErrorCode::RefusedStream, &mut state.out);
-        state.session.release(id, &mut state.out);
-    });
-}
-
 /// Initial capacity in bytes, enough for most header sections.
 const RAW_BYTES: usize = 512;
 
@@ -183,7 +159,8 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
 /// Runs a request until its end.
 pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: DecodedRequest) {
     let DecodedRequest { stream, mut request, received, reset } = decoded;
-    let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new(), earlier: 0 };
+    let mut transport =
+        StreamTransport { shared, stream, entrance, timer: Timer::new(), earlier: 0, stored_window: None };
     let after = pump::run(&mut transport, &mut request, received).await;
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.

@@ -39,6 +39,8 @@ pub(super) struct StreamTransport {
     pub(super) timer: Timer,
     /// Number of bytes of the body that were received before its feed.
     pub(super) earlier: u64,
+    /// Window in bytes of a body that its handler stores, until its first bytes have arrived.
+    pub(super) stored_window: Option<u32>,
 }
 
 impl Transport for StreamTransport {
@@ -69,8 +71,8 @@ impl Transport for StreamTransport {
         self.receive_complete_body(request, accepts_pieces)
     }
 
-    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
-        self.prepare_feed(request)
+    async fn begin_feed(&mut self, request: &mut Request, is_stored: bool) -> Result<Feed<()>, BodyFailure> {
+        self.prepare_feed(request, is_stored)
     }
 
     async fn feed(&mut self, mut feed: Feed<()>) -> Infallible {

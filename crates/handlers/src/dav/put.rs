@@ -30,7 +30,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Step> {
         return Some(refused(request, 500, format_args!("PUT request body must be in a file")));
     }
     let is_wanted = request.incoming.is_none() && request.body.is_none() && request.head.body().has_body();
-    is_wanted.then_some(Step::StreamBody)
+    is_wanted.then_some(Step::StoreBody)
 }
 
 /// Receives the body and publishes it.

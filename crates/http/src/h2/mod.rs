@@ -3,7 +3,8 @@
 //! | module | content | source |
 //! |---|---|---|
 //! | [`session`] | a connection: converts received bytes to events; states of streams, windows, limits | RFC 9113 sections 3 to 6 |
-//! | [`send`] | sending: heads, bodies, windows, resets, GOAWAY | RFC 9113 sections 4 to 6 |
+//! | [`send`] | sending: heads, bodies, resets, GOAWAY | RFC 9113 sections 4 to 6 |
+//! | [`flow`] | receive windows, which grow with the bytes that are consumed in a round trip | RFC 9113 section 5.2 |
 //! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
 //! | [`reply`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | compression of header sections | RFC 7541 |
@@ -15,6 +16,7 @@
 #[cfg(test)]
 mod client_tests;
 pub mod error;
+pub mod flow;
 pub mod frame;
 pub mod head;
 pub mod hpack;
@@ -24,6 +26,7 @@ mod limit_tests;
 mod must_tests;
 pub mod priority;
 pub mod reply;
+mod round;
 pub mod send;
 pub mod session;
 pub mod settings;
@@ -32,6 +35,7 @@ mod stream;
 mod tests;
 
 pub use error::{ErrorCode, Fault};
+pub use flow::STREAM_WINDOW_MAX;
 pub use frame::PREFACE;
 pub use head::{HeadFault, HeadReader, Malformed, Scratch};
 pub use priority::{Priority, Scheduler};

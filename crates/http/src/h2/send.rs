@@ -1,4 +1,4 @@
-//! Frames that an end sends on its own initiative: heads, bodies, windows, resets, and GOAWAY.
+//! Frames that an end sends on its own initiative: heads, bodies, resets, and GOAWAY.
 //!
 //! Each method appends frames to `out` in the order of its calls. They must be sent in this order, because the table of
 //! [`hpack`](super::hpack) depends on it.
@@ -100,28 +100,6 @@ impl<T> Session<T> {
     fn note_message(&mut self) {
         self.pay_back(CREDIT_FOR_MESSAGE);
         self.early_ends = self.early_ends.saturating_sub(1);
-    }
-
-    /// Notes that the caller has consumed bytes of a body. Sends WINDOW_UPDATE when half of the window is consumed.
-    pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
-        stream.taken += bytes;
-        if stream.taken > 0 && stream.taken >= stream.receive_limit.div_ceil(2) {
-            let taken = std::mem::take(&mut stream.taken);
-            stream.receive_window += i64::from(taken);
-            frame::push_window_update(out, id, taken);
-        }
-    }
-
-    /// Enlarges the window of a body that is consumed as fast as it arrives.
-    pub fn widen(&mut self, id: u32, limit: u32, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
-        let limit = limit.min(WINDOW_MAX);
-        if let Some(more @ 1..) = limit.checked_sub(stream.receive_limit) {
-            stream.receive_limit = limit;
-            stream.receive_window += i64::from(more);
-            frame::push_window_update(out, id, more);
-        }
     }
 
     /// Resets a stream, unless it has ended.

@@ -15,6 +15,7 @@ use super::frame::{
 };
 use super::hpack::{Decoder, Encoder, NeverIndexed};
 use super::priority::Priority;
+use super::round::Round;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
 use super::stream::{End, Stream, Streams};
 use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
@@ -27,18 +28,18 @@ pub struct Limits {
     pub streams_max: u32,
     /// Number of body bytes that the peer may send before the handler takes them (`http2_body_preread_size`).
     pub initial_window: u32,
+    /// Number of body bytes that the peer may send on all streams of a new connection, at least [`WINDOW_DEFAULT`].
+    pub connection_window: u32,
     /// Maximum size of a header section in bytes (`large_client_header_buffers`).
     pub head_max: u32,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { streams_max: 128, initial_window: 64 << 10, head_max: 33 << 10 }
+        let initial_window = 64 << 10;
+        Limits { streams_max: 128, initial_window, connection_window: 16 << 20, head_max: 33 << 10 }
     }
 }
-
-/// Window of the connection in bytes; the windows of the streams limit the buffered bytes.
-const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// Maximum budget: number of frames without effect that the peer may send beyond those credited for its messages.
 pub(super) const BUDGET_MAX: i32 = 1000;
@@ -120,6 +121,8 @@ pub enum Event {
     },
     /// The PING of this end was acknowledged.
     Pong,
+    /// A measured round trip has ended: [`Session::limited`] returns the streams whose windows were too small for it.
+    Round,
     /// The peer sent GOAWAY. A client opens no more streams; a server serves no streams above `last`.
     GoAway {
         /// The last stream that may have been processed.
@@ -178,8 +181,11 @@ pub struct Session<T> {
     pub(super) peer: PeerSettings,
     pub(super) streams: Streams<T>,
     pub(super) send_window: i64,
-    receive_window: i64,
-    received: u32,
+    pub(super) receive_window: i64,
+    /// Whether the window of the connection is reopened as bytes arrive.
+    pub(super) opens_itself: bool,
+    /// The measurement of a round trip.
+    pub(super) round: Round,
     has_preface: bool,
     has_settings: bool,
     /// Whether the peer has acknowledged the settings.
@@ -218,7 +224,10 @@ impl<T> Session<T> {
     }
 
     fn begin(role: Role, limits: Limits, out: &mut Vec<u8>) -> Session<T> {
-        frame::push_window_update(out, 0, CONNECTION_WINDOW - WINDOW_DEFAULT);
+        let connection_window = limits.connection_window.max(WINDOW_DEFAULT);
+        if connection_window > WINDOW_DEFAULT {
+            frame::push_window_update(out, 0, connection_window - WINDOW_DEFAULT);
+        }
         Session {
             role,
             limits,
@@ -227,8 +236,9 @@ impl<T> Session<T> {
             peer: PeerSettings::default(),
             streams: Streams::default(),
             send_window: i64::from(WINDOW_DEFAULT),
-            receive_window: i64::from(CONNECTION_WINDOW),
-            received: 0,
+            receive_window: i64::from(connection_window),
+            opens_itself: true,
+            round: Round::default(),
             has_preface: role == Role::Client,
             has_settings: false,
             is_acknowledged: false,
@@ -611,6 +621,9 @@ impl<T> Session<T> {
             receive_window: i64::from(window),
             taken: 0,
             receive_limit: initial,
+            has_begun: false,
+            is_long: false,
+            round: (0, 0, false),
             send_window: i64::from(self.peer.initial_window),
             left: length,
             user,
@@ -699,7 +712,9 @@ impl<T> Session<T> {
             0 => {}
             _ => self.pay_back(1),
         }
-        self.widen_connection(header.len as u32, out);
+        if self.opens_itself {
+            self.open_connection(self.limits.connection_window, out);
+        }
         if let Some(fault) = self.check_data(&mut data, header.len, out)? {
             let event = self.reset_for(id, fault, out)?;
             data.is_ignored = true;
@@ -747,7 +762,9 @@ impl<T> Session<T> {
         if !stream.receives {
             return Ok(Some(StreamFault::HalfClosed));
         }
+        stream.has_begun = true;
         stream.receive_window -= len as i64;
+        super::flow::measure(&mut self.round, stream, len as u32, out);
         if stream.receive_window < 0 {
             return Ok(Some(StreamFault::WindowExceeded));
         }
@@ -785,16 +802,6 @@ impl<T> Session<T> {
             false => Event::Data { stream: data.stream, start, end: start + count, ends },
         };
         Step { used, event }
-    }
-
-    /// Counts received body bytes; reopens the window of the connection when half of it is used.
-    fn widen_connection(&mut self, bytes: u32, out: &mut Vec<u8>) {
-        self.received += bytes;
-        if self.received >= CONNECTION_WINDOW / 2 {
-            frame::push_window_update(out, 0, self.received);
-            self.receive_window += i64::from(self.received);
-            self.received = 0;
-        }
     }
 }
 
@@ -887,7 +894,7 @@ impl<T> Session<T> {
             return Err(Fault::FrameLength);
         }
         if header.has(ACK) {
-            return Ok(Event::Pong);
+            return Ok(if self.round.ends(payload) { Event::Round } else { Event::Pong });
         }
         frame::push(out, Kind::Ping, ACK, 0, payload);
         Ok(Event::Nothing)
@@ -982,7 +989,7 @@ impl<T> Session<T> {
 #[cfg(test)]
 impl<T> Session<T> {
     pub(super) fn receive_window_for_test(&mut self, bytes: i64) {
-        self.receive_window = bytes;
+        (self.receive_window, self.opens_itself) = (bytes, false);
     }
 
     pub(super) fn held_for_test(&self) -> usize {

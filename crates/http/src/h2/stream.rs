@@ -26,6 +26,13 @@ pub(super) struct Stream<T> {
     pub(super) taken: u32,
     /// Size of the receive window when no bytes are in flight or buffered.
     pub(super) receive_limit: u32,
+    /// Whether bytes of the peer's body have arrived.
+    pub(super) has_begun: bool,
+    /// Whether half of its window was consumed before, so that its windows limit it.
+    pub(super) is_long: bool,
+    /// Number of the last measured round trip in which bytes arrived, the number of these bytes, and whether all received bytes were
+    /// consumed at a time during it.
+    pub(super) round: (u32, u32, bool),
     /// Number of bytes that may be sent; negative if a setting has reduced the window (RFC 9113 section 6.9.2).
     pub(super) send_window: i64,
     /// Remaining bytes of the body, if its length was announced.

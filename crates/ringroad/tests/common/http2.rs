@@ -70,6 +70,8 @@ pub(crate) struct Http2<S> {
     pub(crate) order: Vec<u32>,
     /// Window increments from the server, by stream.
     pub(crate) windows: BTreeMap<u32, u64>,
+    /// Number of body bytes that were sent within windows.
+    sent: u64,
     /// Whether the client sends window updates for received data.
     pub(crate) opens: bool,
     /// Whether the server's PINGs are acknowledged.
@@ -143,6 +145,7 @@ impl<S: Read + Write> Http2<S> {
             pings: Vec::new(),
             order: Vec::new(),
             windows: BTreeMap::new(),
+            sent: 0,
             opens: true,
             acknowledges: true,
         };
@@ -208,6 +211,31 @@ impl<S: Read + Write> Http2<S> {
         self.part_of_body(stream, body, 0);
     }
 
+    /// Sends up to `most` bytes of a body without an end, as far as the windows that were received allow. Returns their number.
+    pub(crate) fn offer(&mut self, stream: u32, most: usize) -> usize {
+        let mut sent = 0;
+        self.settle();
+        loop {
+            let initial =
+                self.settings.iter().rev().find(|(id, _)| *id == 4).map_or(65_535, |(_, value)| *value);
+            let window = |id: u32, first: u64| first + self.windows.get(&id).copied().unwrap_or(0);
+            let room =
+                (window(stream, initial.into()) - sent as u64).min(window(0, 65_535) - self.sent) as usize;
+            let part = room.min(most - sent).min(16_384);
+            if part == 0 {
+                let windows = self.windows.clone();
+                self.settle();
+                if sent == most || windows == self.windows {
+                    return sent;
+                }
+                continue;
+            }
+            self.frame(DATA, 0, stream, &vec![7; part]);
+            sent += part;
+            self.sent += part as u64;
+        }
+    }
+
     fn part_of_body(&mut self, stream: u32, body: &[u8], end: u8) {
         let (mut sent, count) = (0, body.len());
         while sent < count {
@@ -216,7 +244,7 @@ impl<S: Read + Write> Http2<S> {
                 self.settings.iter().rev().find(|(id, _)| *id == 4).map_or(65_535, |(_, value)| *value);
             let window = |id: u32, first: u64| first + self.windows.get(&id).copied().unwrap_or(0);
             let of_stream = window(stream, initial.into()).saturating_sub(sent as u64);
-            let room = of_stream.min(window(0, 65_535).saturating_sub(sent as u64));
+            let room = of_stream.min(window(0, 65_535).saturating_sub(self.sent));
             let is_over = self.streams.get(&stream).is_some_and(|got| got.ended || got.reset.is_some());
             if is_over {
                 return;
@@ -229,6 +257,7 @@ impl<S: Read + Write> Http2<S> {
             let flags = if sent + part == count { end } else { 0 };
             self.frame(DATA, flags, stream, &body[sent..sent + part]);
             sent += part;
+            self.sent += part as u64;
         }
     }
 

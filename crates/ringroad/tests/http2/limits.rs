@@ -129,40 +129,6 @@ fn ten_thousand_incomplete_requests_are_limited() {
     assert_eq!(http2::connect(&server).get("/").status, 200);
 }
 
-/// Bodies that never arrive, on several connections: their windows have a limit per thread, here 256 requests. A
-/// request above it is refused in a way that lets the client retry; other clients are served, and closing a connection
-/// releases its windows.
-#[test]
-fn windows_of_request_bodies_are_limited_per_thread() {
-    let server = serve(&one_server(
-        "http2 on; http2_body_preread_size 1m;",
-        "client_body_early_read 1; location / { return 200 x; } location /counters { cache_counters; }",
-    ));
-    let mut clients = [http2::connect(&server), http2::connect(&server)];
-    for client in &mut clients {
-        for _ in 0..128 {
-            client.begin("POST", "/", &[], false);
-        }
-        client.settle();
-        assert!(client.streams.values().all(|got| got.reset.is_none()));
-    }
-    let mut other = http2::connect(&server);
-    let refused = other.begin("POST", "/", &[], false);
-    other.settle();
-    assert_eq!(other.streams[&refused].reset, Some(7));
-    assert_eq!(other.get("/").status, 200);
-    assert!(other.get("/counters").text().contains("ringroad_http2_limits_total{limit=\"bodies\"} 1\n"));
-    let [first, _second] = clients;
-    drop(first);
-    let served = testkit::wait::until("room for a body", testkit::Deadline::default(), || {
-        let stream = other.begin("POST", "/", &[], false);
-        other.body(stream, b"x");
-        other.settle();
-        (other.streams.get(&stream).and_then(|got| got.reset) != Some(7)).then_some(())
-    });
-    assert!(served.is_ok(), "the connection that has ended makes room");
-}
-
 /// Requests whose bodies were received and consumed, as during long responses: their windows are available to others.
 #[test]
 fn windows_of_consumed_request_bodies_are_available_again() {

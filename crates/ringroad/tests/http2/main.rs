@@ -12,3 +12,4 @@ mod log_lines;
 mod reloads;
 mod requests;
 mod tunnels;
+mod windows;

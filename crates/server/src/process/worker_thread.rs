@@ -90,6 +90,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     }
     rt::spawn(memory::watch(Rc::clone(&thread), memory));
     rt::spawn(reclaim::watch_buffers(Rc::clone(&thread)));
+    rt::spawn(reclaim::watch_windows(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let keep_names = |config: &Config| {

@@ -174,6 +174,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
         match step.event {
             Event::More => break,
             Event::Nothing | Event::Priority { .. } | Event::Pong => {}
+            Event::Round => state.grow(),
             Event::Head { stream, ends, block } => {
                 state.probes = 0;
                 fields(state, (stream, ends), block, rest)?;
@@ -219,7 +220,10 @@ fn fields(state: &mut State, (id, ends): (u32, bool), block: Block, input: &[u8]
         stream.set_never_indexed(state.session.take_never_indexed());
     }
     match stream.add_fields(heads, ends) {
-        Ok(Some(length)) => state.session.expect(id, length),
+        Ok(Some(length)) => {
+            state.session.expect(id, length);
+            stream.share().iter().for_each(|share| share.limit_to(length));
+        }
         Ok(None) => {}
         Err(cut) => state.refuse(id, &stream, cut),
     }

@@ -16,10 +16,11 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use http::h2::{ErrorCode, Fault, Limits, ReplyFault, Session};
+use http::h2::{ErrorCode, Fault, Limits, ReplyFault, STREAM_WINDOW_MAX, Session};
 use io::Errno;
 use rt::local::Counted;
 
+use exchange::capacity::Windows;
 use stream::Stream;
 pub(super) use stream::{StreamEnd, StreamWriter};
 use transfer::duplex::Duplex;
@@ -32,6 +33,8 @@ pub(super) struct Connection {
 }
 
 struct State {
+    /// The memory of the thread for bodies.
+    windows: Windows,
     session: Session<Rc<Stream>>,
     /// Frames ready to be sent.
     out: Vec<u8>,
@@ -120,8 +123,16 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Flow-control window of a stream in bytes: the number of body bytes that an upstream may send before they are read here.
+/// Flow-control window of a stream in bytes, without a share of the thread's memory for bodies: the number of body bytes that an
+/// upstream may send before they are read here.
 const WINDOW_BYTES: u32 = 128 << 10;
+
+/// Flow-control window in bytes with which a stream begins, if the thread has as much memory for bodies. Most responses then need a
+/// single round trip.
+const WINDOW_BYTES_FIRST: u32 = 4 << 20;
+
+/// Window of a connection in bytes, which is reopened as bytes arrive; the windows of the streams limit the buffered bytes.
+const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// Maximum size in bytes of a compressed header section that is buffered; `proxy_buffer_size` limits each exchange.
 const HEAD_MAX: u32 = 64 << 10;
@@ -153,11 +164,22 @@ pub(super) struct Idle {
 impl Connection {
     /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. If `idle` is `None`, the connection ends
     /// after its first exchange.
-    pub(super) fn start(wire: Box<dyn Duplex>, slot: Option<Counted>, idle: Option<Idle>) -> Rc<Connection> {
-        let limits = Limits { streams_max: 0, initial_window: WINDOW_BYTES, head_max: HEAD_MAX };
+    pub(super) fn start(
+        wire: Box<dyn Duplex>,
+        slot: Option<Counted>,
+        idle: Option<Idle>,
+        windows: &Windows,
+    ) -> Rc<Connection> {
+        let limits = Limits {
+            streams_max: 0,
+            initial_window: WINDOW_BYTES,
+            connection_window: CONNECTION_WINDOW,
+            head_max: HEAD_MAX,
+        };
         let mut out = Vec::new();
         let session = Session::client(limits, &mut out);
         let state = State {
+            windows: windows.clone(),
             session,
             out,
             users: 0,
@@ -248,6 +270,26 @@ impl State {
         self.probed_at = Some(rt::now());
         self.probes += 1;
         self.session.ping(&mut self.out);
+    }
+
+    /// Opens a stream with a window as large as the thread's memory for bodies permits. The update of the window follows the header
+    /// section of the request, so it costs no round trip.
+    fn widen_first(&mut self, id: u32, stream: &Stream) {
+        let share = self.windows.of_upstream(WINDOW_BYTES.into());
+        let window = share.permit(WINDOW_BYTES_FIRST.into(), 0);
+        self.session.widen(id, u32::try_from(window).unwrap_or(u32::MAX), &mut self.out);
+        stream.set_share(share);
+    }
+
+    /// Doubles the windows of the responses that they have limited during a round trip.
+    fn grow(&mut self) {
+        for (id, window) in self.session.limited() {
+            let share = self.session.get(id).and_then(|stream| stream.share());
+            let Some(share) = share else { continue };
+            let wanted = (2 * window).min(STREAM_WINDOW_MAX);
+            let window = share.permit(wanted.into(), window.into());
+            self.session.widen(id, u32::try_from(window).unwrap_or(u32::MAX), &mut self.out);
+        }
     }
 
     /// Resets a stream because of invalid input from the upstream.

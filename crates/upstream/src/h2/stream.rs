@@ -12,6 +12,8 @@ use http::reply::{FIELDS_MAX_DEFAULT, Limits};
 use http::request::Method;
 use io::{Buf, Errno, Segments};
 
+use exchange::capacity::Share;
+
 use super::{Connection, Cut, Follows, OUT_BYTES_MAX, State};
 
 /// The state of an exchange in the session.
@@ -26,6 +28,8 @@ pub(super) struct Stream {
     cut: Cell<Option<Cut>>,
     /// Names of the never-indexed fields of the last header section.
     never_indexed: Cell<Option<Box<NeverIndexed>>>,
+    /// The share of the thread's memory for bodies, once the stream is open.
+    share: RefCell<Option<Rc<Share>>>,
 }
 
 /// Properties of the request that affect the parsing of its response.
@@ -40,6 +44,8 @@ struct RequestFacts {
 struct Inbox {
     /// Text, and the number of body bytes in it.
     pieces: VecDeque<(Buf, u32)>,
+    /// Number of body bytes in `pieces`.
+    held: usize,
     stage: Stage,
     reader: Option<Waker>,
 }
@@ -61,6 +67,9 @@ enum Stage {
 /// Minimum capacity in bytes of a buffer of text.
 const PIECE_MIN: usize = 4 << 10;
 
+/// Capacity in bytes of a buffer of text outside of the pool.
+const PIECE_OUTSIDE: u32 = 64 << 10;
+
 /// The last chunk, without trailers.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
@@ -74,6 +83,7 @@ impl Stream {
             writer_waker: Cell::new(None),
             cut: Cell::new(None),
             never_indexed: Cell::new(None),
+            share: RefCell::default(),
         })
     }
 
@@ -95,6 +105,15 @@ impl Stream {
     /// Sets the names of the never-indexed fields of the header section that is parsed next.
     pub(super) fn set_never_indexed(&self, names: Option<Box<NeverIndexed>>) {
         self.never_indexed.set(names);
+    }
+
+    pub(super) fn set_share(&self, share: Rc<Share>) {
+        self.share.replace(Some(share));
+    }
+
+    /// Returns the share of the thread's memory for bodies.
+    pub(super) fn share(&self) -> Option<Rc<Share>> {
+        self.share.borrow().clone()
     }
 
     pub(super) fn wake_writer(&self) {
@@ -196,7 +215,10 @@ impl Inbox {
             text = &text[last.append(text)..];
         }
         while !text.is_empty() {
-            let buf = rt::pool().get(text.len().max(PIECE_MIN));
+            // Bytes that wait for their reader must not take the buffers that others need; their window limits them.
+            let waits = self.held > super::WINDOW_BYTES as usize && rt::buffers_are_scarce();
+            let buf = if waits { None } else { rt::pool().get(text.len().max(PIECE_MIN)) };
+            let buf = buf.or_else(|| Buf::outside_pools(PIECE_OUTSIDE));
             let mut buf = buf.ok_or(Cut::Errno(Errno::NOMEM))?;
             text = &text[buf.append(text)..];
             self.pieces.push_back((buf, 0));
@@ -216,6 +238,7 @@ impl Inbox {
         self.add(b"\r\n")?;
         if let Some((_, body)) = self.pieces.back_mut() {
             *body += bytes.len() as u32;
+            self.held += bytes.len();
         }
         Ok(())
     }
@@ -250,6 +273,7 @@ impl StreamEnd {
     pub(crate) fn poll_recv(&mut self, context: &Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         let mut inbox = self.stream.inbox.borrow_mut();
         if let Some((buf, body)) = inbox.pieces.pop_front() {
+            inbox.held -= body as usize;
             drop(inbox);
             if let (Some(id), 1..) = (self.stream.id.get(), body) {
                 self.connection.with(|State { session, out, .. }| session.take(id, body, out));
@@ -359,6 +383,7 @@ impl StreamWriter {
                     let is_all = ends && head_len == data.len() && self.trailers.is_empty();
                     let head = data.parts().next().map_or(&[][..], |segment| segment.bytes());
                     state.session.push_head(id, head, is_all, &mut state.out);
+                    state.widen_first(id, &stream);
                     data.advance(head_len);
                     self.sent += head_len as u64;
                     self.has_ended |= is_all;
