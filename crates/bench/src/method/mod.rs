@@ -4,6 +4,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod disturbance;
 pub(crate) mod enter;
+pub(crate) mod huge_pages;
 pub(crate) mod machine;
 pub(crate) mod memory;
 pub(crate) mod namespace;

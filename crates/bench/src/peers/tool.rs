@@ -17,19 +17,26 @@ pub(crate) enum Peer {
     Lighttpd,
     /// A web server that is fast with small files.
     H2o,
+    /// Verifies the figures of `bench disk`.
+    Fio,
+    /// Shows the system calls of `bench disk`.
+    Strace,
     /// The load generator of `bench h2` and `bench grpc`.
     H2load,
 }
 
 impl Peer {
     /// All peers, in the order of the report.
-    pub(crate) const ALL: [Peer; 4] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::H2load];
+    pub(crate) const ALL: [Peer; 6] =
+        [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::Strace, Peer::H2load];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
             Peer::Lighttpd => "lighttpd",
             Peer::H2o => "h2o",
+            Peer::Fio => "fio",
+            Peer::Strace => "strace",
             Peer::H2load => "h2load",
         }
     }

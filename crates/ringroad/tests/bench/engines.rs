@@ -2,6 +2,7 @@
 //! use is refused, and no file remains. No test compares measured values.
 
 use serde_json::Value;
+use testkit::TempDir;
 
 use crate::runs::{Bench, assert_refused, check_tables};
 
@@ -71,8 +72,42 @@ fn every_engine_measures_a_disk() {
 }
 
 #[test]
+fn only_the_described_job_runs() {
+    let args = ["disk", "--engine", "sync,uring", "--rw", "rw", "--bs", "64k", "--depth", "4", "--jobs", "2"];
+    let section = section(&[&args[..], &["--processes", "--size", "4"]].concat());
+    let ours = |run: &&Value| run["labels"]["tool"] == "ringroad";
+    let runs = section["runs"].as_array().expect("runs");
+    assert_eq!(runs.iter().filter(ours).count(), 2);
+    assert!(runs.iter().all(|run| run["labels"]["processes"] == "2" && run["labels"]["pattern"] == "rw"));
+}
+
+#[test]
+fn a_named_file_is_read_and_not_removed() {
+    let dir = TempDir::new("disk");
+    dir.write("data", vec![7u8; 2 << 20]);
+    let file = dir.path().join("data").display().to_string();
+    let args = ["disk", "--file", &file, "--rw", "randread", "--engine", "sync", "--buffered"];
+    let section = section(&args);
+    assert!(section["tables"][0]["rows"][0]["cells"][1]["figure"].is_object(), "{}", section["tables"]);
+    assert_eq!(std::fs::metadata(&file).expect("still there").len(), 2 << 20);
+}
+
+#[test]
 fn wrong_arguments_of_disk_cause_one_line() {
+    let dir = TempDir::new("disk");
+    dir.write("data", vec![7u8; 2 << 20]);
+    let file = dir.path().join("data").display().to_string();
+    assert_refused(&["disk", "--engine", "mmap"], "possible values: sync, threads");
+    assert_refused(&["disk", "--depth", "0"], "--depth");
+    assert_refused(&["disk", "--bs", "3m"], "--bs");
+    assert_refused(&["disk", "--rw", "trim"], "--rw");
     assert_refused(&["disk", "--size", "0"], "--size");
     // More than the capacity of any disk.
     assert_refused(&["disk", "--size", "1073741824"], "MiB free");
+    assert_refused(&["disk", "--file", "/nowhere/data"], "/nowhere/data");
+    assert_refused(&["disk", "--file", "/dev/null"], "neither a file nor a block device");
+    // An existing file is not written to unless the user requests it, and stays unchanged.
+    assert_refused(&["disk", "--file", &file], "--overwrite");
+    assert_refused(&["disk", "--file", &file, "--rw", "randread,write"], "--overwrite");
+    assert!(std::fs::read(&file).expect("still there").iter().all(|&byte| byte == 7));
 }

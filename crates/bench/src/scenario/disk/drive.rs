@@ -31,7 +31,7 @@ impl Offsets {
             blocks,
             block_bytes: job.block_bytes,
             // Workers that read a file sequentially start at different offsets.
-            next: blocks / u64::from(job.threads()) * u64::from(worker),
+            next: blocks / u64::from(job.all_threads()) * u64::from(worker),
             random: job.pattern.is_random(),
             read_percent: job.pattern.read_percent(),
             noise: Noise::new(job.seed ^ u64::from(worker) << 32),

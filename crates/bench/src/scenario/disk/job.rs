@@ -42,6 +42,10 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
+    pub(super) fn writes(self) -> bool {
+        self.read_percent() < 100
+    }
+
     pub(super) fn is_random(self) -> bool {
         matches!(self, Pattern::Randread | Pattern::Randwrite | Pattern::Randrw)
     }
@@ -66,8 +70,16 @@ pub(crate) struct Job {
     pub(super) block_bytes: u32,
     /// Whether the page cache is bypassed (`O_DIRECT`).
     pub(super) direct: bool,
-    /// Number of operations in flight. Blocking calls have one each, in this number of threads.
+    /// Number of operations in flight of each copy. Blocking calls have one each, in this number of threads.
     pub(super) depth: u32,
+    /// Number of concurrent copies of the job, each with separate queues and descriptors.
+    pub(super) copies: u32,
+    /// Whether each copy is a process; otherwise all are threads of one.
+    pub(super) in_processes: bool,
+    /// Whether the job is repeated by fio, and once more under strace.
+    pub(super) is_verified: bool,
+    /// Whether fio runs the job.
+    pub(super) by_fio: bool,
     /// Time in seconds during which operations are started.
     pub(super) seconds: f64,
     pub(super) seed: u64,
@@ -84,19 +96,44 @@ impl Job {
             block_bytes: 4 << 10,
             direct: true,
             depth: 16,
+            copies: 1,
+            in_processes: false,
+            is_verified: false,
+            by_fio: false,
             seconds: 1.0,
             seed: 1,
         }
     }
 
-    /// Returns the number of threads, each with a separate queue and descriptor.
+    /// Describes the job for a row: "libaio randrw 128k, depth 16".
+    pub(super) fn words(&self) -> String {
+        let (engine, pattern, block) = (self.engine.name(), self.pattern.name(), size_name(self.block_bytes));
+        let buffered = if self.direct { "" } else { ", buffered" };
+        let copies = match (self.copies, self.in_processes) {
+            (1, _) => String::new(),
+            (copies, true) => format!(", {copies} processes"),
+            (copies, false) => format!(", {copies} threads"),
+        };
+        format!("{engine} {pattern} {block}, depth {}{copies}{buffered}", self.depth)
+    }
+
+    pub(super) fn processes(&self) -> u32 {
+        if self.in_processes { self.copies } else { 1 }
+    }
+
+    /// Returns the number of threads of a process, each with a separate queue and descriptor.
     pub(super) fn threads(&self) -> u32 {
-        if self.engine == EngineKind::Sync { self.depth } else { 1 }
+        self.copies / self.processes() * if self.engine == EngineKind::Sync { self.depth } else { 1 }
+    }
+
+    /// Returns the number of threads of all processes.
+    pub(super) fn all_threads(&self) -> u32 {
+        self.threads() * self.processes()
     }
 
     /// Returns the number of operations in flight of each thread.
     pub(super) fn queue_depth(&self) -> u32 {
-        self.depth / self.threads()
+        if self.engine == EngineKind::Sync { 1 } else { self.depth }
     }
 
     /// Returns the labels of its measurements, which tables select by.
@@ -107,12 +144,24 @@ impl Job {
             ("block", &self.block_bytes),
             ("direct", &self.direct),
             ("depth", &self.depth),
+            ("copies", &self.copies),
+            ("processes", &self.processes()),
+            ("tool", &if self.by_fio { "fio" } else { "ringroad" }),
         ])
     }
 }
 
-/// Outcome of a thread, or of all threads of a process.
-#[derive(Clone, Debug, Default)]
+/// Returns a block size in the notation of the command line.
+fn size_name(bytes: u32) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+/// Outcome of a thread, of all threads of a process, or of all processes of a job.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct JobOutcome {
     pub(super) read: Side,
     pub(super) write: Side,
@@ -128,7 +177,7 @@ pub(super) struct JobOutcome {
 }
 
 /// One direction of an outcome. Times are in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Side {
     pub(super) operations: u64,
     /// Bytes transferred, as reported by the kernel.
@@ -138,7 +187,32 @@ pub(super) struct Side {
     /// Sum of the times from the submission to the receipt of the completion.
     pub(super) completion: u64,
     /// Times of both together.
+    #[serde(with = "counts")]
     pub(super) total: Histogram<u64>,
+}
+
+/// A distribution as counts by value in the JSON of a worker process: base64 of the histogram's own format would need
+/// two more libraries.
+mod counts {
+    use super::{Deserialize, Histogram, histogram};
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        times: &Histogram<u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let counts = times.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()));
+        serializer.collect_seq(counts)
+    }
+
+    pub(super) fn deserialize<'a, D: serde::Deserializer<'a>>(
+        deserializer: D,
+    ) -> Result<Histogram<u64>, D::Error> {
+        let mut times = histogram();
+        for (value, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            times.saturating_record_n(value, count);
+        }
+        Ok(times)
+    }
 }
 
 impl Default for Side {
@@ -159,11 +233,14 @@ impl Side {
 }
 
 impl JobOutcome {
-    /// Adds the outcome of another thread of the same job.
+    /// Adds the outcome of another thread, or process, of the same job.
     pub(super) fn add(&mut self, other: &JobOutcome) {
         self.read.add(&other.read);
         self.write.add(&other.write);
         self.seconds = self.seconds.max(other.seconds);
+        self.user_seconds += other.user_seconds;
+        self.system_seconds += other.system_seconds;
+        self.switches += other.switches;
         self.system_calls = self.system_calls.zip(other.system_calls).map(|(ours, theirs)| ours + theirs);
     }
 
@@ -214,6 +291,28 @@ impl JobOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_unchanged_between_processes() {
+        let mut side = Side::default();
+        for value in [80, 1_000_000, 7_654_321] {
+            side.total.saturating_record(value);
+        }
+        let text = serde_json::to_string(&side).unwrap();
+        let back: Side = serde_json::from_str(&text).unwrap();
+        for percent in [0.0, 50.0, 99.0, 100.0] {
+            let [ours, theirs] = [&side, &back].map(|side| percentile_us(&side.total, percent));
+            assert!((ours - theirs).abs() <= ours * 2e-3, "{percent}: {ours} {theirs}");
+        }
+    }
+
+    #[test]
+    fn copies_are_threads_of_one_process_or_processes() {
+        let job = Job { engine: EngineKind::Sync, depth: 4, copies: 3, ..Job::new("x".into(), 1) };
+        assert_eq!((job.processes(), job.threads(), job.queue_depth()), (1, 12, 1));
+        let job = Job { engine: EngineKind::Uring, in_processes: true, ..job };
+        assert_eq!((job.processes(), job.threads(), job.queue_depth()), (3, 1, 4));
+    }
 
     #[test]
     fn names_are_those_of_fio() {

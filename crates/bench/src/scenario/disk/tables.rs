@@ -6,11 +6,11 @@ use clap::ValueEnum;
 
 use super::job::{EngineKind, Job, Pattern};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Results, Table};
+use crate::report::model::{self, AxisScale, Cell, Finding, Plot, Results, Table};
 use crate::scenario::described::Named;
 use crate::scenario::measurements::{
-    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding_of_cases,
-    named, under,
+    Figure, Labels, Measurements, NOT_MEASURED, Of, Rows, ShownColumn, at, axis, figure, finding,
+    finding_of_cases, named, under, verdict,
 };
 
 /// Maximum relative difference of two results that are considered equal: the write-up's own two differ by 2 %.
@@ -78,23 +78,32 @@ const COSTS: [Figure; 4] = [
 const CALLS: Figure =
     figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
 
-/// Returns the write-up's two variants, and further ones that are available today. Threads with a descriptor each stand
-/// for the write-up's processes: the kernel does the same work for both.
-fn write_up(base: &Job) -> [(&'static str, Job); 5] {
+/// Label with the system calls of a job.
+pub(super) const STRACE: &str = "system calls as strace shows them";
+const SHOWN_BY_STRACE: Figure = figure(STRACE, "per operation", 0, Of::Label(STRACE));
+
+/// Maximum relative deviation of a figure from that of fio.
+const FIO_TOLERANCE: f64 = 0.05;
+
+/// Returns the write-up's two variants, and further ones that are available today.
+pub(super) fn write_up(base: &Job) -> [(&'static str, Job); 6] {
     let job = |engine, depth| Job {
         engine,
         depth,
         pattern: Pattern::Randrw,
         block_bytes: WRITE_UP_BLOCK,
+        is_verified: true,
         ..base.clone()
     };
+    let one = job(EngineKind::Sync, 1);
     [
-        ("libaio, depth 16", job(EngineKind::Libaio, 16)),
+        ("libaio, one process, depth 16", job(EngineKind::Libaio, 16)),
+        ("sync, 16 processes", Job { copies: 16, in_processes: true, ..one.clone() }),
         ("sync, 16 threads", job(EngineKind::Sync, 16)),
-        ("uring, depth 16", job(EngineKind::Uring, 16)),
-        ("threads, depth 16", job(EngineKind::Threads, 16)),
+        ("uring, one process, depth 16", job(EngineKind::Uring, 16)),
+        ("threads, one process, depth 16", job(EngineKind::Threads, 16)),
         // According to a reader of the write-up, one blocking process achieves as much as sixteen.
-        ("sync, one thread", job(EngineKind::Sync, 1)),
+        ("sync, one process", one),
     ]
 }
 
@@ -102,7 +111,8 @@ fn write_up(base: &Job) -> [(&'static str, Job); 5] {
 pub(super) fn jobs(base: &Job) -> Vec<Job> {
     let of = |base: &Job, engine| Job { engine, ..base.clone() };
     let mut all: Vec<Job> = write_up(base).map(|(_, job)| job).into();
-    all.extend(EngineKind::value_variants().iter().map(|&engine| of(base, engine)));
+    let verified = Job { is_verified: true, ..base.clone() };
+    all.extend(EngineKind::value_variants().iter().map(|&engine| of(&verified, engine)));
     for depth in DEPTHS {
         all.extend(COMMON.map(|engine| of(&Job { depth, ..base.clone() }, engine)));
     }
@@ -117,7 +127,7 @@ pub(super) fn jobs(base: &Job) -> Vec<Job> {
     }
     let mut jobs: Vec<Job> = Vec::new();
     for job in all {
-        if !jobs.contains(&job) {
+        if !jobs.iter().any(|known| known.labels() == job.labels()) {
             jobs.push(job);
         }
     }
@@ -133,17 +143,88 @@ fn engine_rows(engines: &[EngineKind], base: &Job) -> Rows {
     engines.iter().map(|&engine| row(&engine.name(), &Job { engine, ..base.clone() })).collect()
 }
 
-/// Returns all tables, plots and findings about the jobs that are variations of `base`.
-pub(super) fn results(measurements: Measurements<'_>, base: &Job) -> Results {
+/// Returns the results: about the jobs that the user described, or about those of the report, which are variations of
+/// `base`. `measured` are all jobs, also those of fio.
+pub(super) fn results(measurements: Measurements<'_>, base: &Job, own: &[Job], measured: &[Job]) -> Results {
+    let mut results = if own.is_empty() { of_report(measurements, base) } else { of_own(measurements, own) };
+    let pairs: Vec<&Job> = measured.windows(2).filter(|pair| pair[1].by_fio).map(|pair| &pair[0]).collect();
+    if !pairs.is_empty() {
+        results.tables.push(compared_with_fio(measurements, &pairs));
+        results.findings.extend(agreement(measurements, &pairs));
+    }
+    // A run of the write-up's jobs alone has only their tables.
+    let is_measured = |row: &model::Row| row.cells.iter().any(|cell| !matches!(cell, Cell::Missing(_)));
+    results.tables.retain(|table| table.rows.iter().any(is_measured));
+    results.plots.retain(|plot| !plot.series.is_empty());
+    results.rankings.retain(|ranking| !ranking.results.is_empty());
+    results
+}
+
+fn of_own(measurements: Measurements<'_>, own: &[Job]) -> Results {
+    const TITLE: &str = "The jobs described";
+    let rows: Rows = own.iter().map(|job| row(&job.words(), job)).collect();
+    let figures = DETAILS.iter().chain(&COSTS).chain([&SHOWN_BY_STRACE]);
+    let columns: Vec<ShownColumn> = figures.map(|figure| figure.shown()).collect();
+    Results {
+        tables: vec![measurements.table(TITLE, &rows, &columns)],
+        rankings: vec![measurements.ranking(TITLE, IOPS, &rows)],
+        ..Results::default()
+    }
+}
+
+/// Returns the comparison with fio. Ratios are computed round by round, each from two jobs that ran consecutively.
+fn compared_with_fio(measurements: Measurements<'_>, pairs: &[&Job]) -> Table {
+    let rows: Rows = pairs.iter().map(|job| row(&job.words(), job)).collect();
+    let fio = || at([("tool", &"fio")]);
+    let [slat, clat] = [DETAILS[2], DETAILS[3]];
+    let columns = [
+        IOPS.at("ours", Labels::new()),
+        IOPS.at("fio", fio()),
+        IOPS.over("ours / fio", fio()),
+        slat.at("slat", Labels::new()),
+        slat.at("slat of fio", fio()),
+        clat.at("clat", Labels::new()),
+        clat.at("clat of fio", fio()),
+    ];
+    measurements.table("The same jobs by fio", &rows, &columns)
+}
+
+/// Returns the finding about the agreement with fio. If fio's own rounds of a job differ by more than the tolerance, the
+/// device has no stable rate, and the job is not considered.
+fn agreement(measurements: Measurements<'_>, pairs: &[&Job]) -> Option<Finding> {
+    let (mut words, mut steady, mut within) = (Vec::new(), 0, 0);
+    for job in pairs {
+        let (ours, fio) = (job.labels(), Job { by_fio: true, ..(*job).clone() }.labels());
+        let rates = measurements.series(IOPS, &fio).unwrap_or_default();
+        let (Some(ratio), Some(rate)) = (measurements.ratio(IOPS, &ours, &fio), Summary::of(&rates)) else {
+            continue;
+        };
+        let (low, high) = (rate.low / rate.median, rate.high / rate.median);
+        let mut word = format!("{}: {:.3}", job.words(), ratio.median);
+        if high - low <= FIO_TOLERANCE {
+            steady += 1;
+            within += usize::from((ratio.median - 1.0).abs() <= FIO_TOLERANCE);
+        } else {
+            word += &format!(" (rounds of fio: {low:.2} to {high:.2} of their median)");
+        }
+        words.push(word);
+    }
+    let sentence = format!("Ours by fio's: {}.", words.join("; "));
+    let claim = "The figures of fio are the same within 5 %.";
+    (!words.is_empty()).then(|| finding(claim, verdict(within, steady), sentence))
+}
+
+fn of_report(measurements: Measurements<'_>, base: &Job) -> Results {
     let write_up: Rows = write_up(base).map(|(name, job)| row(name, &job)).into();
     let engines = engine_rows(EngineKind::value_variants(), base);
     let complete = |title: &str, rows: &[(String, Labels)], figures: &[Figure]| {
-        let columns: Vec<ShownColumn> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
+        let figures = figures.iter().chain(&COSTS).chain([&SHOWN_BY_STRACE]);
+        let columns: Vec<ShownColumn> = figures.map(|figure| figure.shown()).collect();
         measurements.table(title, rows, &columns)
     };
     let mut tables = vec![
         complete(
-            "Mixed random reads and writes of 128k bypassing the page cache: 16 in flight, and 16 blocking threads",
+            "Mixed random reads and writes of 128k bypassing the page cache: one process, depth 16, and 16 processes",
             &write_up,
             &DIRECTIONS,
         ),
@@ -199,7 +280,8 @@ fn crossed(measurements: Measurements<'_>, base: &Job) -> [Table; 3] {
 
 /// Plots rates by depth, and the distribution of latency.
 fn plots(measurements: Measurements<'_>, engines: &[(String, Labels)]) -> Vec<Plot> {
-    let random_4k = at([("pattern", &"randread"), ("block", &4096), ("direct", &true)]);
+    let random_4k =
+        at([("pattern", &"randread"), ("block", &4096), ("direct", &true), ("tool", &"ringroad")]);
     vec![
         measurements.plot(
             ("disk-depth", "Random reads of 4k by depth"),
@@ -213,10 +295,10 @@ fn plots(measurements: Measurements<'_>, engines: &[(String, Labels)]) -> Vec<Pl
 
 /// Returns a finding for each claim of the write-up.
 fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
-    let [aio, sync, uring, _, one] = write_up(base).map(|(_, job)| job.labels());
+    let [aio, sync, _, uring, _, one] = write_up(base).map(|(_, job)| job.labels());
     let case = |name: &str, ours: &Labels, theirs: &Labels| [(name.to_owned(), ours.clone(), theirs.clone())];
     let to_sixteen = |claim: &str, name: &str, ours: &Labels, is_met: fn(&Summary) -> bool| {
-        let words = ("Throughput as a ratio to the sixteen threads: ", NOT_MEASURED);
+        let words = ("Throughput as a ratio to the sixteen processes: ", NOT_MEASURED);
         measurements.finding_of_ratios(claim, words, IOPS, case(name, ours, &sync), is_met)
     };
     let ring = |figure, name, is_met: fn(&Summary) -> bool| {
@@ -226,9 +308,17 @@ fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
         ring(IOPS, "operations per second", |ratio| ratio.median >= 1.0 - SAME),
         ring(CALLS, "system calls per operation", |ratio| ratio.median < 1.0),
     ];
+    // Each operation has one submission; only completions may share a call.
+    let calls = measurements.middle(CALLS, &aio).map(|calls| (format!("libaio: {calls:.2}"), calls > 1.9));
     vec![
+        finding_of_cases(
+            "With libaio an io_submit carries one request, and an io_getevents returns one.",
+            "System calls per operation, 2 if no call has more than one: ",
+            calls.as_slice(),
+            NOT_MEASURED,
+        ),
         to_sixteen(
-            "16 operations in flight by libaio and 16 blocking processes (here threads) have the same throughput: the device is the limit.",
+            "One process with 16 operations in flight by libaio and 16 blocking processes have the same throughput: the device is the limit.",
             "libaio",
             &aio,
             |ratio| (ratio.median - 1.0).abs() <= SAME,
@@ -238,7 +328,7 @@ fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
         }),
         to_sixteen(
             "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).",
-            "one blocking thread",
+            "one blocking process",
             &one,
             |ratio| ratio.median >= 1.0 - SAME,
         ),
@@ -254,14 +344,35 @@ fn findings(measurements: Measurements<'_>, base: &Job) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::model::{Run, Section, Verdict};
+    use crate::scenario::comparison;
+
+    #[test]
+    fn a_device_with_inconsistent_runs_gives_no_verdict() {
+        let job = Job::new("/nowhere".into(), 1 << 20);
+        let fio = Job { by_fio: true, ..job.clone() };
+        let verdict = |ours: [f64; 3], theirs: [f64; 3]| {
+            let mut section = Section::default();
+            for (job, rates) in [(&job, ours), (&fio, theirs)] {
+                for (round, operations) in (0..).zip(rates) {
+                    let run = Run::of([("operations", operations), ("seconds", 1.0)]);
+                    comparison::file(&mut section, Ok(run), &job.labels(), round);
+                }
+            }
+            agreement(Measurements::of(&section), &[&job]).map(|finding| finding.verdict)
+        };
+        assert_eq!(verdict([1000.0, 1010.0, 990.0], [1000.0, 1020.0, 1000.0]), Some(Verdict::Holds));
+        assert_eq!(verdict([1100.0, 1110.0, 1090.0], [1000.0, 1020.0, 1000.0]), Some(Verdict::Fails));
+        assert_eq!(verdict([1100.0, 1110.0, 1090.0], [1000.0, 1400.0, 900.0]), Some(Verdict::Open));
+    }
 
     #[test]
     fn each_job_is_measured_once_under_unique_labels() {
         let jobs = jobs(&Job::new("/nowhere".into(), 1 << 20));
         let labels: std::collections::BTreeSet<Labels> = jobs.iter().map(Job::labels).collect();
         assert_eq!(labels.len(), jobs.len());
-        // 5 of the write-up; 7 engines; 4 further depths of 4 engines; 30 patterns and blocks, of which one is the base;
+        // 6 of the write-up; 7 engines; 4 further depths of 4 engines; 30 patterns and blocks, of which one is the base;
         // 16 of reads with and without the page cache.
-        assert_eq!(jobs.len(), 5 + 7 + 16 + 29 + 16);
+        assert_eq!(jobs.len(), 6 + 7 + 16 + 29 + 16);
     }
 }
