@@ -24,6 +24,7 @@ use crate::scenario::{Prepared, SCENARIOS};
 const LOAD: &str = "load";
 const REPORT: &str = "report";
 const COMPARE: &str = "compare";
+const CLAIMS: &str = "claims";
 
 #[derive(Args, Debug)]
 struct ReportOptions {
@@ -33,6 +34,16 @@ struct ReportOptions {
     /// Directory for the report
     #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct ClaimsOptions {
+    /// The report.md of a run, whose verdicts are shown
+    #[arg(value_name = "REPORT")]
+    report: Option<PathBuf>,
+    /// Name of the report in the page [default: its path]
+    #[arg(long, value_name = "LINK", requires = "report")]
+    link: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -115,8 +126,19 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             print!("{}", report::compare::compare(&report::read(&a)?, &report::read(&b)?));
             Ok(())
         }
+        CLAIMS => {
+            let ClaimsOptions { report, link } = ClaimsOptions::from_arg_matches(own)?;
+            let text = report.as_ref().map(|path| read(path)).transpose()?;
+            let name = link.or_else(|| Some(report?.display().to_string()));
+            print!("{}", report::claims::page(name.as_deref().zip(text.as_deref())));
+            Ok(())
+        }
         _ => run_scenarios(name, own, args),
     }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(Failure::file("read", path))
 }
 
 /// Measures one scenario, or all of them.
@@ -153,6 +175,10 @@ fn command() -> Command {
                 .about("Regenerates the report from its JSON file"),
         )
         .subcommand(CompareOptions::augment_args(Command::new(COMPARE)).about("Compares two runs"))
+        .subcommand(
+            ClaimsOptions::augment_args(Command::new(CLAIMS))
+                .about("Prints the claims of the write-ups, and where each is measured"),
+        )
 }
 
 /// Returns the scenarios that a command runs, with their parsed options.

@@ -2,10 +2,12 @@
 //!
 //! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
 //! * [`compare`]: comparison of two reports.
+//! * [`claims`]: the claims of the write-ups, as a page of the documentation.
 //! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
 //! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
 //! * [`timelines`]: the state of the machine once a second; [`text`]: formatting of figures.
 
+pub(crate) mod claims;
 pub(crate) mod compare;
 pub(crate) mod model;
 mod page;

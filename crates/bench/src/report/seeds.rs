@@ -26,9 +26,17 @@ pub(crate) struct Seed {
     pub(crate) url: String,
     /// The author's machine and tools: name and value.
     pub(crate) setting: Vec<(String, String)>,
-    pub(crate) claims: Vec<String>,
+    pub(crate) claims: Vec<Claim>,
     /// Its tables, as printed.
     pub(crate) tables: Vec<Published>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    pub(crate) sentence: String,
+    /// Where a report judges it: a scenario, the start of a table's title, and the start of the claim of a verdict.
+    pub(crate) rows: Vec<(String, String, String)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,6 +64,10 @@ static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
     let read = |text: &&str| serde_json::from_str(text).expect("a test reads each of these files");
     FILES.iter().map(read).collect()
 });
+
+pub(crate) fn all() -> impl Iterator<Item = &'static Seed> {
+    SEEDS.iter()
+}
 
 pub(crate) fn find(number: &str) -> Option<&'static Seed> {
     SEEDS.iter().find(|seed| seed.number == number)

@@ -64,7 +64,7 @@ const VARIANTS: [Variant; 12] = [
     // The worker calls sendfile(2), which blocks until the disk read completes: the write-up's linux-sendfile.
     SENDFILE,
     // Reads into shared memory that are sent by sendfile(2): the write-up's linux-aio-sendfile.
-    Variant::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k; "),
+    SHARED_SMALL,
     SHARED,
     Variant::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring; "),
     Variant::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1; "),
@@ -76,6 +76,7 @@ const VARIANTS: [Variant; 12] = [
     Variant::of("lighttpd write", Peer::Lighttpd).with("server.network-backend = \"write\""),
 ];
 const SENDFILE: Variant = Variant::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off; ");
+const SHARED_SMALL: Variant = Variant::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k; ");
 const SHARED: Variant = Variant::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m; ");
 
 /// Bytes of all clients together, bodies only.
@@ -188,7 +189,11 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
     };
     let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
     let rankings = ends.into_iter().flatten().map(ranking).collect();
-    let findings = vec![throughput_finding(measurements, clients), idle_finding(measurements, clients)];
+    let findings = vec![
+        throughput_finding(measurements, clients),
+        idle_finding(measurements, clients),
+        pieces_finding(measurements, clients),
+    ];
     Results { tables, findings, rankings, ..Results::default() }
 }
 
@@ -221,6 +226,22 @@ fn idle_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     };
     let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
     finding_of_cases(claim, "By number of clients, ", &said, "Not measured.")
+}
+
+/// Returns the finding about the size of pieces.
+fn pieces_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
+    let claim = "With more clients larger pieces lose less throughput.";
+    let remaining = |variant: &Variant, many: u32, few: u32| {
+        let of = |clients| of(variant, &fetching(clients));
+        Some(measurements.ratio(SPEED, &of(many), &of(few))?.median)
+    };
+    let case = match clients {
+        [few, .., many] => remaining(&SHARED_SMALL, *many, *few).zip(remaining(&SHARED, *many, *few)),
+        _ => None,
+    };
+    let said = case.map(|(small, large)| (format!("512k {small:.2}; 1m {large:.2}"), large > small));
+    let before = "Throughput with the most clients as a ratio to the fewest: ";
+    finding_of_cases(claim, before, said.as_slice(), "Not measured.")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::runs::{Bench, assert_refused, list};
+use crate::runs::{Bench, assert_claims, assert_refused, list};
 
 #[test]
 fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
@@ -35,6 +35,7 @@ fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
         assert!(measured > 0, "{table}");
     }
     assert!(!list(&section["runs"]).is_empty() && !list(&section["findings"]).is_empty());
+    assert_claims(section);
     let configurations = list(&section["configurations"]);
     // The report has only the configurations with a measurement: on a busy machine, an instant run may receive no response from
     // some of them.

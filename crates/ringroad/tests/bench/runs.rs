@@ -30,7 +30,8 @@ pub(crate) fn list(value: &Value) -> &Vec<Value> {
     value.as_array().expect("a list")
 }
 
-/// Checks that every table has rows, and every row a cell for each column; returns the titles.
+/// Checks that every table has rows, every row a cell for each column, and that the claims of the write-ups have their table
+/// and their verdict; returns the titles.
 #[track_caller]
 pub(crate) fn check_tables(section: &Value) -> Vec<&str> {
     let check = |table: &Value| {
@@ -45,7 +46,38 @@ pub(crate) fn check_tables(section: &Value) -> Vec<&str> {
     for part in ["tables", "findings", "runs"] {
         assert!(!list(&section[part]).is_empty(), "{part}");
     }
+    assert_claims(section);
     tables.iter().map(|table| table["title"].as_str().expect("a title")).collect()
+}
+
+/// Checks that the claims of the write-ups which the scenario measures have their table and their verdict.
+#[track_caller]
+pub(crate) fn assert_claims(section: &Value) {
+    let texts = |part: &str, name: &str| -> Vec<&str> {
+        list(&section[part]).iter().map(|one| one[name].as_str().expect("a text")).collect()
+    };
+    let (titles, claims) = (texts("tables", "title"), texts("findings", "claim"));
+    for (scenario, table, claim) in claimed_rows() {
+        if section["scenario"] == scenario.as_str() {
+            assert!(titles.iter().any(|title| title.starts_with(&table)), "{table}: {titles:?}");
+            assert!(claims.iter().any(|found| found.starts_with(&claim)), "{claim}: {claims:?}");
+        }
+    }
+}
+
+/// Returns the rows of reports that judge the claims of the write-ups: scenario, start of a title, start of a claim.
+fn claimed_rows() -> Vec<(String, String, String)> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src/report/seeds");
+    let files = std::fs::read_dir(directory).expect("the directory of write-ups").flatten();
+    let read = |path| std::fs::read_to_string(path).expect("a write-up");
+    let mut rows = Vec::new();
+    for seed in files.map(|file| serde_json::from_str::<Value>(&read(file.path())).expect("JSON")) {
+        for row in list(&seed["claims"]).iter().flat_map(|claim| list(&claim["rows"])) {
+            rows.push(serde_json::from_value(row.clone()).expect("three texts"));
+        }
+    }
+    assert!(rows.len() >= 19, "{rows:?}");
+    rows
 }
 
 /// A run in a separate directory.
@@ -136,4 +168,17 @@ pub(crate) fn groups_of(pid: Pid) -> Vec<PathBuf> {
     let is_one =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
     entries.map(|entry| entry.path()).filter(is_one).collect()
+}
+
+/// A difference means that `cargo xtask reference` has not been run.
+#[test]
+fn page_of_claims_is_current() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let days = std::fs::read_dir(format!("{root}/bench/results")).expect("stored reports").flatten();
+    let last = days.filter_map(|day| day.file_name().into_string().ok()).max().expect("a report");
+    let report = format!("bench/results/{last}/report.md");
+    let link = format!("../{report}");
+    let args = ["bench", "claims", &format!("{root}/{report}"), "--link", &link];
+    let generated = program::run(BINARY, &args).stdout;
+    assert_eq!(include_str!("../../../../docs/benchmark-claims.md"), generated);
 }

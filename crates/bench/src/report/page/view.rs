@@ -99,6 +99,7 @@ fn seed(seed: &Seed) -> Value {
     });
     let Seed { title, author, date, source, url, claims, setting, .. } = seed;
     let tables: Vec<Value> = published.collect();
+    let claims: Vec<String> = claims.iter().map(|claim| claim.sentence.clone()).collect();
     context! { title, author, date, source, url, claims, setting, tables }
 }
 
