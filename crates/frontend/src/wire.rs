@@ -168,6 +168,11 @@ impl Wire {
         }
     }
 
+    /// See [`rt::net::Reader::acknowledge`].
+    pub fn acknowledge(&self) {
+        self.socket().reader.acknowledge();
+    }
+
     /// See [`rt::net::Reader::set_multishot`].
     pub fn set_multishot(&mut self, multishot: bool) {
         self.socket_mut().reader.set_multishot(multishot);

@@ -222,10 +222,14 @@ impl Handshaken {
                     return Err(HandshakeError::Tls(error));
                 }
             };
-            // In TLS 1.3 the peer does not wait for the last output of the handshake, so it is sent together with the
-            // first plaintext.
-            let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
-            let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
+            let output = match is_handshaking || !self.output_may_wait() {
+                true => self.session.borrow_mut().output(),
+                false => Vec::new(),
+            };
+            let is_silent = output.is_empty() && !is_handshaking && self.receiving.plain.is_empty();
+            if is_silent && self.session.borrow().is_server() {
+                socket.reader.acknowledge();
+            }
             send_output(socket, output).await?;
             // If the library allows it, the response to early data is sent before the client's Finished message has
             // arrived.
@@ -239,6 +243,17 @@ impl Handshaken {
                 None => self.step(&mut received),
             };
         }
+    }
+
+    /// Whether the last output of the handshake may be sent together with the first plaintext, because this plaintext follows
+    /// immediately: the response to a request that has arrived, or the request of this side.
+    ///
+    /// A server sends its tickets without a request. In TLS 1.3 the client's Finished message needs no response, so the kernel would
+    /// delay its acknowledgement by 40 ms, and a client with Nagle's algorithm would not send its request before (RFC 9293 section
+    /// 3.7.4).
+    fn output_may_wait(&self) -> bool {
+        let session = self.session.borrow();
+        session.protocol() == Some("TLSv1.3") && (!session.is_server() || !self.receiving.plain.is_empty())
     }
 
     /// Passes received bytes to the session. Returns whether the handshake continues.

@@ -309,6 +309,11 @@ impl Session {
         }
     }
 
+    /// Whether this is the side of the server.
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self.side, Side::Server(_))
+    }
+
     /// Whether the handshake is not complete.
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()

@@ -275,6 +275,15 @@ impl TlsReader<'_> {
             if let Some(buf) = self.receiving.open(self.session, buf) {
                 return Poll::Ready(Ok(Some(buf)));
             }
+            self.acknowledge();
+        }
+    }
+
+    /// Acknowledges a message that is not plaintext and that the peer's next bytes follow, such as a Finished message after early
+    /// data. The session's output waits for the next plaintext, and a peer with Nagle's algorithm for the acknowledgement.
+    fn acknowledge(&self) {
+        if self.session.borrow().has_output() {
+            self.reader.acknowledge();
         }
     }
 
@@ -297,6 +306,7 @@ impl TlsReader<'_> {
                     if let Some(buf) = self.receiving.open(self.session, buf) {
                         return Some(Ok(Some(buf)));
                     }
+                    self.acknowledge();
                 }
                 end => return Some(end),
             }

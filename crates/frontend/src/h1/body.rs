@@ -254,11 +254,14 @@ impl Connection {
         Some(self.receive_now(&mut buf)?.map(|came| came.then_some(buf)))
     }
 
-    /// Sends a 100 response to a client that expects it.
+    /// Sends a 100 response to a client that expects it. Otherwise a client with Nagle's algorithm may send the body only after an
+    /// acknowledgement of the header section, which the kernel would delay by 40 ms.
     async fn send_continue(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
-        let waits = request.head.body().has_body()
-            && http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
-        if !waits || !self.input.bytes().is_empty() {
+        if !request.head.body().has_body() || !self.input.bytes().is_empty() {
+            return Ok(());
+        }
+        if http::connection::expect(&request.head, request.bytes()) != Expect::Continue {
+            self.wire.acknowledge();
             return Ok(());
         }
         // The client has nothing else to read, so the send waits only if the client has disconnected.

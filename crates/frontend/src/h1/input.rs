@@ -135,6 +135,8 @@ impl Connection {
         self.timer.set(rt::now() + request.scope().core.reading.client_header_timeout);
         let thread = Rc::clone(&self.thread);
         let waiting = thread.capacity.waits(Waits::Head, &self.timer, self.wire.fd());
+        // A client with Nagle's algorithm sends the remaining part only now.
+        self.wire.acknowledge();
         loop {
             match self.receive(most).await {
                 Ok(true) => {}

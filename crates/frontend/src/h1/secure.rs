@@ -80,9 +80,15 @@ impl Connection {
 
     /// Performs the handshake with a time limit. The connection may be closed during this time to make room.
     async fn shake_hands(&mut self, received: Vec<u8>) -> Result<Shaken, Failure> {
-        let end = rt::now() + self.core().reading.client_header_timeout;
+        let core = self.core();
+        let end = rt::now() + core.reading.client_header_timeout;
+        let nodelay = core.sending.tcp_nodelay;
         let Connection { wire, timer, thread, .. } = self;
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
+        // As in nginx. Otherwise a small first response would wait until the client has acknowledged the session tickets.
+        if nodelay {
+            let _ = socket.set_nodelay(true);
+        }
         let waiting = thread.capacity.waits(Waits::First, timer, socket.fd());
         timer.set(end);
         let handshake = HandshakeContext { thread, entrance: &self.entrance, info: &self.info };

@@ -110,6 +110,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         batches: 0,
         requests: 0,
         received: 0,
+        is_unanswered: false,
         receive_max,
         lingering,
         was_held_up: false,
@@ -180,6 +181,8 @@ struct Connection {
     requests: usize,
     /// Number of bytes received since then.
     received: u64,
+    /// Whether nothing was sent since the last receive.
+    is_unanswered: bool,
     /// Maximum of `received` (`http2_recv_buffer_size`).
     receive_max: u64,
     /// `lingering_time` and `lingering_timeout`, unless `lingering_close` is `off`. A reload may remove the server of the connection.
@@ -262,6 +265,7 @@ impl Connection {
                 Ok(Woken::Received(buf)) => {
                     self.pass_time();
                     self.received += buf.len() as u64;
+                    self.is_unanswered = true;
                     self.input.add(buf);
                 }
                 Ok(Woken::Streams) => {}
@@ -597,6 +601,12 @@ impl Connection {
             });
         }
         (self.received, self.requests) = (0, 0);
+        // The frames before a request or a body need no response, such as an acknowledgement of SETTINGS. A client with Nagle's
+        // algorithm sends no more before they are acknowledged, which the kernel delays by 40 ms.
+        let is_unanswered = std::mem::replace(&mut self.is_unanswered, false);
+        if is_unanswered && self.in_flight.is_none() && (self.open_streams() == 0 || self.awaits_bodies()) {
+            self.wire.acknowledge();
+        }
         self.shared.wait(context);
         self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
     }
@@ -689,6 +699,7 @@ impl Connection {
             progress_timeout.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
         )?;
         self.in_flight = None;
+        self.is_unanswered = false;
         self.batches += 1;
         Poll::Ready(Ok(true))
     }

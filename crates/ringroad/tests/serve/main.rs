@@ -12,6 +12,7 @@ mod browser;
 mod bytes;
 mod compress;
 mod debian;
+mod delays;
 mod examples;
 mod faults;
 mod filters;

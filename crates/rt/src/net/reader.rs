@@ -197,6 +197,12 @@ impl Reader {
         }
     }
 
+    /// Acknowledges received bytes immediately instead of after the kernel's delay, or together with the next bytes that are sent
+    /// (`TCP_QUICKACK`, tcp(7)). For messages without a response; fails on sockets of other families, where it is not needed.
+    pub fn acknowledge(&self) {
+        let _ = rustix::net::sockopt::set_tcp_quickack(&self.fd, true);
+    }
+
     /// Cancels a receive in flight until the next `recv`: bytes of the peer stay in the kernel's receive buffer and
     /// occupy no buffer of the pool.
     pub fn disarm(&mut self) {
