@@ -3,10 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::capacity::{GRACE, Resource, WINDOWS_BYTES_MAX};
+use crate::capacity::{Entry, GRACE, Resource, WINDOWS_BYTES_MAX};
 use crate::error_log;
 use crate::request::Generation;
 use crate::thread::Thread;
+use io::Fd;
+use rt::Timer;
 use rt::local::Counted;
 use telemetry::Level;
 use telemetry::tally::Refusal;
@@ -86,6 +88,32 @@ impl Thread {
             return None;
         }
         Some(capacity.enter())
+    }
+}
+
+/// A connection whose client reads nothing of its response at present, until the value is dropped. It may be chosen to be closed; then
+/// its timer expires.
+pub struct Stall {
+    thread: Rc<Thread>,
+    entry: Entry,
+}
+
+impl Stall {
+    /// Registers a connection that has sent `progress` bytes; see [`rt::net::progress`].
+    pub fn begin(thread: &Rc<Thread>, timer: &Timer, socket: &Fd, progress: u64) -> Stall {
+        let entry = thread.capacity.begin_stall(timer, socket, progress);
+        Stall { thread: Rc::clone(thread), entry }
+    }
+
+    /// Whether the connection has to end in favour of another.
+    pub fn is_chosen(&self) -> bool {
+        self.thread.capacity.is_chosen(self.entry)
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        self.thread.capacity.end_stall(self.entry);
     }
 }
 

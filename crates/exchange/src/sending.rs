@@ -61,6 +61,9 @@ pub fn log_failure(request: &Request, error: &BodyError) {
         BodyError::Send(SendError::Closed(errno)) => {
             request.log(Level::Info, format_args!("send() failed ({}) {doing}", Reason(*errno)));
         }
+        BodyError::Send(SendError::Reclaimed) => {
+            request.log(Level::Info, format_args!("connection was closed to make room for another {doing}"));
+        }
         BodyError::Read(errno) => {
             let why = Reason(*errno);
             request.log(Level::Crit, format_args!("read of \"{path}\" failed ({why}) {doing}"));

@@ -16,6 +16,7 @@
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use io::{Buf, Errno, Fd, Segments};
 use rt::net::{Appended, FilePart};
 use rt::{Socket, Timer};
 
+use exchange::reclaim::Stall;
+use exchange::thread::Thread;
 use tls::Stream;
 use tls::handshake::Handshaken;
 use tls::stream::StreamHandle;
@@ -207,22 +210,32 @@ impl Wire {
         }
     }
 
+    /// Returns the means to end a stalled send in favour of another connection.
+    pub fn room<'a>(&'a self, thread: &'a Rc<Thread>) -> Room<'a> {
+        Room { thread, socket: self.fd() }
+    }
+
     /// Sends bytes from memory, and returns in `data` the memory that the kernel no longer uses. This is not an async function,
     /// because its additional state would be part of every connection.
     ///
     /// # Errors
-    /// The client accepted no bytes for `timeout`, or disconnected. No bytes may be sent afterwards.
+    /// The client accepted no bytes for `timeout`, disconnected, or was chosen to make room for another connection. No bytes may be
+    /// sent afterwards.
     pub fn send<'a>(
         &'a mut self,
+        thread: &'a Rc<Thread>,
         timer: &'a Timer,
         timeout: Duration,
         data: &'a mut Segments,
         more: bool,
     ) -> impl Future<Output = Result<(), SendError>> + 'a {
+        // Short responses do not stall, unless the client has read none of many.
+        let is_watched = data.len() >= WATCHED_MIN || thread.capacity.is_busy();
         let mut progress_timeout = ProgressTimeout::new(timeout);
         poll_fn(move |context| {
             let polled = self.poll_send(context, data, more);
-            let sent = ready!(progress_timeout.follow(context, timer, polled, || self.sent_progress()));
+            let room = is_watched.then(|| self.room(thread));
+            let sent = ready!(progress_timeout.follow(context, timer, polled, room, || self.sent_progress()));
             self.abandon_send();
             Poll::Ready(sent)
         })
@@ -390,10 +403,26 @@ impl WireHandle {
     }
 }
 
+/// The means to end a stalled send in favour of another connection.
+#[derive(Clone, Copy)]
+pub struct Room<'a> {
+    thread: &'a Rc<Thread>,
+    socket: &'a Fd,
+}
+
+/// Time that a send may wait before its connection is registered as one whose client may have ceased to read. Most sends take less
+/// and save the registration.
+const WATCHED_AFTER: Duration = Duration::from_millis(200);
+
+/// Minimum size in bytes of a response in memory whose send is always registered.
+const WATCHED_MIN: usize = 64 << 10;
+
 /// Timeout of a send without progress.
 pub struct ProgressTimeout {
     timeout: Duration,
     state: Waiting,
+    /// The registration of a send that takes longer.
+    stall: Option<Stall>,
 }
 
 /// State of waiting for a send.
@@ -410,7 +439,7 @@ enum Waiting {
 impl ProgressTimeout {
     /// Creates the timeout of a send.
     pub fn new(timeout: Duration) -> ProgressTimeout {
-        ProgressTimeout { timeout, state: Waiting::No }
+        ProgressTimeout { timeout, state: Waiting::No, stall: None }
     }
 
     /// Whether a send waits.
@@ -419,16 +448,22 @@ impl ProgressTimeout {
     }
 
     /// Processes the result of a poll: returns an error once the client has accepted no bytes for the timeout. `progress` returns a
-    /// number that grows as the client accepts bytes. The first check has no earlier number to compare with: a stalled client is
-    /// detected after two timeouts, but a send that completes in time needs no query of the kernel.
+    /// number that grows as the client accepts bytes. The first check has no earlier number to compare with, but a send that completes
+    /// in time needs no query of the kernel. With `room`, that check follows soon, and then the connection can be chosen to make room
+    /// for another.
     pub fn follow<T>(
         &mut self,
         context: &Context<'_>,
         timer: &Timer,
         polled: Poll<Result<T, Errno>>,
+        room: Option<Room<'_>>,
         progress: impl Fn() -> u64,
     ) -> Poll<Result<T, SendError>> {
-        self.follow_from(context, timer, polled, || None, progress)
+        if polled.is_pending() && self.state == Waiting::No && room.is_some() {
+            self.state = Waiting::Started;
+            timer.set(rt::now() + self.timeout.min(WATCHED_AFTER));
+        }
+        self.follow_with(context, timer, polled, room, || None, progress)
     }
 
     /// Like [`ProgressTimeout::follow`]. `first` may return the progress at the start of the wait: then a stalled client is detected
@@ -441,8 +476,20 @@ impl ProgressTimeout {
         first: impl FnOnce() -> Option<u64>,
         progress: impl Fn() -> u64,
     ) -> Poll<Result<T, SendError>> {
+        self.follow_with(context, timer, polled, None, first, progress)
+    }
+
+    fn follow_with<T>(
+        &mut self,
+        context: &Context<'_>,
+        timer: &Timer,
+        polled: Poll<Result<T, Errno>>,
+        room: Option<Room<'_>>,
+        first: impl FnOnce() -> Option<u64>,
+        progress: impl Fn() -> u64,
+    ) -> Poll<Result<T, SendError>> {
         if let Poll::Ready(result) = polled {
-            self.state = Waiting::No;
+            (self.state, self.stall) = (Waiting::No, None);
             return Poll::Ready(result.map_err(SendError::Closed));
         }
         if self.state == Waiting::No {
@@ -451,10 +498,16 @@ impl ProgressTimeout {
         }
         loop {
             ready!(timer.poll_elapsed(context));
+            let is_chosen = self.stall.as_ref().is_some_and(Stall::is_chosen);
             let now = Waiting::Since(progress());
-            if now == self.state {
-                self.state = Waiting::No;
-                return Poll::Ready(Err(SendError::TimedOut));
+            if is_chosen || now == self.state {
+                (self.state, self.stall) = (Waiting::No, None);
+                let error = if is_chosen { SendError::Reclaimed } else { SendError::TimedOut };
+                return Poll::Ready(Err(error));
+            }
+            if let (Some(room), None) = (room, &self.stall) {
+                let progress = rt::net::progress(room.socket, u64::MAX);
+                self.stall = Some(Stall::begin(room.thread, timer, room.socket, progress));
             }
             self.state = now;
             timer.set(rt::now() + self.timeout);

@@ -123,7 +123,7 @@ const REFUSED: Series = STAPLING_FETCHES.after(
         values: &[
             (
                 "worker_connections",
-                "a connection without a complete request was closed to make room for another client",
+                "a connection without a complete request, or with a response that its client does not read, was closed to make room for another client",
             ),
             ("descriptors", "such a connection was closed because the process had no free descriptors"),
             (

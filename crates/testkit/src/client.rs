@@ -150,6 +150,13 @@ impl Client {
         bytes
     }
 
+    /// Reads exactly `count` raw bytes, unless the connection ends earlier.
+    pub fn try_read_exact(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Reads `count` raw bytes, at most `piece` at a time with a pause after each: a slow reader.
     #[track_caller]
     pub fn read_slowly(&mut self, count: usize, piece: usize, pause: Duration) -> Vec<u8> {

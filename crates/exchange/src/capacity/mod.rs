@@ -25,9 +25,9 @@ use descriptors::Descriptors;
 pub use disk::DiskSpace;
 pub use reclaimer::ReclaimsSpace;
 use telemetry::limited::Limited;
-pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
-use waiting::{Entry, Lists, Rank, STALL};
+pub(crate) use waiting::{Entry, GRACE};
+use waiting::{Lists, Rank, STALL};
 pub use windows::{Share, WINDOWS_BYTES_MAX, Windows};
 
 /// The exhausted resource.
@@ -48,6 +48,9 @@ const CLIENTS_DIVISOR: usize = 16;
 const RECLAIMED_MAX: usize = 32;
 const RECLAIMED_DIVISOR: usize = 8;
 
+/// Divisor for the share of a thread's slots from which on also sends of short responses are observed.
+const BUSY_DIVISOR: usize = 4;
+
 /// Number of descriptors that an accepted connection may need: its socket, a file, an upstream, a temporary file.
 const DESCRIPTORS_EACH: u64 = 4;
 
@@ -61,7 +64,7 @@ const RESERVE_MAX: u64 = 512;
 const WIDE: usize = 1024;
 
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
-const RECHECK_EVERY: Duration = Duration::from_millis(500);
+const RECHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// The limits of one thread, and its connections that may be closed.
 pub struct Capacity {
@@ -145,11 +148,32 @@ impl Capacity {
 
     /// Registers a connection as waiting while the result lives. It may be chosen to be closed; then its timer expires.
     pub fn waits(&self, kind: Waits, timer: &Timer, socket: &Fd) -> Waiting<'_> {
-        let entry = self.lists.insert(kind, timer, socket, self.now_ms());
+        self.waits_since(kind, timer, socket, rt::now())
+    }
+
+    /// Registers a connection as [`Capacity::waits`] does, for a wait that began earlier.
+    pub fn waits_since(&self, kind: Waits, timer: &Timer, socket: &Fd, since: Instant) -> Waiting<'_> {
+        let entry = self.lists.insert(kind, timer, socket, self.ms_at(since), None);
         if self.is_awaited.get() {
             self.changed.pulse();
         }
         Waiting { capacity: self, entry }
+    }
+
+    /// Registers a connection that has sent `progress` bytes and whose client reads nothing at present. Its timer expires when it is
+    /// chosen to be closed.
+    pub(crate) fn begin_stall(&self, timer: &Timer, socket: &Fd, progress: u64) -> Entry {
+        self.lists.insert(Waits::Reads, timer, socket, self.now_ms(), Some(progress))
+    }
+
+    /// Removes a connection that was registered by [`Capacity::begin_stall`].
+    pub(crate) fn end_stall(&self, entry: Entry) {
+        self.lists.remove(entry);
+    }
+
+    /// Whether a registered connection has to end in favour of another.
+    pub(crate) fn is_chosen(&self, entry: Entry) -> bool {
+        self.lists.is_chosen(entry)
     }
 
     /// Wakes connections that wait for a request: all, or the idle ones only.
@@ -227,6 +251,11 @@ impl Capacity {
         })
     }
 
+    /// Whether so many slots are in use that responses which stall may soon be in the way of other clients.
+    pub fn is_busy(&self) -> bool {
+        self.slots.count() >= self.slots_max / BUSY_DIVISOR
+    }
+
     /// Waits until a slot may be free.
     pub(crate) async fn changed(&self) {
         self.is_awaited.set(true);
@@ -264,7 +293,12 @@ impl Capacity {
     }
 
     fn now_ms(&self) -> u32 {
-        rt::now().saturating_duration_since(self.began).as_millis() as u32
+        self.ms_at(rt::now())
+    }
+
+    /// Returns the time in ms since the thread's start.
+    fn ms_at(&self, time: Instant) -> u32 {
+        time.saturating_duration_since(self.began).as_millis() as u32
     }
 
     /// Chooses connections that are closed when their tasks run next. Returns the number of client connections among them, or `None`
@@ -280,7 +314,7 @@ impl Capacity {
         if self.lists.quiet() > 0 {
             return None;
         }
-        let mut ranks = [Rank::Head, Rank::Body].into_iter();
+        let mut ranks = [Rank::Head, Rank::Body, Rank::Reads].into_iter();
         ranks.any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0).then_some(1)
     }
 }

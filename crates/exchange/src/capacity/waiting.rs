@@ -4,6 +4,7 @@
 //!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several per call
 //!   Head   a part of a header section was received                      oldest first
 //!   Body   a part of a body was received, nothing more for a second      longest stall first
+//!   Reads  the client has read nothing of its response for a second     longest stall first
 //! ```
 
 use std::cell::RefCell;
@@ -29,6 +30,8 @@ pub enum Waits {
     Head,
     /// For more of a body.
     Body,
+    /// Until its client reads more of a response.
+    Reads,
 }
 
 /// The rank of a connection: the less is lost by closing it, the earlier it is closed.
@@ -37,6 +40,7 @@ pub(super) enum Rank {
     Quiet,
     Head,
     Body,
+    Reads,
     Protected,
 }
 
@@ -46,6 +50,7 @@ impl Waits {
             Waits::First | Waits::Idle | Waits::Lingering => Rank::Quiet,
             Waits::Head => Rank::Head,
             Waits::Body => Rank::Body,
+            Waits::Reads => Rank::Reads,
             Waits::Protected => Rank::Protected,
         }
     }
@@ -54,13 +59,13 @@ impl Waits {
     fn grace(self) -> Duration {
         match self {
             Waits::First => GRACE,
-            Waits::Body => STALL,
+            Waits::Body | Waits::Reads => STALL,
             Waits::Idle | Waits::Protected | Waits::Lingering | Waits::Head => Duration::ZERO,
         }
     }
 }
 
-/// Time without input after which a request stalls: a round trip around the world takes less.
+/// Time without input or progress after which a request stalls: a round trip around the world takes less.
 pub(super) const STALL: Duration = Duration::from_secs(1);
 
 /// The first bytes of most clients arrive with the end of the TCP handshake. Only after this time is a connection
@@ -77,6 +82,7 @@ pub(super) struct Lists {
     quiet: RefCell<Recency<Wait>>,
     heads: RefCell<Recency<Wait>>,
     bodies: RefCell<Recency<Wait>>,
+    reads: RefCell<Recency<Wait>>,
     protected: RefCell<Recency<Wait>>,
 }
 
@@ -87,11 +93,28 @@ struct Wait {
     /// `None` once the connection has been chosen.
     timer: Option<Timer>,
     socket: Fd,
+    /// Progress of the socket at the start of the wait, if it decides whether the connection stalls.
+    progress: Option<u64>,
+}
+
+impl Wait {
+    /// Whether the client may send or read soon, so that another connection is chosen. Also begins the wait again after progress.
+    fn is_active(&mut self, now_ms: u32) -> bool {
+        if let Some(before) = self.progress {
+            let progress = rt::net::progress(&self.socket, u64::MAX);
+            if progress != before {
+                (self.progress, self.since_ms) = (Some(progress), now_ms);
+            }
+            return progress != before;
+        }
+        // A connection with received bytes is about to be served.
+        self.kind != Waits::Reads && !rt::net::is_silent(&self.socket)
+    }
 }
 
 /// An index in one of the lists.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(Rank, ListSlot);
+pub(crate) struct Entry(Rank, ListSlot);
 
 impl Lists {
     fn list(&self, rank: Rank) -> &RefCell<Recency<Wait>> {
@@ -99,13 +122,22 @@ impl Lists {
             Rank::Quiet => &self.quiet,
             Rank::Head => &self.heads,
             Rank::Body => &self.bodies,
+            Rank::Reads => &self.reads,
             Rank::Protected => &self.protected,
         }
     }
 
-    pub(super) fn insert(&self, kind: Waits, timer: &Timer, socket: &Fd, since_ms: u32) -> Entry {
+    /// Adds a connection. With `progress`, the socket's progress since then decides whether it stalls.
+    pub(super) fn insert(
+        &self,
+        kind: Waits,
+        timer: &Timer,
+        socket: &Fd,
+        since_ms: u32,
+        progress: Option<u64>,
+    ) -> Entry {
         let rank = kind.rank();
-        let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.clone() };
+        let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.clone(), progress };
         Entry(rank, self.list(rank).borrow_mut().insert(wait))
     }
 
@@ -131,8 +163,7 @@ impl Lists {
             if waited < wait.kind.grace().max(least) {
                 continue;
             }
-            // A connection with received bytes is about to be served.
-            if !rt::net::is_silent(&list[slot].socket) {
+            if list[slot].is_active(now_ms) {
                 list.touch(slot);
                 continue;
             }
@@ -146,7 +177,7 @@ impl Lists {
 
     /// Releases the memory of unused slots at the end of the lists.
     pub(super) fn trim(&self) {
-        for list in [&self.quiet, &self.heads, &self.bodies, &self.protected] {
+        for list in [&self.quiet, &self.heads, &self.bodies, &self.reads, &self.protected] {
             list.borrow_mut().trim();
         }
     }

@@ -267,7 +267,8 @@ impl Connection {
         // The client has nothing else to read, so the send waits only if the client has disconnected.
         let mut data = Segments::new();
         data.push(Source::Static(CONTINUE_RESPONSE));
-        let sent = self.wire.send(&self.timer, core.sending.send_timeout, &mut data, false).await;
+        let sent =
+            self.wire.send(&self.thread, &self.timer, core.sending.send_timeout, &mut data, false).await;
         sent.map_err(|_| BodyFailure::Abandoned(400))
     }
 }

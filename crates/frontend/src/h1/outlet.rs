@@ -10,6 +10,7 @@
 //! ```
 //! Ranges of files are not part of these steps: pending bytes are flushed before a range, and ranges have no framing.
 
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http::connection::CONTINUE_RESPONSE;
@@ -20,6 +21,7 @@ use rt::Timer;
 use rt::net::FilePart;
 
 use crate::wire::{ProgressTimeout, Wire};
+use exchange::thread::Thread;
 use transfer::body::Rate;
 use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::pace::{self, Pace};
@@ -59,6 +61,8 @@ pub(super) struct Http1Outlet<'a> {
     is_full: bool,
     /// Whether this thread may make non-blocking calls directly.
     calls_directly: bool,
+    /// The thread on which the connection runs, to end a stalled response in favour of another connection.
+    thread: Option<&'a Rc<Thread>>,
 }
 
 /// How the client finds the end of the body.
@@ -113,12 +117,18 @@ impl<'a> Http1Outlet<'a> {
             file_max: if rules.sendfile_max_chunk == 0 { u64::MAX } else { rules.sendfile_max_chunk },
             is_full: false,
             calls_directly: false,
+            thread: None,
         }
     }
 
     /// Allows this thread to make non-blocking calls directly, bypassing the engine.
     pub(super) fn call_directly(&mut self, calls_directly: bool) {
         self.calls_directly = calls_directly;
+    }
+
+    /// Registers the connection of this thread while the client does not read, so that it can be closed in favour of another.
+    pub(super) fn observe(&mut self, thread: &'a Rc<Thread>) {
+        self.thread = Some(thread);
     }
 
     /// Sends a 100 response before the header section of the response.
@@ -194,8 +204,9 @@ impl<'a> Http1Outlet<'a> {
         let Some(in_flight) = &mut self.in_flight else { return Poll::Ready(Ok(true)) };
         // Fully sent segments return memory that can be reused.
         let polled = self.wire.poll_send(context, &mut in_flight.data, in_flight.more);
+        let room = self.thread.map(|thread| self.wire.room(thread));
         let progress = || self.wire.sent_progress();
-        ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
+        ready!(self.progress_timeout.follow(context, self.timer, polled, room, progress))?;
         self.sent += in_flight.len;
         let (mut data, is_remainder) = (std::mem::take(&mut in_flight.data), in_flight.is_remainder);
         self.in_flight = None;
@@ -216,7 +227,8 @@ impl<'a> Http1Outlet<'a> {
     /// Waits until the socket is writable, limited by the send timeout.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let polled = self.wire.poll_writable(context);
-        self.progress_timeout.follow(context, self.timer, polled, || self.wire.progress())
+        let room = self.thread.map(|thread| self.wire.room(thread));
+        self.progress_timeout.follow(context, self.timer, polled, room, || self.wire.progress())
     }
 }
 
@@ -317,8 +329,9 @@ impl Outlet for Http1Outlet<'_> {
         }
         // An error of sendfile(2) is a result for the caller, which distinguishes errors of the file and of the connection.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
+        let room = self.thread.map(|thread| self.wire.room(thread));
         let progress = || self.wire.progress();
-        let result = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
+        let result = ready!(self.progress_timeout.follow(context, self.timer, polled, room, progress))?;
         self.sent += u64::from(result.unwrap_or(0));
         Poll::Ready(Ok(result))
     }

@@ -14,6 +14,7 @@ use http::request::{HeaderId, Method};
 use io::Segments;
 
 use crate::h1::Connection;
+use exchange::reclaim::Stall;
 use exchange::request::Request;
 use exchange::settings::core::Core;
 use transfer::body::{BodyError, SendError};
@@ -87,7 +88,7 @@ impl Connection {
         request: &mut Request,
         sending: &mut Sending,
     ) -> Result<(), BodyError> {
-        self.wire.send(&self.timer, sending.timeout, &mut sending.data, sending.ends).await?;
+        self.wire.send(&self.thread, &self.timer, sending.timeout, &mut sending.data, sending.ends).await?;
         self.end_sending(request, sending);
         Ok(())
     }
@@ -116,8 +117,9 @@ impl Connection {
     /// without progress. The kernel has no event for acknowledgements, so the number of unacknowledged bytes is polled.
     pub(super) async fn acknowledged(&self, timeout: Duration) {
         let mut left = self.wire.unacknowledged();
+        let stall = Stall::begin(&self.thread, &self.timer, self.wire.fd(), self.wire.progress());
         let mut until = rt::now() + timeout;
-        while left > 0 && rt::now() < until {
+        while left > 0 && rt::now() < until && !stall.is_chosen() {
             rt::sleep_until(rt::now() + ACKNOWLEDGED_EVERY).await;
             let now = self.wire.unacknowledged();
             if now < left {

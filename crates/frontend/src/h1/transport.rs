@@ -99,6 +99,7 @@ impl Transport for Connection {
     ) -> Http1Outlet<'a> {
         let chunked = request.response.chunked;
         let mut outlet = Http1Outlet::new(&mut self.wire, &self.timer, &core.sending, rate, chunked);
+        outlet.observe(&self.thread);
         outlet.call_directly(self.thread.calls_directly);
         if sends_continue {
             outlet.send_continue();
@@ -117,7 +118,8 @@ impl Transport for Connection {
         // A reset immediately frees bytes that the kernel holds for a client that reads none.
         let is_timeout = *error == BodyError::Send(SendError::TimedOut);
         let resets = is_timeout && request.scope().core.keepalive.reset_timedout_connection;
-        if resets || respond::ends_in_reset(error, request) {
+        let is_reclaimed = *error == BodyError::Send(SendError::Reclaimed);
+        if resets || is_reclaimed || respond::ends_in_reset(error, request) {
             self.wire.set_reset_on_close();
         }
     }

@@ -114,6 +114,8 @@ pub(crate) async fn serve(start: Start) -> Wire {
         receive_max,
         lingering,
         was_held_up: false,
+        data_received: 0,
+        stall: (0, rt::now()),
         waker,
     };
     let stop = connection.run().await;
@@ -189,6 +191,10 @@ struct Connection {
     lingering: Option<(Duration, Duration)>,
     /// Whether the client had not accepted the ready frames at the last check.
     was_held_up: bool,
+    /// Number of bytes of request bodies that were received.
+    data_received: u64,
+    /// Number of body bytes in both directions at the start of the last stall, and its time.
+    stall: (u64, Instant),
     /// Waker of this task.
     waker: Waker,
 }
@@ -306,6 +312,7 @@ impl Connection {
                     continue;
                 }
                 Event::Data { stream, start, end, ends } => {
+                    self.data_received += (end - start) as u64;
                     let stream = shared.with(|state| state.session.get(stream).map(Rc::clone));
                     if let Some(stream) = stream {
                         let mut inbox = stream.inbox.borrow_mut();
@@ -451,6 +458,7 @@ impl Connection {
             }
             Stop::Reclaimed => {
                 self.complain(Level::Info, format_args!("connection was closed to make room for another"));
+                self.wire.set_reset_on_close();
                 self.shared.with(|state| state.abort_all(Errno::CANCELED));
             }
         }
@@ -534,14 +542,15 @@ impl Connection {
         }
         let thread = Rc::clone(&self.shared.thread);
         let timer = self.timer.clone();
-        let awaits_bodies = self.awaits_bodies();
+        let awaited = self.awaited();
         let kind = match (is_idle, self.is_first) {
             _ if is_in_head && !self.is_first => Some(Waits::Head),
             (true, true) => Some(Waits::First),
             (true, false) => Some(Waits::Idle),
-            (false, _) => awaits_bodies.then_some(Waits::Body),
+            (false, _) => awaited,
         };
-        let waiting = kind.map(|kind| thread.capacity.waits(kind, &timer, self.wire.fd()));
+        let since = if awaited.is_some() { self.stalled_since() } else { rt::now() };
+        let waiting = kind.map(|kind| thread.capacity.waits_since(kind, &timer, self.wire.fd(), since));
         // With requests in flight only this event notifies of the worker's shutdown.
         let mut draining = std::pin::pin!(thread.draining.wait());
         let woken = poll_fn(|context| {
@@ -549,8 +558,8 @@ impl Connection {
                 return Poll::Ready(Ok(Woken::Streams));
             }
             let woken = self.poll_woken(context, is_idle);
-            // The wait begins again with another `Waits` when all open requests begin or cease to wait for their bodies.
-            let has_changed = woken.is_pending() && self.awaits_bodies() != awaits_bodies;
+            // The wait begins again with another `Waits` when all open requests begin or cease to wait for their client.
+            let has_changed = woken.is_pending() && self.awaited() != awaited;
             if has_changed { Poll::Ready(Ok(Woken::Streams)) } else { woken }
         });
         let woken = woken.await?;
@@ -559,7 +568,8 @@ impl Connection {
             // If the client does not accept the last GOAWAY, the connection is closed without it.
             Woken::Elapsed
                 if is_chosen
-                    && (matches!(kind, Some(Waits::Body | Waits::Head)) || self.end == End::Last) =>
+                    && (matches!(kind, Some(Waits::Body | Waits::Reads | Waits::Head))
+                        || self.end == End::Last) =>
             {
                 Err(Stop::Reclaimed)
             }
@@ -648,10 +658,18 @@ impl Connection {
         }
     }
 
-    /// Whether a request is open, and each open request waits for its body.
-    fn awaits_bodies(&self) -> bool {
-        let awaits = |state: &mut shared::State| state.session.open_streams() > 0 && state.awaits_bodies();
-        self.in_flight.is_none() && self.shared.with(awaits)
+    /// Returns what the client keeps all open requests waiting for; `None` if there are none, or one does not wait for the client.
+    fn awaited(&self) -> Option<Waits> {
+        if self.in_flight.is_some() { None } else { self.shared.with(|state| state.awaited()) }
+    }
+
+    /// Returns the time since which no body byte was sent or received. Frames without such bytes do not end a stall.
+    fn stalled_since(&mut self) -> Instant {
+        let progress = self.data_received + self.shared.with(|state| state.framed());
+        if self.stall.0 != progress {
+            self.stall = (progress, rt::now());
+        }
+        self.stall.1
     }
 
     /// Releases memory while the connection has no request.
@@ -694,10 +712,10 @@ impl Connection {
         if polled.is_pending() {
             self.batches = 0;
         }
-        let Connection { wire, progress_timeout, send_timer, .. } = self;
-        ready!(
-            progress_timeout.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
-        )?;
+        let Connection { wire, progress_timeout, send_timer, shared, .. } = self;
+        let room = Some(wire.room(&shared.thread));
+        let sent = progress_timeout.follow(context, send_timer, polled, room, || wire.sent_progress());
+        ready!(sent.map_err(Stop::from))?;
         self.in_flight = None;
         self.is_unanswered = false;
         self.batches += 1;
@@ -723,6 +741,7 @@ impl From<SendError> for Stop {
     fn from(error: SendError) -> Stop {
         match error {
             SendError::TimedOut => Stop::TimedOut,
+            SendError::Reclaimed => Stop::Reclaimed,
             SendError::Closed(errno) => Stop::Disconnected(errno),
         }
     }

@@ -19,7 +19,7 @@ use io::{Buf, Errno, Segments};
 use rt::local::Event;
 
 use crate::wire::WireHandle;
-use exchange::capacity::Share;
+use exchange::capacity::{Share, Waits};
 use exchange::thread::Thread;
 use telemetry::tally::Http2Limit;
 use tls::session::RECORD_OVERHEAD;
@@ -746,11 +746,29 @@ impl State {
         }
     }
 
-    /// Whether nothing is to be sent, and each request waits for its body before its response.
-    pub(super) fn awaits_bodies(&self) -> bool {
-        let waits =
-            |stream: &Stream| stream.inbox.borrow().taker.is_some() && !stream.outbox.borrow().has_begun;
-        self.out.is_empty() && self.session.each().all(|(_, stream)| waits(stream))
+    /// Returns what the client keeps all open requests waiting for; `None` if a request does not wait for the client, or bytes are to
+    /// be sent.
+    pub(super) fn awaited(&self) -> Option<Waits> {
+        if !self.out.is_empty() {
+            return None;
+        }
+        let mut awaited = None;
+        for (_, stream) in self.session.each() {
+            let outbox = stream.outbox.borrow();
+            awaited = match outbox.has_begun {
+                false if stream.inbox.borrow().taker.is_some() => awaited.or(Some(Waits::Body)),
+                true if outbox.writer_waker.is_some() && self.session.sendable(stream.id) == 0 => {
+                    Some(Waits::Reads)
+                }
+                _ => return None,
+            };
+        }
+        awaited
+    }
+
+    /// Returns the number of body bytes that were put into frames.
+    pub(super) fn framed(&self) -> u64 {
+        self.framed
     }
 
     /// Handles the end of the connection, for this reason.

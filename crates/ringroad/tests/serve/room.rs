@@ -2,7 +2,7 @@
 //! proxy forwards to itself.
 
 use crate::common;
-use crate::common::http2::{HEADERS, SETTINGS, WHOLE, block, frame};
+use crate::common::http2::{END, HEADERS, PING, SETTINGS, WHOLE, block, frame};
 use rustix::process::Signal;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -196,6 +196,113 @@ fn http2_connections_with_stalled_bodies_are_closed_for_new_clients() {
     });
 }
 
+/// Requests a file, reads only the header section of its response, and then nothing for a time.
+fn stalled_download(server: &Server) -> Client {
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send(request_bytes("GET", "/big.bin", &[]));
+    assert_eq!(client.head().status, 200);
+    client
+}
+
+/// As nginx does not: there a client waits until the first of the downloads times out.
+#[test]
+fn stalled_downloads_are_closed_for_new_clients_the_oldest_first() {
+    on_each_engine("send_timeout 600s;", "", LIMIT, |server, net| {
+        let mut old: Vec<Client> = (0..LIMIT / 2).map(|_| stalled_download(server)).collect();
+        // A stall that is older by more than the interval at which sends are observed.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut new: Vec<Client> = (0..LIMIT / 2).map(|_| stalled_download(server)).collect();
+        let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(server.addr(0))).collect();
+        for client in &mut clients {
+            assert_eq!(client.get("/ok").text(), "ok", "{net}");
+        }
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("[info]") && line.contains("while sending response to client"), "{line}");
+        let is_cut = |client: &mut Client| client.try_read_exact(4 << 20).is_err();
+        assert!(old.iter_mut().any(is_cut), "{net}");
+        assert!(!new.iter_mut().any(is_cut), "{net}: a newer stall was closed before an older one");
+    });
+}
+
+/// The same while a proxied response is passed on, and for a response that is completely in memory.
+#[test]
+fn stalled_proxied_responses_are_closed_for_new_clients() {
+    let origin = Origin::start(|_| Reply::text(Content::new(2, 8 << 20).bytes(0..8 << 20)));
+    let up =
+        format!("location = /big.bin {{ proxy_pass http://{}; proxy_max_temp_file_size 0; }}", origin.addr());
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        // Each of them occupies a slot for its upstream too.
+        let _stalled: Vec<Client> = (0..LIMIT / 2 - 4).map(|_| stalled_download(server)).collect();
+        let mut clients: Vec<Client> = (0..LIMIT / 2).map(|_| Client::connect(server.addr(0))).collect();
+        for client in &mut clients {
+            assert_eq!(client.get("/ok").text(), "ok", "{net}");
+        }
+    });
+}
+
+/// A client that reads slowly makes progress, and keeps its connection.
+#[test]
+fn downloads_of_slow_clients_are_not_closed_for_new_clients() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let mut slow = stalled_download(server);
+        let _stalled: Vec<Client> = (0..LIMIT - 1).map(|_| stalled_download(server)).collect();
+        let server = &server;
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                slow.read_slowly(64 << 10, 4 << 10, Duration::from_millis(150));
+                slow.try_read_exact((4 << 20) - (64 << 10)).is_ok()
+            });
+            let crowd: Vec<Client> = (0..LIMIT / 2)
+                .map(|_| {
+                    let mut client = Client::connect(server.addr(0));
+                    assert_eq!(client.get("/ok").text(), "ok", "{net}");
+                    client
+                })
+                .collect();
+            drop(crowd);
+            assert!(reading.join().expect("a reader"), "{net}: its download was cut");
+        });
+    });
+}
+
+/// A client with a window of 0 receives the header section and no byte of the body. Other frames do not count as progress.
+#[test]
+fn http2_connections_with_closed_windows_are_closed_for_new_clients() {
+    on_each_engine("http2 on; send_timeout 600s;", "", LIMIT, |server, net| {
+        let line = [(":method", "GET"), (":scheme", "http"), (":path", "/a.bin"), (":authority", "a")];
+        let window_of_0 = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        let request = |stream| frame(HEADERS, WHOLE | END, stream, &block(&line));
+        let start =
+            [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &window_of_0, &request(1), &request(3)].concat();
+        let stalled: Vec<Client> = (0..LIMIT)
+            .map(|_| {
+                let mut client = Client::connect(server.addr(0));
+                client.send(&start);
+                client
+            })
+            .collect();
+        let ping = frame(PING, 0, 0, &[0; 8]);
+        std::thread::scope(|scope| {
+            let (stop, stopped) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                let mut stalled = stalled;
+                while stopped
+                    .recv_timeout(Duration::from_millis(300))
+                    .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+                {
+                    stalled.iter_mut().for_each(|client| drop(client.try_send(&ping)));
+                }
+            });
+            for _ in 0..4 {
+                assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+            }
+            drop(stop);
+        });
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("while processing HTTP/2 connection"), "{line}");
+    });
+}
+
 /// Returns the CPU time of the worker in clock ticks: hundredths of a second.
 fn cpu_ticks(server: &Server) -> u64 {
     let path = format!("/proc/{}/stat", server.workers()[0]);
@@ -207,11 +314,12 @@ fn cpu_ticks(server: &Server) -> u64 {
 
 #[test]
 fn a_client_that_waits_for_a_connection_costs_no_cpu_time() {
-    on_each_engine("", "", LIMIT, |server, net| {
-        // A connection is not closed for others while a response is sent.
+    let slow = "location /slow/ { alias html/; limit_rate 4k; }";
+    on_each_engine(slow, "", LIMIT, |server, net| {
+        // A connection is not closed for others while a response is sent, unless its client does not read it.
         let download = |_| {
-            let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
-            client.send(request_bytes("GET", "/big.bin", &[]));
+            let mut client = Client::connect(server.addr(0));
+            client.send(request_bytes("GET", "/slow/big.bin", &[]));
             assert_eq!(client.head().status, 200, "{net}");
             client
         };

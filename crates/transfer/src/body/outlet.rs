@@ -104,6 +104,8 @@ pub enum SendError {
     TimedOut,
     /// The connection is closed or broken.
     Closed(Errno),
+    /// The client has read nothing for some time, and the connection was chosen to make room for another.
+    Reclaimed,
 }
 
 impl dyn Outlet + '_ {
