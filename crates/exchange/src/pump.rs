@@ -26,6 +26,7 @@ use crate::response::Body;
 use crate::takeover::Ended;
 use crate::transport::{After, Received, Transport};
 use crate::{effect, error_page, prepare, sending};
+use telemetry::tally::TunnelEnd;
 use telemetry::{Level, Reason};
 use transfer::body::{BodyError, Outlet, Rate};
 
@@ -367,7 +368,7 @@ impl<T: Transport> Pump<'_, T> {
             match transport.take_over(request, head, by).await {
                 Ok(end) => {
                     request.sent += end.sent;
-                    request.completed = end.reason == Ended::Closed;
+                    request.completed = matches!(end.reason, Ended::Closed | Ended::HalfClosed);
                     log_end(request, end.reason);
                 }
                 Err(error) => self.failed(&error),
@@ -435,11 +436,18 @@ fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure)
     }
 }
 
-/// Logs why a connection with another protocol has ended, if that is worth a line.
+/// Counts the end of a connection with another protocol, and logs it if that is worth a line.
 fn log_end(request: &Request, reason: Ended) {
+    request.conn.thread.tally.count_tunnel(match reason {
+        Ended::Closed => TunnelEnd::Closed,
+        Ended::HalfClosed => TunnelEnd::HalfClosed,
+        Ended::Idle => TunnelEnd::Idle,
+        Ended::Upstream(_) => TunnelEnd::Upstream,
+        Ended::Client(_) => TunnelEnd::Client,
+    });
     let doing = "while proxying upgraded connection";
     let (level, what, errno) = match reason {
-        Ended::Closed => return,
+        Ended::Closed | Ended::HalfClosed => return,
         Ended::Idle => (Level::Error, "upstream timed out", Errno::TIMEDOUT),
         Ended::Upstream(errno) => (Level::Error, "upstream connection failed", errno),
         Ended::Client(errno) => (Level::Info, "client connection failed", errno),

@@ -2,16 +2,20 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use io::Errno;
 use rt::Timer;
+
+use crate::thread::Thread;
 use transfer::duplex::Duplex;
 
 /// Takes over a client's connection, or its stream, after the header section of the response was sent.
 pub trait Takeover: fmt::Debug {
-    /// Runs to the end of the connection. `early` contains the client's bytes after its request.
+    /// Runs on this thread to the end of the connection. `early` contains the client's bytes after its request.
     fn run<'a>(
         self: Box<Self>,
+        thread: &'a Rc<Thread>,
         client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],
@@ -34,6 +38,8 @@ pub enum Ended {
     Closed,
     /// Timeout without input.
     Idle,
+    /// One side has ended, and the other sent nothing for the time that is allowed then.
+    HalfClosed,
     /// The upstream connection failed.
     Upstream(Errno),
     /// The client connection failed.

@@ -312,6 +312,11 @@ impl Wire {
         rt::net::unacknowledged(self.fd())
     }
 
+    /// Whether the kernel has closed the connection, because the client has reset it.
+    pub fn is_broken(&self) -> bool {
+        io::sys::tcp_info(self.fd().as_fd()).is_ok_and(|info| info.is_closed)
+    }
+
     /// See [`Socket::set_cork`]. A Unix socket has no segments and returns an error, which is ignored.
     pub fn set_cork(&self, on: bool) {
         let _ = self.socket().set_cork(on);
@@ -356,6 +361,10 @@ impl Duplex for Wire {
 
     fn end_sending(&mut self) {
         self.shutdown_write();
+    }
+
+    fn socket(&self) -> Option<&Fd> {
+        Some(self.fd())
     }
 }
 

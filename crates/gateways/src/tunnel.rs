@@ -27,6 +27,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[
         DIRECTIVES,
         Rows::<Tunnel>::CONNECTION,
+        Rows::<Tunnel>::TUNNELS,
         Rows::<Tunnel>::SOCKETS,
         Rows::<Tunnel>::SEND_LOWAT,
     ],

@@ -72,7 +72,12 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
+    /// Whether the connection no longer exists, for example because the peer has reset it (the state is `TCP_CLOSE`).
+    pub is_closed: bool,
 }
+
+/// `TCP_CLOSE` of linux's net/tcp_states.h.
+const TCP_CLOSE: u8 = 7;
 
 /// Reads `TCP_INFO` of a socket; fails if it is not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
@@ -106,6 +111,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
         snd_cwnd: field(80),
         rcv_space: field(96),
         bytes_acked: wide(120),
+        is_closed: field(0).to_ne_bytes()[0] == TCP_CLOSE,
     })
 }
 

@@ -155,7 +155,26 @@ const ENCODERS_LIMITED: Series = REFUSED.after(
     }]),
 );
 
-const ALL: [&Series; 11] = [
+/// Ended tunnels; the values of `end` are in the order of [`TunnelEnd`].
+const TUNNELS: Series = ENCODERS_LIMITED.after(
+    Metric::counter(
+        "tunnels_ended_total",
+        "tunnels",
+        "Ended connections that had switched to another protocol (WebSocket, CONNECT), by end.",
+    )
+    .labelled(&[Label {
+        name: "end",
+        values: &[
+            ("closed", "both sides have ended the connection"),
+            ("half_closed", "one side has ended the connection, and the other sent nothing for `proxy_half_close_timeout`"),
+            ("idle", "no side sent anything for `proxy_read_timeout`"),
+            ("upstream", "the connection to the upstream failed"),
+            ("client", "the connection to the client failed"),
+        ],
+    }]),
+);
+
+const ALL: [&Series; 12] = [
     &ACCEPTED,
     &CLOSED,
     &REQUESTS,
@@ -167,6 +186,7 @@ const ALL: [&Series; 11] = [
     &STAPLING_FETCHES,
     &REFUSED,
     &ENCODERS_LIMITED,
+    &TUNNELS,
 ];
 
 /// All metrics of this file, in the order of the documentation.
@@ -182,6 +202,7 @@ pub const METRICS: &[&Metric] = &[
     &STAPLING_FETCHES.metric,
     &REFUSED.metric,
     &ENCODERS_LIMITED.metric,
+    &TUNNELS.metric,
 ];
 
 /// Result of a handshake, in the order of the values of `result`.
@@ -234,6 +255,21 @@ pub enum Refusal {
     Windows,
 }
 
+/// The end of a connection that had switched to another protocol, in the order of the values of `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelEnd {
+    /// Both sides have ended it.
+    Closed,
+    /// One side has ended it, and the other sent nothing.
+    HalfClosed,
+    /// No side sent anything.
+    Idle,
+    /// The connection to the upstream failed.
+    Upstream,
+    /// The connection to the client failed.
+    Client,
+}
+
 /// Limits of HTTP/2 whose use is counted, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Limit {
@@ -261,7 +297,7 @@ pub enum EncoderLimit {
 }
 
 /// Number of counters of a thread.
-const CELLS: usize = ENCODERS_LIMITED.end();
+const CELLS: usize = TUNNELS.end();
 
 /// The counters of one thread.
 #[derive(Debug, Default)]
@@ -317,6 +353,11 @@ impl Tally {
     /// Counts a response that was not completely compressed.
     pub fn count_encoder_limit(&self, limit: EncoderLimit) {
         self.0.add(&ENCODERS_LIMITED, limit as usize);
+    }
+
+    /// Counts an ended connection that had switched to another protocol.
+    pub fn count_tunnel(&self, end: TunnelEnd) {
+        self.0.add(&TUNNELS, end as usize);
     }
 
     /// Counts a completed or failed TLS handshake with a client.

@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll};
 
-use io::{Buf, Errno, Segments};
+use io::{Buf, Errno, Fd, Segments};
 use rt::Socket;
 
 /// A connection in both directions. Each direction may be polled while the other waits.
@@ -19,6 +19,11 @@ pub trait Duplex {
 
     /// Closes the sending direction, as shutdown(SHUT_WR).
     fn end_sending(&mut self);
+
+    /// Returns the socket, unless other streams share it.
+    fn socket(&self) -> Option<&Fd> {
+        None
+    }
 }
 
 impl Duplex for Socket {
@@ -36,5 +41,9 @@ impl Duplex for Socket {
 
     fn end_sending(&mut self) {
         self.writer.shutdown();
+    }
+
+    fn socket(&self) -> Option<&Fd> {
+        Some(self.fd())
     }
 }

@@ -68,6 +68,8 @@ pub struct Settings {
     pub send_timeout: Duration,
     /// `proxy_read_timeout`
     pub read_timeout: Duration,
+    /// `proxy_half_close_timeout`: time that a tunnel stays open without data after one side has ended it.
+    pub half_close_timeout: Duration,
     /// `proxy_buffer_size`: maximum size of a response's header section, and size of reads without buffering.
     pub buffer_size: u64,
     /// `proxy_buffers`: number and size.
@@ -128,6 +130,7 @@ impl Default for Settings {
             connect_timeout: minute,
             send_timeout: minute,
             read_timeout: minute,
+            half_close_timeout: Duration::from_secs(5),
             buffer_size: 4 << 10,
             buffers: (8, 4 << 10),
             busy_buffers_size: None,

@@ -1,5 +1,7 @@
 //! A connection after a protocol switch (101): bytes are relayed in both directions until both have ended.
 //!
+//! The end of one direction is passed on. If the other side ignores it, the tunnel is closed soon: its peer may have left.
+//!
 //! Buffered bytes are limited: each direction buffers a few receives, and receives no more until they are sent.
 
 use std::cell::{Cell, RefCell};
@@ -10,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use io::op::Source;
-use io::{Buf, Errno, Segments};
+use io::{Buf, Errno, Fd, Segments};
 use rt::{Either, Timer, join, select};
 
 use crate::Settings;
@@ -18,7 +20,9 @@ use crate::body::Live;
 use crate::choice::Chosen;
 use crate::link::Link;
 use crate::state::Try;
+use exchange::reclaim::Stall;
 use exchange::takeover::{Ended, Takeover, TakeoverEnd};
+use exchange::thread::Thread;
 use transfer::duplex::Duplex;
 
 /// A connection after a protocol switch.
@@ -31,6 +35,8 @@ pub struct Tunnel {
     _chosen: Chosen,
     /// Maximum time without data in either direction; then the tunnel is closed.
     idle_max: Duration,
+    /// The same after one side has ended.
+    half_closed_max: Duration,
 }
 
 impl fmt::Debug for Tunnel {
@@ -42,14 +48,35 @@ impl fmt::Debug for Tunnel {
 impl Tunnel {
     pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
         let (link, rest, record, chosen) = live.into_parts();
-        Tunnel { link, rest, record, _chosen: chosen, idle_max: settings.read_timeout }
+        let (idle_max, half_closed_max) = (settings.read_timeout, settings.half_close_timeout);
+        Tunnel {
+            link,
+            rest,
+            record,
+            _chosen: chosen,
+            idle_max,
+            half_closed_max: half_closed_max.min(idle_max),
+        }
     }
 
     /// Relays all bytes in both directions.
-    async fn pass_all(mut self, client: &mut dyn Duplex, timer: &Timer, early: &[u8]) -> TakeoverEnd {
+    async fn pass_all(
+        mut self,
+        thread: &Rc<Thread>,
+        client: &mut dyn Duplex,
+        timer: &Timer,
+        early: &[u8],
+    ) -> TakeoverEnd {
         let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
-        let idle = Idle { timer, most: self.idle_max };
+        let idle = Idle {
+            timer,
+            most: Cell::new(self.idle_max),
+            stall: RefCell::default(),
+            is_half_closed: Cell::new(false),
+        };
         idle.passed();
+        let (half_closed_max, socket) = (self.half_closed_max, client.socket().cloned());
+        let half_close = || idle.half_close(half_closed_max, thread, socket.as_ref());
         let (up, down) = (Cell::new(0), Cell::new(0));
         let (client, upstream) = (TunnelEnd::new(client), TunnelEnd::new(&mut link.wire));
         let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
@@ -60,14 +87,20 @@ impl Tunnel {
             // An error in one direction ends both; the end of one direction does not.
             let to_upstream = async {
                 match to_upstream.await {
-                    Ok(()) => Ok(()),
+                    Ok(()) => {
+                        half_close();
+                        Ok(())
+                    }
                     Err((Side::From, errno)) => Err(Ended::Client(errno)),
                     Err((Side::To, errno)) => Err(Ended::Upstream(errno)),
                 }
             };
             let to_client = async {
                 match to_client.await {
-                    Ok(()) => Ok(()),
+                    Ok(()) => {
+                        half_close();
+                        Ok(())
+                    }
                     Err((Side::From, errno)) => Err(Ended::Upstream(errno)),
                     Err((Side::To, errno)) => Err(Ended::Client(errno)),
                 }
@@ -77,6 +110,7 @@ impl Tunnel {
         let reason = match timer.limit(both).await {
             Ok(Ok(())) => Ended::Closed,
             Ok(Err(ended)) => ended,
+            Err(rt::Elapsed) if idle.is_half_closed.get() => Ended::HalfClosed,
             Err(rt::Elapsed) => Ended::Idle,
         };
         self.record.bytes_sent.set(self.record.bytes_sent.get() + up.get());
@@ -89,11 +123,12 @@ impl Tunnel {
 impl Takeover for Tunnel {
     fn run<'a>(
         self: Box<Self>,
+        thread: &'a Rc<Thread>,
         client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],
     ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>> {
-        Box::pin(self.pass_all(client, timer, early))
+        Box::pin(self.pass_all(thread, client, timer, early))
     }
 }
 
@@ -134,12 +169,24 @@ impl<'a> TunnelEnd<'a> {
 /// The timeout of the tunnel.
 struct Idle<'a> {
     timer: &'a Timer,
-    most: Duration,
+    most: Cell<Duration>,
+    /// The registration as a connection that may be closed for another, after one side has ended.
+    stall: RefCell<Option<Stall>>,
+    is_half_closed: Cell<bool>,
 }
 
 impl Idle<'_> {
     fn passed(&self) {
-        self.timer.set(rt::now() + self.most);
+        self.timer.set(rt::now() + self.most.get());
+    }
+
+    /// Notes that one side has ended: the other has only this time between two bytes.
+    fn half_close(&self, most: Duration, thread: &Rc<Thread>, client: Option<&Fd>) {
+        self.is_half_closed.set(true);
+        self.most.set(most);
+        self.passed();
+        let begin = |socket| Stall::begin(thread, self.timer, socket, rt::net::progress(socket, u64::MAX));
+        self.stall.replace(client.map(begin));
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod body;
 mod client;
+mod departure;
 mod head;
 mod input;
 mod outlet;

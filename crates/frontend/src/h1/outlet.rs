@@ -20,6 +20,7 @@ use io::{Errno, Segments};
 use rt::Timer;
 use rt::net::FilePart;
 
+use crate::h1::departure::Departure;
 use crate::wire::{ProgressTimeout, Wire};
 use exchange::thread::Thread;
 use transfer::body::Rate;
@@ -33,6 +34,8 @@ pub(super) struct Http1Outlet<'a> {
     timer: &'a Timer,
     progress_timeout: ProgressTimeout,
     pace: Pace,
+    /// Notices a client that leaves while the rate permits no bytes.
+    departure: Departure,
     /// Size of a read in bytes, if configured or limited by the rate.
     chunk_bytes: Option<u64>,
     /// The header section, until it is sent.
@@ -103,6 +106,7 @@ impl<'a> Http1Outlet<'a> {
             timer,
             progress_timeout: ProgressTimeout::new(rules.send_timeout),
             pace: Pace::new(rate),
+            departure: Departure::default(),
             chunk_bytes,
             head: Vec::new(),
             body: Segments::new(),
@@ -179,7 +183,7 @@ impl<'a> Http1Outlet<'a> {
                     return Poll::Ready(Ok(()));
                 }
             }
-            ready!(self.pace.poll_due(context, self.sent));
+            ready!(self.poll_due(context))?;
             let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
             let in_flight = match self.pace.take_allowed(self.sent, data) {
                 Some(first) => {
@@ -222,6 +226,14 @@ impl<'a> Http1Outlet<'a> {
             head.clear();
             self.spare = head;
         }
+    }
+
+    /// Is ready when the rate permits more bytes, or the client has left.
+    fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if self.pace.poll_due(context, self.sent).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        self.departure.poll(context, self.wire, self.sent)
     }
 
     /// Waits until the socket is writable, limited by the send timeout.
@@ -309,7 +321,7 @@ impl Outlet for Http1Outlet<'_> {
 
     fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
         if !self.progress_timeout.is_running() {
-            ready!(self.pace.poll_due(context, self.sent));
+            ready!(self.poll_due(context))?;
             let room = self.wire.send_space();
             if room >= wanted.min(SPACE_MIN) {
                 return Poll::Ready(Ok(room));
@@ -325,7 +337,7 @@ impl Outlet for Http1Outlet<'_> {
         part: &FilePart<'_>,
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
         if !self.progress_timeout.is_running() {
-            ready!(self.pace.poll_due(context, self.sent));
+            ready!(self.poll_due(context))?;
         }
         // An error of sendfile(2) is a result for the caller, which distinguishes errors of the file and of the connection.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
@@ -343,7 +355,7 @@ impl Outlet for Http1Outlet<'_> {
         together: bool,
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
         if self.flushing.is_none() && self.in_flight.is_none() && !self.is_empty() {
-            ready!(self.pace.poll_due(context, self.sent));
+            ready!(self.poll_due(context))?;
             // These bytes are sent by a direct call too, so that the file need not wait for the engine.
             let mut data = self.framed(None);
             let before = data.len();
@@ -357,7 +369,7 @@ impl Outlet for Http1Outlet<'_> {
         if self.flushing.is_some() || self.in_flight.is_some() {
             ready!(self.poll_flushed(context, together))?;
         }
-        ready!(self.pace.poll_due(context, self.sent));
+        ready!(self.poll_due(context))?;
         loop {
             // The socket accepted fewer bytes than offered, so it is full.
             if self.is_full {

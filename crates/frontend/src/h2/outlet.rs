@@ -100,6 +100,14 @@ impl<'a> Http2Outlet<'a> {
         Ok(())
     }
 
+    /// Is ready when the rate permits more bytes, or the client has ended the stream.
+    fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if self.pace.poll_due(context, self.sent).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        self.shared.poll_closed(self.stream, context).map(|errno| Err(SendError::Closed(errno)))
+    }
+
     /// Continues a flush.
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         loop {
@@ -110,8 +118,11 @@ impl<'a> Http2Outlet<'a> {
                 ready!(self.progress_timeout.follow_from(context, self.timer, polled, first, progress))?;
                 self.is_queued = false;
             }
+            if self.flushing.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_due(context))?;
             let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
-            ready!(self.pace.poll_due(context, self.sent));
             let (data, end) = match self.pace.take_allowed(self.sent, data) {
                 Some(first) => (Segments::from(first), None),
                 None => (self.flushing.take().unwrap_or_default(), self.end.take()),
@@ -178,7 +189,7 @@ impl Outlet for Http2Outlet<'_> {
 
     fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
         if !self.progress_timeout.is_running() {
-            ready!(self.pace.poll_due(context, self.sent));
+            ready!(self.poll_due(context))?;
         }
         let polled = self.shared.poll_space(self.stream, context);
         let first = || self.shared.first_progress(self.stream);

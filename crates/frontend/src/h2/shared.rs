@@ -455,6 +455,17 @@ impl Shared {
         }
     }
 
+    /// Becomes ready when the stream can no longer send.
+    pub(super) fn poll_closed(&self, stream: &Stream, context: &Context<'_>) -> Poll<Errno> {
+        match self.state.borrow().check(stream) {
+            Err(errno) => Poll::Ready(errno),
+            Ok(()) => {
+                stream.outbox.borrow_mut().writer_waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
     /// Returns the number of bytes that one read should return for a stream.
     pub(super) fn read_ahead(&self) -> u64 {
         self.state.borrow().read_ahead() as u64

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use conf::value;
-use conf::{Args, Error, State};
+use conf::{Args, Error, Spec, State};
 
 use crate::Directive;
 use crate::passing::conf::{Conf, NEXT_OFF, conf};
@@ -12,9 +12,26 @@ use crate::passing::reply;
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
 use exchange::config::Cx;
+use exchange::module::{LEVELS, OWN};
 use upstream::{Bind, BindAddr, NextUpstream};
 
 impl<F: Family> Rows<F> {
+    /// Connections that switch to another protocol.
+    pub(crate) const TUNNELS: &'static [Directive] = &[
+        // nginx closes both sides when one has ended. Protocols that end one direction first get this time for the other.
+        Directive::scope(
+            Spec::new(
+                OWN,
+                "_half_close_timeout",
+                LEVELS,
+                Args::Exactly(1),
+                "How long a connection that switched to another protocol stays open without data after one side has ended.",
+            )
+            .default("5s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.half_close_timeout),
+        ),
+    ];
+
     /// Connections to upstreams, for every protocol. Keep-alive is configured in the `upstream` block.
     pub(crate) const CONNECTION: &'static [Directive] = &[
         // An upstream that drops packets must not delay a client for the minutes that the kernel retries.

@@ -25,6 +25,7 @@ pub(crate) static MODULE: Module = Module {
         directives::DIRECTIVES,
         rewrites::DIRECTIVES,
         Rows::<Http>::CONNECTION,
+        Rows::<Http>::TUNNELS,
         Rows::<Http>::FIELDS,
         Rows::<Http>::SOCKETS,
         Rows::<Http>::BODIES,

@@ -1,4 +1,4 @@
-//! Extended CONNECT (RFC 8441): streams that carry another protocol, such as WebSocket.
+//! Extended CONNECT (RFC 8441): streams that carry another protocol, such as WebSocket. Streams whose client has left.
 
 use std::net::TcpStream;
 
@@ -110,4 +110,38 @@ fn the_reset_of_an_upstream_cancels_its_tunnel() {
     let stream = connect(&mut client, "/ws");
     let got = client.response(stream);
     assert_eq!((got.status, got.reset), (200, Some(8)), "CANCEL");
+}
+
+/// The slot of a stream that its client has cancelled is free at once, although the rate limit permits no byte for a second.
+#[test]
+fn a_cancelled_rate_limited_response_frees_its_slot_before_the_next_send() {
+    if !ours_only("nginx may wait for the next send") {
+        return;
+    }
+    let conf = "worker_processes 1; error_log logs/error.log info; events {}
+         http { access_log off; limit_conn_zone $server_name zone=z:1m; server { listen 127.0.0.1:0; http2 on;
+           root html; limit_conn z 1; limit_rate 2k; } }";
+    let server = testkit::Server::builder(crate::common::BINARY)
+        .conf(conf)
+        .file("html/a", testkit::Content::new(1, 60_000))
+        .start();
+    let mut client = http2::connect(&server);
+    client.settle();
+    let freed_after = |_| {
+        let stream = client.ask("/a");
+        client.until(|client| client.streams.get(&stream).is_some_and(|got| !got.body.is_empty()));
+        client.frame(RESET, 0, stream, &[0, 0, 0, 8]);
+        let began = std::time::Instant::now();
+        loop {
+            let next = client.ask("/a");
+            client.until(|client| client.streams.get(&next).is_some_and(|got| got.status != 0));
+            if client.streams[&next].status == 200 {
+                client.frame(RESET, 0, next, &[0, 0, 0, 8]);
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                return began.elapsed() - std::time::Duration::from_millis(300);
+            }
+        }
+    };
+    let best = (0..6).map(freed_after).min().expect("attempts");
+    assert!(best < std::time::Duration::from_millis(400), "{best:?}");
 }

@@ -14,4 +14,5 @@ mod resolve;
 mod settings;
 mod sockets;
 mod streams;
+mod tunnel_ends;
 mod variables;
