@@ -614,7 +614,10 @@ impl Connection {
         // The frames before a request or a body need no response, such as an acknowledgement of SETTINGS. A client with Nagle's
         // algorithm sends no more before they are acknowledged, which the kernel delays by 40 ms.
         let is_unanswered = std::mem::replace(&mut self.is_unanswered, false);
-        if is_unanswered && self.in_flight.is_none() && (self.open_streams() == 0 || self.awaits_bodies()) {
+        if is_unanswered
+            && self.in_flight.is_none()
+            && (self.open_streams() == 0 || self.awaited() == Some(Waits::Body))
+        {
             self.wire.acknowledge();
         }
         self.shared.wait(context);
