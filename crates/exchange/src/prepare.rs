@@ -7,7 +7,7 @@ use io::Segments;
 use io::op::Source;
 
 use crate::request::Request;
-use crate::response::Body;
+use crate::response::{Body, NotModified};
 use crate::settings::core::Core;
 use transfer::body::{FileBody, OneRead};
 
@@ -35,6 +35,9 @@ pub fn filter(request: &mut Request) -> Option<u16> {
             request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));
             return refusal;
         }
+    }
+    if request.response.not_modified == Some(NotModified::Here) {
+        request.response.drop_content();
     }
     None
 }

@@ -46,6 +46,8 @@ pub struct Response {
     pub is_precondition_evaluated: bool,
     /// Whether this is a stored response of a cache; its dates are compared by RFC 9111 section 4.3.2.
     pub is_stored: bool,
+    /// The origin of a 304; `None` for other statuses, and for the 304 of a `return`.
+    pub not_modified: Option<NotModified>,
     /// The reason phrase of the upstream.
     pub reason: Option<Reason>,
     /// `Server` of the upstream, which replaces this server's own.
@@ -72,6 +74,16 @@ pub struct Response {
     pub never_indexed: Option<Box<NeverIndexed>>,
     /// Whether the body is sent in chunked coding. Set when the header section is encoded.
     pub chunked: bool,
+}
+
+/// The origin of a 304. Its validators and its `Vary` are those of the 200 that the client would get (RFC 9110 section 15.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotModified {
+    /// The precondition was evaluated here. The filters change the header section as that of the 200, then the content is
+    /// removed.
+    Here,
+    /// An upstream has evaluated it, and the client has a weak tag of the response: this server has changed the body.
+    ByUpstream,
 }
 
 /// The reason phrase of a status; it is ignored for any other status.
@@ -206,6 +218,7 @@ impl Response {
             body,
             is_precondition_evaluated,
             is_stored,
+            not_modified,
             reason,
             server,
             date,
@@ -223,7 +236,7 @@ impl Response {
         (*status, *content_length, *last_modified, *refusal) = (0, None, None, None);
         (*allow_ranges, *is_precondition_evaluated, *is_stored) = (false, false, false);
         (*vary_accept_encoding, *chunked) = (false, false);
-        (*etag, *location, *content_range) = (None, None, None);
+        (*etag, *location, *content_range, *not_modified) = (None, None, None, None);
         (*reason, *server, *date, *charset) = (None, None, None, None);
         (*charset_override, *never_indexed) = (None, None);
         (*content_type, *body, *encoder) = (ContentType::None, Body::None, None);
@@ -267,6 +280,21 @@ impl Response {
         if self.status != 206 {
             self.content_range = None;
         }
+    }
+
+    /// Returns the status of the response whose header section the filters change: 200 for a 304 that was decided here.
+    pub fn described_status(&self) -> u16 {
+        if self.not_modified == Some(NotModified::Here) { 200 } else { self.status }
+    }
+
+    /// Ends the filters of a 304: other fields than the validators would describe a body that is not sent.
+    pub(crate) fn drop_content(&mut self) {
+        (self.content_length, self.content_range) = (None, None);
+        (self.content_type, self.charset) = (ContentType::None, None);
+        self.remove_field(b"Content-Encoding");
+        self.allow_ranges = false;
+        self.filters.clear();
+        self.encoder = None;
     }
 
     /// Weakens the entity tag, because the body is equivalent but not identical byte for byte (RFC 9110 section 8.8.1).

@@ -89,7 +89,7 @@ fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Adds the filter to main responses with status 200 and a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
-    if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
+    if request.depth > 0 || request.response.described_status() != 200 || !conf.types.matches(request) {
         return;
     }
     let wanted = |uri: &Option<Arc<str>>| {

@@ -6,6 +6,7 @@ use http::request::Method;
 
 use exchange::filter::encoder::Encoder;
 use exchange::request::Request;
+use exchange::response::NotModified;
 use exchange::settings::media_types::MediaTypes;
 use transfer::coding::Settings;
 
@@ -13,7 +14,12 @@ use transfer::coding::Settings;
 /// `Accept-Encoding` and gets `Vary`.
 pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaTypes) -> bool {
     let response = &request.response;
-    let eligible = matches!(response.status, 200 | 403 | 404)
+    if response.not_modified == Some(NotModified::ByUpstream) {
+        // The 304 of an upstream has no media type, but its client has a changed response.
+        request.response.vary_accept_encoding = true;
+        return false;
+    }
+    let eligible = matches!(response.described_status(), 200 | 403 | 404)
         && response.content_length.is_none_or(|length| length >= min_length)
         && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
         && types.matches(request);

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use http::conditional::{self, Evaluator, IfModifiedSince, Outcome, Validators};
+use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Outcome, Strength, Validators};
+use http::request::HeaderId;
 
 use crate::Module;
 use exchange::request::Request;
-use exchange::response::{Body, ContentType};
+use exchange::response::{Body, NotModified};
 
 /// The module. Its directive `if_modified_since` belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
@@ -18,7 +19,13 @@ pub(crate) static MODULE: Module = Module {
 fn filter(request: &mut Request) {
     // Other statuses do not concern the client's copy, and neither does the file of an error page. The client has no
     // copy of a subrequest's response either.
-    if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
+    if request.error_status.is_some() || request.depth > 0 {
+        return;
+    }
+    if request.response.status == 304 {
+        return restore_weak_tag(request);
+    }
+    if request.response.status != 200 {
         return;
     }
     // The upstream has already evaluated the preconditions, and they did not match.
@@ -44,15 +51,24 @@ fn filter(request: &mut Request) {
         Outcome::NotModified => {
             let response = &mut request.response;
             response.status = 304;
-            // RFC 9110 section 15.4.5: other fields than the validators would describe a body that is not sent.
-            response.content_length = None;
-            response.content_range = None;
-            response.content_type = ContentType::None;
-            response.remove_field(b"Content-Encoding");
-            response.allow_ranges = false;
             response.body = Body::None;
+            // The later filters change tag and `Vary` as those of the 200.
+            response.not_modified = Some(NotModified::Here);
         }
         // The error page replaces the file, and the validators are dropped, because they do not belong to the page.
         Outcome::PreconditionFailed => request.response.refusal = Some(412),
+    }
+}
+
+/// Restores the weak tag in the 304 of an upstream, if the client has it because a filter has changed the body: with the tag of
+/// the upstream, which is strong, the client could not select its stored response (RFC 9111 section 4.3.4).
+fn restore_weak_tag(request: &mut Request) {
+    let Some(tag) = request.response.etag.as_ref().map(|etag| etag.as_bytes()) else { return };
+    let Some(list) = request.header(HeaderId::IfNoneMatch) else { return };
+    let matches = |comparison| conditional::matches_list(list, Some(tag), comparison);
+    let is_strong = conditional::strength(tag) == Some(Strength::Strong);
+    if is_strong && !matches(Comparison::Strong) && matches(Comparison::Weak) {
+        request.response.weaken_etag();
+        request.response.not_modified = Some(NotModified::ByUpstream);
     }
 }

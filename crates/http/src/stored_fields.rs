@@ -2,6 +2,7 @@
 //!
 //! Works on lists of [`FieldLine`]; the caller reads and writes them, in a parsed head or in the metadata of an entry.
 
+use crate::conditional::{Comparison, tags_match};
 use crate::hop_by_hop::ConnectionOptions;
 use crate::reply::FieldLine;
 use crate::request::HeaderId;
@@ -52,7 +53,7 @@ pub struct Update {
 
 /// Writes the fields of a stored response, updated with the fields `fresh` of a 304, to `out` (cleared first). A field of the 304
 /// replaces all stored lines of its name, at the position of the first; new fields are appended. `Age` of the stored response is
-/// removed, since it counted from the previous validation.
+/// removed, since it counted from the previous validation. A tag that differs only by `W/` stays weak: the 304 was sent for it.
 pub fn update<'a, S, F>(stored: S, fresh: F, out: &mut Vec<FieldLine<'a>>) -> Update
 where
     S: Iterator<Item = FieldLine<'a>> + Clone,
@@ -61,7 +62,16 @@ where
     out.clear();
     let connection = fresh.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
     let options = ConnectionOptions::new(connection);
-    let replaces = |line: &FieldLine<'a>| is_updated(line.id) && is_stored(line, &options);
+    let is_weak_tag_of = |old: FieldLine<'a>, line: &FieldLine<'a>| {
+        old.id == HeaderId::Etag
+            && old.value.starts_with(b"W/")
+            && tags_match(old.value, line.value, Comparison::Weak)
+    };
+    let stays_weak = |line: &FieldLine<'a>| {
+        line.id == HeaderId::Etag && stored.clone().any(|old| is_weak_tag_of(old, line))
+    };
+    let replaces =
+        |line: &FieldLine<'a>| is_updated(line.id) && is_stored(line, &options) && !stays_weak(line);
     let has_set_cookie = fresh.clone().any(|line| line.id == HeaderId::SetCookie);
     let fresh = fresh.filter(replaces);
     for line in stored.clone() {
@@ -125,6 +135,8 @@ mod tests {
             ("A=1|B=2", "C=3", "A=1|B=2|C=3"),
             ("A=1|B=2|a=3", "A=4|A=5", "A=4|A=5|B=2"),
             ("Date=1|ETag=2", "ETag=3|Date=4", "Date=4|ETag=3"),
+            ("ETag=W/\"2\"", "ETag=\"2\"", "ETag=W/\"2\""),
+            ("ETag=\"2\"", "ETag=W/\"2\"", "ETag=W/\"2\""),
             ("Cache-Control=a|Cache-Control=b", "Cache-Control=c", "Cache-Control=c"),
             ("Age=9|A=1", "", "A=1"),
             ("Age=9|A=1", "Age=3", "Age=3|A=1"),

@@ -350,6 +350,25 @@ fn a_304_updates_a_stored_response_without_buffering() {
     assert_eq!(site.cached("/streamed/a", &[]), (200, "HIT".into()));
 }
 
+/// nginx and others weaken the tag of a compressed 200, but their 304 has the strong one.
+#[test]
+fn a_304_with_the_strong_form_of_the_stored_weak_tag_confirms_the_stored_response() {
+    let site = Site::new();
+    site.origin.set_handler(|request| match request.header("if-none-match").as_deref() {
+        Some("W/\"a\"") => Reply::new(304).header("ETag", "\"a\"").header("X-Accel-Expires", "1"),
+        Some(_) => Reply::new(304).header("ETag", "\"b\""),
+        None => say(request),
+    });
+    let fill = [("X-Say", "X-Accel-Expires: 1|ETag: W/\"a\"")];
+    assert_eq!(site.cached("/fill/again/a", &fill), (200, "MISS".into()));
+    for round in 1..=2 {
+        site.until_stale(1);
+        let got = site.request("/again/a", &[]);
+        assert_eq!(got.field("ETag"), Some("W/\"a\""), "the stored tag stays weak");
+        assert_eq!(got.field("X-Cache"), Some("REVALIDATED"), "round {round}");
+    }
+}
+
 /// A failure of another variant, or of a request that makes no lookup, does not replace a stale response.
 #[test]
 fn retained_failures_do_not_replace_usable_stale_responses() {

@@ -531,3 +531,23 @@ fn a_map_can_replace_the_cookie_of_a_client() {
     assert!(reset.text().starts_with("1|uid="), "{}", reset.text());
     assert!(again("/set").field("set-cookie").is_some());
 }
+
+/// The client has a weak tag because its copy is compressed; the upstream's 304 has the strong one.
+#[test]
+fn a_304_of_an_upstream_has_the_tag_and_vary_of_the_compressed_200() {
+    let origin = Origin::start(|request| match request.header("if-none-match") {
+        Some(_) => Reply::new(304).header("ETag", "\"a\""),
+        None => Reply::text("a page that is long enough")
+            .header("Content-Type", "text/html")
+            .header("ETag", "\"a\""),
+    });
+    let server = start(&origin, "gzip on; gzip_proxied any; gzip_vary on;", "");
+    let whole = send_request(&server, "/", &[("Accept-Encoding", "gzip")]);
+    assert_eq!((whole.field("ETag"), whole.field("Vary")), (Some("W/\"a\""), Some("Accept-Encoding")));
+    let same = |tag: &str| send_request(&server, "/", &[("Accept-Encoding", "gzip"), ("If-None-Match", tag)]);
+    let weak = same("W/\"a\"");
+    assert_eq!(weak.status, 304);
+    assert_eq!((weak.field("ETag"), weak.field("Vary")), (Some("W/\"a\""), Some("Accept-Encoding")));
+    // The client has the unchanged copy.
+    assert_eq!(same("\"a\"").field("ETag"), Some("\"a\""));
+}

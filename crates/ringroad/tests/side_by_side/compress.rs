@@ -105,7 +105,7 @@ fn compressed_responses_and_settings_match_nginx() {
         head("/short", &[]),
         head("/page/none", &[]),
         head("/a.html", &[("Range", "bytes=0-9")]),
-        head("/a.html", &[("If-None-Match", "*")]),
+        head("/a.html", &[("If-None-Match", "*")]).differs("H54"),
         head("/a.html", &[("If-Match", "\"x\"")]),
         ask("GET", "/a.html", &[]),
         ask("GET", "/none/empty.html", &[]),
@@ -206,7 +206,7 @@ fn precompressed_files_match_nginx() {
         with("/static/before.html", ("Content-Length", "0")).differs("Z1"),
         ask("POST", "/static/before.html", &[("Accept-Encoding", "gzip"), ("Content-Length", "0")]),
         ask("GET", "/gunzip/before.html", &[("Range", "bytes=0-1")]),
-        ask("GET", "/gunzip/before.html", &[("If-None-Match", "*")]),
+        ask("GET", "/gunzip/before.html", &[("If-None-Match", "*")]).differs("H54"),
     ]);
     compare(cases);
 }

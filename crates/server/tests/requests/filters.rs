@@ -499,3 +499,58 @@ fn addition_puts_subrequest_responses_around_a_body() {
     let text = raw(&site, "GET /a.html HTTP/1.0");
     assert!(!text.contains("chunked") && text.ends_with("\r\n\r\n<body>/after"), "{text}");
 }
+
+/// RFC 9110 section 15.4.5: a 304 has the fields that the 200 would have had, as far as they help a cache.
+#[test]
+fn a_304_has_the_validators_and_vary_of_its_200_whatever_filters_do() {
+    let names =
+        ["gzip", "brotli", "zstd", "sub", "sub_date", "ssi", "charset", "addition", "expires", "plain"];
+    let of = |name: &str| match name {
+        "gzip" | "brotli" | "zstd" => format!("{name} on;"),
+        "sub" => "sub_filter a b;".to_owned(),
+        "sub_date" => "sub_filter a b; sub_filter_last_modified on;".to_owned(),
+        "ssi" => "ssi on;".to_owned(),
+        "charset" => "charset utf-8; source_charset koi8-r;".to_owned(),
+        "addition" => "add_after_body /plain/b.html;".to_owned(),
+        "expires" => "expires $lifetime; add_header X-Type $sent_http_content_type;".to_owned(),
+        _ => String::new(),
+    };
+    let locations: String =
+        names.iter().map(|name| format!("location /{name}/ {{ alias ./; {} }}", of(name))).collect();
+    let site = Site::start(
+        "304s",
+        &format!(
+            "access_log off; types {{ text/html html; }} gzip_vary on; charset_map koi8-r utf-8 {{ C0 D18E; }}
+             map $sent_http_content_type $lifetime {{ default off; text/html 1h; }}
+             server {{ listen 127.0.0.1:PORT; {locations} }}"
+        ),
+    );
+    site.folder.write("a.html", "a page that is long enough");
+    site.folder.write("b.html", "another page");
+    let date = site.get("/plain/a.html").field("Last-Modified").map(str::to_owned).expect("a date");
+    for name in names {
+        let target = format!("/{name}/a.html");
+        let accepted = if name == "brotli" { "br" } else { name };
+        let ask = |condition: (&str, &str)| {
+            send_request(&site, "GET", &target, &[("Accept-Encoding", accepted), condition])
+        };
+        let (whole, same) = (ask(("X-None", "")), ask(("If-Modified-Since", &date)));
+        assert_eq!((whole.status, same.status, same.body.len()), (200, 304, 0), "{name}");
+        for field in ["ETag", "Vary", "Last-Modified", "Cache-Control", "X-Type"] {
+            assert_eq!(same.field(field), whole.field(field), "{field} with {name}");
+        }
+        for field in ["Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding"] {
+            assert_eq!(same.field(field), None, "{field} with {name}");
+        }
+        let is_coded = whole.field("Content-Encoding").is_some();
+        assert_eq!(
+            (is_coded, whole.field("Vary").is_some()),
+            (accepted != name || name.contains("z"), is_coded)
+        );
+        // With the tag of its copy the client gets a 304 too.
+        if let Some(tag) = whole.field("ETag").map(str::to_owned) {
+            let same = ask(("If-None-Match", &tag));
+            assert_eq!((same.status, same.field("ETag")), (304, Some(&tag[..])), "{name}");
+        }
+    }
+}

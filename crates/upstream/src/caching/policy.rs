@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use cache::{Hit, Key, Meta, PendingRequest, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
-use http::conditional::{self, Evaluator, IfModifiedSince, Validators};
+use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Validators};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
 use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
@@ -218,7 +218,9 @@ pub fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
     conf.uses_stale(case) && meta.flags & forbidding == 0
 }
 
-/// Whether a 304 refers to this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
+/// Whether a 304 refers to this stored response: it has the same validator, or none (RFC 9111 section 4.3.4). The stored tag was
+/// the only one of the request, so a tag that differs only by `W/` is that tag: servers weaken the tag of a compressed 200, but
+/// not that of its 304.
 pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
     let get = |id| fresh.head().get(fresh.raw(), id);
     if let Some(tag) = get(HeaderId::Etag)
@@ -227,6 +229,11 @@ pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
     {
         // A malformed tag confirms only the same text.
         return *tag == *stored.etag;
+    }
+    if let Some(tag) = get(HeaderId::Etag)
+        && conditional::tags_match(tag, &stored.etag, Comparison::Weak)
+    {
+        return true;
     }
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
     let modified = stored.last_modified.map(http::date::http);
