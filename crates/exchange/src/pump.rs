@@ -226,8 +226,7 @@ impl<T: Transport> Pump<'_, T> {
                 }
                 continue;
             }
-            let outcome = match self.transport.read_body(self.request, body_need == BodyNeed::Buffered).await
-            {
+            let outcome = match self.transport.read_body(self.request, body_need).await {
                 Ok(None) => None,
                 Ok(Some(feed)) => match self.decide_with_pieces(cursor, Ok(*feed)).await {
                     None => continue,

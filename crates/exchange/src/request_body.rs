@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::request::BodyLength;
 
 use crate::capacity::DiskSpace;
+use crate::course::BodyNeed;
 use crate::request::Request;
 use crate::settings::core::Core;
 use telemetry::{Level, Reason};
@@ -73,6 +74,12 @@ pub fn must_be_read(request: &Request) -> bool {
     }
 }
 
+/// Whether the body must be in a file. As in nginx a handler that consumes it piece by piece gets no file, even if the body
+/// is complete already (`$request_body`).
+pub fn is_file_required(core: &Core, body_need: BodyNeed) -> bool {
+    core.body_files.in_file_only != BodyInFile::Off && body_need != BodyNeed::Pieces
+}
+
 /// The continuation of a request after a failure of the temporary file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutFile {
@@ -85,14 +92,12 @@ pub enum WithoutFile {
 }
 
 impl WithoutFile {
-    /// Returns how a body of this location is read without a file; `accepts_pieces` is whether the handler accepts
-    /// pieces.
-    pub fn of(core: &Core, accepts_pieces: bool) -> WithoutFile {
-        match core.body_files.in_file_only {
-            BodyInFile::Off if accepts_pieces => WithoutFile::Pieces,
-            BodyInFile::Off => WithoutFile::Memory,
-            // The file itself is required.
-            BodyInFile::On | BodyInFile::Clean => WithoutFile::Fails,
+    /// Returns how a body of this location is read without a file, for a handler with this need.
+    pub fn of(core: &Core, body_need: BodyNeed) -> WithoutFile {
+        match body_need {
+            _ if is_file_required(core, body_need) => WithoutFile::Fails,
+            BodyNeed::Buffered | BodyNeed::Pieces => WithoutFile::Pieces,
+            BodyNeed::Complete | BodyNeed::Stored | BodyNeed::Nothing => WithoutFile::Memory,
         }
     }
 }

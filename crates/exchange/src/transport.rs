@@ -8,6 +8,7 @@ use std::convert::Infallible;
 
 use io::Segments;
 
+use crate::course::BodyNeed;
 use crate::request::{Generation, Request};
 use crate::request_body::{BodyFailure, Feed};
 use crate::settings::core::Core;
@@ -67,11 +68,11 @@ pub trait Transport {
     fn has_complete_body(&self, request: &Request) -> bool;
 
     /// Reads the complete body into the request. If no temporary file can be used and the handler accepts pieces
-    /// (`accepts_pieces`), returns a feed for the handler: the received bytes, and the state of the remaining ones.
+    /// ([`BodyNeed::Buffered`]), returns a feed for the handler: the received bytes, and the state of the remaining ones.
     fn read_body(
         &mut self,
         request: &mut Request,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> impl Future<Output = Result<Option<Box<Feed<Self::UnreadBody>>>, BodyFailure>>;
 
     /// Prepares the feed for [`Transport::feed`]. `is_stored` is whether the handler writes the body to a file, so that it

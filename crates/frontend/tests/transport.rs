@@ -17,6 +17,7 @@ use rt::net::FilePart;
 use testkit::TempDir;
 
 use exchange::config::ServerId;
+use exchange::course::BodyNeed;
 use exchange::files::root_facts;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
@@ -179,7 +180,7 @@ impl Transport for Stream {
     async fn read_body(
         &mut self,
         request: &mut Request,
-        _: bool,
+        _: BodyNeed,
     ) -> Result<Option<Box<Feed<()>>>, BodyFailure> {
         let mut body = ReceivedBody::default();
         body.add(&self.request_body);

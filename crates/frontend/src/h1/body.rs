@@ -18,6 +18,7 @@ use rt::net::Appended;
 use crate::h1::Connection;
 use crate::h1::rest::BodyRemainder;
 use exchange::capacity::Waits;
+use exchange::course::BodyNeed;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
 use exchange::settings::core::Core;
@@ -31,7 +32,7 @@ impl Connection {
     pub(super) async fn receive_complete_body(
         &mut self,
         request: &mut Request,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
@@ -42,16 +43,14 @@ impl Connection {
         let mut body = ReceivedBody::default();
         let done = match BodyRemainder::of(request) {
             None => Ok(()),
-            Some(mut rest) => {
-                match self.receive_body(request, core, &mut rest, &mut body, accepts_pieces).await {
-                    Ok(Received::Whole) => Ok(()),
-                    Ok(Received::Part { has_rest }) => {
-                        let rest = has_rest.then_some(rest);
-                        return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
-                    }
-                    Err(failure) => Err(failure),
+            Some(mut rest) => match self.receive_body(request, core, &mut rest, &mut body, body_need).await {
+                Ok(Received::Whole) => Ok(()),
+                Ok(Received::Part { has_rest }) => {
+                    let rest = has_rest.then_some(rest);
+                    return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
                 }
-            }
+                Err(failure) => Err(failure),
+            },
         };
         if done.is_err() {
             body.clean().await;
@@ -76,10 +75,10 @@ impl Connection {
         core: &Core,
         rest: &mut BodyRemainder,
         body: &mut ReceivedBody,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> Result<Received, BodyFailure> {
         let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
-        let without = WithoutFile::of(core, accepts_pieces);
+        let without = WithoutFile::of(core, body_need);
         let in_file = without == WithoutFile::Fails;
         self.send_continue(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;

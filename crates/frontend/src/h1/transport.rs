@@ -11,6 +11,7 @@ use crate::h1::outlet::Http1Outlet;
 use crate::h1::respond::{self, Sending};
 use crate::h1::rest::BodyRemainder;
 use crate::h1::{Connection, head};
+use exchange::course::BodyNeed;
 use exchange::request::{Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
 use exchange::settings::core::Core;
@@ -46,9 +47,9 @@ impl Transport for Connection {
     fn read_body(
         &mut self,
         request: &mut Request,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> impl Future<Output = Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure>> {
-        self.receive_complete_body(request, accepts_pieces)
+        self.receive_complete_body(request, body_need)
     }
 
     async fn begin_feed(

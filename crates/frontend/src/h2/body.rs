@@ -20,12 +20,15 @@ use rt::Timer;
 
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
+use exchange::course::BodyNeed;
 use exchange::request::Request;
-use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, must_be_read, spill};
+use exchange::request_body::{
+    BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, is_file_required, must_be_read, spill,
+};
 use exchange::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
-use transfer::received::{BodyInFile, ReceivedBody};
+use transfer::received::ReceivedBody;
 
 /// Window in bytes of a body that is written to memory or to a file, once its first bytes have arrived: no upstream limits its
 /// speed, so a measurement of the round trip would only delay it. The share of the connection limits the sum of the windows.
@@ -44,7 +47,7 @@ impl StreamTransport {
     pub(super) async fn receive_complete_body(
         &mut self,
         request: &mut Request,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> Result<Option<Box<Feed<()>>>, BodyFailure> {
         if request.body.is_some() {
             return Ok(None);
@@ -56,7 +59,7 @@ impl StreamTransport {
             Ok(())
         } else {
             self.shared.widen(&self.stream, WINDOW_MIN);
-            match self.receive_body(request, core, &mut body, accepts_pieces).await {
+            match self.receive_body(request, core, &mut body, body_need).await {
                 Ok(true) => Ok(()),
                 Ok(false) => {
                     // The inbox may still have bytes although the client has sent its last byte.
@@ -84,11 +87,11 @@ impl StreamTransport {
         request: &mut Request,
         core: &Core,
         body: &mut ReceivedBody,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> Result<bool, BodyFailure> {
         let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
-        let without = WithoutFile::of(core, accepts_pieces);
-        let in_file = core.body_files.in_file_only != BodyInFile::Off;
+        let without = WithoutFile::of(core, body_need);
+        let in_file = is_file_required(core, body_need);
         self.send_continue(request);
         let mut has_begun = false;
         loop {

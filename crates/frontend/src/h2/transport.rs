@@ -14,6 +14,7 @@ use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::wire::ProgressTimeout;
+use exchange::course::BodyNeed;
 use exchange::error_page;
 use exchange::http2::Http2;
 use exchange::request::{Generation, Request};
@@ -66,9 +67,9 @@ impl Transport for StreamTransport {
     fn read_body(
         &mut self,
         request: &mut Request,
-        accepts_pieces: bool,
+        body_need: BodyNeed,
     ) -> impl Future<Output = Result<Option<Box<Feed<()>>>, BodyFailure>> {
-        self.receive_complete_body(request, accepts_pieces)
+        self.receive_complete_body(request, body_need)
     }
 
     async fn begin_feed(&mut self, request: &mut Request, is_stored: bool) -> Result<Feed<()>, BodyFailure> {

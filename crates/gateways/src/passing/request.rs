@@ -80,9 +80,14 @@ fn sends_body(request: &Request) -> bool {
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_started());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
-    // An error page is fetched with GET, which has no body.
-    let is_same = request.method == request.head.method();
-    is_wanted && is_same && (is_begun || request.body_was_streamed)
+    is_wanted && !is_page(request) && (is_begun || request.body_was_streamed)
+}
+
+/// Whether an error page or the target of a redirect is fetched, with GET or HEAD. It needs no body that another location has
+/// consumed.
+fn is_page(request: &Request) -> bool {
+    let is_head = request.method == Method::Head && request.uri_replaced;
+    request.method_replaced || request.method != request.head.method() || is_head
 }
 
 /// Returns the body to send.
@@ -105,7 +110,7 @@ fn chosen_body(request: &Request, via: Via<'_>) -> OutgoingBody {
     if !via.conf.pass_body {
         return OutgoingBody::None;
     }
-    if request.method != request.head.method() && request.incoming.is_some() {
+    if is_page(request) && (request.incoming.is_some() || request.body_was_streamed) {
         return OutgoingBody::None;
     }
     if streams_body(request, via) {

@@ -601,3 +601,55 @@ http {
         Client::connect(server.addr(0)).request("GET", "/page", &[("Host", "a"), ("X", value.as_str())]);
     assert_eq!((response.status, response.text().as_str()), (200, "content"));
 }
+
+/// An error page is fetched with GET and needs no body, even if the client's method is GET too: the location is run, as in nginx.
+#[test]
+fn an_error_page_is_fetched_although_a_streamed_body_has_begun() {
+    let origin = Origin::start(|request| Reply::text(format!("{} {}", request.path(), request.body.len())));
+    let dead = Origin::raw(|connection| {
+        connection.read_head();
+        connection.read_exact(5);
+    });
+    let conf = "worker_processes 1; error_log logs/error.log info; events { }
+      http { server { listen 127.0.0.1:0; proxy_http_version 1.1; proxy_request_buffering off;
+        location /up/ { proxy_pass http://@DEAD@; error_page 502 = /pass; }
+        location /text/ { proxy_pass http://@DEAD@; error_page 502 = /200; }
+        location /pass { proxy_pass http://@ORIGIN@; } location /200 { return 200 text; } } }";
+    let server = Setup::new(conf).origin(&origin).upstream("DEAD", dead.addr()).start(BINARY);
+    for method in ["POST", "GET", "PUT", "DELETE"] {
+        for (target, expected) in [("/up/", "/pass 0"), ("/text/", "text")] {
+            for (framing, body) in
+                [("Content-Length: 11", "first"), ("Transfer-Encoding: chunked", "5\r\nfirst\r\n")]
+            {
+                let mut client = Client::connect(server.addr(0));
+                client.send(format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{body}"));
+                let response = client.response();
+                assert_eq!(
+                    (response.status, response.text().as_str()),
+                    (200, expected),
+                    "{method} {framing}"
+                );
+            }
+        }
+    }
+    let _ = dead.take_faults();
+}
+
+/// Without buffering there is no file, so `$request_body` has the body that arrived with the header section, as in nginx.
+#[test]
+fn a_body_that_is_not_buffered_gets_no_file() {
+    let origin = Origin::start(|request| Reply::text(request.header("x-body").unwrap_or_default()));
+    let conf = "worker_processes 1; error_log logs/error.log info; events { }
+      http { client_body_temp_path @DATA@/temp; proxy_set_header X-Body '$request_body|$request_body_file';
+        proxy_http_version 1.1; client_body_in_file_only on;
+        server { listen 127.0.0.1:0;
+          location / { proxy_request_buffering off; proxy_pass http://@ORIGIN@; }
+          location /file { proxy_pass http://@ORIGIN@; } } }";
+    let server = Setup::new(conf).origin(&origin).start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(client.response().text(), "hello|");
+    client.send("POST /file HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    let text = client.response().text();
+    assert!(text.starts_with("|/") && text.contains("/temp/"), "{text}");
+}

@@ -1,5 +1,7 @@
 //! Limits and counters of the complete server: zones and counters are shared by all threads, and survive a reload.
 
+use std::time::Duration;
+
 use crate::common::{against_nginx, ours_only, serve};
 use testkit::{Client, Deadline, Server, wait};
 
@@ -123,4 +125,35 @@ fn limits_apply_once_to_a_request_and_its_subrequests() {
     let again = text("/page");
     assert!(again.contains("503 Service") && again.ends_with("|ok|ok|"), "refused once: {again}");
     assert_eq!(text("/whole"), "ok|ok|ok|", "the page itself was counted");
+}
+
+/// The next send would be due after minutes: until then a client that has left would occupy its slot.
+#[test]
+fn a_rate_limited_client_that_left_gives_back_its_slot_promptly() {
+    let server = start(
+        "worker_processes 1; events { } http { limit_conn_zone $server_name zone=one:1m;
+         server { listen 127.0.0.1:0; server_name a; limit_conn one 1;
+           location /held { limit_rate 1; limit_rate_after 4k; } location /read { limit_rate 1; limit_rate_after 4k; alias html/held; sendfile off; }
+           location /text { alias html/index.html; } } }",
+    );
+    for target in ["/held", "/read"] {
+        for is_reset in [false, true] {
+            let mut client = Client::connect(server.addr(0));
+            client.send(testkit::client::request_bytes("GET", target, &[]));
+            assert_eq!(client.head().status, 200, "{target}");
+            let busy = Client::connect(server.addr(0)).get("/text").status;
+            assert_eq!(busy, 503, "{target}: the slot is occupied");
+            match is_reset {
+                true => client.reset(),
+                false => drop(client),
+            }
+            let free = || {
+                let mut next = Client::connect(server.addr(0));
+                next.send(testkit::client::request_bytes("GET", "/text", &[("Connection", "close")]));
+                (next.head().status == 200).then_some(())
+            };
+            wait::until("the slot", Deadline::after(Duration::from_secs(20)), free)
+                .unwrap_or_else(|_| panic!("{target} {is_reset}: the slot stays occupied"));
+        }
+    }
 }
