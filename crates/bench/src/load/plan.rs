@@ -8,6 +8,7 @@ use io::engine::NetKind;
 
 use super::target::Target;
 use crate::failure::Failure;
+use crate::method::wire::Network;
 
 /// The plan of one load. [`Plan::new`] sets the defaults; callers then change single fields.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
     pub(crate) response_kind: ResponseKind,
+    /// Network namespace of the generator; `None` is that of the process.
+    pub(crate) network: Option<Network>,
     /// Expectations of every response.
     pub(crate) expect: Expect,
     /// Seed of the random numbers: the same seed yields the same requests.
@@ -125,6 +128,7 @@ impl Plan {
             length: Length::Time(Duration::from_secs(10)),
             timeout: Duration::from_secs(10),
             response_kind: ResponseKind::Http,
+            network: None,
             expect: Expect::default(),
             seed: 1,
             stop: Arc::default(),

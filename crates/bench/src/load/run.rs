@@ -140,6 +140,9 @@ impl LoadThread<'_> {
     fn work(&self, ready: &Sender<()>, start: &Receiver<Instant>) -> Result<(Tally, ThreadUse), Failure> {
         // Pinned first, so that its memory is local to its processor.
         pin::this_thread(self.cpu)?;
+        if let Some(network) = &self.plan.network {
+            network.enter().map_err(Failure::kernel("enter a network namespace"))?;
+        }
         // Requests are scheduled to the microsecond; with the default timer slack the kernel wakes a thread up to 50 us
         // late.
         let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

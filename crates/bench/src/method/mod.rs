@@ -17,9 +17,11 @@ pub(crate) mod stats;
 pub(crate) mod syscalls;
 pub(crate) mod system_stat;
 pub(crate) mod timeline;
+pub(crate) mod wire;
 pub(crate) mod workspace;
 
-// `process` starts programs through `enter`. `cgroup`, `page_cache`, `namespace` and `pin` set the conditions.
+// `process` starts programs through `enter`. `cgroup`, `page_cache`, `namespace`, `wire`, `huge_pages` and `pin` set the
+// conditions.
 // `disturbance`, `machine`, `memory`, `syscalls` and `timeline` observe, by means of `proc_stat` and `system_stat`.
 // `stats` summarises the measurements.
 

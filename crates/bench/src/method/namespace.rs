@@ -19,7 +19,7 @@ const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// Replacement for bbr: the kernel's default.
-const REPLACEMENT: &str = "cubic";
+pub(crate) const REPLACEMENT: &str = "cubic";
 
 /// Moves this process into separate namespaces, if it is root and the separation helps. Must be called before the first
 /// thread is started. Returns a sentence about the congestion control in effect.
@@ -31,19 +31,32 @@ pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
         let _ = mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
     }
     let control = congestion_control();
-    if !control.starts_with("bbr") {
-        return Ok(control);
+    let is_paced = control.starts_with("bbr");
+    match (stay_in_host_network, is_root) {
+        (true, _) if is_paced => Ok(format!("{control}, which paces loopback traffic (--host-network)")),
+        (false, false) if is_paced => {
+            Ok(format!("{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"))
+        }
+        (false, true) => match own_network() {
+            Ok(()) if is_paced => Ok(format!(
+                "{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"
+            )),
+            Err(error) if is_paced => {
+                Err(Failure::kernel("a network namespace without bbr (--host-network needs none)")(error))
+            }
+            // Without pacing, only the scenario over a wire needs the namespace.
+            _ => Ok(control),
+        },
+        _ => Ok(control),
     }
-    if stay_in_host_network {
-        return Ok(format!("{control}, which paces loopback traffic (--host-network)"));
-    }
-    if !is_root {
-        return Ok(format!(
-            "{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"
-        ));
-    }
-    own_network().map_err(Failure::kernel("a network namespace without bbr (--host-network needs none)"))?;
-    Ok(format!("{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"))
+}
+
+/// Whether this process has a network namespace of its own, in which it may create devices.
+pub(crate) fn is_own_network() -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    // The parent is in the namespace that the run was started in.
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().to_string());
+    matches!((of("self"), parent.and_then(|parent| of(&parent))), (Some(own), Some(parent)) if own != parent)
 }
 
 /// Returns the default congestion control for new connections in the current namespace.
@@ -52,13 +65,21 @@ pub(crate) fn congestion_control() -> String {
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// Moves this process into a separate network namespace, with an active loopback device.
+/// Moves the calling thread into a separate network namespace, with an active loopback device.
+pub(crate) fn another_network() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    bring_up_loopback()
+}
+
+/// Moves this process into a separate network namespace without pacing.
 fn own_network() -> io::Result<()> {
     // A descriptor opened before unshare(2) refers to the host's list, which another namespace can read but not open
     // for writing.
     let allowed = OpenOptions::new().write(true).open(ALLOWED);
-    unshare(CloneFlags::CLONE_NEWNET)?;
-    bring_up_loopback()?;
+    another_network()?;
+    if !congestion_control().starts_with("bbr") {
+        return Ok(());
+    }
     match fs::write(CONGESTION_CONTROL, REPLACEMENT) {
         // Only a congestion control that the host allows to all users may become the default of a namespace.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

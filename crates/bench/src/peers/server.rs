@@ -57,11 +57,11 @@ impl Program {
     /// Returns the start of every configuration of this program: the server stays in the foreground and writes only
     /// into its directory.
     fn head(&self, instance: &Instance) -> String {
-        let directory = instance.directory.display();
+        let (host, directory) = (instance.host, instance.directory.display());
         match self.kind {
             ProgramKind::Echo => String::new(),
             ProgramKind::Peer(Peer::Lighttpd) => format!(
-                "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
+                "server.bind = \"{host}\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
                  server.errorlog = \"{directory}/logs/error.log\"\n",
                 instance.port
             ),
@@ -69,7 +69,7 @@ impl Program {
                 let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
                 format!(
                     "pid-file: {directory}/logs/pid\nerror-log: {directory}/logs/error.log\n{user}\
-                     listen:\n  host: 127.0.0.1\n  port: {}\n",
+                     listen:\n  host: {host}\n  port: {}\n",
                     instance.port
                 )
             }
@@ -103,7 +103,8 @@ impl Program {
 /// The parts of a configuration that differ between instances.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
-    /// Port on loopback.
+    /// Address to listen on.
+    pub(crate) host: Ipv4Addr,
     pub(crate) port: u16,
     /// The server's directory: logs, caches, temporary files. Removed with the run.
     pub(crate) directory: PathBuf,
@@ -116,6 +117,8 @@ pub(crate) struct Conditions {
     pub(crate) cpus: Vec<usize>,
     /// Directories of cgroups to join ([`crate::method::cgroup::Group::directories`]).
     pub(crate) groups: Vec<PathBuf>,
+    /// The address to listen on; if `None`, that of loopback.
+    pub(crate) host: Option<Ipv4Addr>,
     /// The port to listen on; if `None`, any free port.
     pub(crate) port: Option<u16>,
     /// TLS client settings, if the server speaks TLS: a completed handshake then counts as its first response.
@@ -146,7 +149,8 @@ impl Server {
         let directory =
             bench.workspace.directory(&format!("server-{}", NEXT.fetch_add(1, Ordering::Relaxed)))?;
         let port = port_for(conditions.port)?;
-        let instance = Instance { port, directory };
+        let host = conditions.host.unwrap_or(Ipv4Addr::LOCALHOST);
+        let instance = Instance { host, port, directory };
         let configuration = format!("{}{}", program.head(&instance), configuration(&instance));
         let logs = instance.directory.join("logs");
         fs::create_dir_all(&logs).map_err(Failure::file("create the directory", &logs))?;
@@ -173,12 +177,12 @@ impl Server {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.instance.port))
+        SocketAddr::from((self.instance.host, self.instance.port))
     }
 
     /// Returns the URL of a path, which starts with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.instance.port)
+        format!("http://{}{path}", self.address())
     }
 
     /// Fails with its last output line if it has exited.

@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn only_our_configuration_has_counters_and_only_that_of_nginx_a_pace() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         let text =
             |variant: Variant| configuration(&variant, &instance, Path::new("/c"), Duration::from_secs(9));
         assert!(text(RING).contains("cache_counters") && text(RING).contains("inactive=9s;"));

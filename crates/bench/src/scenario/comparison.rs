@@ -7,11 +7,11 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Ranking, Run, Section, Table};
+use crate::report::model::{Ranking, Results, Run, Section, Table};
 use crate::scenario::measurements::{
     Figure, Labels, Measurements, NOTHING, Rows, ShownColumn, at, named, under, without,
 };
-use crate::scenario::served::{P50, P99, P999, ServerCpus};
+use crate::scenario::served::{CALLS, CPU, P50, P99, P999, RATE, ServerCpus};
 
 /// A server with the directives that select the mode in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,14 +90,14 @@ impl Variant {
     /// listener differ.
     pub(crate) fn configuration(&self, instance: &Instance, text: &Text) -> String {
         let Text { workers, connections, events, http, server } = text;
-        let (own, listen, port) = (self.events, self.listen, instance.port);
+        let (own, listen, host, port) = (self.events, self.listen, instance.host, instance.port);
         let engine = if self.engine.is_empty() { String::new() } else { format!(" use {};", self.engine) };
         let indented =
             |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
         format!(
             "worker_processes {workers};\nevents {{ worker_connections {connections};{engine}{own}{events} }}\n\
              http {{\n    access_log off;\n    keepalive_requests 1000000000;\n{}    \
-             server {{\n        listen 127.0.0.1:{port} backlog=4096{listen};\n{}    }}\n}}\n",
+             server {{\n        listen {host}:{port} backlog=4096{listen};\n{}    }}\n}}\n",
             indented(http, "    "),
             indented(server, "        ")
         )
@@ -278,6 +278,24 @@ impl Compared<'_> {
         }
         ranking
     }
+
+    /// Returns the server with the least CPU time per request in one case, among those that `is_wanted` selects.
+    pub(crate) fn cheapest(&self, case: &Labels, is_wanted: impl Fn(&Variant) -> bool) -> Option<Variant> {
+        let cost = |variant: &Variant| self.measurements.middle(CPU, &of(variant, case)).unwrap_or(f64::MAX);
+        let wanted = self.variants.iter().copied().filter(is_wanted);
+        wanted.min_by(|one, other| cost(one).total_cmp(&cost(other)))
+    }
+
+    /// Returns a table and a ranking of rates, latencies and costs. CPU times are also shown as ratios to those of `base`.
+    pub(crate) fn costs(&self, title: &str, base: &Variant, case: &Labels) -> Results {
+        let over = CPU.over(&format!("CPU / that of {}", base.name), base.labels());
+        let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over, CALLS.shown()];
+        Results {
+            tables: vec![self.table(title, case, &columns)],
+            rankings: vec![self.ranking(&format!("CPU time per request: {title}"), CPU, case)],
+            ..Results::default()
+        }
+    }
 }
 
 /// Returns the labels of a server in one case.
@@ -419,7 +437,7 @@ mod tests {
 
     #[test]
     fn configurations_differ_only_in_the_named_settings() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         let text = |variant: Variant| {
             let server = format!("{READY}\nlocation / {{ return 200; {}}}", variant.location);
             variant.configuration(&instance, &Text { server, ..Text::default() })
@@ -432,7 +450,7 @@ mod tests {
 
     #[test]
     fn files_are_served_in_the_language_of_each_server() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         let text = |variant: Variant| variant.serving(&instance, Path::new("/files"), None, Text::default());
         let cached = NGINX.with("open_file_cache max=100; ");
         assert_eq!(text(cached), text(NGINX).replace("root", "open_file_cache max=100; root"));

@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_server_allows_more_connections_than_are_opened() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         assert!(configuration(&RING, &instance, 10_000).contains("worker_connections 12800;"));
     }
 }

@@ -250,7 +250,11 @@ mod tests {
 
     #[test]
     fn each_method_has_a_separate_configuration() {
-        let instance = crate::peers::server::Instance { port: 8080, directory: "/x".into() };
+        let instance = crate::peers::server::Instance {
+            host: std::net::Ipv4Addr::LOCALHOST,
+            port: 8080,
+            directory: "/x".into(),
+        };
         let text = |variant: &Variant| variant.serving(&instance, Path::new("/files"), None, Text::default());
         let texts: std::collections::BTreeSet<String> = VARIANTS.iter().map(text).collect();
         assert_eq!(texts.len(), VARIANTS.len());

@@ -18,6 +18,7 @@ mod origin;
 mod served;
 mod stream;
 mod tls;
+mod wire;
 
 use clap::{ArgMatches, Command};
 
@@ -46,6 +47,7 @@ pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<nop::NopOptions>(),
     entry::<disk::DiskOptions>(),
     entry::<echo::EchoOptions>(),
+    entry::<wire::WireOptions>(),
     entry::<http::HttpOptions>(),
     entry::<crowd::CrowdOptions>(),
     entry::<cold::ColdOptions>(),

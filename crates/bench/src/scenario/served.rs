@@ -7,6 +7,7 @@
 //! on loopback mostly the sender.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -262,6 +263,8 @@ pub(crate) struct ServerCpus {
     pub(crate) first_port: Option<u16>,
     /// TLS client settings, if the servers speak TLS.
     pub(crate) tls: Option<tls::Client>,
+    /// The address that the servers listen on; `None` is that of loopback.
+    pub(crate) host: Option<Ipv4Addr>,
 }
 
 impl ServerCpus {
@@ -274,7 +277,7 @@ impl ServerCpus {
             true => Group::new(&limits).map_err(|failure| failure.to_string()),
             false => Err("cgroups need root".to_owned()),
         };
-        ServerCpus { split, group, first_port: None, tls: None }
+        ServerCpus { split, group, first_port: None, tls: None, host: None }
     }
 
     /// Records in the section if kernel workers are not bound.
@@ -307,7 +310,13 @@ impl ServerCpus {
     /// Returns the conditions for a server on these processors.
     pub(crate) fn conditions(&self) -> Conditions {
         let groups = self.group.as_ref().map_or_else(|_| Vec::new(), |group| group.directories.clone());
-        Conditions { cpus: self.split.server.clone(), groups, tls: self.tls.clone(), ..Conditions::default() }
+        Conditions {
+            cpus: self.split.server.clone(),
+            groups,
+            host: self.host,
+            port: None,
+            tls: self.tls.clone(),
+        }
     }
 }
 

@@ -227,8 +227,8 @@ fn a_new_report_of_this_machine_is_drawn_too() {
     check(&browser, &directory, &page, &json);
     let scenarios = scenarios(&json);
     let all = [
-        "nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream", "tls",
-        "h2", "grpc",
+        "nop", "disk", "echo", "wire", "http", "crowd", "cold", "fill", "cache", "large", "isolate",
+        "stream", "tls", "h2", "grpc",
     ];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }

@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn servers_differ_only_in_engine_and_shots() {
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         let words = |variant: Variant| command(&variant, ("messages", 2), 4096, &instance);
         assert_eq!(words(EPOLL), words(RING_MULTI).replace("uring", "epoll"));
         assert_eq!(words(RING_SINGLE), words(RING_MULTI).replace("multi", "single"));

@@ -415,17 +415,6 @@ fn compared(figure: Figure) -> [ShownColumn; 4] {
     ]
 }
 
-/// Returns tables of rate, latency and CPU time of each server relative to nginx's default, for warm files and proxied
-/// requests.
-fn costs(measurements: Measurements<'_>, title: &str, servers: &[Variant], case: &Labels) -> Results {
-    let compared = Compared { measurements, variants: servers };
-    let over_nginx = CPU.over("CPU / nginx's", NGINX.labels());
-    let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
-    let short = format!("CPU time per request: {title}");
-    let rankings = vec![compared.ranking(&short, CPU, case)];
-    Results { tables: vec![compared.table(title, case, &columns)], rankings, ..Results::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,13 +13,13 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::costs;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Plan;
 use crate::method::pin::Split;
+use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::comparison::{self, READY, SERVERS, Text, of};
+use crate::scenario::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::origin::{Origin, Request, read_request};
 use crate::scenario::served::{self, ServerCpus};
@@ -40,16 +40,18 @@ const RECEIVED: &[u8] = b"received\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxiedCase {
     Response,
-    /// The same response from a proxy cache with resident entries.
-    Hit,
+    /// A response from a proxy cache with resident entries: name and bytes.
+    Hit(&'static str, usize),
     /// A request with a body: name and bytes.
     Upload(&'static str, usize),
 }
 
 impl ProxiedCase {
-    const ALL: [ProxiedCase; 4] = [
+    const ALL: [ProxiedCase; 6] = [
         ProxiedCase::Response,
-        ProxiedCase::Hit,
+        ProxiedCase::Hit("1k", 1 << 10),
+        ProxiedCase::Hit("10k", RESPONSE_BYTES),
+        ProxiedCase::Hit("100k", 100 << 10),
         ProxiedCase::Upload("16k", 16 << 10),
         ProxiedCase::Upload("256k", 256 << 10),
     ];
@@ -57,7 +59,7 @@ impl ProxiedCase {
     fn name(self) -> String {
         match self {
             ProxiedCase::Response => "response of 10k".to_owned(),
-            ProxiedCase::Hit => "hit of a cache of 10k".to_owned(),
+            ProxiedCase::Hit(name, _) => format!("hit of a cache of {name}"),
             ProxiedCase::Upload(name, _) => format!("upload of {name}"),
         }
     }
@@ -67,17 +69,40 @@ impl ProxiedCase {
     }
 
     /// Returns the load and its path.
-    fn load(self, bench: &Bench, split: &Split) -> (Plan, &'static str) {
+    fn load(self, bench: &Bench, split: &Split) -> (Plan, String) {
         let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
-        plan.expect = served::complete_file(RESPONSE_BYTES as u64);
-        if let ProxiedCase::Upload(_, bytes) = self {
-            "POST".clone_into(&mut plan.method);
-            plan.body = vec![b'u'; bytes];
-            plan.expect = served::complete_file(RECEIVED.len() as u64);
-        }
-        (plan, if self == ProxiedCase::Hit { "/hit" } else { "/" })
+        let (path, response_bytes) = match self {
+            ProxiedCase::Response => ("/".to_owned(), RESPONSE_BYTES),
+            ProxiedCase::Hit(_, bytes) => (format!("{HIT}{bytes}"), bytes),
+            ProxiedCase::Upload(_, bytes) => {
+                "POST".clone_into(&mut plan.method);
+                plan.body = vec![b'u'; bytes];
+                ("/".to_owned(), RECEIVED.len())
+            }
+        };
+        plan.expect = served::complete_file(response_bytes as u64);
+        (plan, path)
+    }
+
+    /// Whether a server is measured: the modes of nginx that differ only in files are for hits.
+    fn has(self, variant: &Variant) -> bool {
+        matches!(self, ProxiedCase::Hit(..)) || SERVERS.contains(variant)
     }
 }
+
+/// Ringroad, nginx as it comes, and nginx with the settings that are best for hits of its cache: which of them is best
+/// depends on the size.
+const VARIANTS: [Variant; 5] = [
+    RING,
+    EPOLL,
+    NGINX,
+    Variant::of("nginx, open_file_cache", Peer::Nginx).with("open_file_cache max=100; sendfile on;"),
+    Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
+        .with("open_file_cache max=100; sendfile off;"),
+];
+
+/// Start of the paths of cached responses; the number of bytes follows.
+const HIT: &str = "/hit/";
 
 /// Adds the tables of proxied requests to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -86,7 +111,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         // An error ends the connection: the proxy has closed it, or failed a request, which the client counts.
         let _ = serve(socket);
     })?;
-    let variants = (&SERVERS[..], ", proxied");
+    let variants = (&VARIANTS[..], ", proxied");
     let mut servers = comparison::start(bench, section, &place, variants, |variant, instance| {
         let (port, directory) = (origin.port, instance.directory.display());
         let http = format!(
@@ -95,9 +120,10 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         );
         let pass = "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";";
         let server = format!(
-            "{READY}\nlocation = /hit {{\n    {pass}\n    \
+            "{READY}\nlocation {HIT} {{\n    {pass} {}\n    \
              proxy_cache bench; proxy_cache_key $uri; proxy_cache_valid 200 1d;\n}}\n\
-             location / {{ client_body_buffer_size 1m; {pass} }}"
+             location / {{ client_body_buffer_size 1m; {pass} }}",
+            variant.location
         );
         variant.configuration(instance, &Text { http, server, ..Text::default() })
     })?;
@@ -105,13 +131,22 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let labels = at([("proxied", &case.name()), ("workers", &1), ("connections", &CONNECTIONS)]);
         let (plan, path) = case.load(bench, &place.split);
         let words = format!("proxied, {}, {CONNECTIONS} connections", case.name());
-        served::compare(bench, section, &mut servers, (&words, path), &plan, |variant| {
-            Some(of(variant, &labels))
+        served::compare(bench, section, &mut servers, (&words, &path), &plan, |variant| {
+            case.has(variant).then(|| of(variant, &labels))
         })?;
-        let results = costs(Measurements::of(section), &case.title(), &SERVERS, &labels);
+        let variants: Vec<Variant> = VARIANTS.into_iter().filter(|variant| case.has(variant)).collect();
+        let compared = Compared { measurements: Measurements::of(section), variants: &variants };
+        let base = compared.cheapest(&labels, |variant| variant.peer.is_some()).unwrap_or(NGINX);
+        let results = compared.costs(&case.title(), &base, &labels);
         section.add_results(results);
     }
     Ok(())
+}
+
+/// Returns the number in the path of a request for a response that is cached.
+fn hit_bytes(head: &[u8]) -> Option<usize> {
+    let line = std::str::from_utf8(head).ok()?.lines().next()?;
+    line.split_ascii_whitespace().nth(1)?.strip_prefix(HIT)?.parse().ok()
 }
 
 /// Serves the requests of one connection until its end. Each request is read completely before its response.
@@ -121,8 +156,11 @@ fn serve(mut socket: TcpStream) -> std::io::Result<()> {
         [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
     };
     let (to_a_get, to_an_upload) = (response(&[b'p'; RESPONSE_BYTES]), response(RECEIVED));
-    while let Some(Request { body_bytes, .. }) = read_request(&mut socket)? {
-        socket.write_all(if body_bytes == 0 { &to_a_get } else { &to_an_upload })?;
+    while let Some(Request { head, body_bytes }) = read_request(&mut socket)? {
+        match hit_bytes(&head) {
+            Some(bytes) => socket.write_all(&response(&vec![b'p'; bytes]))?,
+            None => socket.write_all(if body_bytes == 0 { &to_a_get } else { &to_an_upload })?,
+        }
     }
     Ok(())
 }

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::{LONG, Persistence, RING_DEFERRED, SHORT, costs};
+use super::{LONG, Persistence, RING_DEFERRED, SHORT};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::comparison::{self, EPOLL, NGINX, RING, Text, Variant, of};
+use crate::scenario::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
 use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::served::{self, FILES, ServerCpus};
 
@@ -82,7 +82,11 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let part = |variant: &Variant| is_measured(variant, case).then(|| of(variant, &labels));
         served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, part)?;
         let rows: Vec<Variant> = VARIANTS.into_iter().filter(|variant| is_measured(variant, case)).collect();
-        let results = costs(Measurements::of(section), &case.title(), &rows, &labels);
+        let results = Compared { measurements: Measurements::of(section), variants: &rows }.costs(
+            &case.title(),
+            &NGINX,
+            &labels,
+        );
         section.add_results(results);
     }
     Ok(())

@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn faults_are_injected_only_into_ringroad() {
         let disk = SlowDisk::of_faults("/slow".into());
-        let instance = Instance { port: 8080, directory: "/x".into() };
+        let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
         for variant in VARIANTS {
             let text = configuration(&variant, &instance, &disk, "/warm");
             assert_eq!(text.contains("engine_fault"), variant.peer.is_none(), "{text}");
