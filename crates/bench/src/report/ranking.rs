@@ -103,6 +103,36 @@ pub(crate) fn sentence(ranking: &Ranking) -> String {
     format!("Best: {}; {}.", named(leader), compared.collect::<Vec<_>>().join(", "))
 }
 
+/// Where Ringroad stands in the comparisons with other servers, each with its ratio to the best of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) ahead: Vec<String>,
+    /// Within the spread.
+    pub(crate) equal: Vec<String>,
+    pub(crate) behind: Vec<String>,
+}
+
+/// Returns the standing over all rankings with a peer.
+pub(crate) fn standing(report: &Report) -> Standing {
+    let mut standing = Standing::default();
+    for ranking in report.sections.iter().flat_map(|section| &section.rankings) {
+        let leaders = leaders(ranking);
+        let is_ours = |one: &&Ranked<'_>| one.ranked_result.setting.is_some();
+        let ours = leaders.iter().position(|one| is_ours(&one));
+        let peer = leaders.iter().position(|one| !is_ours(&one) && !one.ranked_result.maker.is_empty());
+        let (Some(ours), Some(peer)) = (ours, peer) else { continue };
+        let (one, other) = (&leaders[ours], &leaders[peer]);
+        let ratio = one.summary.median / other.summary.median;
+        let text = format!("{}: {ratio:.2} times that of {}", ranking.title, name(other.ranked_result));
+        match (one.is_level_with(other), ours < peer) {
+            (true, _) => standing.equal.push(text),
+            (false, true) => standing.ahead.push(text),
+            (false, false) => standing.behind.push(text),
+        }
+    }
+    standing
+}
+
 /// A setting of Ringroad that is faster on this machine than the default.
 pub(crate) struct Advice<'a> {
     pub(crate) about: &'a str,
@@ -187,6 +217,22 @@ mod tests {
             more,
             "Best: H2O 4.1 us; nginx, tuned 4.0 us (equal within the spread), Ringroad (epoll) 3.0 us (0.73 of that)."
         );
+    }
+
+    #[test]
+    fn the_standing_compares_with_the_best_peer() {
+        let peer = || ranked_result("nginx", "nginx", None, [9.0, 10.0, 11.0]);
+        let slow = || ranked_result("h2o", "H2O", None, [90.0, 90.0, 91.0]);
+        let of = |rounds| {
+            let ours = ranked_result("io_uring", "Ringroad", Some("use io_uring;"), rounds);
+            ranking(true, vec![slow(), ours, peer()])
+        };
+        let rankings = vec![of([4.0, 5.0, 6.0]), of([9.5, 10.5, 12.0]), of([14.0, 15.0, 16.0])];
+        let report =
+            Report { sections: vec![Section { rankings, ..Section::default() }], ..Report::default() };
+        let text = |ratio: &str| vec![format!("Processor time: {ratio} times that of nginx")];
+        let expected = Standing { ahead: text("0.50"), equal: text("1.05"), behind: text("1.50") };
+        assert_eq!(standing(&report), expected);
     }
 
     #[test]

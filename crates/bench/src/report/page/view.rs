@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use minijinja::{Value, context};
 
 use crate::report::model::{Cell, Column, Fact, Finding, Plot, Ranking, Report, Section, Table};
-use crate::report::ranking::{self, Advice, sentence};
+use crate::report::ranking::{self, Advice, Standing, sentence};
 use crate::report::seeds::{self, Seed};
 use crate::report::{plot, plot_path, text, timelines};
 
@@ -26,6 +26,11 @@ pub(super) fn report(report: &Report) -> Value {
         fact.map(|fact| fact.value.as_str())
     });
     let (better, as_it_is) = ranking::advice(report);
+    let Standing { ahead, equal, behind } = ranking::standing(report);
+    let standing: Vec<Value> = [("ahead", ahead), ("equal within the spread", equal), ("behind", behind)]
+        .into_iter()
+        .map(|(place, cases)| context! { place, count => cases.len(), cases => cases.join("; ") })
+        .collect();
     let advice_row = |Advice { about, setting, because }: Advice<'_>| context! { about, setting, because };
     context! {
         started => text::moment(&report.started),
@@ -34,6 +39,7 @@ pub(super) fn report(report: &Report) -> Value {
         warning => scale_warning(&report.scale),
         incomplete => report.incomplete.as_deref(),
         has_results => report.sections.iter().any(|section| !section.rankings.is_empty()),
+        standing,
         better => better.into_iter().map(advice_row).collect::<Vec<Value>>(),
         as_it_is => as_it_is.join("; "),
         brief => brief.collect::<Vec<_>>().join(" · "),
