@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::tls::Identity;
@@ -22,6 +22,9 @@ use telemetry::Reason;
 /// the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Number of searches for unused pairs within the time `inactive`.
+const SWEEPS: u32 = 4;
+
 /// Prefix of a value that is PEM text instead of a file name.
 const DATA: &str = "data:";
 
@@ -30,7 +33,7 @@ const DATA: &str = "data:";
 pub struct CacheLimits {
     /// Maximum number of cached pairs.
     pub max: usize,
-    /// Time without use after which a pair may be evicted.
+    /// Time without use after which a pair is evicted, at the next handshake.
     pub inactive: Duration,
     /// Time during which a cached pair is used without a check of its files.
     pub valid: Duration,
@@ -53,7 +56,14 @@ pub struct NamedCertificates {
 #[derive(Debug)]
 pub struct CertificateCache {
     limits: CacheLimits,
-    pairs: Mutex<HashMap<Pair, CachedPair>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    pairs: HashMap<Pair, CachedPair>,
+    /// Time of the last search for pairs that were not used for `inactive`.
+    swept: Option<Instant>,
 }
 
 /// The expanded names of a certificate and its key.
@@ -89,24 +99,33 @@ impl fmt::Display for LoadError {
 impl CertificateCache {
     /// Returns an empty cache.
     pub fn new(limits: CacheLimits) -> CertificateCache {
-        CertificateCache { limits, pairs: Mutex::default() }
+        CertificateCache { limits, held: Mutex::default() }
+    }
+
+    /// Returns the cached pairs, after evicting those that were not used for `inactive`. Private keys must not remain in memory
+    /// because the cache is not full.
+    fn active(&self, now: Instant) -> MutexGuard<'_, Held> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let inactive = self.limits.inactive;
+        let is_due = |swept: Instant| now.saturating_duration_since(swept) > inactive / SWEEPS;
+        if held.swept.is_none_or(is_due) {
+            held.pairs.retain(|_, cached| now.saturating_duration_since(cached.used) <= inactive);
+            held.swept = Some(now);
+        }
+        held
     }
 
     /// Returns a cached pair, and whether its files have to be checked.
     fn get(&self, pair: &Pair, now: Instant) -> Option<(LoadedPair, bool)> {
-        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
-        let cached = pairs.get_mut(pair)?;
+        let mut held = self.active(now);
+        let cached = held.pairs.get_mut(pair)?;
         cached.used = now;
         Some((cached.loaded.clone(), now.saturating_duration_since(cached.checked) > self.limits.valid))
     }
 
-    /// Adds a pair. A full cache first evicts pairs that were not used for `inactive`, then the least recently used
-    /// pair.
+    /// Adds a pair. A full cache evicts the least recently used pair.
     fn put(&self, pair: Pair, loaded: LoadedPair, now: Instant) {
-        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
-        if pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
-            pairs.retain(|_, cached| now.saturating_duration_since(cached.used) <= self.limits.inactive);
-        }
+        let Held { pairs, .. } = &mut *self.active(now);
         while pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
             let oldest = pairs.iter().min_by_key(|(_, cached)| cached.used).map(|(pair, _)| pair.clone());
             oldest.and_then(|oldest| pairs.remove(&oldest));
@@ -115,7 +134,7 @@ impl CertificateCache {
     }
 
     fn remove(&self, pair: &Pair) {
-        self.pairs.lock().unwrap_or_else(PoisonError::into_inner).remove(pair);
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).pairs.remove(pair);
     }
 }
 
@@ -130,7 +149,7 @@ impl NamedCertificates {
     pub async fn load(&self, names: Vec<Pair>) -> Result<Vec<Identity>, LoadError> {
         let mut identities = Vec::with_capacity(names.len());
         for pair in names {
-            identities.push(self.load_pair(pair).await?);
+            self.load_pair(pair).await?.add_to(&mut identities);
         }
         Ok(identities)
     }
@@ -148,8 +167,11 @@ impl NamedCertificates {
         let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
         let loaded = loaded.unwrap_or_else(|| Err(failed()));
         match (&self.cache, &loaded) {
-            (Some(cache), Ok(loaded)) => cache.put(pair, loaded.clone(), rt::now()),
-            (Some(cache), Err(_)) => cache.remove(&pair),
+            // As in nginx, the password protects a key also in memory, outside of handshakes.
+            (Some(cache), Ok(loaded)) if !loaded.identity.is_decrypted() => {
+                cache.put(pair, loaded.clone(), rt::now());
+            }
+            (Some(cache), _) => cache.remove(&pair),
             (None, _) => {}
         }
         loaded.map(|loaded| loaded.identity)
@@ -245,5 +267,21 @@ mod tests {
         assert!(cache.get(&pair("b"), now + 3 * second).is_none());
         assert!(cache.get(&pair("a"), now + 3 * second).is_some_and(|(_, is_old)| !is_old));
         assert!(cache.get(&pair("a"), now + 11 * second).is_some_and(|(_, is_old)| is_old));
+    }
+
+    #[test]
+    fn an_unused_pair_is_evicted_although_the_cache_is_not_full() {
+        let second = Duration::from_secs(1);
+        let limits = CacheLimits { max: 100, inactive: 10 * second, valid: 100 * second };
+        let cache = CertificateCache::new(limits);
+        let (now, loaded) = (Instant::now(), loaded());
+        let pair = |name: &str| (name.to_owned(), name.to_owned());
+        cache.put(pair("a"), loaded.clone(), now);
+        cache.put(pair("b"), loaded.clone(), now);
+        for seconds in [5, 10, 15] {
+            assert!(cache.get(&pair("b"), now + seconds * second).is_some(), "{seconds} s");
+        }
+        let held = cache.held.lock().unwrap();
+        assert_eq!(held.pairs.keys().collect::<Vec<_>>(), [&pair("b")]);
     }
 }

@@ -32,6 +32,8 @@ pub enum PemSource {
     Acme,
     /// A file whose name has variables, read during handshakes; with the text of the directive.
     Named(Template, String),
+    /// An empty name.
+    Empty,
 }
 
 impl PemSource {
@@ -42,7 +44,7 @@ impl PemSource {
                 Template::text(&format!("data:{}", String::from_utf8_lossy(&file.bytes)))
             }
             PemSource::File(file) => Template::text(&file.path.to_string_lossy()),
-            PemSource::Acme => Template::default(),
+            PemSource::Acme | PemSource::Empty => Template::default(),
             PemSource::Named(template, _) => template.clone(),
         }
     }
@@ -53,6 +55,7 @@ impl PemSource {
             PemSource::File(file) => file.path.display().to_string(),
             PemSource::Acme => "$acme_certificate".to_owned(),
             PemSource::Named(_, text) => text.clone(),
+            PemSource::Empty => String::new(),
         }
     }
 }
@@ -106,14 +109,23 @@ pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
 /// A file that is an error only if its feature is on; `Err` has the message.
 pub type OptionalFile = Result<File, String>;
 
+/// Returns the argument of a directive; `None` if it is empty. In nginx an empty value cancels an inherited one.
+pub fn value_or_cancel<'a>(cx: &Cx<'a>) -> Option<&'a str> {
+    Some(cx.arg(0)).filter(|text| !text.is_empty())
+}
+
 /// Reads the file that a directive names. Relative paths start from the configuration file's directory.
 pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
-    read_optional_file(cx, what)?.map_err(|message| cx.error(message))
+    try_file(cx, what)?.map_err(|message| cx.error(message))
 }
 
 /// Reads a file like [`read_file`], for a directive whose feature may be off. Then nginx does not open the file, so an unreadable
-/// file must not be an error.
-pub fn read_optional_file(cx: &mut Cx<'_>, what: &str) -> Result<OptionalFile, Error> {
+/// file must not be an error. Returns `None` for an empty name, which cancels an inherited file.
+pub fn read_optional_file(cx: &mut Cx<'_>, what: &str) -> Result<Option<OptionalFile>, Error> {
+    value_or_cancel(cx).map(|_| try_file(cx, what)).transpose()
+}
+
+fn try_file(cx: &mut Cx<'_>, what: &str) -> Result<OptionalFile, Error> {
     let text = cx.arg(0);
     if text.contains('$') {
         return Err(cx.error(format_args!(

@@ -60,6 +60,8 @@ impl std::error::Error for FileError {}
 #[derive(Clone, Debug)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
+    /// Whether the key was decrypted by a password.
+    is_decrypted: bool,
     /// Time when the first certificate expires, in seconds since 1970.
     expires: Option<i64>,
 }
@@ -71,7 +73,7 @@ impl Identity {
         let chain = certificates(chain)?;
         let first = chain.first().ok_or(FileError::NoCertificate)?;
         let parsed = Certificate::from_der(first).ok_or(FileError::BadCertificate)?;
-        let der = x509::private_key(key, passwords).map_err(|error| match error {
+        let (der, is_decrypted) = x509::decrypted_key(key, passwords).map_err(|error| match error {
             KeyError::Unreadable(reason) => FileError::BadKey(reason),
             KeyError::Password => FileError::Password,
         })?;
@@ -80,14 +82,14 @@ impl Identity {
         let key = any_supported_type(&der).map_err(|_| FileError::UnsupportedKey)?;
         let expires = parsed.expires();
         let key = Arc::new(Watched(key));
-        Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), expires })
+        Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), is_decrypted, expires })
     }
 
     /// Returns the identity with a stapled OCSP response of the CA (RFC 6960), in DER.
     pub fn with_ocsp(&self, response: Vec<u8>) -> Identity {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = Some(response);
-        Identity { key: Arc::new(key), expires: self.expires }
+        Identity { key: Arc::new(key), ..self.clone() }
     }
 
     /// Returns the certificate and key in the form that rustls needs.
@@ -98,6 +100,22 @@ impl Identity {
     /// Returns the certificates in DER; the first one belongs to the key.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.key.cert
+    }
+
+    /// Whether the file of the key is encrypted. Such a key is not cached, as in nginx.
+    pub fn is_decrypted(&self) -> bool {
+        self.is_decrypted
+    }
+
+    /// Whether the keys have the same type. As in OpenSSL, a server uses only the last certificate of a key type.
+    pub fn has_key_type_of(&self, other: &Identity) -> bool {
+        self.key.key.algorithm() == other.key.key.algorithm()
+    }
+
+    /// Adds a certificate to those of a server, instead of an earlier one of the same key type.
+    pub fn add_to(self, identities: &mut Vec<Identity>) {
+        identities.retain(|earlier| !earlier.has_key_type_of(&self));
+        identities.push(self);
     }
 
     /// Returns the time when the certificate expires, in seconds since 1970.
@@ -138,11 +156,39 @@ impl Signer for WatchedSigner {
     }
 }
 
+/// Labels of certificates besides `CERTIFICATE`, which OpenSSL reads too.
+const OTHER_LABELS: [&str; 2] = ["TRUSTED CERTIFICATE", "X509 CERTIFICATE"];
+
 /// Returns all certificates of a PEM file. Ignores other sections, as OpenSSL does.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let mut found = authorities(pem)?;
+    // Trust settings are not part of the certificate.
+    for der in found.iter_mut().filter(|_| has_other_label(pem)) {
+        *der = x509::without_trust_settings(der).ok_or(FileError::BadCertificate)?.into();
+    }
+    Ok(found)
+}
+
+/// Returns all certificates of a PEM file for [`x509::Roots::add`]: those in sections `TRUSTED CERTIFICATE` are followed by their
+/// trust settings.
+pub fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let renamed = has_other_label(pem).then(|| {
+        let mut text = String::from_utf8_lossy(pem).into_owned();
+        for label in OTHER_LABELS {
+            for end in ["-----BEGIN ", "-----END "] {
+                text = text.replace(&format!("{end}{label}-----"), &format!("{end}CERTIFICATE-----"));
+            }
+        }
+        text
+    });
+    let pem = renamed.as_ref().map_or(pem, |text| text.as_bytes());
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|_| FileError::BadCertificate)?;
     if found.is_empty() { Err(FileError::NoCertificate) } else { Ok(found) }
+}
+
+fn has_other_label(pem: &[u8]) -> bool {
+    OTHER_LABELS.iter().any(|label| pem.windows(label.len()).any(|window| window == label.as_bytes()))
 }
 
 /// Returns all CRLs of a PEM file, in DER.

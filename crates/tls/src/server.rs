@@ -1,5 +1,6 @@
 //! The server side of TLS: prepares handshakes from settings, and parses the ClientHello that selects a server block.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -249,9 +250,11 @@ fn is_chacha(suite: CipherSuite) -> bool {
     crate::ciphers::name_of(suite).is_some_and(|name| name.contains("CHACHA20"))
 }
 
-/// Returns the subjects of CA certificates; a client selects its certificate by these names.
+/// Returns the subjects of CA certificates, each once; a client selects its certificate by these names.
 fn names_of(certificates: &[CertificateDer<'static>]) -> Vec<DistinguishedName> {
-    certificates.iter().filter_map(|der| crate::x509::subject_der(der)).map(DistinguishedName::from).collect()
+    let mut known = HashSet::new();
+    let subjects = certificates.iter().filter_map(|der| crate::x509::subject_der(der));
+    subjects.filter(|subject| known.insert(subject.clone())).map(DistinguishedName::from).collect()
 }
 
 /// A certificate that can be replaced while its server runs. Handshakes use the certificate that was set last.
@@ -529,4 +532,25 @@ pub(crate) const INTERNAL_ERROR: u8 = 80;
 pub(crate) fn fatal_alert(description: u8) -> Vec<u8> {
     let version = u16::from(ProtocolVersion::TLSv1_2).to_be_bytes();
     vec![21, version[0], version[1], 0, 2, 2, description]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ca_that_is_listed_twice_is_announced_once() {
+        let made = |name: &str| {
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().clone()
+        };
+        let (one, other) = (made("one"), made("other"));
+        let listed = [one.clone(), other, one];
+        let names = |certificates: &[CertificateDer<'static>]| -> Vec<Vec<u8>> {
+            names_of(certificates).iter().map(|name| name.as_ref().to_vec()).collect()
+        };
+        assert_eq!(names(&listed), names(&listed[..2]));
+        assert_eq!(names(&listed).len(), 2);
+    }
 }

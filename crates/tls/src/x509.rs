@@ -135,6 +135,17 @@ impl Certificate {
         certificate
     }
 
+    /// Parses a certificate that may be followed by trust settings, as in a PEM section `TRUSTED CERTIFICATE`. A verification uses
+    /// these settings.
+    fn with_trust_settings(der: &[u8]) -> Option<Certificate> {
+        let mut input = der.as_ptr();
+        let len = c_long::try_from(der.len()).ok()?;
+        // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
+        let object = unsafe { ffi::d2i_X509_AUX(ptr::null_mut(), &raw mut input, len) };
+        let certificate = Owned::new(object, ffi::X509_free).map(Certificate);
+        certificate.filter(|_| ptr::eq(input, der.as_ptr_range().end))
+    }
+
     /// Returns the subject's name.
     pub fn subject(&self, form: NameForm) -> Option<String> {
         // SAFETY: a valid certificate; the name belongs to it.
@@ -432,9 +443,9 @@ impl Roots {
         Some(Roots { store, has_crls: false })
     }
 
-    /// Adds a trusted certificate.
+    /// Adds a trusted certificate, which may be followed by trust settings: uses for which it is trusted or rejected.
     pub fn add(&mut self, der: &[u8]) -> Result<(), String> {
-        let Some(certificate) = Certificate::from_der(der) else { return Err(last_error()) };
+        let Some(certificate) = Certificate::with_trust_settings(der) else { return Err(last_error()) };
         // SAFETY: two valid objects; the store counts another reference.
         match unsafe { ffi::X509_STORE_add_cert(self.store.as_ptr(), certificate.0.as_ptr()) } {
             1 => Ok(()),
@@ -566,14 +577,16 @@ impl Roots {
 
     /// Sets the purpose of a verification in an initialised context.
     fn configure(&self, context: *mut ffi::X509_STORE_CTX, purpose: Purpose, depth_max: u32) {
-        let purpose = match purpose {
-            Purpose::Client => ffi::X509_PURPOSE_SSL_CLIENT,
-            Purpose::Server => ffi::X509_PURPOSE_SSL_SERVER,
+        let (purpose, trust) = match purpose {
+            Purpose::Client => (ffi::X509_PURPOSE_SSL_CLIENT, ffi::X509_TRUST_SSL_CLIENT),
+            Purpose::Server => (ffi::X509_PURPOSE_SSL_SERVER, ffi::X509_TRUST_SSL_SERVER),
         };
         // SAFETY: an initialised context; the parameters belong to it.
         let parameters = unsafe { ffi::X509_STORE_CTX_get0_param(context) };
         // SAFETY: valid parameters and a number that the library knows.
         let _ = unsafe { ffi::X509_VERIFY_PARAM_set_purpose(parameters, purpose) };
+        // SAFETY: as above.
+        let _ = unsafe { ffi::X509_VERIFY_PARAM_set_trust(parameters, trust) };
         let depth = c_int::try_from(depth_max).unwrap_or(c_int::MAX);
         // SAFETY: valid parameters.
         unsafe { ffi::X509_VERIFY_PARAM_set_depth(parameters, depth) };
@@ -789,12 +802,17 @@ pub enum KeyError {
 /// Reads the first private key of a PEM file and returns it as PKCS#8 (RFC 5208) in DER. Tries the passwords in order
 /// if the key is encrypted.
 pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyError> {
+    decrypted_key(pem, passwords).map(|(key, _)| key)
+}
+
+/// Reads a key like [`private_key`]; returns also whether it is encrypted.
+pub(crate) fn decrypted_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<(Vec<u8>, bool), KeyError> {
     let mut tries = passwords.iter().map(Vec::as_slice);
     let mut tried = false;
     loop {
         let mut asked = PasswordRequest { password: tries.next(), was_requested: false };
         match read_key(pem, &mut asked) {
-            Ok(key) => return key_to_der(&key),
+            Ok(key) => return key_to_der(&key).map(|der| (der, asked.was_requested)),
             // The next password can help only if the key needs a password.
             Err(_) if asked.was_requested && asked.password.is_some() => tried = true,
             Err(_) if asked.was_requested || tried => return Err(KeyError::Password),
@@ -841,6 +859,15 @@ fn key_to_der(key: &Owned<ffi::EVP_PKEY>) -> Result<Vec<u8>, KeyError> {
     // SAFETY: a valid object; where `out` is null the library allocates.
     let len = unsafe { ffi::i2d_PKCS8_PRIV_KEY_INFO(info.as_ptr(), &raw mut out) };
     usize::try_from(len).ok().and_then(|len| library_bytes(out, len)).ok_or_else(failed)
+}
+
+/// Returns a certificate without the trust settings that may follow it.
+pub fn without_trust_settings(der: &[u8]) -> Option<Vec<u8>> {
+    let certificate = Certificate::with_trust_settings(der)?;
+    let mut out = ptr::null_mut();
+    // SAFETY: a valid certificate; where `out` is null the library allocates.
+    let len = unsafe { ffi::i2d_X509(certificate.0.as_ptr(), &raw mut out) };
+    usize::try_from(len).ok().and_then(|len| library_bytes(out, len))
 }
 
 /// Checks that a private key belongs to a certificate, both in DER. The error is the library's message.

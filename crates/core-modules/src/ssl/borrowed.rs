@@ -10,7 +10,7 @@ use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 
-use super::conf::Conf;
+use super::conf::{Conf, Notes};
 
 /// Prepares the handshakes of blocks without certificate, for each address of a block.
 pub(super) fn prepare(http: &mut Http) -> Result<(), Error> {
@@ -128,7 +128,7 @@ impl Conf {
             session_timeout: written!(session_timeout, "ssl_session_timeout"),
             stapling: written!(stapling, "ssl_stapling"),
             stapling_span: None,
-            stapling_faults: Vec::new(),
+            notes: Notes::default(),
             stapling_responder: written!(stapling_responder, "ssl_stapling_responder"),
             verifies_stapling: written!(verifies_stapling, "ssl_stapling_verify"),
             stapling_file: written!(stapling_file, "ssl_stapling_file"),

@@ -78,8 +78,8 @@ pub(super) struct Conf {
     pub(super) stapling_responder: Option<String>,
     /// `ssl_stapling_verify`
     pub(super) verifies_stapling: bool,
-    /// Messages about certificates whose OCSP responses are not fetched.
-    pub(super) stapling_faults: Vec<String>,
+    /// Messages for warnings.
+    pub(super) notes: Notes,
     /// `ssl_ocsp`
     pub(super) ocsp: Option<Depth>,
     /// `ssl_ocsp_responder`
@@ -101,6 +101,15 @@ pub(super) struct Conf {
 }
 
 impl Settings for Conf {}
+
+/// Messages about the certificates of a server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Notes {
+    /// Certificates whose OCSP responses are not fetched.
+    pub(super) faults: Vec<String>,
+    /// Certificates that are not used.
+    pub(super) unused: Vec<String>,
+}
 
 impl Default for Conf {
     fn default() -> Conf {
@@ -131,7 +140,7 @@ impl Default for Conf {
             stapling_span: None,
             stapling_responder: None,
             verifies_stapling: false,
-            stapling_faults: Vec::new(),
+            notes: Notes::default(),
             ocsp: None,
             ocsp_responder: None,
             ocsp_cache: None,
@@ -161,8 +170,8 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
     let names = block.names.iter().map(ServerName::shown).collect::<Vec<_>>();
     let prepared = conf.prepare(&names, has_http2, scope.of::<Acme>());
-    let (tls, faults) = prepared.map_err(|message| Error::at(block.span, message))?;
-    scope.make_mut::<Conf>().stapling_faults = faults;
+    let (tls, notes) = prepared.map_err(|message| Error::at(block.span, message))?;
+    scope.make_mut::<Conf>().notes = notes;
     scope.make_mut::<Conf>().expiries = expiry::of(conf.certificates.items());
     *scope.make_mut::<Tls>() = tls;
     Ok(())
@@ -186,14 +195,13 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 }
 
 impl Conf {
-    /// Prepares the handshakes of a server with these names. Returns the settings, and messages about certificates whose OCSP
-    /// responses are not fetched.
+    /// Prepares the handshakes of a server with these names. Returns the settings, and messages for warnings.
     pub(super) fn prepare(
         &self,
         names: &[String],
         has_http2: bool,
         acme: &Acme,
-    ) -> Result<(Tls, Vec<String>), String> {
+    ) -> Result<(Tls, Notes), String> {
         self.check_files()?;
         let trust = self.trust()?.map(Arc::new);
         let mut stapled = Stapled::default();
@@ -201,10 +209,11 @@ impl Conf {
             [] => None,
             _ => Some(self.server(names, has_http2, acme, &mut stapled)?),
         };
-        let Stapled { staples, faults } = stapled;
+        let Stapled { staples, faults, unused } = stapled;
         let (named, checks) = (self.named().map(Arc::new), self.checks()?.map(Arc::new));
         let (rejects, client) = (self.rejects, self.verify);
-        Ok((Tls { server, rejects, client, trust, named, staples, checks, borrowed: Vec::new() }, faults))
+        let tls = Tls { server, rejects, client, trust, named, staples, checks, borrowed: Vec::new() };
+        Ok((tls, Notes { faults, unused }))
     }
 
     fn server(
@@ -266,10 +275,13 @@ impl Conf {
             let path = last.shown();
             return Err(format!("no \"ssl_certificate_key\" is defined for certificate \"{path}\""));
         }
-        let (mut identities, mut slots) = (Vec::new(), Vec::new());
+        let (mut loaded, mut slots) = (Vec::new(), Vec::new());
         for pair in certificates.iter().zip(keys) {
             let (certificate, key) = match pair {
                 (PemSource::File(certificate), PemSource::File(key)) => (certificate, key),
+                (PemSource::File(_) | PemSource::Named(..), PemSource::Empty) => {
+                    return Err(format!("cannot load certificate key \"\" of \"{}\"", pair.0.shown()));
+                }
                 (PemSource::Acme, PemSource::Acme) => {
                     let slot = acme.slot.as_ref();
                     slots.extend(slot.cloned());
@@ -298,9 +310,21 @@ impl Conf {
                 }
                 _ => unusable("certificate", &certificate.path, &error),
             })?;
+            loaded.push((identity, certificate.path.as_path()));
+        }
+        let mut identities = Vec::new();
+        for (index, (identity, path)) in loaded.iter().enumerate() {
+            let later = loaded[index + 1..].iter().find(|(later, _)| later.has_key_type_of(identity));
+            if let Some((_, later)) = later {
+                let (path, later) = (path.display(), later.display());
+                stapled.unused.push(format!(
+                    "certificate \"{path}\" is not used, because \"{later}\" has a key of the same type"
+                ));
+                continue;
+            }
             let fetches = self.stapling && self.stapling_file.is_none();
-            if !fetches || !self.staple(&identity, &certificate.path, stapled)? {
-                identities.push(identity);
+            if !fetches || !self.staple(identity, path, stapled)? {
+                identities.push(identity.clone());
             }
         }
         if let Some(file) = self.stapling_file.as_ref().filter(|_| self.stapling)
@@ -376,7 +400,7 @@ impl Conf {
             let refused = |reason: &dyn std::fmt::Display| {
                 format!("cannot load certificate \"{}\": {reason}", file.path.display())
             };
-            for der in certificate::certificates(&file.bytes).map_err(|error| refused(&error))? {
+            for der in certificate::authorities(&file.bytes).map_err(|error| refused(&error))? {
                 roots.add(&der).map_err(|reason| refused(&reason))?;
             }
         }
@@ -418,7 +442,7 @@ impl Conf {
         let files = self.certificates.items().iter().filter_map(|origin| match origin {
             PemSource::File(file) => Some(file),
             // Not included, so that sessions survive the renewal of a certificate.
-            PemSource::Acme | PemSource::Named(..) => None,
+            PemSource::Acme | PemSource::Named(..) | PemSource::Empty => None,
         });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
         for file in files.chain(others.into_iter().filter_map(readable)) {

@@ -10,6 +10,7 @@ mod expiry;
 mod stapling;
 mod variables;
 
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,7 +25,7 @@ use exchange::shared_zone::Kind;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
     PemSource, read_certificate_cache, read_command, read_file, read_optional_file, read_passwords,
-    read_versions,
+    read_versions, value_or_cancel,
 };
 
 pub use self::expiry::{certificate_warnings, expiries};
@@ -113,7 +114,7 @@ const CERTIFICATES: &[Directive] = &[
             "The URL of the OCSP responder for stapling, instead of the URL in the certificate.",
         ),
         |scope, cx| {
-            scope.make_mut::<Conf>().stapling_responder = Some(cx.arg(0).to_owned());
+            scope.make_mut::<Conf>().stapling_responder = value_or_cancel(cx).map(str::to_owned);
             Ok(())
         },
     ),
@@ -125,7 +126,8 @@ const CERTIFICATES: &[Directive] = &[
     Directive::scope(
         spec("ssl_stapling_file", ONE, "The file with the OCSP response, in DER; no responder is queried."),
         |scope, cx| {
-            scope.make_mut::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
+            let file = value_or_cancel(cx).map(|_| read_file(cx, "OCSP response")).transpose()?;
+            scope.make_mut::<Conf>().stapling_file = file;
             Ok(())
         },
     ),
@@ -241,7 +243,7 @@ const CLIENTS: &[Directive] = &[
             "The file with CA certificates to verify clients; the CA names are sent to clients.",
         ),
         |scope, cx| {
-            scope.make_mut::<Conf>().client_certificate = Some(read_optional_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().client_certificate = read_optional_file(cx, "certificate")?;
             Ok(())
         },
     ),
@@ -252,14 +254,14 @@ const CLIENTS: &[Directive] = &[
             "The file with CA certificates to verify clients; the CA names are not sent to clients.",
         ),
         |scope, cx| {
-            scope.make_mut::<Conf>().trusted_certificate = Some(read_optional_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().trusted_certificate = read_optional_file(cx, "certificate")?;
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_crl", ONE, "The file with certificate revocation lists (CRLs), in PEM."),
         |scope, cx| {
-            scope.make_mut::<Conf>().crl = Some(read_optional_file(cx, "certificate revocation list")?);
+            scope.make_mut::<Conf>().crl = read_optional_file(cx, "certificate revocation list")?;
             Ok(())
         },
     ),
@@ -376,6 +378,10 @@ const fn without_effect(
 /// Reads the file of a certificate or a key; names with variables are evaluated during handshakes.
 fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSource, Error> {
     let text = cx.arg(0);
+    // Of the keys nginx opens only as many as there are certificates.
+    if text.is_empty() && what == "certificate key" {
+        return Ok(PemSource::Empty);
+    }
     if !text.contains('$') {
         return Ok(PemSource::File(read_file(cx, what)?));
     }
@@ -468,10 +474,24 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
         }
     }
     warnings.extend(stapling::warnings(http));
+    warnings.extend(unused_certificates(http));
     let (found, _) = certificate_warnings(http, SystemTime::now());
     warnings
         .extend(found.into_iter().map(|message| Error::without_location(message).with_level(Level::Warn)));
     Ok(())
+}
+
+/// Returns a warning for each certificate that is not used because a later one has the same key type.
+fn unused_certificates(http: &Http) -> Vec<Error> {
+    let mut known = HashSet::new();
+    let servers = http.servers.iter();
+    let unused = servers.flat_map(|server| {
+        let conf = http.locations[server.root.0 as usize].scope.of::<Conf>();
+        conf.notes.unused.iter().map(move |message| (server, message))
+    });
+    let new = unused.filter(|(_, message)| known.insert(*message));
+    new.map(|(server, message)| Error::at_known(server.position.as_ref(), message).with_level(Level::Warn))
+        .collect()
 }
 
 /// Returns the error for an address whose default server has no certificate.

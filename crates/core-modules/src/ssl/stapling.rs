@@ -15,6 +15,7 @@ use exchange::config::{Cx, Http, Scope};
 use exchange::ocsp::client::ClientChecks;
 use exchange::ocsp::{Responder, Staple, StapleSettings, StatusCache, named_cache};
 use exchange::secured::VerifyClient;
+use exchange::tls_arguments::value_or_cancel;
 
 use super::conf::{Conf, readable};
 
@@ -25,6 +26,8 @@ pub(super) struct Stapled {
     pub(super) staples: Vec<Arc<Staple>>,
     /// nginx's messages about certificates whose OCSP responses cannot be fetched.
     pub(super) faults: Vec<String>,
+    /// Messages about certificates that are not used.
+    pub(super) unused: Vec<String>,
 }
 
 impl Conf {
@@ -98,7 +101,7 @@ pub(super) fn warnings(http: &Http) -> Vec<Error> {
     for server in &http.servers {
         let conf = http.locations[server.root.0 as usize].scope.of::<Conf>();
         let Some(span) = &conf.stapling_span else { continue };
-        for fault in &conf.stapling_faults {
+        for fault in &conf.notes.faults {
             match found.iter_mut().find(|(known, ..)| *known == span) {
                 Some((_, first, more)) => *more += usize::from(*first != fault),
                 None => found.push((span, fault, 0)),
@@ -114,9 +117,9 @@ pub(super) fn warnings(http: &Http) -> Vec<Error> {
 
 /// Sets `ssl_ocsp_responder`.
 pub(super) fn set_responder(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let responder = Responder::parse(cx.arg(0));
+    let responder = value_or_cancel(cx).map(Responder::parse).transpose();
     let refused = |fault| cx.error(format_args!("{fault} in \"ssl_ocsp_responder\""));
-    scope.make_mut::<Conf>().ocsp_responder = Some(responder.map_err(refused)?);
+    scope.make_mut::<Conf>().ocsp_responder = responder.map_err(refused)?;
     Ok(())
 }
 

@@ -38,10 +38,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         row("_index", Args::Exactly(1), "The file name appended to a URI that ends with a slash, in `$fastcgi_script_name`."),
         |scope, cx| {
-            if cx.arg(0).is_empty() {
-                return Err(cx.error("invalid index \"\" in \"fastcgi_index\" directive"));
-            }
-            fastcgi(scope).index = Some(cx.arg(0).into());
+            // As in nginx, an empty value cancels an inherited one.
+            fastcgi(scope).index = Some(cx.arg(0).into()).filter(|_| !cx.arg(0).is_empty());
             Ok(())
         },
     ),

@@ -51,7 +51,6 @@ fn wrong_statements_are_refused() {
         ("\nfastcgi_split_path_info ^a$;", "pattern \"^a$\" must have 2 captures"),
         ("\nfastcgi_split_path_info ^(a)$;", "pattern \"^(a)$\" must have 2 captures"),
         ("\nfastcgi_split_path_info ^(a)(b)(c)$;", "pattern \"^(a)(b)(c)$\" must have 2 captures"),
-        ("\nfastcgi_index '';", "invalid index \"\""),
         ("\nfastcgi_keep_conn x;", "invalid value \"x\""),
         ("location / {\nfastcgi_pass unix:; }", "no path in the unix domain socket in upstream \"unix:\""),
         ("location / {\nfastcgi_pass 127.0.0.1; }", "no port in upstream \"127.0.0.1\""),

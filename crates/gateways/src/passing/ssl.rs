@@ -20,7 +20,7 @@ use exchange::config::{Cx, Layered, Scope};
 use exchange::template::Template;
 use exchange::tls_arguments::{
     OptionalFile, PemSource, read_certificate_cache, read_command, read_file, read_optional_file,
-    read_passwords, read_versions,
+    read_passwords, read_versions, value_or_cancel,
 };
 use upstream::SecureSettings;
 
@@ -79,12 +79,12 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_ssl_certificate", ONE, "The file with this server's certificate for upstreams, in PEM."),
             |scope, cx| {
-                own::<F>(scope).certificate = Some(read_origin::<F>(scope, cx, "certificate")?);
+                own::<F>(scope).certificate = read_origin::<F>(scope, cx, "certificate")?;
                 Ok(())
             },
         ),
         Directive::scope(row("_ssl_certificate_key", ONE, "The file with the key, in PEM."), |scope, cx| {
-            own::<F>(scope).key = Some(read_origin::<F>(scope, cx, "certificate key")?);
+            own::<F>(scope).key = read_origin::<F>(scope, cx, "certificate key")?;
             Ok(())
         }),
         Directive::scope(
@@ -139,12 +139,12 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_ssl_trusted_certificate", ONE, "The file with trusted CA certificates, in PEM."),
             |scope, cx| {
-                own::<F>(scope).trusted = Some(read_optional_file(cx, "certificate")?);
+                own::<F>(scope).trusted = read_optional_file(cx, "certificate")?;
                 Ok(())
             },
         ),
         Directive::scope(row("_ssl_crl", ONE, "The file with CRLs, in PEM."), |scope, cx| {
-            own::<F>(scope).crl = Some(read_optional_file(cx, "certificate revocation list")?);
+            own::<F>(scope).crl = read_optional_file(cx, "certificate revocation list")?;
             Ok(())
         }),
         Directive::scope(
@@ -171,14 +171,19 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// Reads the file of a certificate or key; a name with variables is evaluated at each handshake.
-fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSource, Error> {
-    let text = cx.arg(0);
+/// Reads the file of a certificate or key; a name with variables is evaluated at each handshake. An empty name cancels an inherited
+/// one.
+fn read_origin<F: Family>(
+    scope: &mut Scope,
+    cx: &mut Cx<'_>,
+    what: &str,
+) -> Result<Option<PemSource>, Error> {
+    let Some(text) = value_or_cancel(cx) else { return Ok(None) };
     if !text.contains('$') {
-        return Ok(PemSource::File(read_file(cx, what)?));
+        return Ok(Some(PemSource::File(read_file(cx, what)?)));
     }
     own::<F>(scope).prefix = cx.conf_prefix.to_owned();
-    Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
+    Ok(Some(PemSource::Named(cx.template(text)?, text.to_owned())))
 }
 
 /// Returns the settings of this block, copied at its first directive.
@@ -262,7 +267,7 @@ impl Conf {
         let trusted = trusted.as_ref().map_err(Clone::clone)?;
         let path = trusted.path.display();
         let mut roots = Roots::new().ok_or("no memory for certificates")?;
-        let found = certificate::certificates(&trusted.bytes);
+        let found = certificate::authorities(&trusted.bytes);
         for der in found.map_err(|error| format!("cannot load certificate \"{path}\": {error}"))? {
             roots.add(&der).map_err(|reason| format!("cannot load certificate \"{path}\": {reason}"))?;
         }

@@ -32,6 +32,7 @@ mod settings;
 mod sites;
 mod tls;
 mod tls_borrowed;
+mod tls_files;
 mod tls_grade;
 mod tls_ocsp;
 mod tls_profiles;
