@@ -88,6 +88,10 @@ const NAMES_MAX: usize = 8192;
 /// Maximum number of lookups in flight; each has two sockets per queried name server.
 const LOOKUPS_MAX: usize = 512;
 
+/// Maximum number of lookups in flight of names that were never found. Clients may choose such names, and a silent name server
+/// occupies a lookup for `resolver_timeout`: the remaining lookups are for names that were found before.
+const LOOKUPS_NEW_MAX: usize = LOOKUPS_MAX / 4 * 3;
+
 /// Maximum time for which a result is used.
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -484,7 +488,8 @@ impl NameTable {
                 return Ok(LookupStart::Joined(Arc::clone(lookup), entry.stale(now)));
             }
         }
-        if self.lookups >= LOOKUPS_MAX {
+        let is_known = self.names.get(name).is_some_and(|entry| entry.found.is_some());
+        if self.lookups >= if is_known { LOOKUPS_MAX } else { LOOKUPS_NEW_MAX } {
             let stale = self.names.get(name).and_then(|entry| entry.stale(now));
             return stale.map(LookupStart::Cached).ok_or(Unresolved::Busy);
         }
@@ -561,10 +566,17 @@ mod tests {
     fn lookups_are_limited_and_shared() {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let mut leads = Vec::new();
-        for number in 0..LOOKUPS_MAX {
+        for number in 0..LOOKUPS_NEW_MAX {
             leads.push(table.begin(&name(number), now));
         }
         assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
+        for number in LOOKUPS_MAX + 1..=2 * LOOKUPS_MAX - LOOKUPS_NEW_MAX {
+            let (found, lookup) = (Some(found(now)), None);
+            let expired = Entry { found, stale_until: now, lookup, used: now };
+            table.names.insert(name(number), expired);
+            leads.push(table.begin(&name(number), now + STALE_MAX));
+        }
+        assert_eq!(table.lookups, LOOKUPS_MAX, "names that were found before have lookups of their own");
         assert!(matches!(table.begin(&name(0), now), Ok(LookupStart::Joined(_, None))));
         let known = Entry { found: Some(found(now)), stale_until: now + STALE_MAX, lookup: None, used: now };
         table.names.insert(name(LOOKUPS_MAX), known);
