@@ -181,6 +181,11 @@ impl<S: Read + Write> Http2<S> {
         stream
     }
 
+    /// Returns the number of the next stream.
+    pub(crate) fn number(&self) -> u32 {
+        self.next
+    }
+
     /// Sends a GET request for a path; returns its stream ID.
     pub(crate) fn ask(&mut self, path: &str) -> u32 {
         self.begin("GET", path, &[], true)

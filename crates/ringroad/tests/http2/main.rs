@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod budgets;
 mod compression;
 mod faults;
 mod hyper;

@@ -1,0 +1,230 @@
+//! Each budget that clients share (docs/limits.md) is taken by a greedy client, as far as the client can. Meanwhile another client is
+//! served within a second: GET and POST, over HTTP/1, HTTP/2 and TLS.
+
+use std::any::Any;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use rustls::StreamOwned;
+
+use crate::common::http2::{Http2, setting};
+use crate::common::{BINARY, tls};
+use testkit::origin::{Origin, Reply};
+use testkit::wait::DEFAULT_LIMIT;
+use testkit::{Client, Content, Server, Setup};
+
+/// `worker_connections`, and a number of connections above it.
+const LIMIT: usize = 128;
+const CROWD: usize = 300;
+
+/// Size in bytes of the body of the other client.
+const BODY: usize = 100_000;
+
+/// Time within which the other client is served, in one of three attempts: the machine may be busy.
+const TIME_MAX: Duration = Duration::from_secs(1);
+const ATTEMPTS: usize = 3;
+
+/// Name of a budget, and what takes it. The connections stay open while the result lives.
+type Greedy = (&'static str, fn(&Site) -> Box<dyn Any>);
+
+const GREEDY: &[Greedy] = &[
+    ("connections, silent", |site| site.crowd(site.plain(), b"")),
+    ("connections, incomplete header sections", |site| {
+        site.crowd(site.plain(), b"GET / HTTP/1.1\r\nHost: a\r\n")
+    }),
+    ("connections, stalled bodies", |site| {
+        site.crowd(site.plain(), b"POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbody")
+    }),
+    ("connections, silent before TLS", |site| site.crowd(site.secure(), b"")),
+    ("connections, incomplete TLS handshakes", |site| site.crowd(site.secure(), &[22, 3, 1, 2, 0, 1, 0])),
+    ("windows of bodies that never arrive", |site| {
+        site.streams(40, |client| {
+            (0..128).for_each(|_| _ = client.begin("POST", "/held", &[], false));
+            client.settle();
+        })
+    }),
+    ("memory for bodies that are not consumed", |site| {
+        site.streams(12, |client| {
+            for _ in 0..40 {
+                let stream = client.begin("POST", "/held", &[], false);
+                if client.offer(stream, 1 << 20) == 0 {
+                    return;
+                }
+            }
+        })
+    }),
+    ("encoders of responses that nobody reads", |site| {
+        site.streams(16, |client| {
+            client.frame(crate::common::http2::SETTINGS, 0, 0, &setting(4, 0));
+            for _ in 0..32 {
+                client.begin("GET", "/big.html", &[("accept-encoding", "br, zstd, gzip")], true);
+            }
+        })
+    }),
+    ("buffers of responses that nobody reads", |site| {
+        site.streams(16, |client| {
+            client.opens = false;
+            (0..64).for_each(|_| _ = client.begin("GET", "/big.html", &[], true));
+        })
+    }),
+    ("lookups of a silent name server", |site| {
+        site.streams(6, |client| {
+            let names: Vec<String> =
+                (0..100).map(|number| format!("/name/{number}-{}", client.number())).collect();
+            names.iter().for_each(|name| _ = client.ask(name));
+        })
+    }),
+    ("jobs for passwords", |site| {
+        site.streams(4, |client| {
+            for _ in 0..32 {
+                client.begin("GET", "/secret", &[("authorization", "Basic YTp3cm9uZw==")], true);
+            }
+        })
+    }),
+    ("keys of a shared zone", |site| {
+        site.streams(2, |client| {
+            for number in 0..500 {
+                assert_eq!(client.get(&format!("/key?k={number}-{}", client.number())).status, 200);
+            }
+        })
+    }),
+];
+
+/// The server under test. Its first address uses TLS.
+struct Site {
+    server: Server,
+    clients: std::sync::Arc<rustls::ClientConfig>,
+    _origin: Origin,
+    _silent: UdpSocket,
+}
+
+impl Site {
+    fn start() -> Site {
+        let authority = tls::Authority::new("budgets");
+        let (certificate, key) = authority.server("a.test");
+        let mut clients = (*authority.clients(tls::BOTH, None)).clone();
+        clients.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let origin = Origin::start(|request| Reply::text(request.body.len().to_string()));
+        let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let text = format!(
+            "worker_processes 1; events {{ worker_connections {LIMIT}; }} http {{ http2 on; http2_body_preread_size 1m;
+             limit_req_zone $request_method zone=held:1m rate=1r/m; limit_req_zone $arg_k zone=keys:32k rate=100r/s;
+             resolver {}; client_max_body_size 0; root html; gzip on; gzip_types text/html; brotli on; zstd on;
+             server {{ listen 127.0.0.1:0 ssl; listen 127.0.0.2:0; server_name a.test;
+             ssl_certificate a.pem; ssl_certificate_key a.key;
+             location /ok {{ return 200 ok; }} location / {{ }}
+             location /post {{ proxy_pass http://@ORIGIN@; }}
+             location /held {{ limit_req zone=held burst=10000; proxy_pass http://@ORIGIN@; }}
+             location /key {{ limit_req zone=keys burst=100 nodelay; try_files /none =200; }}
+             location /secret {{ auth_basic a; auth_basic_user_file users; try_files /none =200; }}
+             location ~ ^/name/(.*)$ {{ proxy_pass http://$1.test:1/; }} }} }}",
+            silent.local_addr().expect("a port")
+        );
+        let setup = Setup::new(&text).origin(&origin);
+        let builder = setup.builder(BINARY).text("conf/a.pem", &certificate).text("conf/a.key", &key);
+        let builder = builder
+            .text("conf/users", "a:$6$rounds=100000$saltsalt$unknown\n")
+            .file("html/big.html", Content::new(1, 4 << 20));
+        Site {
+            server: builder.try_start().unwrap_or_else(|reason| panic!("{reason}")),
+            clients: std::sync::Arc::new(clients),
+            _origin: origin,
+            _silent: silent,
+        }
+    }
+
+    fn secure(&self) -> SocketAddr {
+        self.server.addr(0).tcp()
+    }
+
+    fn plain(&self) -> SocketAddr {
+        self.server.addr(1).tcp()
+    }
+
+    /// Opens many connections, each with these bytes.
+    fn crowd(&self, address: SocketAddr, bytes: &[u8]) -> Box<dyn Any> {
+        let connect = |_| {
+            let mut stream = TcpStream::connect(address).expect("a listener");
+            // The server may have closed the connection for a later one already.
+            let _ = stream.write_all(bytes);
+            stream
+        };
+        Box::new((0..CROWD).map(connect).collect::<Vec<_>>())
+    }
+
+    /// Opens HTTP/2 connections.
+    fn streams(&self, count: usize, mut take: impl FnMut(&mut Http2<TcpStream>)) -> Box<dyn Any> {
+        let connect = |_| {
+            let mut client = Http2::over(connected(self.plain()), &[]);
+            take(&mut client);
+            client
+        };
+        Box::new((0..count).map(connect).collect::<Vec<_>>())
+    }
+
+    /// Makes all requests of the other client; returns the slowest and its time.
+    fn others(&self) -> (&'static str, Duration) {
+        let all: [(&'static str, fn(&Site)); 4] = [
+            ("HTTP/1", |site| {
+                let mut client = Client::connect(site.server.addr(1));
+                assert_eq!(client.get("/ok").text(), "ok");
+                client.send(format!("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY}\r\n\r\n"));
+                client.send(vec![b'x'; BODY]);
+                assert_eq!(client.response().text(), BODY.to_string());
+            }),
+            ("HTTP/1 over TLS", |site| {
+                let mut config = (*site.clients).clone();
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let mut client = tls::connect(&site.server, &std::sync::Arc::new(config), "a.test");
+                let head = |first: &str| {
+                    format!("{first} HTTP/1.1\r\nHost: a.test\r\nContent-Length: {BODY}\r\n\r\n")
+                };
+                client.write_all(b"GET /ok HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("it is sent");
+                client.write_all(head("POST /post").as_bytes()).expect("it is sent");
+                client.write_all(&vec![b'x'; BODY]).expect("it is sent");
+                client
+                    .write_all(b"GET /ok HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
+                    .expect("it is sent");
+                let text = tls::text(&tls::to_end(&mut client));
+                assert!(text.matches("200 OK").count() == 3 && text.contains("\r\n\r\n100000"), "{text}");
+            }),
+            ("HTTP/2", |site| exchange(Http2::over(connected(site.plain()), &[]))),
+            ("HTTP/2 over TLS", |site| {
+                let StreamOwned { conn, sock } = tls::connect(&site.server, &site.clients, "a.test");
+                exchange(Http2::over(StreamOwned::new(conn, sock), &[]));
+            }),
+        ];
+        let timed = all.map(|(name, request)| {
+            let began = Instant::now();
+            request(self);
+            (name, began.elapsed())
+        });
+        timed.into_iter().max_by_key(|(_, time)| *time).expect("four")
+    }
+}
+
+fn connected(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a listener");
+    stream.set_read_timeout(Some(DEFAULT_LIMIT)).expect("a socket");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
+
+fn exchange<S: std::io::Read + Write>(mut client: Http2<S>) {
+    assert_eq!(client.get("/ok").text(), "ok");
+    assert_eq!(client.post("/post", &[], &vec![b'x'; BODY]).text(), BODY.to_string());
+}
+
+#[test]
+fn whoever_takes_a_shared_budget_others_are_served_within_a_second() {
+    testkit::burst::allow_fds(8192);
+    for (name, take) in GREEDY {
+        let site = Site::start();
+        let taken = take(&site);
+        let times: Vec<_> = (0..ATTEMPTS).map(|_| site.others()).collect();
+        let (slowest, best) = times.iter().min_by_key(|(_, time)| *time).expect("attempts");
+        assert!(*best < TIME_MAX, "{name}: {slowest} took {best:?} of {times:?}");
+        drop(taken);
+    }
+}
