@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustls::StreamOwned;
 
-use crate::common::http2::{Http2, setting};
+use crate::common::http2::{Http2, SETTINGS, setting};
 use crate::common::{BINARY, tls};
 use testkit::origin::{Origin, Reply};
 use testkit::wait::DEFAULT_LIMIT;
@@ -38,6 +38,15 @@ const GREEDY: &[Greedy] = &[
     }),
     ("connections, silent before TLS", |site| site.crowd(site.secure(), b"")),
     ("connections, incomplete TLS handshakes", |site| site.crowd(site.secure(), &[22, 3, 1, 2, 0, 1, 0])),
+    ("connections, stalled responses", |site| {
+        site.crowd(site.plain(), b"GET /big.html HTTP/1.1\r\nHost: a\r\n\r\n")
+    }),
+    ("connections, stalled responses over HTTP/2", |site| {
+        site.streams(CROWD, |client| {
+            client.frame(SETTINGS, 0, 0, &setting(4, 0));
+            client.ask("/big.html");
+        })
+    }),
     ("windows of bodies that never arrive", |site| {
         site.streams(40, |client| {
             (0..128).for_each(|_| _ = client.begin("POST", "/held", &[], false));
@@ -56,7 +65,7 @@ const GREEDY: &[Greedy] = &[
     }),
     ("encoders of responses that nobody reads", |site| {
         site.streams(16, |client| {
-            client.frame(crate::common::http2::SETTINGS, 0, 0, &setting(4, 0));
+            client.frame(SETTINGS, 0, 0, &setting(4, 0));
             for _ in 0..32 {
                 client.begin("GET", "/big.html", &[("accept-encoding", "br, zstd, gzip")], true);
             }
