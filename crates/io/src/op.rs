@@ -308,6 +308,8 @@ pub enum Op {
     },
     /// Removes a file or an empty directory.
     Unlink {
+        /// The directory that a relative path starts from; `None` is the working directory.
+        dir: Option<Fd>,
         /// The path.
         path: CString,
         /// Whether the path is a directory (`AT_REMOVEDIR`).
@@ -319,8 +321,12 @@ pub enum Op {
     },
     /// Renames a file or directory and replaces an existing file with the new name.
     Rename {
+        /// The directory that a relative old path starts from; `None` is the working directory.
+        from_dir: Option<Fd>,
         /// The old path.
         from: CString,
+        /// The directory that a relative new path starts from; `None` is the working directory.
+        to_dir: Option<Fd>,
         /// The new path.
         to: CString,
         /// The device whose limit on concurrent operations applies.
@@ -330,6 +336,8 @@ pub enum Op {
     },
     /// Creates a directory.
     MkDir {
+        /// The directory that a relative path starts from; `None` is the working directory.
+        dir: Option<Fd>,
         /// The path.
         path: CString,
         /// Permission bits, before the process's umask is applied.

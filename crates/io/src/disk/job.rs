@@ -15,7 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use smallvec::SmallVec;
 
 use crate::disk::{directory, owner};
-use crate::op::{Completion, DirEntry, NewFile, Op, OpId, OpenHow, Payload};
+use crate::op::{Completion, DirEntry, Fd, NewFile, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
 use crate::slot::Slots;
@@ -81,7 +81,7 @@ impl Job {
 
 /// Whether pages of an operation's reads or writes are to leave the page cache.
 pub(crate) fn is_uncached(op: &Op) -> bool {
-    op.moved_file().is_some_and(crate::op::Fd::is_uncached)
+    op.moved_file().is_some_and(Fd::is_uncached)
 }
 
 /// Completes a read from the page cache, without waiting for the disk. Returns `None` if the operation is not a read,
@@ -102,9 +102,7 @@ pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
 /// Makes the system calls of an operation on a file or path, and waits for them.
 pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
     match op {
-        Op::Open { dir, path, how, .. } => {
-            Outcome::of(open(dir.as_ref().map_or(CWD, AsFd::as_fd), path, *how), Output::Opened)
-        }
+        Op::Open { dir, path, how, .. } => Outcome::of(open(or_cwd(dir), path, *how), Output::Opened),
         Op::Stat { target: StatTarget::File(file), .. } => Outcome::stat(rustix::fs::fstat(file)),
         Op::Stat { target: StatTarget::Path(path), .. } => Outcome::stat(rustix::fs::stat(path.as_c_str())),
         Op::Read { file, offset, len, buf, .. } => {
@@ -146,12 +144,16 @@ pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
 fn change(op: &mut Op) -> Result<(), Errno> {
     match op {
         Op::Put { new, .. } => put(new),
-        Op::Unlink { path, is_directory, .. } => {
+        Op::Unlink { dir, path, is_directory, .. } => {
             let flags = if *is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            rustix::fs::unlinkat(CWD, path.as_c_str(), flags)
+            rustix::fs::unlinkat(or_cwd(dir), path.as_c_str(), flags)
         }
-        Op::Rename { from, to, .. } => rustix::fs::rename(from.as_c_str(), to.as_c_str()),
-        Op::MkDir { path, mode, .. } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
+        Op::Rename { from_dir, from, to_dir, to, .. } => {
+            rustix::fs::renameat(or_cwd(from_dir), from.as_c_str(), or_cwd(to_dir), to.as_c_str())
+        }
+        Op::MkDir { dir, path, mode, .. } => {
+            rustix::fs::mkdirat(or_cwd(dir), path.as_c_str(), Mode::from_raw_mode(*mode))
+        }
         Op::Link { file, to, .. } => link(file.as_fd(), to),
         Op::Advise { file, offset, len, .. } => {
             let len = NonZeroU64::new((*len).into());
@@ -312,6 +314,11 @@ impl Outcome {
             }
         });
     }
+}
+
+/// Returns the directory that relative paths of an operation start from.
+fn or_cwd(dir: &Option<Fd>) -> BorrowedFd<'_> {
+    dir.as_ref().map_or(CWD, AsFd::as_fd)
 }
 
 fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno> {

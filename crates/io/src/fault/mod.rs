@@ -124,18 +124,21 @@ impl FaultEngine {
             return Vec::new();
         }
         let text = |path: &CString| path.to_string_lossy().into_owned();
+        let below = |dir: &Option<Fd>, path: &CString| match dir.as_ref().map(|dir| self.paths.of(dir)) {
+            Some(dirs) => {
+                dirs.iter().map(|dir| format!("{}/{}", dir.trim_end_matches('/'), text(path))).collect()
+            }
+            None => vec![text(path)],
+        };
         match op {
-            Op::Open { dir, path, .. } => match dir.as_ref().map(|dir| self.paths.of(dir)) {
-                Some(dirs) => {
-                    dirs.iter().map(|dir| format!("{}/{}", dir.trim_end_matches('/'), text(path))).collect()
-                }
-                None => vec![text(path)],
-            },
+            Op::Open { dir, path, .. } | Op::MkDir { dir, path, .. } | Op::Unlink { dir, path, .. } => {
+                below(dir, path)
+            }
             Op::Stat { target: StatTarget::Path(path), .. }
-            | Op::Space { target: StatTarget::Path(path), .. }
-            | Op::MkDir { path, .. }
-            | Op::Unlink { path, .. } => vec![text(path)],
-            Op::Rename { from, to, .. } => vec![text(from), text(to)],
+            | Op::Space { target: StatTarget::Path(path), .. } => vec![text(path)],
+            Op::Rename { from_dir, from, to_dir, to, .. } => {
+                [below(from_dir, from), below(to_dir, to)].concat()
+            }
             Op::Put { new, .. } => vec![text(&new.temp), text(&new.to)],
             Op::Link { to, .. } => vec![text(to)],
             Op::Stat { target: StatTarget::File(file), .. }

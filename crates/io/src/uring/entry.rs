@@ -114,8 +114,8 @@ pub(super) fn build(
         Op::Close { fd } => opcode::Close::new(Raw(fd.as_raw_fd())).build(),
         Op::Open { how: OpenHow { same_owner: true, .. }, .. } => return Err(Errno::NOSYS),
         Op::Open { dir, path, how, .. } => {
-            let dir = dir.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
-            let entry = opcode::OpenAt2::new(Raw(dir), path.as_ptr(), flights.scratch(id).how(*how)).build();
+            let entry =
+                opcode::OpenAt2::new(raw_or_cwd(dir), path.as_ptr(), flights.scratch(id).how(*how)).build();
             if how.is_cold { entry.flags(Flags::ASYNC) } else { entry }
         }
         Op::Stat { target, .. } => stat(target, flights.scratch(id).stat_buffer().cast()),
@@ -162,14 +162,17 @@ fn change(op: &Op) -> Result<Entry, Errno> {
             let advice = libc::POSIX_FADV_WILLNEED;
             opcode::Fadvise::new(raw(file), (*len).into(), advice).offset(*offset).build()
         }
-        Op::Unlink { path, is_directory, .. } => {
+        Op::Unlink { dir, path, is_directory, .. } => {
             let flags = if *is_directory { libc::AT_REMOVEDIR } else { 0 };
-            opcode::UnlinkAt::new(cwd(), path.as_ptr()).flags(flags).build()
+            opcode::UnlinkAt::new(raw_or_cwd(dir), path.as_ptr()).flags(flags).build()
         }
-        Op::Rename { from, to, .. } => {
-            opcode::RenameAt::new(cwd(), from.as_ptr(), cwd(), to.as_ptr()).build()
+        Op::Rename { from_dir, from, to_dir, to, .. } => {
+            let (from_dir, to_dir) = (raw_or_cwd(from_dir), raw_or_cwd(to_dir));
+            opcode::RenameAt::new(from_dir, from.as_ptr(), to_dir, to.as_ptr()).build()
         }
-        Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(cwd(), path.as_ptr()).mode(*mode).build(),
+        Op::MkDir { dir, path, mode, .. } => {
+            opcode::MkDirAt::new(raw_or_cwd(dir), path.as_ptr()).mode(*mode).build()
+        }
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
         // io_uring has no such operations; a splice instead of sendfile(2) would run on a kernel worker.
         _ => return Err(Errno::NOSYS),
@@ -212,6 +215,11 @@ pub(super) fn watch(fd: &Fd) -> Entry {
 
 fn raw(fd: &Fd) -> Raw {
     Raw(fd.as_raw_fd())
+}
+
+/// Returns the directory that relative paths of an operation start from.
+fn raw_or_cwd(dir: &Option<Fd>) -> Raw {
+    dir.as_ref().map_or_else(cwd, raw)
 }
 
 fn cwd() -> Raw {

@@ -49,8 +49,10 @@ fn directories_are_created_and_removed() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let path = c_path(&dir.path().join("folder"));
-        let mkdir = |path: &CString| Op::MkDir { path: path.clone(), mode: 0o750, device: DEVICE, via };
+        let mkdir =
+            |path: &CString| Op::MkDir { dir: None, path: path.clone(), mode: 0o750, device: DEVICE, via };
         let remove = |path: &CString, is_directory: bool| Op::Unlink {
+            dir: None,
             path: path.clone(),
             is_directory,
             device: DEVICE,

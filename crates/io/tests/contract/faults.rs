@@ -364,10 +364,13 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         };
         let refused = [
             (Op::Link { file, to: b.clone(), device, via }, Errno::DQUOT),
-            (Op::MkDir { path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
-            (Op::Rename { from: from.clone(), to: b.clone(), device, via }, Errno::IO),
+            (Op::MkDir { dir: None, path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
+            (
+                Op::Rename { from_dir: None, from: from.clone(), to_dir: None, to: b.clone(), device, via },
+                Errno::IO,
+            ),
             (Op::Put { new: Box::new(new(b)), device, via }, Errno::ROFS),
-            (Op::Unlink { path: a, is_directory: false, device, via }, Errno::IO),
+            (Op::Unlink { dir: None, path: a, is_directory: false, device, via }, Errno::IO),
             (Op::Space { target: space, device, via }, Errno::IO),
         ];
         for (op, error) in refused {

@@ -86,7 +86,14 @@ fn a_file_is_written_renamed_queried_and_removed() {
         assert!(matches!(done.payload, Payload::Buf(buf) if &*buf == b"hello, file"));
         assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
         let c_path = |path: &std::path::Path| CString::new(path.to_str().unwrap()).unwrap();
-        let rename = Op::Rename { from: c_path(&old), to: c_path(&new), device: DEVICE, via };
+        let rename = Op::Rename {
+            from_dir: None,
+            from: c_path(&old),
+            to_dir: None,
+            to: c_path(&new),
+            device: DEVICE,
+            via,
+        };
         assert_eq!(bench.run(rename).result, Ok(0));
         let there = std::fs::metadata(&new).unwrap();
         for target in [StatTarget::File(file.clone()), StatTarget::Path(c_path(&new))] {
@@ -99,10 +106,13 @@ fn a_file_is_written_renamed_queried_and_removed() {
             assert_eq!(stat.mode, there.mode());
         }
         assert_eq!(
-            bench.run(Op::Unlink { path: c_path(&new), is_directory: false, device: DEVICE, via }).result,
+            bench
+                .run(Op::Unlink { dir: None, path: c_path(&new), is_directory: false, device: DEVICE, via })
+                .result,
             Ok(0)
         );
-        let again = bench.run(Op::Unlink { path: c_path(&new), is_directory: false, device: DEVICE, via });
+        let again =
+            bench.run(Op::Unlink { dir: None, path: c_path(&new), is_directory: false, device: DEVICE, via });
         assert_eq!(again.result, Err(Errno::NOENT));
         drop(file);
     });

@@ -27,7 +27,7 @@ use crate::reactor::{self, OpFuture, Reactor};
 use crate::timer::sleep_until;
 pub use io::op::NewFile;
 pub use lock::Lock;
-pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
+pub use paths::{mkdir, rename, rename_into, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 pub use turn_cache::stat_of_turn;
 
 /// Maximum number of retries of a disk operation that fails with `EAGAIN` or `ENOMEM`. The kernel has no memory for the

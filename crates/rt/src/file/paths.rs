@@ -4,11 +4,11 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use io::op::{DeviceId, Space, Stat, StatTarget};
+use io::op::{DeviceId, OpenHow, Space, Stat, StatTarget};
 use io::{DiskVia, Errno, Op, Payload};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{facts, payload_of, stat};
+use super::{File, facts, payload_of, stat};
 use crate::reactor::{self, OpFuture, Reactor};
 
 /// Returns size, times and kind of the file at a path.
@@ -35,23 +35,83 @@ pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
 
 /// Removes a file.
 pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::Unlink { path, is_directory: false, device, via }).await
+    run(Op::Unlink { dir: None, path, is_directory: false, device, via }).await
 }
 
 /// Removes an empty directory; fails with `ENOTEMPTY` if it is not empty.
 pub async fn rmdir(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::Unlink { path, is_directory: true, device, via }).await
+    run(Op::Unlink { dir: None, path, is_directory: true, device, via }).await
 }
 
 /// Creates a directory with the permission bits `mode`, before the umask is applied; fails with `EEXIST` if the path
 /// exists.
 pub async fn mkdir(path: CString, mode: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::MkDir { path, mode, device, via }).await
+    run(Op::MkDir { dir: None, path, mode, device, via }).await
 }
 
 /// Renames a file or directory, and replaces an existing file with the new name atomically.
 pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::Rename { from, to, device, via }).await
+    run(Op::Rename { from_dir: None, from, to_dir: None, to, device, via }).await
+}
+
+/// Renames a file to a name in the open directory `to_dir`, and replaces an existing file with that name atomically.
+pub async fn rename_into(
+    from: CString,
+    (to_dir, to): (&File, CString),
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<(), Errno> {
+    let to_dir = Some(to_dir.fd().clone());
+    run(Op::Rename { from_dir: None, from, to_dir, to, device, via }).await
+}
+
+/// Operations on names in an open directory. A name is one component of a path, so no link in a path is followed.
+impl File {
+    /// Opens a file of this directory; see [`File::open`].
+    pub async fn open_at(
+        &self,
+        name: CString,
+        how: OpenHow,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<File, Errno> {
+        File::open(Some(self.fd()), name, how, device, via).await
+    }
+
+    /// Removes a file, a link, or an empty directory of this directory.
+    pub async fn unlink_at(
+        &self,
+        name: CString,
+        is_directory: bool,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<(), Errno> {
+        let dir = Some(self.fd().clone());
+        run(Op::Unlink { dir, path: name, is_directory, device, via }).await
+    }
+
+    /// Creates a directory in this directory; see [`mkdir`].
+    pub async fn mkdir_at(
+        &self,
+        name: CString,
+        mode: u32,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<(), Errno> {
+        run(Op::MkDir { dir: Some(self.fd().clone()), path: name, mode, device, via }).await
+    }
+
+    /// Renames a file of this directory to a name in the directory `to_dir`; see [`rename`].
+    pub async fn rename_at(
+        &self,
+        from: CString,
+        (to_dir, to): (&File, CString),
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<(), Errno> {
+        let (from_dir, to_dir) = (Some(self.fd().clone()), Some(to_dir.fd().clone()));
+        run(Op::Rename { from_dir, from, to_dir, to, device, via }).await
+    }
 }
 
 /// Returns the free and total space of the file system of a path.
