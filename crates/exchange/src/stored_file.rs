@@ -1,30 +1,30 @@
 //! A file that is temporary until it is complete, and is then renamed in one step: copies of responses (`proxy_store`)
 //! and uploads (`dav`).
 //!
-//! Writes use the disk engine of the location. The last step consists of several system calls, which a helper thread makes,
-//! because each of them may block on the disk.
+//! Writes use the disk engine of the location. The last step opens the final directory by the rules of the location, and
+//! renames the file to a name in that open directory.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use io::op::DeviceId;
+use io::op::{DeviceId, OpenHow};
 use io::{DiskVia, Errno, Segments};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::OFlags;
 
 use crate::capacity::DiskSpace;
 use crate::config::Cx;
+use crate::files::{self, ChangePath, CopyError};
 use crate::thread::Thread;
 use conf::Error;
 use transfer::received;
 
 /// The destination of a file.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Destination {
     /// The final path.
-    pub path: PathBuf,
+    pub place: ChangePath,
     /// The directory of temporary files.
     pub temp: PathBuf,
     /// The number of digits of each directory level.
@@ -42,12 +42,19 @@ pub struct Destination {
     pub via: DiskVia,
 }
 
+impl Destination {
+    /// Returns the final path for messages.
+    fn shown(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(self.place.full()))
+    }
+}
+
 /// The reason for a failure: the call, the path, and the error.
 pub type Fault = (&'static str, PathBuf, Errno);
 
 /// Writes a file. If dropped before the file is complete, it removes the temporary file.
 pub struct Writer {
-    plan: Destination,
+    plan: Box<Destination>,
     thread: Rc<Thread>,
     file: Option<(rt::File, PathBuf)>,
     /// The device of the file, once it is created.
@@ -61,7 +68,7 @@ const WRITE_MAX: usize = 256 << 10;
 impl Writer {
     /// Returns a writer to this destination; no file is created yet.
     pub fn new(plan: Destination, thread: Rc<Thread>) -> Writer {
-        Writer { plan, thread, file: None, device: DeviceId::default(), written: 0 }
+        Writer { plan: Box::new(plan), thread, file: None, device: DeviceId::default(), written: 0 }
     }
 
     /// Appends bytes.
@@ -113,17 +120,12 @@ impl Writer {
             return Ok(());
         }
         let (file, temp) = self.opened().await?;
+        // Stored until the end, so that the file is removed after a failure, or if the caller drops this future.
+        self.file = Some((file.clone(), temp.clone()));
         // No fdatasync(2) is necessary: written bytes are visible to all processes even before they are on the disk.
-        file.close().await;
-        let plan = self.plan.clone();
-        let from = temp.clone();
-        // Several calls that may block on the disk run on a thread that may block.
-        let done = rt::offload_file(move || finish(&from, &plan)).await;
-        let done = done.unwrap_or_else(|| Err(("rename", temp.clone(), Errno::IO)));
-        if done.is_err() {
-            remove(temp, self.device, self.plan.via);
-        }
-        done
+        finish((&file, &temp, self.device), &self.plan, self.written).await?;
+        self.file = None;
+        Ok(())
     }
 }
 
@@ -145,20 +147,30 @@ fn remove(path: PathBuf, device: DeviceId, via: DiskVia) {
 }
 
 /// Sets permissions and time, creates the parent directories, and finally renames the file.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
-fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
+async fn finish(
+    (file, temp, device): (&rt::File, &Path, DeviceId),
+    plan: &Destination,
+    length: u64,
+) -> Result<(), Fault> {
     // Before the rename, so that no process opens the file with the wrong permissions.
-    dress(temp, plan)?;
+    let dressed = files::dress(file, Some(plan.mode), plan.modified.map(|seconds| (seconds, 0))).await;
+    dressed.map_err(|errno| ("fchmod", temp.to_owned(), errno))?;
+    let parent = match plan.creates_directories {
+        true => plan.place.parent_or_new(directory_mode(plan.mode)).await,
+        false => plan.place.parent().await,
+    };
+    let (parent, name) = parent.map_err(|errno| ("open", plan.shown(), errno))?;
+    let from =
+        CString::new(temp.as_os_str().as_bytes()).map_err(|_| ("rename", temp.to_owned(), Errno::INVAL))?;
     // The rename is atomic: readers of an older file continue with it, new readers open the new file.
-    let mut renamed = rustix::fs::rename(temp, &plan.path);
-    if renamed == Err(Errno::NOENT) && plan.creates_directories {
-        let mode = Mode::from_raw_mode(directory_mode(plan.mode));
-        received::create_parents(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
-        renamed = rustix::fs::rename(temp, &plan.path);
-    }
-    match renamed {
-        Err(Errno::XDEV) => copy_across(temp, plan),
-        renamed => renamed.map_err(|errno| ("rename", plan.path.clone(), errno)),
+    match rt::file::rename_into(from.clone(), (&parent, name.clone()), device, plan.via).await {
+        Err(Errno::XDEV) => {
+            copy_across(file, (&parent, name), plan, length).await?;
+            // A failure only leaves a file in the directory of temporary files.
+            let _ = rt::file::unlink(from, device, plan.via).await;
+            Ok(())
+        }
+        renamed => renamed.map_err(|errno| ("rename", plan.shown(), errno)),
     }
 }
 
@@ -193,59 +205,34 @@ pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
     Ok(mode | user)
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
-fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
-    let mode = Mode::from_raw_mode(plan.mode);
-    rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
-    let Some(modified) = plan.modified else { return Ok(()) };
-    let time = Timespec { tv_sec: modified, tv_nsec: 0 };
-    let times = Timestamps { last_access: time, last_modification: time };
-    let set = rustix::fs::utimensat(CWD, path, &times, AtFlags::empty());
-    set.map_err(|errno| ("utimensat", path.to_owned(), errno))
-}
-
 /// Copies the file to another file system, first to a temporary name in the final directory, so that the rename is atomic.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
-fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
-    let mut name = plan.path.clone().into_os_string();
-    // The temporary file's name makes this name unique.
-    name.push(".");
-    name.push(temp.file_name().unwrap_or_default());
-    let beside = PathBuf::from(name);
-    let fault = |call| {
-        let beside = beside.clone();
-        move |errno| (call, beside, errno)
-    };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let from =
-        rustix::fs::open(temp, flags, Mode::empty()).map_err(|errno| ("open", temp.to_owned(), errno))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let to = rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR).map_err(fault("open"))?;
-    let done = pour(&from, &to)
-        .map_err(fault("write"))
-        .and_then(|()| dress(&beside, plan))
-        .and_then(|()| rustix::fs::rename(&beside, &plan.path).map_err(fault("rename")));
+async fn copy_across(
+    file: &rt::File,
+    (parent, name): (&rt::File, CString),
+    plan: &Destination,
+    length: u64,
+) -> Result<(), Fault> {
+    let fault = |call| move |errno| (call, plan.shown(), errno);
+    let beside = files::temp_name(name.as_bytes()).map_err(fault("open"))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let how = OpenHow { flags: flags.bits() as i32, mode: 0o600, is_cold: true, ..OpenHow::default() };
+    let device = DeviceId::default();
+    let copy = parent.open_at(beside.clone(), how, device, plan.via).await.map_err(fault("open"))?;
+    let mut done =
+        files::copy_bytes((file, &copy), length, device, plan.via).await.map_err(|error| match error {
+            CopyError::Read(errno) => ("read", plan.shown(), errno),
+            CopyError::Write(errno) => ("write", plan.shown(), errno),
+        });
+    if done.is_ok() {
+        let modified = plan.modified.map(|seconds| (seconds, 0));
+        done = files::dress(&copy, Some(plan.mode), modified).await.map_err(fault("fchmod"));
+    }
+    if done.is_ok() {
+        let renamed = parent.rename_at(beside.clone(), (parent, name), device, plan.via).await;
+        done = renamed.map_err(fault("rename"));
+    }
     if done.is_err() {
-        let _ = rustix::fs::unlink(&beside);
+        let _ = parent.unlink_at(beside, false, device, plan.via).await;
     }
-    let _ = rustix::fs::unlink(temp);
     done
-}
-
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
-fn pour(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-    let mut buf = vec![0; WRITE_MAX];
-    loop {
-        let len = match rustix::io::read(from.as_fd(), &mut buf) {
-            Ok(0) => return Ok(()),
-            Ok(len) => len,
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(errno),
-        };
-        let mut rest = &buf[..len];
-        while !rest.is_empty() {
-            let written = rustix::io::retry_on_intr(|| rustix::io::write(to.as_fd(), rest))?;
-            rest = &rest[written..];
-        }
-    }
 }

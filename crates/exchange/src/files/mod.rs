@@ -2,8 +2,10 @@
 //!
 //! Every call that may block on a slow disk uses the engine that the location chose. All modules open files with
 //! [`open()`], which applies `disable_symlinks`, `root_beneath` and `open_file_cache`. [`stat_path`] only checks for
-//! existence, [`open_directory`] lists directories, [`links`] implements `disable_symlinks`.
+//! existence, [`open_directory`] lists directories, [`links`] implements `disable_symlinks`. Modules that create, rename
+//! or remove files do so by a [`ChangePath`], which applies the same rules.
 
+mod changes;
 pub mod links;
 mod open;
 mod paths;
@@ -11,6 +13,7 @@ mod paths;
 use std::path::Path;
 
 pub use crate::settings::files::{Links, Opening};
+pub use changes::{ChangePath, CopyError, copy_bytes, dress, open_below, temp_name};
 pub use open::{
     OpenDirectory, device, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open,
 };

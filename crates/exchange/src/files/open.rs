@@ -19,12 +19,12 @@ use transfer::files::{Failure, Found, Kind, Opened};
 /// The device that counts an operation, and the engine that performs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Via {
-    device: DeviceId,
-    disk: DiskVia,
+    pub(super) device: DeviceId,
+    pub(super) disk: DiskVia,
 }
 
 /// Returns the facts of the root of the request's location, and the engine for opens that block.
-fn root_and_via(request: &Request) -> (&RootFacts, Via) {
+pub(super) fn root_and_via(request: &Request) -> (&RootFacts, Via) {
     let facts = facts(request);
     let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     (facts, Via { device: facts.device, disk })
@@ -41,7 +41,7 @@ pub fn device(request: &Request) -> DeviceId {
 }
 
 /// Returns the rules of the request's location for a path.
-fn rules(request: &Request, path: &[u8]) -> Rules {
+pub(super) fn rules(request: &Request, path: &[u8]) -> Rules {
     let core = &request.scope().core;
     Rules {
         links: rule_of(request, path),
@@ -294,7 +294,7 @@ fn call(rules: Rules) -> &'static str {
 }
 
 /// Returns the flags of a call that opens by these rules.
-fn how(rules: Rules, flags: OFlags) -> OpenHow {
+pub(super) fn how(rules: Rules, flags: OFlags) -> OpenHow {
     // Without O_NONBLOCK the open of a FIFO would wait for a writer. O_PATH does not open the FIFO and excludes O_NONBLOCK.
     let waits_not = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
     let flags = flags | waits_not | OFlags::CLOEXEC;
@@ -308,25 +308,11 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
     let (facts, via) = root_and_via(request);
     let failed = |errno| failure(errno, call(rules));
     let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
-    let (dir, path) = if let Some(root) = rules.beneath {
+    let (start, path) = StartDirectory::of(request, &path, rules)?;
+    let dir = start.opened(via).await?;
+    if rules.beneath.is_some() {
         how.resolve |= ResolveFlags::BENEATH.bits();
-        let dir = match facts.beneath() {
-            Some(dir) => rt::File::new(copy(dir).map_err(failed)?),
-            // The root could not be opened when the configuration was loaded.
-            None if has_fixed_root(request) => {
-                let above: &[u8] = if root == 0 { b"/" } else { &path[..root] };
-                Box::pin(links::open_above(facts, via, above)).await?
-            }
-            // A root from the request could be any directory.
-            None => return Err(failed(Errno::NOENT)),
-        };
-        (Some(dir), relative(&path[root..]).to_vec())
-    } else if rules.links.from > 0 {
-        let from = Box::pin(links::open_above(facts, via, &path[..rules.links.from])).await?;
-        (Some(from), relative(&path[rules.links.from..]).to_vec())
-    } else {
-        (None, path)
-    };
+    }
     let dir = dir.as_ref().map(rt::File::fd);
     let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
     match open_path(facts, dir, &path, how, via).await {
@@ -338,6 +324,53 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
             Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// The directory in which the rules of a path begin to apply.
+#[derive(Clone)]
+pub(super) enum StartDirectory {
+    /// The root directory of the file system.
+    Top,
+    /// An open directory.
+    Open(rt::File),
+    /// The directory at this path. Links in it are followed.
+    At(Vec<u8>),
+}
+
+impl StartDirectory {
+    /// Returns the directory for a path, and the path relative to it.
+    pub(super) fn of(
+        request: &Request,
+        path: &[u8],
+        rules: Rules,
+    ) -> Result<(StartDirectory, Vec<u8>), Failure> {
+        let failed = |errno| failure(errno, call(rules));
+        if let Some(root) = rules.beneath {
+            let start = match facts(request).beneath() {
+                Some(dir) => StartDirectory::Open(rt::File::new(copy(dir).map_err(failed)?)),
+                // The root could not be opened when the configuration was loaded.
+                None if has_fixed_root(request) => {
+                    StartDirectory::At(if root == 0 { b"/".to_vec() } else { path[..root].to_vec() })
+                }
+                // A root from the request could be any directory.
+                None => return Err(failed(Errno::NOENT)),
+            };
+            return Ok((start, relative(&path[root..]).to_vec()));
+        }
+        match rules.links.from {
+            0 => Ok((StartDirectory::Top, path.to_vec())),
+            from => Ok((StartDirectory::At(path[..from].to_vec()), relative(&path[from..]).to_vec())),
+        }
+    }
+
+    /// Returns the open directory; `None` for the root directory of the file system.
+    pub(super) async fn opened(self, via: Via) -> Result<Option<rt::File>, Failure> {
+        Ok(match self {
+            StartDirectory::Top => None,
+            StartDirectory::Open(file) => Some(file),
+            StartDirectory::At(path) => Some(Box::pin(links::open_above(via, &path)).await?),
+        })
     }
 }
 
@@ -367,6 +400,16 @@ pub(super) async fn open_path(
     {
         return opened;
     }
+    open_retrying(dir, path, how, via).await
+}
+
+/// Does the same as [`open_path`], always through the engine.
+pub(super) async fn open_retrying(
+    dir: Option<&io::Fd>,
+    path: &CStr,
+    how: OpenHow,
+    via: Via,
+) -> Result<rt::File, Errno> {
     let mut tries = OPEN_TRIES;
     loop {
         tries -= 1;

@@ -9,10 +9,7 @@
 //! A response is written to a temporary file first and gets its name when it is complete, so that no reader finds an incomplete
 //! copy. Disk errors are logged, and the client's response continues without a copy.
 
-use std::ffi::OsString;
 use std::future::{Future, poll_fn};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +25,7 @@ use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
 use exchange::config::Cx;
 use exchange::error_log;
-use exchange::files;
+use exchange::files::{self, ChangePath};
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::stored_file::{self, Destination, Fault, Writer};
@@ -137,8 +134,19 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         request.log(Level::Error, format_args!("the path of a stored response is empty or has a zero byte"));
         return body;
     }
+    let place = match &conf.store {
+        Store::ByUri => ChangePath::new(request, path),
+        _ => ChangePath::anywhere(request, path),
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(failure) => {
+            request.log(Level::Error, format_args!("a response is not stored: {}", Reason(failure.errno)));
+            return body;
+        }
+    };
     let plan = Destination {
-        path: PathBuf::from(OsString::from_vec(path)),
+        place,
         temp: conf.upstream.temp_path.0.clone(),
         levels: conf.upstream.temp_path.1.to_vec(),
         mode: conf.store_access,

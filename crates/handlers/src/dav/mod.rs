@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`put`] | uploads, which get their name when they are complete |
 //! | [`relocate`] | COPY and MOVE: the fields `Destination`, `Depth` and `Overwrite` |
-//! | [`tree`] | files and directories: existence, removal, copies |
+//! | [`resource`] | a path of a request, its open directory, and operations on its name there |
+//! | [`remove`], [`copy`] | files and directories: removal, copies |
 //!
 //! ```text
 //!   skip (no disk) --> body of a PUT --> run --> Disk (the engine) --> status
@@ -15,13 +16,14 @@
 //! Every call that may wait for the disk goes through the engine of the location. Like nginx, this module has no locks,
 //! properties or PROPFIND.
 
+mod copy;
 mod put;
 mod relocate;
-mod tree;
+mod remove;
+mod resource;
 
 use conf::{Args, Spec};
 use http::request::{BodyLength, HeaderId, Method};
-use rustix::fs::FileType;
 
 use crate::{Directive, Module};
 use exchange::config::{Keywords, Settings, SettingsType};
@@ -30,8 +32,9 @@ use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::stored_file;
+use remove::Tree;
+use resource::{Resource, is_directory};
 use telemetry::{ForLog, Level};
-use tree::Disk;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -233,45 +236,43 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     if let Err(depth) = is_deep_enough(&request.uri, conf.delete_depth_min) {
         return Err(refusal(request, 409, format_args!("insufficient URI depth:{depth} to DELETE")));
     }
-    let path = path_of(request, &request.uri);
-    let disk = Disk::of(request);
-    disk.guard(request, &path).await?;
-    let stat = disk.stat(&path).await.map_err(|trouble| {
+    let target = Resource::of(request, path_of(request, &request.uri)).await?;
+    if target.path.is_start() {
+        return Err(refusal(request, 403, format_args!("the root of the location cannot be removed")));
+    }
+    let stat = target.stat().await.map_err(|trouble| {
         // A file where a directory is expected is not a missing file.
         let missing = if trouble.errno == io::Errno::NOTDIR { 409 } else { 404 };
         trouble.log(request, missing)
     })?;
     let is_collection = request.uri.ends_with(b"/");
-    if FileType::from_raw_mode(stat.mode) == FileType::Directory {
+    if is_directory(&stat) {
         if !is_collection {
-            let path = files::display(&path);
+            let path = files::display(target.full());
             let what = format_args!("DELETE \"{path}\" failed (21: Is a directory)");
             return Err(refusal(request, 409, what));
         }
         if depth(request, Depth::Infinity) != Depth::Infinity {
             return Err(refusal(request, 400, format_args!("\"Depth\" header must be infinity")));
         }
-        disk.remove_tree(request, &path).await?;
+        let top = target.open_directory().await.map_err(|trouble| trouble.log_failed(request))?;
+        Tree { request, disk: target.disk, top, path: target.full() }.clear().await;
+        target.rmdir().await.map_err(|trouble| trouble.log(request, 404))?;
     } else {
         if !matches!(depth(request, Depth::Zero), Depth::Zero | Depth::Infinity) {
             return Err(refusal(request, 400, format_args!("\"Depth\" header must be 0 or infinity")));
         }
-        disk.unlink(&path).await.map_err(|trouble| trouble.log(request, 404))?;
+        target.unlink().await.map_err(|trouble| trouble.log(request, 404))?;
     }
     Ok(Step::Status(204))
 }
 
 /// Handles MKCOL (RFC 4918 section 9.3).
 async fn make(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
-    if !request.uri.ends_with(b"/") {
-        return Err(refusal(request, 409, format_args!("MKCOL can create a collection only")));
-    }
-    let mut path = path_of(request, &request.uri);
-    path.pop();
-    let disk = Disk::of(request);
-    disk.guard(request, &path).await?;
+    // RFC 4918 does not require the final slash, and some clients omit it.
+    let target = Resource::of(request, path_of(request, &request.uri)).await?;
     let mode = stored_file::directory_mode(conf.access);
-    disk.mkdir(&path, mode).await.map_err(|trouble| trouble.log(request, 409))?;
+    target.mkdir(mode).await.map_err(|trouble| trouble.log(request, 409))?;
     set_location(request);
     Ok(Step::Status(201))
 }

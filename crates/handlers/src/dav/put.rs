@@ -1,17 +1,16 @@
 //! PUT: the body is written to a temporary file while it arrives, which is renamed to the URI's path at the end.
 //! Readers see the old file or the complete new file.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use http::date;
 use http::request::{BodyLength, HeaderId};
+use io::Errno;
+use rustix::fs::OFlags;
 
-use super::tree::Disk;
+use super::resource::{Disk, Resource, is_directory};
 use super::{Conf, path_of, refusal, refused, set_location};
-use exchange::files;
+use exchange::files::{self, ChangePath};
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::stored_file::{Destination, Fault, Writer};
@@ -35,24 +34,19 @@ pub(super) fn begin(request: &mut Request) -> Option<Step> {
 
 /// Receives the body and publishes it.
 pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
-    let path = path_of(request, &request.uri);
-    let disk = Disk::of(request);
-    disk.guard(request, &path).await?;
+    let place = Resource::of(request, path_of(request, &request.uri)).await?.path;
     // Checked before the body is received, so that no body is received for a request that fails.
-    let is_new = disk.is_missing(&path).await.map_err(|()| {
-        let path = files::display(&path);
-        refusal(request, 409, format_args!("\"{path}\" could not be created (21: Is a directory)"))
-    })?;
+    let is_new = is_missing(request, &place).await?;
     let (temp, levels) = request.scope().core.body_files.temp_path.clone();
     let plan = Destination {
-        path: PathBuf::from(OsString::from_vec(path)),
+        place,
         temp,
         levels,
         mode: conf.access,
         creates_directories: conf.creates_directories,
         modified: request.header(HeaderId::Date).and_then(date::parse_http),
         length: None,
-        via: disk.via,
+        via: Disk::of(request).via,
     };
     let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
     receive(request, &mut writer).await?;
@@ -62,6 +56,33 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     }
     set_location(request);
     Ok(Step::Status(201))
+}
+
+/// Whether no resource exists at the path. Fails for a directory, for a path that the rules of the location refuse, and if
+/// the directory is missing and PUT does not create directories.
+async fn is_missing(request: &Request, place: &ChangePath) -> Result<bool, u16> {
+    let refused = |errno: Errno| {
+        let path = files::display(place.full());
+        let what = format_args!("\"{path}\" could not be created ({})", Reason(errno));
+        refusal(request, files::status_of(errno), what)
+    };
+    match place.parent().await {
+        Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::XDEV)) => return Err(refused(errno)),
+        Err(_) => return Ok(true),
+        Ok(_) => {}
+    }
+    let Ok(file) = place.open(OFlags::PATH).await else {
+        // A link that the rules refuse is replaced by the file.
+        return Ok(true);
+    };
+    match Disk::of(request).stat(&file).await {
+        Ok(stat) if is_directory(&stat) => {
+            let path = files::display(place.full());
+            let what = format_args!("\"{path}\" could not be created (21: Is a directory)");
+            Err(refusal(request, 409, what))
+        }
+        _ => Ok(false),
+    }
 }
 
 /// Writes the complete body.
@@ -94,9 +115,9 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
     Ok(())
 }
 
-/// Logs a failure, and returns 500: nginx's status for all failures to write.
+/// Logs a failure, and returns 507 if the file system is full, else 500: nginx's status for all failures to write.
 fn log_failure(request: &Request, (call, path, errno): Fault) -> u16 {
     let (path, reason) = (path.display(), Reason(errno));
     request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));
-    500
+    if matches!(errno, Errno::NOSPC | Errno::DQUOT) { 507 } else { 500 }
 }

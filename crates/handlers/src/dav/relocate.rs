@@ -7,16 +7,16 @@
 //! | directory | anything, `Overwrite` not `F` | COPY: the destination is removed first. MOVE: it gets a temporary name, and is removed last |
 //! | any | itself, or one path below the other | 403 |
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::CString;
 
 use http::request::{HeaderId, Method};
 use io::Errno;
 use io::op::Stat;
-use rustix::fs::FileType;
+use rustix::fs::OFlags;
 
-use super::tree::{Disk, OperationError, temp_path_of};
+use super::copy::{self, Name};
+use super::remove::Tree;
+use super::resource::{Disk, Done, OperationError, Resource, fault, is_directory, is_link};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
 use exchange::phases::Step;
@@ -29,11 +29,10 @@ use telemetry::ForLog;
 /// A COPY or MOVE with its paths.
 struct Job<'r> {
     request: &'r Request,
-    disk: Disk,
     /// The source; the path of a collection ends with a slash.
-    from: Vec<u8>,
+    from: Resource,
     /// The destination without a trailing slash.
-    to: Vec<u8>,
+    to: Resource,
     /// `Destination` as sent, for messages.
     destination: String,
 }
@@ -68,19 +67,22 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     if is_collection {
         to.pop();
     }
-    let job = Job { request, disk: Disk::of(request), from, to, destination };
-    job.check_paths(is_collection)?;
-    job.disk.guard(request, &job.from).await?;
-    job.disk.guard(request, &job.to).await?;
+    check_paths(request, (&from, &to), is_collection, &destination)?;
+    let from = Resource::of(request, from).await?;
+    let to = Resource::of(request, to).await?;
+    let mut job = Job { request, from, to, destination };
+    if job.from.path.is_start() || job.to.path.is_start() {
+        return Err(job.refusal(403, "the root of the location or from "));
+    }
     let earlier = job.earlier(is_collection, overwrites).await?;
-    let stat = job.disk.stat(&job.from).await.map_err(|trouble| trouble.log(request, 404))?;
-    match FileType::from_raw_mode(stat.mode) {
-        FileType::Directory => job.relocate_tree(&stat, earlier).await,
-        _ => job.relocate_file(&stat, earlier, conf).await,
+    let stat = job.from.stat().await.map_err(|trouble| trouble.log(request, 404))?;
+    match is_directory(&stat) {
+        true => job.relocate_tree(&stat, earlier).await,
+        false => job.relocate_file(&stat, earlier, conf).await,
     }
 }
 
-/// Returns the path in `Destination`. The value is a path, or a URL with the scheme and the host of the request.
+/// Returns the path in `Destination`. The value is a path, or a URL with the host of the request.
 fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     let path = match value.first() {
         Some(b'/') => value,
@@ -88,11 +90,12 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
             return Err(refusal(request, 400, format_args!("client sent no \"Host\" header")));
         }
         _ => {
-            let scheme: &[u8] = if request.conn.is_tls { b"https://" } else { b"http://" };
-            let rest = value.strip_prefix(scheme).ok_or_else(|| invalid(request, value))?;
+            // The request may have arrived by https at a TLS terminator before this server, so both schemes mean this server.
+            let rest = after_ignoring_case(value, b"https://")
+                .or_else(|| after_ignoring_case(value, b"http://"))
+                .ok_or_else(|| invalid(request, value))?;
             // Another host may have a longer name with the same beginning.
-            let rest = rest
-                .strip_prefix(&*request.host)
+            let rest = after_ignoring_case(rest, &request.host)
                 .filter(|rest| rest.first().is_none_or(|byte| matches!(byte, b'/' | b':')));
             let rest = rest.ok_or_else(|| {
                 let value = value.for_log();
@@ -104,6 +107,12 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
         }
     };
     subrequest::parse_uri(request, path).map(|(path, _)| path).ok_or_else(|| invalid(request, value))
+}
+
+/// Returns the text after a prefix in any letter case.
+fn after_ignoring_case<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
+    let (start, rest) = text.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
 /// Whether the alias of a location with this prefix can replace the prefix in a URI, and the path remains below the
@@ -174,35 +183,75 @@ fn relation(from: &[u8], to: &[u8]) -> Relation {
     }
 }
 
-impl Job<'_> {
-    /// Returns the method for messages.
-    fn verb(&self) -> &'static str {
-        if self.request.method == Method::Copy { "COPY" } else { "MOVE" }
-    }
+/// Returns the method for messages.
+fn verb(request: &Request) -> &'static str {
+    if request.method == Method::Copy { "COPY" } else { "MOVE" }
+}
 
-    fn refusal(&self, status: u16, what: &str) -> u16 {
-        let (uri, verb, destination) = (self.request.uri.for_log(), self.verb(), &self.destination);
-        let what = format_args!("\"{uri}\" could not be {verb}ed to {what}\"{destination}\"");
-        refusal(self.request, status, what)
-    }
+/// Logs that the destination is not possible, and returns the status.
+fn refuse(request: &Request, status: u16, what: &str, destination: &str) -> u16 {
+    let (uri, verb) = (request.uri.for_log(), verb(request));
+    let what = format_args!("\"{uri}\" could not be {verb}ed to {what}\"{destination}\"");
+    refusal(request, status, what)
+}
 
-    /// Checks that the source and the destination are not nested or equal.
-    fn check_paths(&self, is_collection: bool) -> Result<(), u16> {
-        match relation(&self.from, &self.to) {
-            Relation::Same => {
-                let (uri, to) = (self.request.uri.for_log(), &self.destination);
-                let what = "point to the same location";
-                let what = format_args!("both URI \"{uri}\" and \"Destination\" URI \"{to}\" {what}");
-                Err(refusal(self.request, 403, what))
-            }
-            Relation::Nested if is_collection => Err(self.refusal(403, "collection ")),
-            Relation::Nested | Relation::Apart => Ok(()),
+/// Checks that the source and the destination are not nested or equal.
+fn check_paths(
+    request: &Request,
+    (from, to): (&[u8], &[u8]),
+    is_collection: bool,
+    destination: &str,
+) -> Result<(), u16> {
+    match relation(from, to) {
+        Relation::Same => {
+            let uri = request.uri.for_log();
+            let what = "point to the same location";
+            let what = format_args!("both URI \"{uri}\" and \"Destination\" URI \"{destination}\" {what}");
+            Err(refusal(request, 403, what))
         }
+        Relation::Nested if is_collection => Err(refuse(request, 403, "collection ", destination)),
+        Relation::Nested | Relation::Apart => Ok(()),
+    }
+}
+
+/// Whether a directory is another one or below it, by the directories above the open descriptor.
+async fn is_within(disk: Disk, inner: &rt::File, outer: &rt::File) -> Result<bool, Errno> {
+    let outer = disk.stat(outer).await?;
+    let mut at = inner.clone();
+    let mut here = disk.stat(&at).await?;
+    loop {
+        if (here.device, here.inode) == (outer.device, outer.inode) {
+            return Ok(true);
+        }
+        let flags = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
+        let how = io::op::OpenHow { flags, ..io::op::OpenHow::default() };
+        let above = at.open_at(c"..".to_owned(), how, disk.device, disk.via).await?;
+        let stat = disk.stat(&above).await?;
+        // The root directory contains itself.
+        if (stat.device, stat.inode) == (here.device, here.inode) {
+            return Ok(false);
+        }
+        (at, here) = (above, stat);
+    }
+}
+
+impl Job<'_> {
+    fn refusal(&self, status: u16, what: &str) -> u16 {
+        refuse(self.request, status, what, &self.destination)
+    }
+
+    fn disk(&self) -> Disk {
+        self.from.disk
+    }
+
+    /// Returns the tree of an open directory.
+    fn tree<'a>(&'a self, top: rt::File, path: &'a [u8]) -> Tree<'a> {
+        Tree { request: self.request, disk: self.disk(), top, path }
     }
 
     /// Returns an existing destination, if it may be overwritten.
     async fn earlier(&self, is_collection: bool, overwrites: bool) -> Result<Option<Stat>, u16> {
-        let stat = match self.disk.stat(&self.to).await {
+        let stat = match self.to.stat().await {
             Err(OperationError { errno: Errno::NOENT, .. }) => return Ok(None),
             looked => looked.map_err(|trouble| trouble.log(self.request, 404))?,
         };
@@ -210,140 +259,247 @@ impl Job<'_> {
             return Err(self.refusal(409, "collection "));
         }
         if !overwrites {
-            let path = files::display(&self.to);
+            let path = files::display(self.to.full());
             let what = format_args!("\"{path}\" could not be created (17: File exists)");
             return Err(refusal(self.request, 412, what));
         }
         Ok(Some(stat))
     }
 
-    /// Checks the paths with their symbolic links resolved: the removal of one collection must not remove the other.
-    async fn check_real_paths(&self) -> Result<(), u16> {
-        let [from, to] = [&self.from, &self.to].map(|path| Path::new(OsStr::from_bytes(path)).to_owned());
-        let real = move || {
-            let [from, to] =
-                [from, to].map(|path| path.canonicalize().ok().map(|path| path.into_os_string()));
-            Some(relation(from?.as_bytes(), to?.as_bytes()))
+    /// Checks the open directories: the removal of one collection must not remove the other.
+    async fn check_apart(&self, from: &rt::File, to: &rt::File) -> Result<(), u16> {
+        let disk = self.disk();
+        let within = match is_within(disk, from, to).await {
+            Ok(false) => is_within(disk, to, from).await,
+            found => found,
         };
-        match rt::offload_file(real).await.flatten() {
-            Some(Relation::Apart) => Ok(()),
+        match within {
+            Ok(false) => Ok(()),
             _ => Err(self.refusal(403, "collection ")),
         }
     }
 
     /// Relocates a collection. COPY removes the destination first, so after a later failure the destination does not exist.
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
-        let (request, disk) = (self.request, &self.disk);
+        let request = self.request;
         if !request.uri.ends_with(b"/") {
             let uri = request.uri.for_log();
             return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
         }
+        let from = self.from.open_directory().await.map_err(|trouble| trouble.log_failed(request))?;
+        let mut old = None;
         if earlier.as_ref().is_some_and(is_directory) {
-            self.check_real_paths().await?;
+            let opened = self.to.open_directory().await.map_err(|trouble| trouble.log_failed(request))?;
+            self.check_apart(&from, &opened).await?;
+            old = Some(opened);
         }
-        let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
+        let from = self.tree(from, self.from.full());
         if request.method == Method::Move {
-            return self.move_tree(from, stat, earlier).await;
+            return self.move_tree(&from, stat, earlier, old).await;
         }
         if let Some(earlier) = earlier {
-            self.remove_earlier(&earlier).await?;
+            self.remove_earlier(&earlier, old).await?;
         }
-        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
-        disk.copy_tree(request, from, &self.to).await?;
+        let to = self.new_tree(stat).await?;
+        copy::copy_tree(&from, &to, self.from.path.follows_all_links()).await?;
         Ok(Step::Status(201))
     }
 
-    async fn remove_earlier(&self, earlier: &Stat) -> Result<(), u16> {
-        match is_directory(earlier) {
-            true => self.disk.remove_tree(self.request, &self.to).await.map(drop),
-            false => self.disk.unlink(&self.to).await.map_err(|trouble| trouble.log(self.request, 404)),
-        }
+    /// Creates the directory of the destination, and opens it.
+    async fn new_tree(&self, stat: &Stat) -> Result<Tree<'_>, u16> {
+        let made = self.to.mkdir(stat.mode & 0o7777).await;
+        made.map_err(|trouble| trouble.log(self.request, 404))?;
+        let top = self.open_child(&self.to, self.to.place("opendir()").map(|(_, name)| name)).await;
+        Ok(self.tree(top.map_err(|trouble| trouble.log_failed(self.request))?, self.to.full()))
+    }
+
+    /// Opens a directory beside a resource without following a link.
+    async fn open_child(&self, beside: &Resource, name: Done<CString>) -> Done<rt::File> {
+        let (dir, _) = beside.place("opendir()")?;
+        let (name, flags) = (name?, OFlags::RDONLY | OFlags::DIRECTORY);
+        let Disk { device, via } = self.disk();
+        let opened = files::open_below(dir, name.as_bytes(), flags, device, via).await;
+        opened.map_err(fault("opendir()", beside.full()))
+    }
+
+    async fn remove_earlier(&self, earlier: &Stat, opened: Option<rt::File>) -> Result<(), u16> {
+        let removed = match opened {
+            Some(top) => {
+                self.tree(top, self.to.full()).clear().await;
+                self.to.rmdir().await
+            }
+            None if is_directory(earlier) => self.to.rmdir().await,
+            None => self.to.unlink().await,
+        };
+        removed.map_err(|trouble| trouble.log(self.request, 404))
     }
 
     /// Moves a collection. An existing destination has a temporary name until the new one is complete, so that a failure does not
     /// lose it. If the process ends before that, the temporary name remains.
-    async fn move_tree(&self, from: &[u8], stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
-        let (request, disk) = (self.request, &self.disk);
-        let aside = temp_path_of(&self.to);
-        let mut kept = None;
-        if let Some(earlier) = earlier {
-            match disk.rename(&self.to, &aside).await {
-                Ok(()) => kept = Some(earlier),
-                // The name has no room for a suffix, or the directory is on a lower layer of overlayfs.
-                Err(OperationError { errno: Errno::NAMETOOLONG | Errno::XDEV, .. }) => {
-                    self.remove_earlier(&earlier).await?;
-                }
-                Err(trouble) => return Err(trouble.log(request, 404)),
+    async fn move_tree(
+        &self,
+        from: &Tree<'_>,
+        stat: &Stat,
+        earlier: Option<Stat>,
+        old: Option<rt::File>,
+    ) -> Result<Step, u16> {
+        let request = self.request;
+        let aside = match &earlier {
+            Some(earlier) => self.put_aside(earlier, &old).await?,
+            None => None,
+        };
+        let moved = match self.from.rename(&self.to).await {
+            Ok(()) => Ok(false),
+            // The destination is on another file system.
+            Err(OperationError { errno: Errno::XDEV, .. }) => {
+                self.copy_complete_tree(from, stat).await.map(|()| true)
             }
-        }
-        // The trailing slash is retained: for a link it means the target of the link.
-        let renamed = disk.rename(&self.from, &self.to).await;
-        // The destination is on another file system.
-        let is_copied = matches!(renamed, Err(OperationError { errno: Errno::XDEV, .. }));
-        let moved = match renamed {
-            Ok(()) => Ok(()),
-            Err(_) if is_copied => self.copy_complete_tree(from, stat).await,
             // The destination is below the source, through a link.
             Err(OperationError { errno: Errno::INVAL, .. }) => Err(self.refusal(403, "collection ")),
             Err(trouble) => Err(trouble.log(request, 404)),
         };
-        if let Some(earlier) = kept {
-            let settled = match moved {
-                Err(_) => disk.rename(&aside, &self.to).await,
-                Ok(()) if is_directory(&earlier) => {
-                    // The function logs its failures.
-                    let _ = disk.remove_tree(request, &aside).await;
-                    Ok(())
-                }
-                Ok(()) => disk.unlink(&aside).await,
-            };
+        if let Some(aside) = aside {
+            let settled = self.settle_aside(aside, old, moved.is_ok()).await;
             if let Err(trouble) = settled {
                 trouble.log(request, 404);
             }
         }
-        moved?;
-        if is_copied {
-            disk.remove_tree(request, from).await?;
+        if moved? {
+            from.clear().await;
+            self.from.rmdir().await.map_err(|trouble| trouble.log(request, 404))?;
         }
         Ok(Step::Status(201))
     }
 
+    /// Gives an existing destination a temporary name, or removes the destination if it cannot be renamed.
+    async fn put_aside(&self, earlier: &Stat, old: &Option<rt::File>) -> Result<Option<CString>, u16> {
+        let failed = |trouble: OperationError| trouble.log(self.request, 404);
+        let (_, name) = self.to.place("rename()").map_err(failed)?;
+        let errno = match files::temp_name(name.as_bytes()) {
+            Ok(aside) => match self.to.rename_beside(name, aside.clone()).await {
+                Ok(()) => return Ok(Some(aside)),
+                // The name has no room for a suffix, or the directory is on a lower layer of overlayfs.
+                Err(OperationError { errno: Errno::NAMETOOLONG | Errno::XDEV, .. }) => None,
+                Err(trouble) => Some(trouble),
+            },
+            Err(_) => None,
+        };
+        match errno {
+            Some(trouble) => Err(failed(trouble)),
+            None => self.remove_earlier(earlier, old.clone()).await.map(|()| None),
+        }
+    }
+
+    /// Removes the destination that was put aside, or gives it its name back.
+    async fn settle_aside(&self, aside: CString, old: Option<rt::File>, is_moved: bool) -> Done {
+        let (dir, name) = self.to.place("rename()")?;
+        if !is_moved {
+            return self.to.rename_beside(aside, name).await;
+        }
+        let is_directory = old.is_some();
+        if let Some(top) = old {
+            self.tree(top, self.to.full()).clear().await;
+        }
+        let Disk { device, via } = self.disk();
+        let done = dir.unlink_at(aside, is_directory, device, via).await;
+        done.map_err(fault("unlink()", self.to.full()))
+    }
+
     /// Copies a collection to another file system. An incomplete copy is removed, because the source remains.
-    async fn copy_complete_tree(&self, from: &[u8], stat: &Stat) -> Result<(), u16> {
-        let (request, disk) = (self.request, &self.disk);
-        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
-        match disk.copy_tree(request, from, &self.to).await.unwrap_or_else(Some) {
+    async fn copy_complete_tree(&self, from: &Tree<'_>, stat: &Stat) -> Result<(), u16> {
+        let to = self.new_tree(stat).await?;
+        let follows = self.from.path.follows_all_links();
+        match copy::copy_tree(from, &to, follows).await.unwrap_or_else(Some) {
             None => Ok(()),
             Some(status) => {
-                let _ = disk.remove_tree(request, &self.to).await;
+                to.clear().await;
+                to.log(self.to.rmdir().await);
                 Err(status)
             }
         }
     }
 
     /// Relocates a file. As in nginx, the status does not depend on whether the destination existed.
-    async fn relocate_file(&self, stat: &Stat, earlier: Option<Stat>, conf: &Conf) -> Result<Step, u16> {
-        let (request, disk) = (self.request, &self.disk);
+    async fn relocate_file(&mut self, stat: &Stat, earlier: Option<Stat>, conf: &Conf) -> Result<Step, u16> {
+        let request = self.request;
         let done = match request.method {
-            Method::Move => {
-                let mode = stored_file::directory_mode(conf.access);
-                disk.move_file(request, stat, (&self.from, &self.to), mode).await
-            }
+            Method::Move => self.move_file(stat, stored_file::directory_mode(conf.access)).await,
             _ => {
                 let mode = earlier.filter(|earlier| !is_link(earlier)).map(|earlier| earlier.mode & 0o7777);
-                disk.copy_file(request, (stat, mode), &self.from, &self.to).await
+                self.copy_file(|_| mode).await.map(drop)
             }
         };
         done.map(|()| Step::Status(204)).map_err(|trouble| trouble.log_failed(request))
     }
+
+    /// Copies the source, as it is when it is opened. `mode` returns the permissions of the copy, if they are not those of
+    /// a new file. Returns the attributes of the opened source.
+    async fn copy_file(&self, mode: impl FnOnce(&Stat) -> Option<u32>) -> Done<Stat> {
+        let (source, stat) = copy::open_resource(&self.from).await?;
+        let (dir, name) = self.to.place("open()")?;
+        let to = Name { dir, name: &name, path: self.to.full() };
+        copy::copy_file(self.disk(), (&source, &stat), self.from.full(), to, mode(&stat)).await?;
+        Ok(stat)
+    }
+
+    /// Renames a file, and creates missing directories of the new path. Copies the file if the path is on another file system.
+    async fn move_file(&mut self, stat: &Stat, directory_mode: u32) -> Done {
+        self.to.make_parents(directory_mode).await?;
+        match self.from.rename(&self.to).await {
+            Err(OperationError { errno: Errno::XDEV, .. }) => {}
+            renamed => return renamed,
+        }
+        // The permissions of a link are not those of its file, which is copied.
+        let is_link = is_link(stat);
+        let copied = self.copy_file(|stat| (!is_link).then_some(stat.mode & 0o7777)).await?;
+        self.remove_source(if is_link { stat } else { &copied }).await
+    }
+
+    /// Removes the source after its copy, unless another file has its name now: that file is newer than the MOVE. The
+    /// source gets a temporary name first, so that the removed file is the checked file.
+    async fn remove_source(&self, copied: &Stat) -> Done {
+        let (dir, name) = self.from.place("unlink()")?;
+        let Disk { device, via } = self.disk();
+        let aside = files::temp_name(name.as_bytes()).map_err(fault("rename()", self.from.full()))?;
+        let found = match self.from.stat().await {
+            Err(OperationError { errno: Errno::NOENT, .. }) => return Ok(()),
+            found => found?,
+        };
+        if !is_same_file(&found, copied) {
+            return Ok(());
+        }
+        match self.from.rename_beside(name.clone(), aside.clone()).await {
+            Ok(()) => {}
+            // The name has no room for a suffix.
+            Err(OperationError { errno: Errno::NAMETOOLONG, .. }) => return self.from.unlink().await,
+            renamed => return renamed,
+        }
+        let how = io::op::OpenHow {
+            flags: (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32,
+            ..io::op::OpenHow::default()
+        };
+        let failed = |errno| fault("lstat()", self.from.full())(errno);
+        let claimed = dir.open_at(aside.clone(), how, device, via).await.map_err(failed)?;
+        let claimed = self.disk().stat(&claimed).await.map_err(failed)?;
+        if is_same_file(&claimed, copied) && is_unchanged(&claimed, copied) {
+            let done = dir.unlink_at(aside, false, device, via).await;
+            return done.map_err(fault("unlink()", self.from.full()));
+        }
+        self.from.rename_beside(aside, name).await?;
+        // Another program has written to the file during the copy: the source has content that the copy lacks.
+        let is_newer = is_same_file(&claimed, copied);
+        if is_newer { Err(fault("read()", self.from.full())(Errno::BUSY)) } else { Ok(()) }
+    }
 }
 
-fn is_directory(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.mode) == FileType::Directory
+fn is_same_file(one: &Stat, other: &Stat) -> bool {
+    (one.device, one.inode) == (other.device, other.inode)
 }
 
-fn is_link(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.mode) == FileType::Symlink
+/// Whether the content of a file is the same as before. A rename does not change these attributes.
+fn is_unchanged(one: &Stat, other: &Stat) -> bool {
+    let content = |stat: &Stat| (stat.size, stat.modified, stat.modified_nanos);
+    content(one) == content(other)
 }
 
 #[cfg(test)]

@@ -306,6 +306,35 @@ fn responses_are_stored_across_file_systems() {
     testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
 }
 
+#[test]
+fn a_response_is_not_stored_outside_the_root_through_a_link() {
+    let content = Content::new(8, 1000);
+    let origin = Origin::start(move |_| Reply::ok().content(content));
+    for rule in ["root_beneath on", "disable_symlinks on from=@DATA@/site"] {
+        let (setup, server) = start(
+            &origin,
+            &format!(
+                "proxy_temp_path @DATA@/temp; root @DATA@/site; {rule};
+                 location / {{ proxy_store on; proxy_pass http://@ORIGIN@; }}"
+            ),
+        );
+        let (site, outside) = (setup.data().join("site"), setup.data().join("outside"));
+        for directory in [&site, &outside] {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::create_dir_all(directory).expect("a directory");
+            // The worker may run as another user.
+            let all = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(directory, all).expect("its permissions");
+        }
+        std::os::unix::fs::symlink(&outside, site.join("out")).expect("a link");
+        for path in ["/out/a", "/out/deep/a", "/in/deep/a"] {
+            content.assert_body(&get(&server, path).body);
+        }
+        assert_stored(&site.join("in/deep/a"), content);
+        assert_eq!(std::fs::read_dir(&outside).map_or(0, Iterator::count), 0, "{rule}");
+    }
+}
+
 /// Small bodies of other responses are sent together with their header section.
 #[test]
 fn a_small_response_is_stored_after_its_client_has_disconnected() {

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::common::BINARY;
@@ -283,7 +284,10 @@ fn delete_mkcol_and_put_match_nginx() {
             cases.push(case("DELETE", place).field("Depth", "infinity"));
         }
         cases.push(case("DELETE", place).body("body"));
-        cases.push(case("MKCOL", place));
+        // Without the final slash nginx returns 409.
+        if place.ends_with('/') {
+            cases.push(case("MKCOL", place));
+        }
         cases.push(case("MKCOL", place).body("body"));
         cases.push(case("PUT", place));
         cases.push(case("PUT", place).body(""));
@@ -381,10 +385,7 @@ fn the_fields_of_copy_and_move_match_nginx() {
                 "",
                 "http://example.org",
                 "http://example.org:80",
-                "http://EXAMPLE.org",
-                "https://example.org",
                 "http://other.org",
-                "HTTP://example.org",
                 "example.org",
                 "http://",
                 "//",
@@ -616,4 +617,172 @@ fn symlinks_out_of_the_root_are_refused_where_configured() {
         assert!(case("PUT", "/dir/new").body("x").send(&server).starts_with("201"), "{rule}");
         assert!(case("PUT", "/p/q/new").body("x").send(&server).starts_with("201"), "{rule}");
     }
+}
+
+/// Requests for a tree with links out of the root, and the statuses that refuse them.
+const ESCAPES: &[(&str, &str, &str)] = &[
+    ("DELETE", "/dav/out/", ""),
+    ("COPY", "/dav/out/", "/dav/cp/"),
+    ("MOVE", "/dav/out/", "/dav/mv/"),
+    ("COPY", "/dav/sub/", "/dav/out/new/"),
+    ("MOVE", "/dav/sub/", "/dav/out/new/"),
+    ("COPY", "/dav/out/secret", "/dav/cp"),
+    ("COPY", "/dav/leak", "/dav/cp"),
+    ("DELETE", "/dav/out/secret", ""),
+    ("MKCOL", "/dav/out/new/", ""),
+    ("PUT", "/dav/out/new", ""),
+];
+
+#[test]
+fn a_trailing_slash_does_not_lead_out_of_the_root_through_a_link() {
+    for rule in ["root_beneath on;", "disable_symlinks on from=@DATA@/dav;", "disable_symlinks on;"] {
+        let data = TempDir::new("dav-escape");
+        let (site, outside) = (data.dir("dav"), data.dir("outside"));
+        fs::create_dir(site.join("sub")).expect("a directory");
+        fs::create_dir(outside.join("deep")).expect("a directory");
+        for path in [site.join("sub/a"), outside.join("secret"), outside.join("deep/b")] {
+            fs::write(path, "text").expect("a file");
+        }
+        symlink(&outside, site.join("out")).expect("a link");
+        symlink(outside.join("secret"), site.join("leak")).expect("a link");
+        symlink(&outside, site.join("sub/out")).expect("a link");
+        let conf = CONF
+            .replace(
+                "location / { }",
+                &format!("location /dav/ {{ alias @DATA@/dav/; create_full_put_path on; {rule} }}"),
+            )
+            .replace("@SITE@", &site.display().to_string())
+            .replace("@DATA@", &data.path().display().to_string());
+        let server = Server::start(BINARY, &conf);
+        let (inside, before) = (shown(&site), shown(&outside));
+        for (method, target, destination) in ESCAPES {
+            let mut case = case(method, target);
+            if !destination.is_empty() {
+                case = case.field("Destination", destination);
+            }
+            let said = if *method == "PUT" { case.body("x") } else { case }.send(&server);
+            let refused = ["403", "404", "409"].iter().any(|status| said.starts_with(status));
+            assert!(refused, "{rule} {method} {target} {destination}: {said}");
+            assert_eq!(shown(&outside), before, "{rule} {method} {target} {destination}");
+            assert_eq!(shown(&site), inside, "{rule} {method} {target} {destination}");
+        }
+        // Links inside a tree are copied as nothing, and removed without their targets.
+        let copy = case("COPY", "/dav/sub/").field("Destination", "/dav/copy/").send(&server);
+        assert!(copy.starts_with("201"), "{rule}: {copy}");
+        assert!(site.join("copy/a").exists() && !site.join("copy/out").exists(), "{rule}");
+        assert!(case("DELETE", "/dav/sub/").send(&server).starts_with("204"), "{rule}");
+        assert_eq!(shown(&outside), before, "{rule}");
+        // The directory in which the rules begin to apply remains.
+        if rule == "disable_symlinks on;" {
+            continue;
+        }
+        let said = case("DELETE", "/dav/").send(&server);
+        assert!(said.starts_with("403"), "{rule}: {said}");
+        assert!(site.join("copy/a").exists(), "{rule}");
+    }
+}
+
+#[test]
+fn a_copy_and_a_move_of_a_file_that_is_being_replaced_are_complete() {
+    let ours = Side::start("dav-torn", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    let other = TempDir::on_other_filesystem("dav-torn-other");
+    if let Some(other) = &other {
+        symlink(other.path(), ours.site.join("far")).expect("a link");
+    }
+    let is_over = AtomicBool::new(false);
+    let (small, large) = ("s".repeat(100), "l".repeat(50_000));
+    let put = |text: &str| {
+        let mut client = Client::connect(ours.server.addr(0));
+        while !is_over.load(Ordering::Relaxed) {
+            client.send(format!(
+                "PUT /torn HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{text}",
+                text.len()
+            ));
+            assert!(matches!(client.response().status, 201 | 204));
+        }
+    };
+    let whole = |path: &Path| {
+        let text = fs::read_to_string(path).expect("it is complete");
+        assert!(text == small || text == large, "{} of {}", text.len(), path.display());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| put(&small));
+        scope.spawn(|| put(&large));
+        let _over = Over(&is_over);
+        testkit::wait::until("the file", Deadline::default(), || {
+            ours.site.join("torn").exists().then_some(())
+        })
+        .expect("it is written");
+        for number in 0..300 {
+            let said = case("COPY", "/torn").field("Destination", "/copied").send(&ours.server);
+            assert!(said.starts_with("204"), "{number}: {said}");
+            whole(&ours.site.join("copied"));
+        }
+        let Some(other) = &other else { return };
+        for number in 0..300 {
+            let said = case("MOVE", "/torn").field("Destination", "/far/moved").send(&ours.server);
+            // Between two uploads the file does not exist.
+            if said.starts_with("404") {
+                continue;
+            }
+            assert!(said.starts_with("204") || said.starts_with("500"), "{number}: {said}");
+            if said.starts_with("204") {
+                whole(&other.path().join("moved"));
+            }
+        }
+    });
+    let names = |path: &Path| fs::read_dir(path).expect("a directory").count();
+    assert!(other.is_none_or(|other| names(other.path()) <= 1), "no temporary names");
+}
+
+/// Ends the uploads of a test, also when an assertion fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_full_file_system_is_reported_by_507() {
+    let data = TempDir::new("dav-full");
+    let site = data.path().join("site");
+    plant(&site);
+    let conf = CONF
+        .replace("events {}", "events { engine_fault write error=ENOSPC path=@DATA@/; }")
+        .replace("@SITE@", &site.display().to_string())
+        .replace("@DATA@", &data.path().display().to_string());
+    let server = Server::start(BINARY, &conf);
+    assert!(case("PUT", "/new").body("text").send(&server).starts_with("507"));
+    assert!(case("COPY", "/a.txt").field("Destination", "/new").send(&server).starts_with("507"));
+    assert!(!site.join("new").exists());
+}
+
+#[test]
+fn a_destination_of_a_client_behind_a_tls_terminator_is_accepted() {
+    let ours = Side::start("dav-scheme", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    for (destination, status) in [
+        ("https://example.org/new", "204"),
+        ("HTTPS://Example.ORG:443/new", "204"),
+        ("https://example.org.evil/new", "400"),
+        ("https://other.org/new", "400"),
+        ("ftp://example.org/new", "400"),
+    ] {
+        plant(&ours.site);
+        let said = case("MOVE", "/a.txt").field("Destination", destination).send(&ours.server);
+        assert!(said.starts_with(status), "{destination}: {said}");
+        assert_eq!(ours.site.join("new").exists(), status == "204", "{destination}");
+    }
+}
+
+#[test]
+fn mkcol_creates_a_collection_without_the_final_slash() {
+    let ours = Side::start("dav-slash", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    let make = |target: &str| case("MKCOL", target).send(&ours.server);
+    assert!(make("/fresh").starts_with("201"));
+    assert!(ours.site.join("fresh").is_dir());
+    assert!(make("/fresh").starts_with("405"));
+    assert!(make("/a.txt").starts_with("405"));
+    assert!(make("/missing/x").starts_with("409"));
 }
