@@ -3,8 +3,11 @@
 //! Named groups become variables when the configuration is read; a match stores their values, and those of numbered
 //! groups, in the request.
 
+use std::cell::RefCell;
+
 use conf::{Error, Statement};
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use smallvec::SmallVec;
 use telemetry::ForLog;
 
 /// A compiled pattern.
@@ -15,13 +18,35 @@ pub struct Pattern {
     text: Box<str>,
     /// Slots of variables, and the numbers of the groups that set them.
     named: Vec<(u32, usize)>,
+    /// The number of groups.
+    groups: usize,
 }
 
 /// A match that was found.
 #[derive(Debug)]
 pub struct Match<'p> {
     pattern: &'p Pattern,
-    locations: CaptureLocations,
+    /// Start and end of the match and of each group.
+    spans: SmallVec<[Span; 4]>,
+}
+
+/// Start and end of a group; `None` if it did not participate.
+type Span = Option<(usize, usize)>;
+
+thread_local! {
+    /// The working memory of searches on this thread, with its number of groups. All patterns share it: with memory for each
+    /// pattern, the first request would have to allocate it for each pattern that it tries.
+    static MEMORY: RefCell<Option<(usize, CaptureLocations)>> = const { RefCell::new(None) };
+}
+
+/// Minimum number of groups of the working memory.
+const GROUPS_MIN: usize = 16;
+
+/// Returns working memory for patterns with this number of groups.
+fn memory_for(groups: usize) -> Option<(usize, CaptureLocations)> {
+    let groups = groups.max(GROUPS_MIN);
+    let pattern = "()".repeat(groups);
+    Some((groups, RegexBuilder::new().build(&pattern).ok()?.capture_locations()))
 }
 
 impl Pattern {
@@ -43,30 +68,51 @@ impl Pattern {
                 named.push((slot_of(name)?, group));
             }
         }
-        Ok(Pattern { regex, text: text.into(), named })
+        let groups = regex.captures_len() - 1;
+        Ok(Pattern { regex, text: text.into(), named, groups })
     }
 
     /// Whether the pattern matches, without groups and positions.
     pub fn is_match(&self, subject: &[u8]) -> bool {
-        self.regex.is_match(subject).unwrap_or(false)
+        self.search(subject, |_| ()).is_ok_and(|found| found.is_some())
+    }
+
+    /// Searches with the working memory of the thread; `read` gets it after a match.
+    fn search<T>(
+        &self,
+        subject: &[u8],
+        read: impl FnOnce(&CaptureLocations) -> T,
+    ) -> Result<Option<T>, pcre2::Error> {
+        MEMORY.with_borrow_mut(|memory| {
+            if memory.as_ref().is_none_or(|(groups, _)| *groups < self.groups) {
+                *memory = memory_for(self.groups);
+            }
+            match memory {
+                Some((_, memory)) => {
+                    let found = self.regex.captures_read(memory, subject)?;
+                    Ok(found.map(|_| read(memory)))
+                }
+                // More groups than one pattern of them may have.
+                None => {
+                    let mut memory = self.regex.capture_locations();
+                    let found = self.regex.captures_read(&mut memory, subject)?;
+                    Ok(found.map(|_| read(&memory)))
+                }
+            }
+        })
     }
 
     /// Returns the number of groups.
     pub fn group_count(&self) -> usize {
-        self.regex.captures_len() - 1
+        self.groups
     }
 
     /// Returns the first match in `subject`. A search that PCRE aborts is an error and not a mismatch: otherwise text
     /// that takes too long would bypass a pattern that denies access.
     pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, SearchAborted<'_>> {
-        let gave_up = |error: pcre2::Error| SearchAborted { pattern: self, code: error.code() };
-        // The positions of a match need memory, and most searches end without a match.
-        if !self.regex.is_match(subject).map_err(gave_up)? {
-            return Ok(None);
-        }
-        let mut locations = self.regex.capture_locations();
-        let found = self.regex.captures_read(&mut locations, subject).map_err(gave_up)?;
-        Ok(found.map(|_| Match { pattern: self, locations }))
+        let found = self.search(subject, |memory| (0..=self.groups).map(|group| memory.get(group)).collect());
+        let found = found.map_err(|error| SearchAborted { pattern: self, code: error.code() })?;
+        Ok(found.map(|spans| Match { pattern: self, spans }))
     }
 }
 
@@ -89,14 +135,14 @@ impl SearchAborted<'_> {
 impl Match<'_> {
     /// Returns start and end of the match and of each group.
     pub fn spans(&self) -> impl Iterator<Item = Option<(usize, usize)>> {
-        (0..self.locations.len()).map(|group| self.locations.get(group))
+        self.spans.iter().copied()
     }
 
     /// Returns the slot of each named group with its start and end. A group that did not participate is empty, as in
     /// nginx.
     pub(crate) fn named(&self) -> impl Iterator<Item = (u32, (usize, usize))> {
         let named = self.pattern.named.iter();
-        named.map(|&(slot, group)| (slot, self.locations.get(group).unwrap_or_default()))
+        named.map(|&(slot, group)| (slot, self.spans.get(group).copied().flatten().unwrap_or_default()))
     }
 }
 

@@ -30,7 +30,10 @@ pub fn load(
     prefix: &std::path::Path,
     loader: &dyn conf::Loader,
 ) -> Result<config::Loaded, conf::Error> {
-    config::load(modules::all(), source, prefix, loader)
+    let loaded = config::load(modules::all(), source, prefix, loader);
+    // The statements need as much memory as the settings.
+    thread_alloc::release_pages();
+    loaded
 }
 
 /// Returns all errors of a configuration that [`load`] rejects.

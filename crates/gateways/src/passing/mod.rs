@@ -168,18 +168,31 @@ pub(crate) struct Passing<F> {
     pub(crate) conf: Conf,
     /// Settings of the protocol.
     pub(crate) protocol: F,
+    finished: Finished,
+}
+
+/// Whether the derived values were computed at the end of a block. A copy is to be changed, so it is not finished.
+#[derive(Debug, Default)]
+struct Finished(bool);
+
+impl Clone for Finished {
+    fn clone(&self) -> Finished {
+        Finished(false)
+    }
 }
 
 impl<F: Family> Settings for Passing<F> {
     fn start(start: &mut Start<'_>) -> Passing<F> {
-        Passing { conf: Conf::start::<F>(start), protocol: F::default() }
+        Passing { conf: Conf::start::<F>(start), protocol: F::default(), finished: Finished(false) }
     }
 
     fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
-        // Each location must set its target itself.
-        let inherits = |conf: &Conf| Conf { pass: None, ..conf.clone() };
-        (inner == Inner::Block)
-            .then(|| Passing { conf: inherits(&self.conf), protocol: self.protocol.clone() })
+        // Each location must set its target itself. Without a target the settings are shared, because most locations have none.
+        (inner == Inner::Block && self.conf.pass.is_some()).then(|| {
+            let mut passing = self.clone();
+            passing.conf.pass = None;
+            passing
+        })
     }
 }
 
@@ -220,7 +233,13 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
         },
         blocks: BlockHooks {
             end: |_, scope, end| {
-                let Passing { conf, protocol } = scope.make_mut::<Passing<F>>();
+                // The block has the settings of the outer block.
+                if scope.of::<Passing<F>>().finished.0 {
+                    scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
+                    return Ok(());
+                }
+                let Passing { conf, protocol, finished } = scope.make_mut::<Passing<F>>();
+                finished.0 = true;
                 if F::HAS_BUFFERS {
                     conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
                 }

@@ -382,3 +382,25 @@ fn variables_of_tls_and_of_other_servers_have_no_value() {
     assert_eq!(site.text("/"), "<>");
     assert_eq!(site.lines("own.log", 1), ["- - - -"]);
 }
+
+/// All patterns of a thread use the same working memory, which grows with the number of groups.
+#[test]
+fn patterns_with_few_and_many_groups_have_their_own_groups() {
+    let many: String = (1..=30).map(|number| format!("(?<g{number}>.)")).collect();
+    let site = Site::start(
+        "groups",
+        &format!(
+            "access_log off; server {{ listen 127.0.0.1:PORT;
+               location ~ ^/few/(.)(?<last>.)$ {{ return 200 '$1$last'; }}
+               location ~ \"^/many/{many}$\" {{ return 200 '$g1$g17$g30'; }}
+               location ~ ^/optional/(x)?(?<y>y)?(?<z>z) {{ return 200 '[$1][$y][$z]'; }} }}"
+        ),
+    );
+    let letters: String = ('a'..='z').chain('0'..='3').collect();
+    for _ in 0..2 {
+        assert_eq!(site.text("/few/ab"), "ab");
+        assert_eq!(site.text(&format!("/many/{letters}")), "aq3");
+        assert_eq!(site.text("/optional/z"), "[][][z]", "no group of an earlier pattern remains");
+        assert_eq!(site.text("/optional/xyz"), "[x][y][z]");
+    }
+}

@@ -1,5 +1,6 @@
 //! Tests of the directives that all protocols have, except for those of the cache, with the names of HTTP.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::passing::Passing;
@@ -416,4 +417,21 @@ fn openssl_commands_select_versions_and_suites() {
         let found = error(&location(command));
         assert!(found.starts_with(expected), "{command}: {found}");
     }
+}
+
+/// A configuration of 100 000 locations has the settings of eight protocols once.
+#[test]
+fn locations_without_a_target_share_the_settings_of_their_server() {
+    let config = loaded(
+        "proxy_buffers 8 16k; server { location /a { } location /b { } location /c { proxy_pass http://127.0.0.1; location /c/d { } }
+         location /e { proxy_read_timeout 1s; } }",
+    );
+    let of = |name: &str| {
+        let location = config.http.locations.iter().find(|location| location.name == name);
+        location.expect("it is there").scope.shared::<Passing<Http>>()
+    };
+    assert!(Arc::ptr_eq(&of("/a"), &of("/b")) && Arc::ptr_eq(&of("/a"), &of("server")));
+    assert!(of("/c").conf.pass.is_some() && of("/c/d").conf.pass.is_none());
+    assert!(!Arc::ptr_eq(&of("/a"), &of("/c/d")) && !Arc::ptr_eq(&of("/a"), &of("/e")));
+    assert_eq!(of("/e").conf.upstream.read_timeout, Duration::from_secs(1));
 }
