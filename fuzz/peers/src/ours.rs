@@ -188,6 +188,11 @@ impl Ours {
                     self.session.end(&mut self.out);
                 }
             }
+            Event::Round => {
+                for (id, window) in self.session.limited() {
+                    self.session.widen(id, 2 * window, &mut self.out);
+                }
+            }
             Event::More | Event::Nothing | Event::Window { .. } | Event::Priority { .. } => {}
         }
     }

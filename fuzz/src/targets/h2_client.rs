@@ -60,6 +60,11 @@ impl Client {
             assert!(step.used <= input.len());
             match step.event {
                 Event::More => return Ok(None),
+                Event::Round => {
+                    for (id, window) in self.session.limited() {
+                        self.session.widen(id, 2 * window, &mut self.out);
+                    }
+                }
                 Event::Head { stream, block, .. } => {
                     assert!(self.session.get(stream).is_some(), "stream {stream} was not opened");
                     let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });

@@ -104,6 +104,11 @@ impl Server {
             assert!(step.used <= input.len());
             match step.event {
                 Event::More => return Ok(None),
+                Event::Round => {
+                    for (id, window) in self.session.limited() {
+                        self.session.widen(id, 2 * window, &mut self.out);
+                    }
+                }
                 Event::Head { stream, ends, block } => self.head(stream, ends, block, input)?,
                 Event::Data { stream, start, end, .. } => {
                     self.body.extend_from_slice(&input[start..end]);

@@ -100,6 +100,9 @@ const GREEDY: &[Greedy] = &[
     }),
 ];
 
+/// The protocol of the other client, and its requests.
+type Request = (&'static str, fn(&Site));
+
 /// The server under test. Its first address uses TLS.
 struct Site {
     server: Server,
@@ -174,7 +177,7 @@ impl Site {
 
     /// Makes all requests of the other client; returns the slowest and its time.
     fn others(&self) -> (&'static str, Duration) {
-        let all: [(&'static str, fn(&Site)); 4] = [
+        let all: [Request; 4] = [
             ("HTTP/1", |site| {
                 let mut client = Client::connect(site.server.addr(1));
                 assert_eq!(client.get("/ok").text(), "ok");
