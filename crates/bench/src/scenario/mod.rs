@@ -4,6 +4,7 @@ mod cache;
 mod cold;
 mod comparison;
 mod crowd;
+mod delay;
 mod described;
 mod disk;
 mod echo;
@@ -59,6 +60,7 @@ pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<tls::TlsOptions>(),
     entry::<h2::FilesOptions>(),
     entry::<h2::CallsOptions>(),
+    entry::<delay::DelayOptions>(),
 ];
 
 pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};

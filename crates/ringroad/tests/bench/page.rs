@@ -228,7 +228,7 @@ fn a_new_report_of_this_machine_is_drawn_too() {
     let scenarios = scenarios(&json);
     let all = [
         "nop", "disk", "echo", "wire", "http", "crowd", "cold", "fill", "cache", "large", "isolate",
-        "stream", "tls", "h2", "grpc",
+        "stream", "tls", "h2", "grpc", "delay",
     ];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }

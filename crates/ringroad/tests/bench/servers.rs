@@ -227,6 +227,11 @@ fn stream_runs_without_peers() {
 }
 
 #[test]
+fn delay_runs_without_peers() {
+    runs_without_peers("delay", &[]);
+}
+
+#[test]
 fn tls_runs_without_peers() {
     runs_without_peers("tls", &[]);
 }
