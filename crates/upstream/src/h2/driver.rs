@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http::h2::{Block, ErrorCode, Event, Fault};
+use http::h2::{Block, ErrorCode, Event, Fault, Strain};
 use io::{Errno, Segments};
 use rt::Timer;
 use rt::local::Counted;
 
 use super::stream::{Heads, Stream};
-use super::{Connection, Cut, Idle, OUT_BYTES_MAX, PROBE_MAX, State};
+use super::{CANCELLED_PER_SECOND, Connection, Cut, Idle, OUT_BYTES_MAX, PROBE_MAX, State};
 use transfer::duplex::Duplex;
 
 /// Maximum number of consecutive receives and sends; then other tasks get their turn.
@@ -139,6 +139,8 @@ impl Driver {
         if seconds > 0 {
             self.credited_at += Duration::from_secs(seconds);
             state.session.pass_time(seconds);
+            let elapsed = u32::try_from(seconds).unwrap_or(u32::MAX);
+            state.cancelled = state.cancelled.saturating_sub(elapsed.saturating_mul(CANCELLED_PER_SECOND));
         }
     }
 
@@ -148,11 +150,13 @@ impl Driver {
         if self.input.is_empty() {
             let used = handle(bytes, state)?;
             self.input.extend_from_slice(&bytes[used..]);
-            return Ok(());
+        } else {
+            self.input.extend_from_slice(bytes);
+            let used = handle(&self.input, state)?;
+            self.input.drain(..used);
         }
-        self.input.extend_from_slice(bytes);
-        let used = handle(&self.input, state)?;
-        self.input.drain(..used);
+        // An upstream that sends many frames without effect gets no further exchanges; those that have begun continue.
+        state.is_closing |= state.session.strain() != Strain::None;
         Ok(())
     }
 }

@@ -42,6 +42,8 @@ struct State {
     users: usize,
     /// Number of exchanges so far.
     requests: u64,
+    /// Number of cancelled exchanges in excess of complete ones; elapsed time lowers it.
+    cancelled: u32,
     /// Whether it accepts no further exchanges.
     is_closing: bool,
     /// Whether the upstream has sent GOAWAY.
@@ -153,6 +155,13 @@ const PROBE_AFTER: Duration = Duration::from_secs(2);
 /// ("too_many_pings").
 const PROBES_IN_A_ROW: u32 = 2;
 
+/// Maximum number of cancelled exchanges in excess of complete ones; then new exchanges use another connection. Servers count the resets
+/// of a connection as abuse, some from 100 on, and end it with the exchanges of all clients.
+const CANCELLED_MAX: u32 = 50;
+
+/// Number of cancelled exchanges per second that are not counted.
+const CANCELLED_PER_SECOND: u32 = 10;
+
 /// Settings of a keep-alive connection without exchanges.
 pub(super) struct Idle {
     /// Maximum idle time.
@@ -184,6 +193,7 @@ impl Connection {
             out,
             users: 0,
             requests: 0,
+            cancelled: 0,
             is_closing: false,
             has_goaway: false,
             idle_since: rt::now(),
@@ -254,6 +264,16 @@ impl State {
     fn fail(&mut self, cut: Cut) {
         self.cut.get_or_insert(cut);
         self.session.each().for_each(|(_, stream)| stream.cut(cut));
+    }
+
+    /// Counts the end of an exchange. A connection with many cancelled exchanges accepts no further ones, so that the cancellations of some
+    /// clients do not end the exchanges of others.
+    fn note_end(&mut self, is_cancelled: bool) {
+        match is_cancelled {
+            true => self.cancelled += 1,
+            false => self.cancelled = self.cancelled.saturating_sub(1),
+        }
+        self.is_closing |= self.cancelled >= CANCELLED_MAX;
     }
 
     /// Pings the upstream if it may be unreachable, unless a ping is in flight. If no further ping is permitted, new exchanges open

@@ -325,6 +325,7 @@ impl Drop for StreamEnd {
             state.idle_since = rt::now();
             let Some(id) = self.stream.id.get() else { return };
             state.session.release(id, &mut state.out);
+            state.note_end(!is_over);
             // The upstream may be unreachable when an exchange is abandoned.
             if !is_over && self.stream.cut.get().is_none() {
                 state.probe();
