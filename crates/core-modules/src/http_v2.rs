@@ -59,13 +59,13 @@ const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.make_mut::<Http2>().enabled),
     ),
-    // A stream that was reset counts until its work has ended, so that a client gains nothing by immediate resets.
+    // The work of a cancelled request counts until it has ended, so that a client gains nothing by immediate resets: further requests wait.
     Directive::scope(
         spec(
             "http2_max_concurrent_streams",
             SERVER_LEVELS,
             ONE,
-            "Maximum concurrent requests of a connection; each counts until its work has ended.",
+            "Maximum concurrent requests of a connection. Cancelled requests do not count, but as many requests are processed at most.",
         )
         .default("128"),
         |scope, cx| cx.number_in(&mut scope.make_mut::<Http2>().streams_max, 1, u32::MAX),

@@ -37,8 +37,11 @@ const HTTP2_LIMITS: Series = CONNECTIONS.after(
             name: "limit",
             values: &[
                 ("streams", "a request was refused, since the maximum number of streams was open"),
-                ("resets", "a connection ended, since many streams were reset or refused"),
-                ("frames", "a connection ended, since many frames had no effect"),
+                (
+                    "resets",
+                    "requests of a connection were delayed, since many of its requests were cancelled",
+                ),
+                ("frames", "a connection accepted no further requests, since many frames had no effect"),
                 ("header_block", "a connection ended, since a header block was too large"),
                 ("output", "a connection was paused, since its client did not receive the queued frames"),
                 (
@@ -275,7 +278,7 @@ pub enum TunnelEnd {
 pub enum Http2Limit {
     /// Number of concurrent requests.
     Streams,
-    /// Number of streams that were reset or refused.
+    /// Number of requests that were cancelled before their response.
     Resets,
     /// Number of frames without effect.
     Frames,

@@ -26,6 +26,7 @@ use exchange::request_body::{
     BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, is_file_required, must_be_read, spill,
 };
 use exchange::settings::core::Core;
+use exchange::transport::Received;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::ReceivedBody;
@@ -126,6 +127,20 @@ impl StreamTransport {
                 return Ok(true);
             }
         }
+    }
+
+    /// Waits for the end of a body whose announced length is 0.
+    pub(super) async fn receive_end(&self, request: &mut Request) -> Result<(), Received> {
+        if self.stream.inbox.borrow().is_complete() {
+            return Ok(());
+        }
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let Err(aborted) = self.next_piece(core).await else { return Ok(()) };
+        Err(match failed(request, aborted) {
+            BodyFailure::Refused(status) => Received::Refused(status),
+            BodyFailure::Abandoned(status) => Received::Abandoned(status),
+        })
     }
 
     /// Returns the next piece of the body, within `client_body_timeout`; `None` at its end.

@@ -16,6 +16,7 @@ mod body;
 mod client;
 mod duplex;
 mod head;
+mod held;
 mod outlet;
 mod shared;
 mod stream;
@@ -27,7 +28,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use http::h2::{Event, Fault, Limits, Scratch};
+use http::h2::{Event, Fault, Limits, Scratch, Strain};
 use io::{Buf, Errno, Segments};
 use rt::Timer;
 
@@ -40,6 +41,7 @@ use exchange::request::{ConnInfo, Generation};
 use exchange::settings::core::Core;
 use exchange::settings::keepalive::LingeringClose;
 use exchange::thread::Thread;
+use held::HeldRequests;
 use shared::{CONNECTION_WINDOW, Input, OUT_BYTES_MAX, Shared};
 use telemetry::tally::{self, Http2Limit, Stage};
 use telemetry::{Level, Reason};
@@ -63,6 +65,13 @@ pub(crate) struct Start {
 
 /// Maximum number of requests started in a row; then ready frames are sent and other connections get their turn.
 const REQUESTS_IN_A_ROW: usize = 64;
+
+/// Time between two receives from a client that has sent too many frames without effect. It then costs less than its own sends.
+const SLOW_RECEIVE: Duration = Duration::from_millis(50);
+
+/// Maximum number of bytes that are received and discarded after an error: enough for the frames in flight of a client that reads the
+/// GOAWAY. Further bytes are a flood.
+const LINGER_BYTES_MAX: u64 = 256 << 10;
 
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
 const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -110,12 +119,17 @@ pub(crate) async fn serve(start: Start) -> Wire {
         batches: 0,
         requests: 0,
         received: 0,
+        is_ended_calmly: false,
         is_unanswered: false,
         receive_max,
         lingering,
         was_held_up: false,
         data_received: 0,
         stall: (0, rt::now()),
+        held: HeldRequests::default(),
+        slow_until: None,
+        streams_max: limits.streams_max as usize,
+        linger_bytes: 0,
         waker,
     };
     let stop = connection.run().await;
@@ -183,6 +197,8 @@ struct Connection {
     requests: usize,
     /// Number of bytes received since then.
     received: u64,
+    /// Whether GOAWAY was sent because of too many frames without effect.
+    is_ended_calmly: bool,
     /// Whether nothing was sent since the last receive.
     is_unanswered: bool,
     /// Maximum of `received` (`http2_recv_buffer_size`).
@@ -195,6 +211,14 @@ struct Connection {
     data_received: u64,
     /// Number of body bytes in both directions at the start of the last stall, and its time.
     stall: (u64, Instant),
+    /// Requests that have not begun.
+    held: HeldRequests,
+    /// Time of the next receive from a client that has sent too many frames without effect.
+    slow_until: Option<Instant>,
+    /// Maximum number of requests in progress, including the work of cancelled requests.
+    streams_max: usize,
+    /// Maximum number of bytes to discard at the end.
+    linger_bytes: u64,
     /// Waker of this task.
     waker: Waker,
 }
@@ -239,6 +263,7 @@ enum Woken {
 impl Connection {
     /// Receives and sends until the end of the connection.
     async fn run(&mut self) -> Stop {
+        let mut has_received = false;
         loop {
             if self.batches >= BATCHES_IN_A_ROW
                 || self.received >= self.receive_max
@@ -253,6 +278,7 @@ impl Connection {
             }
             let handled = self.handle_input();
             self.count_limits(handled.as_ref().err());
+            self.begin_held();
             match handled {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => {
@@ -264,6 +290,7 @@ impl Connection {
                 }
                 Err(fault) => return Stop::Fault(fault),
             }
+            self.limit_strain(std::mem::take(&mut has_received));
             if let ControlFlow::Break(stop) = self.advance_end() {
                 return stop;
             }
@@ -272,6 +299,7 @@ impl Connection {
                     self.pass_time();
                     self.received += buf.len() as u64;
                     self.is_unanswered = true;
+                    has_received = true;
                     self.input.add(buf);
                 }
                 Ok(Woken::Streams) => {}
@@ -302,7 +330,7 @@ impl Connection {
                     let head = stream::Head { id: stream, ends, block, input, scratch };
                     let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
                     self.input.consume(step.used);
-                    self.begin(decoded);
+                    self.admit(decoded);
                     self.requests += 1;
                     // Further responses would wait for the frames of this send.
                     let is_due = self.in_flight.is_none() && self.shared.with(|state| state.is_full());
@@ -361,6 +389,78 @@ impl Connection {
         }
     }
 
+    /// Begins a request, unless it must be held back.
+    fn admit(&mut self, decoded: stream::DecodedRequest) {
+        if self.may_begin() {
+            return self.begin_next(decoded);
+        }
+        if self.held.is_empty() {
+            self.shared.thread.tally.count_http2_limit(Http2Limit::Resets);
+        }
+        self.shared.with(|state| state.session.hold(decoded.stream.id, true));
+        self.held.add(decoded);
+    }
+
+    /// Whether a further request may begin before those that are held back: not while the client cancels many requests, and not while
+    /// as many are in progress as it may open. Cancelled requests are in progress until their work has ended.
+    fn may_begin(&self) -> bool {
+        self.held.is_empty() && self.has_room() && self.held.waits_until().is_none()
+    }
+
+    /// Whether the work of another open request may begin.
+    fn has_room(&self) -> bool {
+        self.open_streams() - self.held.len() <= self.streams_max
+    }
+
+    /// Begins a request, and delays the next one if the client has wasted the work of many.
+    fn begin_next(&mut self, decoded: stream::DecodedRequest) {
+        let delay = self.shared.with(|state| state.session.start_delay());
+        self.held.delay((!delay.is_zero()).then(|| rt::now() + delay));
+        self.begin(decoded);
+    }
+
+    /// Begins held requests as far as permitted. Cancelled requests end without any work.
+    fn begin_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        for cancelled in self.held.take_cancelled() {
+            self.begin(cancelled.abandoned());
+        }
+        while self.can_begin_held()
+            && let Some(decoded) = self.held.take()
+        {
+            self.shared.with(|state| state.session.hold(decoded.stream.id, false));
+            self.begin_next(decoded);
+        }
+    }
+
+    /// Whether a held request can begin now.
+    fn can_begin_held(&self) -> bool {
+        // The first held request is one of the open streams.
+        !self.held.is_empty()
+            && self.open_streams() - self.held.len() < self.streams_max
+            && self.held.waits_until().is_none()
+    }
+
+    /// Slows down a client that has sent too many frames without effect; if these continue, the connection accepts no further streams.
+    fn limit_strain(&mut self, has_received: bool) {
+        let strain = self.shared.with(|state| state.session.strain());
+        if strain == Strain::None {
+            self.slow_until = None;
+            return;
+        }
+        if has_received {
+            self.slow_until = Some(rt::now() + SLOW_RECEIVE);
+        }
+        if strain == Strain::Ended && !std::mem::replace(&mut self.is_ended_calmly, true) {
+            self.end = End::Last;
+            self.shared.with(|state| state.session.end_calmly(&mut state.out));
+            self.shared.thread.tally.count_http2_limit(Http2Limit::Frames);
+            self.complain(Level::Info, format_args!("{}", Fault::Flood.message()));
+        }
+    }
+
     /// Counts the limits that the client has reached.
     fn count_limits(&mut self, fault: Option<&Fault>) {
         let tally = &self.shared.thread.tally;
@@ -368,8 +468,7 @@ impl Connection {
             tally.count_http2_limit(Http2Limit::Streams);
         }
         let limit = match fault {
-            Some(Fault::ResetFlood) => Some(Http2Limit::Resets),
-            Some(Fault::Flood) => Some(Http2Limit::Frames),
+            Some(Fault::Flood) if !self.is_ended_calmly => Some(Http2Limit::Frames),
             Some(Fault::HeadTooLarge) => Some(Http2Limit::HeaderBlock),
             _ => None,
         };
@@ -429,6 +528,10 @@ impl Connection {
         if self.head_until.is_some_and(|until| until <= rt::now()) {
             return ControlFlow::Break(Stop::HeadTimedOut);
         }
+        let now = rt::now();
+        if self.slow_until.is_some_and(|until| until <= now) || !self.held.is_empty() {
+            return ControlFlow::Continue(());
+        }
         // Also while the end is announced: otherwise this deadline would elapse again and again within the turn.
         if self.open_streams() == 0 && self.end != End::Last {
             self.send_last_goaway();
@@ -438,6 +541,8 @@ impl Connection {
 
     /// Ends the remaining streams, and sends the reason to the client if it may read it.
     async fn end(&mut self, stop: Stop) {
+        let is_flood = self.is_ended_calmly || matches!(stop, Stop::Fault(_));
+        self.linger_bytes = if is_flood { LINGER_BYTES_MAX } else { u64::MAX };
         match stop {
             Stop::Done => return self.linger().await,
             Stop::Fault(fault) => {
@@ -462,6 +567,7 @@ impl Connection {
                 self.shared.with(|state| state.abort_all(Errno::CANCELED));
             }
         }
+        self.begin_held();
         // The open requests are notified that their client has disconnected, and end by themselves.
         self.wire.abandon_send();
         poll_fn(|context| {
@@ -498,9 +604,10 @@ impl Connection {
             self.timer.set((rt::now() + lingering_timeout).min(until));
             let _waiting = self.shared.thread.capacity.waits(Waits::Lingering, &self.timer, self.wire.fd());
             let timer = self.timer.clone();
-            if !matches!(timer.limit(self.wire.recv()).await, Ok(Ok(Some(_)))) {
-                return;
-            }
+            let Ok(Ok(Some(received))) = timer.limit(self.wire.recv()).await else { return };
+            // A client that sends without end, such as a flood, must not be served longer than a client that reads the GOAWAY.
+            let Some(rest) = self.linger_bytes.checked_sub(received.len() as u64) else { return };
+            self.linger_bytes = rest;
         }
     }
 
@@ -534,6 +641,7 @@ impl Connection {
 
     /// Waits for an event, and sends during the wait.
     async fn wait(&mut self) -> Result<Woken, Stop> {
+        self.slow_until = self.slow_until.filter(|until| *until > rt::now());
         let is_idle = self.open_streams() == 0;
         let is_in_head = self.is_in_head();
         self.set_timer(is_idle, is_in_head);
@@ -598,10 +706,17 @@ impl Connection {
         // `run` handles the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;
         let is_over = self.end == End::Last && self.in_flight.is_none() && self.open_streams() == 0;
-        if self.batches >= BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
+        let has_begun_idling = is_idle != (self.open_streams() == 0);
+        if self.batches >= BATCHES_IN_A_ROW
+            || has_ended
+            || is_over
+            || has_begun_idling
+            || self.can_begin_held()
+        {
             return Poll::Ready(Ok(Woken::Streams));
         }
         if self.may_receive()
+            && self.slow_until.is_none()
             && let Poll::Ready(received) = self.wire.poll_recv(context)
         {
             return Poll::Ready(match received {
@@ -655,7 +770,8 @@ impl Connection {
             End::Announced(until) => Some(until),
             End::Open | End::Last => None,
         };
-        match until.into_iter().chain(announced).min() {
+        let begins = if self.held.is_empty() { None } else { self.held.waits_until() };
+        match until.into_iter().chain(announced).chain(self.slow_until).chain(begins).min() {
             Some(until) => self.timer.set(until),
             None => self.timer.clear(),
         }

@@ -168,6 +168,11 @@ impl Stream {
         self.priority.set(priority);
     }
 
+    /// Whether the client has disconnected or cancelled the stream.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
     /// Waits until the client has disconnected or cancelled the stream.
     pub(super) async fn hung_up(self: Rc<Stream>) {
         if !self.is_closed.get() {
@@ -501,7 +506,7 @@ impl Shared {
     pub(super) fn send_interim(&self, stream: &Stream, block: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         if state.check(stream).is_ok() {
-            state.session.push_head(stream.id, block, false, &mut state.out);
+            state.session.push_interim(stream.id, block, &mut state.out);
             self.wake_driver();
         }
     }

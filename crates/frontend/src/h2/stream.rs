@@ -29,6 +29,21 @@ pub(super) struct DecodedRequest {
     reset: Option<ErrorCode>,
 }
 
+impl DecodedRequest {
+    /// Whether the client has cancelled the request, or disconnected.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.stream.is_closed()
+    }
+
+    /// Returns the request to be ended without processing, as nginx logs it.
+    pub(super) fn abandoned(self) -> DecodedRequest {
+        DecodedRequest { received: Received::Abandoned(CLIENT_CLOSED), ..self }
+    }
+}
+
+/// Status in the log of a request whose client has left.
+const CLIENT_CLOSED: u16 = 499;
+
 /// A header block, and the state for decoding it.
 pub(super) struct Head<'a> {
     /// The number of the stream.
@@ -158,9 +173,17 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
 
 /// Runs a request until its end.
 pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: DecodedRequest) {
-    let DecodedRequest { stream, mut request, received, reset } = decoded;
+    let DecodedRequest { stream, mut request, mut received, reset } = decoded;
     let mut transport =
         StreamTransport { shared, stream, entrance, timer: Timer::new(), earlier: 0, stored_window: None };
+    // No handler reads a body of length 0, so bytes that the client sends nevertheless would be noticed too late.
+    let is_empty = matches!(request.head.body(), BodyLength::Exactly(0));
+    if is_empty
+        && matches!(received, Received::Head)
+        && let Err(refused) = transport.receive_end(&mut request).await
+    {
+        received = refused;
+    }
     let after = pump::run(&mut transport, &mut request, received).await;
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.

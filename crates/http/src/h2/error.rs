@@ -79,8 +79,6 @@ pub enum Fault {
     HeadTooLarge,
     /// Too many frames without effect.
     Flood,
-    /// Too many streams were reset or refused.
-    ResetFlood,
 }
 
 impl Fault {
@@ -92,7 +90,7 @@ impl Fault {
             Fault::ClosedStream => ErrorCode::StreamClosed,
             Fault::InitialWindow | Fault::WindowTooLarge | Fault::WindowExceeded => ErrorCode::FlowControl,
             Fault::Hpack(_) => ErrorCode::Compression,
-            Fault::HeadTooLarge | Fault::Flood | Fault::ResetFlood => ErrorCode::EnhanceYourCalm,
+            Fault::HeadTooLarge | Fault::Flood => ErrorCode::EnhanceYourCalm,
             _ => ErrorCode::Protocol,
         }
     }
@@ -122,7 +120,6 @@ impl Fault {
             Fault::Hpack(_) => "client sent header block that cannot be decoded",
             Fault::HeadTooLarge => "client exceeded the size of a header block",
             Fault::Flood => "http2 flood detected",
-            Fault::ResetFlood => "client sent too many streams that were reset or refused",
         }
     }
 }

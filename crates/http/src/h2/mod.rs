@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`session`] | a connection: converts received bytes to events; states of streams, windows, limits | RFC 9113 sections 3 to 6 |
 //! | [`send`] | sending: heads, bodies, resets, GOAWAY | RFC 9113 sections 4 to 6 |
+//! | [`calm`] | limits on frames and requests without effect | RFC 9113 section 10.5 |
 //! | [`flow`] | receive windows, which grow with the bytes that are consumed in a round trip | RFC 9113 section 5.2 |
 //! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
 //! | [`reply`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
@@ -13,6 +14,7 @@
 //!
 //! No function waits or reads a clock. Output is appended to a vector of the caller, in the order of sending.
 
+pub mod calm;
 #[cfg(test)]
 mod client_tests;
 pub mod error;
@@ -34,6 +36,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use calm::Strain;
 pub use error::{ErrorCode, Fault};
 pub use flow::STREAM_WINDOW_MAX;
 pub use frame::PREFACE;

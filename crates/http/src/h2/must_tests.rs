@@ -158,7 +158,7 @@ fn headers_after_a_reset_by_the_client_end_the_connection() {
         assert_eq!(prepared().fault(&get(1)), closed, "{is_released}");
         let above = Some((Fault::WindowExceeded, ErrorCode::FlowControl));
         assert_eq!(prepared().fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 of 100 bytes are used");
-        let flood = frame(DATA, 0, 1, &[]).repeat(1000);
+        let flood = frame(DATA, 0, 1, &[]).repeat(3000);
         assert_eq!(prepared().fault(&flood).map(|(fault, _)| fault), Some(Fault::Flood), "{is_released}");
     }
 }

@@ -19,14 +19,14 @@ const CREDIT_FOR_DATA: u32 = 3;
 /// byte to receive frames of one byte. A frame that leaves the windows open earns the credit with any payload, because the body
 /// had no more bytes, as in short gRPC messages. Each frame of a client earns it, because servers respond to each with
 /// WINDOW_UPDATE.
-const DATA_MIN: usize = 1 << 10;
+const DATA_MIN: usize = 128;
 
 impl<T> Session<T> {
     /// Appends a header section, from a block of [`push_status`](super::hpack::push_status) and
     /// [`push_field`](super::hpack::push_field). Returns the number of bytes appended; 0 if the stream has ended.
     pub fn push_head(&mut self, id: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) -> usize {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sends) else { return 0 };
-        stream.sends = !ends;
+        (stream.sends, stream.has_head) = (!ends, true);
         let before = out.len();
         let end_stream = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         out.extend_from_slice(&[0; FRAME_HEADER_LEN]);
@@ -45,6 +45,12 @@ impl<T> Session<T> {
             self.note_message();
         }
         out.len() - before
+    }
+
+    /// Appends the header section of an interim response.
+    pub fn push_interim(&mut self, id: u32, block: &[u8], out: &mut Vec<u8>) {
+        self.push_head(id, block, false, out);
+        self.streams.get_mut(id).into_iter().for_each(|stream| stream.has_head = false);
     }
 
     /// Returns the number of DATA bytes that may be sent on a stream now.
@@ -99,7 +105,7 @@ impl<T> Session<T> {
     /// Notes that a message was sent completely.
     fn note_message(&mut self) {
         self.pay_back(CREDIT_FOR_MESSAGE);
-        self.early_ends = self.early_ends.saturating_sub(1);
+        self.forget_waste(1);
     }
 
     /// Resets a stream, unless it has ended.

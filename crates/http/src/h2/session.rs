@@ -9,6 +9,7 @@
 //! than DATA is processed when it is complete, so the caller must buffer up to 16 KiB; bytes of DATA are returned as they arrive.
 //! Client and server differ in the right to open streams, and in the frames that count as abuse.
 
+use super::calm::Calm;
 use super::error::{ErrorCode, Fault, StreamFault};
 use super::frame::{
     self, ACK, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PADDED, PAYLOAD_MAX,
@@ -40,15 +41,6 @@ impl Default for Limits {
         Limits { streams_max: 128, initial_window, connection_window: 16 << 20, head_max: 33 << 10 }
     }
 }
-
-/// Maximum budget: number of frames without effect that the peer may send beyond those credited for its messages.
-pub(super) const BUDGET_MAX: i32 = 1000;
-
-/// Lower bound of the limit on reset and refused streams of a client. Each complete response lowers their count by one.
-const EARLY_ENDS_MIN: u32 = 100;
-
-/// Number of frames and of early ends per second that are permitted to the peer: a low rate is no attack, however long it lasts.
-const CREDIT_PER_SECOND: u32 = 10;
 
 /// Maximum number of frames per header block, in addition to one per KiB.
 const FRAGMENTS_MAX: usize = 8;
@@ -197,8 +189,8 @@ pub struct Session<T> {
     trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Priorities of streams that are not open yet.
     updates: Vec<(u32, Priority)>,
-    pub(super) budget: i32,
-    pub(super) early_ends: u32,
+    /// Counts of frames and requests without effect.
+    pub(super) calm: Calm,
     /// Number of streams refused since the last call of [`Session::take_refused`].
     refused: u32,
     /// The last stream that is served, once announced.
@@ -247,8 +239,7 @@ impl<T> Session<T> {
             data: None,
             trailers: Vec::new(),
             updates: Vec::new(),
-            budget: BUDGET_MAX,
-            early_ends: 0,
+            calm: Calm::default(),
             refused: 0,
             last_served: None,
         }
@@ -267,7 +258,7 @@ impl<T> Session<T> {
         }
         let Some(header) = FrameHeader::read(input) else { return Ok(MORE) };
         // Checked before the length: if the first bytes are not a frame, the preface is invalid (RFC 9113 section 3.4).
-        if !self.has_settings && (header.kind != Kind::Settings || header.has(ACK)) {
+        if !self.has_settings && !self.may_begin_with(header) {
             return Err(Fault::NoSettings);
         }
         if header.len > PAYLOAD_MAX {
@@ -291,6 +282,17 @@ impl<T> Session<T> {
             event => event,
         };
         Ok(Step { used, event })
+    }
+
+    /// Whether this may be the first frame. As in nginx, clients may begin with PING or an acknowledgement: their settings are the
+    /// default values until SETTINGS arrive.
+    fn may_begin_with(&self, header: FrameHeader) -> bool {
+        let is_server = self.role == Role::Server;
+        match header.kind {
+            Kind::Settings => is_server || !header.has(ACK),
+            Kind::Ping => is_server,
+            _ => false,
+        }
     }
 
     fn receive_preface(&mut self, input: &[u8]) -> Result<Step, Fault> {
@@ -335,35 +337,6 @@ impl<T> Session<T> {
     /// Takes the number of streams refused since the last call.
     pub fn take_refused(&mut self) -> u32 {
         std::mem::take(&mut self.refused)
-    }
-
-    /// Credits elapsed time to the peer: to its budget of frames, and to its limit of streams that end early.
-    pub fn pass_time(&mut self, seconds: u64) {
-        let credit = u32::try_from(seconds).unwrap_or(u32::MAX).saturating_mul(CREDIT_PER_SECOND);
-        self.pay_back(credit);
-        self.early_ends = self.early_ends.saturating_sub(credit);
-    }
-
-    /// Credits frames to the peer's budget.
-    pub(super) fn pay_back(&mut self, frames: u32) {
-        let frames = i32::try_from(frames).unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
-        self.budget = (self.budget + frames).min(BUDGET_MAX);
-    }
-
-    /// Charges the budget for a frame without effect on a request.
-    fn spend(&mut self) -> Result<(), Fault> {
-        self.budget -= 1;
-        if self.budget < 0 { Err(Fault::Flood) } else { Ok(()) }
-    }
-
-    /// Counts a stream that ends before its response. A server may end as many streams as the client has opened.
-    fn note_early_end(&mut self) -> Result<(), Fault> {
-        if self.role == Role::Client {
-            return Ok(());
-        }
-        self.early_ends += 1;
-        let most = self.limits.streams_max.max(EARLY_ENDS_MIN);
-        if self.early_ends > most { Err(Fault::ResetFlood) } else { Ok(()) }
     }
 }
 
@@ -472,16 +445,18 @@ impl<T> Session<T> {
         }
         self.streams.last = id;
         if self.last_served.is_some_and(|last| id > last) {
+            self.spend()?;
             self.skip_block(block, input)?;
             self.streams.note_end(id, End::Reset);
             return Ok(Event::Nothing);
         }
-        if self.streams.len() >= self.limits.streams_max as usize {
+        // A stream that either end has reset is closed, although its work may not have ended (RFC 9113 section 5.1.2).
+        if self.streams.are_full(self.limits.streams_max) {
             self.skip_block(block, input)?;
             self.streams.note_end(id, End::Reset);
             frame::push_reset(out, id, StreamFault::TooMany.code());
             self.refused += 1;
-            self.note_early_end()?;
+            self.spend_for_fault()?;
             return Ok(Event::Nothing);
         }
         Ok(Event::Head { stream: id, ends, block })
@@ -616,6 +591,8 @@ impl<T> Session<T> {
             sends: true,
             is_reset: false,
             is_reset_by_peer: false,
+            is_held: false,
+            has_head: false,
             is_tunnel: false,
             is_malformed: false,
             receive_window: i64::from(window),
@@ -668,7 +645,7 @@ impl<T> Session<T> {
     /// Resets a stream for an error of the peer.
     fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.reset(id, fault.code(), out);
-        self.note_early_end()?;
+        self.spend_for_fault()?;
         Ok(Event::Reset { stream: id, by_peer: false, code: fault.code() as u32 })
     }
 }
@@ -809,6 +786,7 @@ impl<T> Session<T> {
 impl<T> Session<T> {
     fn control(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.spend()?;
+        self.has_settings = true;
         let is_of_stream = header.stream != 0;
         match header.kind {
             Kind::Priority | Kind::ResetStream if !is_of_stream => return Err(Fault::WrongStream),
@@ -846,7 +824,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles RST_STREAM (RFC 9113 section 6.4). The stream counts until its work is done.
+    /// Handles RST_STREAM (RFC 9113 section 6.4). It no longer counts, but remains until its work is done.
     fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
         let code = frame::number(payload).filter(|_| payload.len() == 4).ok_or(Fault::FrameLength)?;
         let Some(stream) = self.streams.get_mut(id) else {
@@ -855,9 +833,10 @@ impl<T> Session<T> {
         if stream.is_reset {
             return Ok(Event::Nothing);
         }
+        let progress = stream.progress();
         (stream.is_reset, stream.is_reset_by_peer) = (true, true);
         (stream.receives, stream.sends) = (false, false);
-        self.note_early_end()?;
+        self.note_cancelled(progress)?;
         Ok(Event::Reset { stream: id, by_peer: true, code })
     }
 
@@ -875,7 +854,6 @@ impl<T> Session<T> {
         }
         let before = self.peer;
         let smallest_table = self.peer.read(payload, self.role == Role::Client)?;
-        self.has_settings = true;
         self.encoder.set_limit(smallest_table);
         self.encoder.set_limit(self.peer.table_bytes);
         frame::push(out, Kind::Settings, ACK, 0, &[]);

@@ -16,6 +16,10 @@ pub(super) struct Stream<T> {
     pub(super) is_reset: bool,
     /// Whether the peer has reset it, before this end did.
     pub(super) is_reset_by_peer: bool,
+    /// Whether the caller holds back the work for the stream.
+    pub(super) is_held: bool,
+    /// Whether the header section of a response was sent.
+    pub(super) has_head: bool,
     /// Whether the stream is a tunnel of another protocol.
     pub(super) is_tunnel: bool,
     /// Whether the request was malformed: RST_STREAM ends the response, not END_STREAM.
@@ -114,6 +118,12 @@ impl<T> Streams<T> {
 
     pub(super) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// Whether as many streams are open as permitted. Streams that were reset do not count.
+    pub(super) fn are_full(&self, most: u32) -> bool {
+        let most = most as usize;
+        self.open.len() >= most && self.open.iter().filter(|stream| !stream.is_reset).count() >= most
     }
 
     /// Records that a stream has ended.

@@ -134,6 +134,15 @@ impl<S: Read + Write> Http2<S> {
 
     /// Like [`Http2::over`], for a server that may close the connection at any time.
     pub(crate) fn try_over(stream: S, settings: &[u8]) -> std::io::Result<Http2<S>> {
+        Http2::try_over_first(stream, &frame(SETTINGS, 0, 0, settings))
+    }
+
+    /// Like [`Http2::over`], with this first frame.
+    pub(crate) fn over_first(stream: S, first: &[u8]) -> Http2<S> {
+        Http2::try_over_first(stream, first).expect("a server that reads")
+    }
+
+    fn try_over_first(stream: S, first: &[u8]) -> std::io::Result<Http2<S>> {
         let mut client = Http2 {
             stream,
             buf: Vec::new(),
@@ -149,7 +158,7 @@ impl<S: Read + Write> Http2<S> {
             opens: true,
             acknowledges: true,
         };
-        client.try_send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
+        client.try_send(&[PREFACE, first].concat())?;
         Ok(client)
     }
 

@@ -5,6 +5,7 @@
 mod common;
 
 mod budgets;
+mod cancellations;
 mod compression;
 mod faults;
 mod hyper;

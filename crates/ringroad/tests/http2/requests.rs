@@ -34,7 +34,7 @@ pub(super) fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
 }
 
 /// Lets some time pass between two frames of a slow client.
-fn pause(time: Duration) {
+pub(super) fn pause(time: Duration) {
     let _ = testkit::wait::until("the next frame", Deadline::after(time), || None::<()>);
 }
 
