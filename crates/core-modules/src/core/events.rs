@@ -154,12 +154,20 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::events(
         own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive (docs/engines.md).")
             .many(),
-        |events, cx| {
-            events.faults.push(cx.statement.texts().collect::<Vec<_>>().join(" "));
-            Ok(())
-        },
+        add_fault,
     ),
 ];
+
+/// Adds rules for faults. They are checked here, because a worker with an invalid rule could not start.
+fn add_fault(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let rules = cx.statement.texts().collect::<Vec<_>>().join(" ");
+    io::fault::FaultPlan::parse(&rules).map_err(|error| {
+        let what = format!("\"engine_fault\" directive: {}", error.kind);
+        Error::at(cx.statement, what)
+    })?;
+    events.faults.push(rules);
+    Ok(())
+}
 
 /// Sets the method. nginx has more methods; on Linux these two suffice.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {

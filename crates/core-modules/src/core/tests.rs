@@ -177,7 +177,7 @@ fn events_directives_set_their_values() {
         "use epoll; worker_connections 64; multi_accept on; worker_aio_requests 8; accept_mutex off;
          accept_mutex_delay 10ms; epoll_events 64;
          ring_entries 256; ring_recv_buffers 512 2k; ring_io_workers 4; device_share 2; buffer_pool 64m;
-         zero_copy 32k; try_cached off; engine_fault read short 3; engine_fault send eintr;",
+         zero_copy 32k; try_cached off; engine_fault read short every=3; engine_fault send error=EINTR;",
     )
     .expect("it is right");
     let expected = EventsConf {
@@ -191,7 +191,7 @@ fn events_directives_set_their_values() {
         buffer_pool: Some(64 << 20),
         zero_copy: Some(32 << 10),
         try_cached: false,
-        faults: vec!["read short 3".to_owned(), "send eintr".to_owned()],
+        faults: vec!["read short every=3".to_owned(), "send error=EINTR".to_owned()],
     };
     assert_eq!(events, expected);
     assert_eq!(events_of("use io_uring;").expect("it is right").method, Some(Method::Uring));
@@ -212,6 +212,8 @@ fn wrong_events_are_refused() {
         ("ring_recv_buffers 8 16;", "\"ring_recv_buffers\" directive invalid value"),
         ("ring_io_workers 0;", "value must be between 1 and 1024"),
         ("device_share 0;", "value must be between 1 and 1024"),
+        ("engine_fault read quickly;", "\"engine_fault\" directive: unknown fault \"quickly\""),
+        ("engine_fault reed short;", "\"engine_fault\" directive: unknown operation \"reed\""),
         ("buffer_pool 1m;", "value must be equal to or greater than 4194304"),
         ("zero_copy x;", "\"zero_copy\" directive invalid value"),
         (

@@ -133,8 +133,13 @@ pub enum FaultParseErrorKind {
 
 impl fmt::Display for FaultParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fault rule {}: ", self.rule)?;
-        match &self.kind {
+        write!(f, "fault rule {}: {}", self.rule, self.kind)
+    }
+}
+
+impl fmt::Display for FaultParseErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             FaultParseErrorKind::UnknownOperation(word) => write!(f, "unknown operation \"{word}\""),
             FaultParseErrorKind::UnknownFault(word) => write!(f, "unknown fault \"{word}\""),
             FaultParseErrorKind::MissingFault => write!(f, "a fault is missing after the operation"),
