@@ -71,14 +71,14 @@ const WAYS: [Way; 5] = [
 
 /// A way over a network.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct DelayCase {
     way: Way,
     round_trip_ms: u64,
 }
 
-impl Case {
-    fn all() -> impl Iterator<Item = Case> {
-        let over = |round_trip_ms| WAYS.into_iter().map(move |way| Case { way, round_trip_ms });
+impl DelayCase {
+    fn all() -> impl Iterator<Item = DelayCase> {
+        let over = |round_trip_ms| WAYS.into_iter().map(move |way| DelayCase { way, round_trip_ms });
         ROUND_TRIPS.into_iter().flat_map(over)
     }
 
@@ -153,9 +153,9 @@ impl World {
     }
 
     /// Measures one request.
-    fn run(&self, server: &mut Server, port: u16, case: Case) -> Result<Run, Failure> {
+    fn run(&self, server: &mut Server, port: u16, case: DelayCase) -> Result<Run, Failure> {
         server.check_running()?;
-        let Case { way, round_trip_ms } = case;
+        let DelayCase { way, round_trip_ms } = case;
         let path = match way.method {
             Some(_) => way.path.to_owned(),
             None => format!("{}/{round_trip_ms}", way.path),
@@ -221,7 +221,7 @@ impl Scenario for DelayOptions {
         let mut servers = comparison::start(bench, section, &place, (&SERVERS, ""), |variant, instance| {
             world.configuration(variant, instance, port(variant))
         })?;
-        for case in Case::all() {
+        for case in DelayCase::all() {
             bench.progress(format_args!("delay: {}, {} ms", case.way.name, case.round_trip_ms));
             let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
             comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
@@ -242,14 +242,14 @@ impl Scenario for DelayOptions {
 fn results(measurements: Measurements<'_>) -> Results {
     let compared = Compared { measurements, variants: &SERVERS };
     let table = |ms: u64| {
-        let cases = Case::all().filter(|case| case.round_trip_ms == ms);
-        let row = |case: Case, variant: Variant| {
+        let cases = DelayCase::all().filter(|case| case.round_trip_ms == ms);
+        let row = |case: DelayCase, variant: Variant| {
             (format!("{}: {}", case.way.name, variant.name), of(&variant, &case.labels()))
         };
         let rows: Vec<_> = cases.flat_map(|case| SERVERS.map(|variant| row(case, variant))).collect();
         measurements.table(&format!("A body of 4 MiB, round trip of {ms} ms"), &rows, &[TIME.shown()])
     };
-    let pairs = Case::all().flat_map(|case| [RING, EPOLL].map(|variant| (case, variant)));
+    let pairs = DelayCase::all().flat_map(|case| [RING, EPOLL].map(|variant| (case, variant)));
     let pairs = pairs.map(|(case, variant)| {
         let words = format!("{}, {} ms, {}", case.way.name, case.round_trip_ms, variant.name);
         (words, of(&variant, &case.labels()), of(&NGINX, &case.labels()))
@@ -258,13 +258,13 @@ fn results(measurements: Measurements<'_>) -> Results {
     let words = ("As a ratio to nginx: ", "nginx was not measured.");
     let finding =
         measurements.finding_of_ratios(claim, words, TIME, pairs, |ratio| ratio.median <= RATIO_MAX);
-    let ranking = |case: Case| {
+    let ranking = |case: DelayCase| {
         compared.ranking(&format!("Time, {} ms: {}", case.round_trip_ms, case.way.name), TIME, &case.labels())
     };
     Results {
         tables: ROUND_TRIPS.map(table).into(),
         findings: vec![finding],
-        rankings: Case::all().filter(|case| case.round_trip_ms == 50).map(ranking).collect(),
+        rankings: DelayCase::all().filter(|case| case.round_trip_ms == 50).map(ranking).collect(),
         ..Results::default()
     }
 }
