@@ -4,6 +4,7 @@
 //! A usage error prints one line and exits with status 2. No file is created and no process started before all options
 //! are parsed.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -221,7 +222,14 @@ fn measure(
     report.peers = tool::facts(&bench.peer_paths);
     let asked_for = prepared.len();
     let mut end = Ok(());
+    let share = |name: &str| SCENARIOS.iter().find(|one| one.name == name).map_or(1, |one| one.quick_share);
+    let mut shares: u32 = prepared.iter().map(|(name, _)| share(name)).sum();
     for (name, scenario) in prepared {
+        // A single scenario has no time limit: the user chose what to measure.
+        if asked_for > 1 {
+            bench.begin_scenario(share(name), shares);
+            shares -= share(name);
+        }
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
             Ok(section) => report.sections.push(section),
             // A single scenario that fails is reported in one line, without an empty report.
@@ -276,6 +284,7 @@ impl Common {
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
             seconds: self.seconds,
+            deadline: Cell::default(),
         })
     }
 }

@@ -36,7 +36,13 @@ pub(crate) struct Bench {
     pub(crate) repetitions: Option<u32>,
     /// Length of each measurement if set on the command line.
     pub(crate) seconds: Option<f64>,
+    /// End of the time of the present scenario, if the run has a time limit.
+    pub(crate) deadline: Cell<Option<Instant>>,
 }
+
+/// Time limit of all scenarios together with `--quick`. The remaining seconds of five minutes are for steps that cannot be
+/// omitted, such as the fill of a cache that is measured afterwards.
+const QUICK_LIMIT: Duration = Duration::from_secs(260);
 
 impl Bench {
     /// Returns the number of repetitions of each figure: at least three for results that are published.
@@ -67,6 +73,19 @@ impl Bench {
             Scale::Quick => quick,
             Scale::Normal | Scale::Full => normal,
         }
+    }
+
+    /// Gives the next scenario its share of the remaining time, if the run has a time limit: `share` of `shares`, which are
+    /// those of all remaining scenarios. Time that a scenario does not use is that of the next ones.
+    pub(crate) fn begin_scenario(&self, share: u32, shares: u32) {
+        let left = QUICK_LIMIT.saturating_sub(self.progress.started.elapsed());
+        let time = left * share / shares.max(1);
+        self.deadline.set((self.scale == Scale::Quick).then(|| Instant::now() + time));
+    }
+
+    /// Whether the time of the scenario is over. Its remaining measurements are then omitted.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.get().is_some_and(|deadline| Instant::now() > deadline)
     }
 
     /// Whether this process may drop caches, create cgroups and limit disks.

@@ -74,6 +74,7 @@ struct CacheRun<'a> {
 
 impl Scenario for CacheOptions {
     const NAME: &'static str = "cache";
+    const QUICK_SHARE: u32 = 25;
     const TITLE: &'static str =
         "Work of a cache: coalesced requests, loading the index, and removing many entries";
     const QUESTION: &'static str = "How many requests reach the origin, how long does loading the index take after a start, and do removals delay requests?";
@@ -290,7 +291,7 @@ impl CacheRun<'_> {
         self.bench.progress(format_args!("cache: waiting until entries of {} become inactive", variant.name));
         while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
-            if begun.elapsed() > inactive + KNOWN_TIMEOUT {
+            if begun.elapsed() > inactive + KNOWN_TIMEOUT || self.bench.is_late() {
                 return Ok([alone, Err("nothing was removed".to_owned())]);
             }
             pause(Duration::from_millis(100));

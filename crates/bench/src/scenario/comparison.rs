@@ -306,6 +306,9 @@ pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
 /// The result of one measurement, or the reason of a failure.
 pub(crate) type Measured = Result<Run, String>;
 
+/// Fact about measurements that are omitted.
+pub(crate) const LATE: &str = "further measurements, because --quick ends after five minutes";
+
 /// Measures each of several things in every round, and records the results: one for each of its labels, in their order.
 /// A failure is recorded as the reason of all of them, and does not end the measurement of the others.
 pub(crate) fn measure_all<V>(
@@ -320,6 +323,10 @@ pub(crate) fn measure_all<V>(
     for round in 0..bench.repetitions() {
         for thing in things.iter_mut() {
             bench.check_interrupted()?;
+            if bench.is_late() {
+                section.skip(LATE, "the time of this scenario is over");
+                return Ok(());
+            }
             let measured = or_reason(all(thing, round, section))?;
             // A failure may be an effect of the interruption.
             bench.check_interrupted()?;
@@ -397,6 +404,7 @@ mod tests {
             peer_paths: Vec::new(),
             repetitions: Some(2),
             seconds: None,
+            deadline: std::cell::Cell::default(),
         };
         let mut section = Section::default();
         let labels =
@@ -431,6 +439,11 @@ mod tests {
         let stopped =
             measure_all(&bench, &mut section, &mut [RING], labels, |_, _, _| Err(Failure::Interrupted));
         assert!(matches!(stopped, Err(Failure::Interrupted)));
+        // After the end of the scenario's time nothing is measured, and the section has the reason.
+        bench.deadline.set(Some(std::time::Instant::now()));
+        let mut late = Section::default();
+        measure_all(&bench, &mut late, &mut [NGINX, RING], labels, all).unwrap();
+        assert!(late.runs.is_empty() && late.skipped[0].name == LATE);
         drop(bench);
         std::fs::remove_dir_all(directory).unwrap();
     }

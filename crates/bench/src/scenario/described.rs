@@ -15,6 +15,8 @@ pub(crate) trait Scenario: Args + 'static {
     const TITLE: &'static str;
     /// The question that it examines, in one sentence.
     const QUESTION: &'static str;
+    /// Share of the time of `bench all --quick`: about the seconds that the scenario needs on an idle machine.
+    const QUICK_SHARE: u32 = 10;
 
     /// Measures, and records the measurements in its section; returns their presentation.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure>;

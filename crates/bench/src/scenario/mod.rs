@@ -34,6 +34,7 @@ pub(crate) struct ScenarioEntry {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) question: &'static str,
+    pub(crate) quick_share: u32,
     /// Adds the options of the command.
     pub(crate) augment: fn(Command) -> Command,
     /// Parses the options. No file is created and no process started before all options are parsed.
@@ -71,6 +72,7 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
         name: S::NAME,
         title: S::TITLE,
         question: S::QUESTION,
+        quick_share: S::QUICK_SHARE,
         augment: S::augment_args,
         prepare: prepare::<S>,
     }

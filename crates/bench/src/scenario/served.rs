@@ -186,7 +186,7 @@ pub(crate) fn compare(
         }
     }
     // In the order of the rounds too: the server that was warmed up last is measured last.
-    for (_, _, plan) in &chosen {
+    for (_, _, plan) in chosen.iter().filter(|_| !bench.is_late()) {
         warm_up(bench, plan)?;
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
@@ -198,7 +198,7 @@ pub(crate) fn compare(
         }
         Ok(served.without_errors()?.run())
     })?;
-    for (labels, server, plan) in &chosen {
+    for (labels, server, plan) in chosen.iter().filter(|_| !bench.is_late()) {
         bench.check_interrupted()?;
         comparison::add(section, labels, CALLS_NAME, &calls_per_response(bench, server, plan));
     }

@@ -232,6 +232,10 @@ impl TlsRun<'_> {
             Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
         };
         for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {
+            if self.bench.is_late() {
+                section.skip(comparison::LATE, "the time of this scenario is over");
+                break;
+            }
             self.bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
             let measured = comparison::or_reason(measure(&variant, &program))?;
             comparison::file(section, measured, &of(&variant, &idle_labels()), 0);

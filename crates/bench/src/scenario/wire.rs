@@ -48,6 +48,7 @@ const CASES: [(&str, &str, Option<u64>); 5] = [
 
 impl Scenario for WireOptions {
     const NAME: &'static str = "wire";
+    const QUICK_SHARE: u32 = 20;
     const TITLE: &'static str = "Over a wire: small responses through a veth pair";
     const QUESTION: &'static str = "What does a request cost a server whose client has its own half of the network stack, as on another machine?";
 

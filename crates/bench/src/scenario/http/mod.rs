@@ -144,6 +144,7 @@ impl Point {
 
 impl Scenario for HttpOptions {
     const NAME: &'static str = "http";
+    const QUICK_SHARE: u32 = 70;
     const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";
     const QUESTION: &'static str = "How many requests that need no disk do io_uring, epoll and nginx serve, with how much CPU time and how many system calls?";
 
