@@ -12,7 +12,7 @@ use crate::phases::{Phase, Place, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::settings::listen::Listen;
-use crate::{error_page, marks, prepare, tls};
+use crate::{credentials, error_page, marks, prepare, tls};
 use telemetry::Level;
 
 /// The next step after the phases of a request.
@@ -37,7 +37,7 @@ pub struct PhaseCursor {
     next: Place,
     /// The status with which a module refused access, if another module may still allow it.
     refusal: Option<u16>,
-    /// Whether a 401 response is delayed (`auth_delay`).
+    /// Whether a 401 or 407 response is delayed (`auth_delay`).
     delay: Delay,
     /// The form in which the last handler needs the body; then the handler is called again.
     body_need: BodyNeed,
@@ -185,18 +185,18 @@ impl PhaseCursor {
                 Step::Allow => {
                     if self.next.phase() == Phase::Access && request.scope().core.satisfy.any {
                         self.refusal = None;
-                        // The module that refused may have set `WWW-Authenticate`.
-                        request.response.www_authenticate.clear();
+                        // The module that refused may have sent a challenge.
+                        request.response.challenges.clear();
                         self.enter(request, Phase::Precontent);
                     }
                     return None;
                 }
-                Step::Status(status @ (401 | 403)) if self.may_be_allowed(request) => {
-                    // A 401 takes precedence over a 403.
-                    self.refusal = Some(if self.refusal == Some(401) { 401 } else { status });
+                Step::Status(status @ (401 | 403 | 407)) if self.may_be_allowed(request) => {
+                    // A 401 or 407 takes precedence over a 403.
+                    self.refusal = self.refusal.filter(|refusal| *refusal != 403).or(Some(status));
                     return None;
                 }
-                Step::Status(401) if self.is_held_back(request) => {
+                Step::Status(401 | 407) if self.is_held_back(request) => {
                     request.log(Level::Info, format_args!("delaying unauthorized request"));
                     self.delay = Delay::Due;
                     return None;
@@ -369,7 +369,7 @@ fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
 async fn hold_back(request: &mut Request) -> Step {
     let until = rt::now() + request.scope().core.satisfy.auth_delay;
     match pause(request, until).await {
-        Step::Next => Step::Status(401),
+        Step::Next => Step::Status(credentials::status_without(request)),
         step => step,
     }
 }

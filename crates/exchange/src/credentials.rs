@@ -1,9 +1,24 @@
 //! [`Credentials`]: the user name and the password of a request (RFC 7617).
 
 use http::base64;
-use http::request::HeaderId;
+use http::request::{HeaderId, Method};
 
 use crate::request::Request;
+
+/// Whether the request's credentials are for this server as a forward proxy (RFC 9110 section 11.7). An error page has another
+/// method than the client's request.
+pub fn are_for_proxy(request: &Request) -> bool {
+    request.head.method() == Method::Connect
+}
+
+/// Returns the status of a response to a request without valid credentials.
+pub fn status_without(request: &Request) -> u16 {
+    if are_for_proxy(request) { 407 } else { 401 }
+}
+
+fn field(request: &Request) -> HeaderId {
+    if are_for_proxy(request) { HeaderId::ProxyAuthorization } else { HeaderId::Authorization }
+}
 
 /// The credentials of the request.
 pub struct Credentials {
@@ -14,9 +29,9 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Parses the credentials (RFC 7617 section 2). As in nginx the name must not be empty.
+    /// Parses the credentials (RFC 7617 section 2): those for this server as a forward proxy, if the method is CONNECT. As in nginx the name must not be empty.
     pub fn of(request: &Request) -> Option<Credentials> {
-        let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
+        let (scheme, encoded) = request.header(field(request))?.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {
             return None;
         }

@@ -63,12 +63,12 @@ fn refresh(request: &mut Request) {
 fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
-    // As in nginx, the page retains `Location` and `WWW-Authenticate`, but no other fields of the failed handler.
+    // As in nginx, the page retains `Location` and challenges, but no other fields of the failed handler.
     let location = std::mem::take(&mut request.response.location);
-    let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
+    let challenges = std::mem::take(&mut request.response.challenges);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
-    request.response.www_authenticate = www_authenticate;
+    request.response.challenges = challenges;
     request.response.location = location;
     // `Vary` still applies, because the client's `Accept-Encoding` led to this response.
     request.response.vary_accept_encoding = vary_accept_encoding;
@@ -108,13 +108,12 @@ fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> 
     }
 }
 
-/// Responds with this status and the built-in page, if one exists. `Location`, `WWW-Authenticate` and additional fields are
+/// Responds with this status and the built-in page, if one exists. `Location`, challenges and additional fields are
 /// retained.
 pub fn respond(request: &mut Request, status: u16) {
-    let Response { location, fields, www_authenticate, vary_accept_encoding, .. } =
+    let Response { location, fields, challenges, vary_accept_encoding, .. } =
         std::mem::take(&mut request.response);
-    request.response =
-        Response { location, fields, www_authenticate, vary_accept_encoding, ..Response::default() };
+    request.response = Response { location, fields, challenges, vary_accept_encoding, ..Response::default() };
     request.error_status = None;
     built_in(request, status);
 }

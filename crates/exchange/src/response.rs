@@ -34,8 +34,8 @@ pub struct Response {
     pub location: Option<Vec<u8>>,
     /// `Content-Range`
     pub content_range: Option<Vec<u8>>,
-    /// Values of `WWW-Authenticate`, which an error page retains.
-    pub www_authenticate: Vec<Vec<u8>>,
+    /// Values of `WWW-Authenticate` or `Proxy-Authenticate`, which an error page retains.
+    pub challenges: AuthChallenges,
     /// Whether ranges of the body may be requested.
     pub allow_ranges: bool,
     /// Further header fields, in order.
@@ -179,13 +179,35 @@ impl std::fmt::Debug for Body {
     }
 }
 
+/// AuthChallenges to a client for its credentials (RFC 9110 section 11.6).
+#[derive(Debug, Default)]
+pub struct AuthChallenges {
+    /// The values of the field.
+    pub values: Vec<Vec<u8>>,
+    /// Whether the credentials are for this server as a forward proxy: the field is `Proxy-Authenticate`.
+    pub is_for_proxy: bool,
+}
+
+impl AuthChallenges {
+    /// Removes the challenges.
+    pub fn clear(&mut self) {
+        self.values.clear();
+        self.is_for_proxy = false;
+    }
+
+    /// Returns the name of the field.
+    pub fn field(&self) -> &'static [u8] {
+        if self.is_for_proxy { b"Proxy-Authenticate" } else { b"WWW-Authenticate" }
+    }
+}
+
 impl Response {
     /// Replaces the bytes that values must not contain by spaces. Values of upstreams and variables are not checked before.
     pub fn blank_controls(&mut self) {
         let reason = self.reason.as_mut().and_then(|reason| reason.text.as_mut());
         let members = [self.location.as_mut(), self.content_range.as_mut(), self.server.as_mut(), reason];
         let fields = self.fields.iter_mut().map(|(_, value)| value);
-        for value in members.into_iter().flatten().chain(&mut self.www_authenticate).chain(fields) {
+        for value in members.into_iter().flatten().chain(&mut self.challenges.values).chain(fields) {
             blank_controls(value);
         }
         if let Some(charset) = &mut self.charset {
@@ -212,7 +234,7 @@ impl Response {
             etag,
             location,
             content_range,
-            www_authenticate,
+            challenges,
             allow_ranges,
             fields,
             body,
@@ -241,7 +263,7 @@ impl Response {
         (*charset_override, *never_indexed) = (None, None);
         (*content_type, *body, *encoder) = (ContentType::None, Body::None, None);
         fields.clear();
-        www_authenticate.clear();
+        challenges.clear();
         filters.clear();
         trailers.clear();
         sent_trailers.clear();

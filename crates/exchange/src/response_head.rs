@@ -46,8 +46,8 @@ fn reason(response: &Response) -> Option<&[u8]> {
 /// Passes all other fields of the response to `field`. They follow the fields that the server itself writes.
 pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])) {
     // First, as in nginx: the access phase precedes the creation of the other fields.
-    for value in &response.www_authenticate {
-        field(b"WWW-Authenticate", value);
+    for value in &response.challenges.values {
+        field(response.challenges.field(), value);
     }
     if let Some(etag) = &response.etag {
         field(b"ETag", etag.as_bytes());

@@ -279,8 +279,10 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         HeaderId::Etag => response.etag = Some(Etag::from_text(&value)),
         HeaderId::Location => response.location = Some(value),
         HeaderId::ContentRange => response.content_range = Some(value),
-        HeaderId::WwwAuthenticate if adds => response.www_authenticate.push(value),
-        HeaderId::WwwAuthenticate => response.www_authenticate = vec![value],
+        HeaderId::WwwAuthenticate if !response.challenges.is_for_proxy => match adds {
+            true => response.challenges.values.push(value),
+            false => response.challenges.values = vec![value],
+        },
         // `bytes` is not added, because this server sends it itself if it supports ranges.
         HeaderId::AcceptRanges if value.eq_ignore_ascii_case(b"bytes") && response.allow_ranges => {}
         id => {
@@ -322,8 +324,8 @@ fn clear(response: &mut Response, name: &Name) {
     if is("Content-Range") {
         response.content_range = None;
     }
-    if is("WWW-Authenticate") {
-        response.www_authenticate.clear();
+    if name.is_of(response.challenges.field()) {
+        response.challenges.clear();
     }
     if is("Accept-Ranges") {
         response.allow_ranges = false;

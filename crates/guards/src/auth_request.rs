@@ -8,6 +8,7 @@ use conf::{Args, Error, Spec};
 
 use crate::{Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::credentials;
 use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
@@ -97,7 +98,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         values.push((variable, value));
     }
     let status = child.response.status;
-    let questions = std::mem::take(&mut child.response.www_authenticate);
+    let questions = std::mem::take(&mut child.response.challenges.values);
     subrequest::finish(child);
     // Both requests share variables that the configuration defines, but not values such as `$limit_rate`.
     for (variable, value) in values {
@@ -105,10 +106,11 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     }
     match status {
         200..300 => Step::Allow,
-        401 => {
-            // The client receives the challenge of the subrequest.
-            request.response.www_authenticate.extend(questions);
-            Step::Status(401)
+        401 | 407 => {
+            // The client receives the challenge of the subrequest. A client of a forward proxy does not expect a 401.
+            request.response.challenges.values.extend(questions);
+            request.response.challenges.is_for_proxy = credentials::are_for_proxy(request);
+            Step::Status(credentials::status_without(request))
         }
         403 => Step::Status(403),
         _ => {

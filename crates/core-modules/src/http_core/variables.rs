@@ -13,6 +13,7 @@ use exchange::credentials::Credentials;
 use exchange::effect;
 use exchange::files;
 use exchange::request::{Address, Request};
+use exchange::response::Response;
 use exchange::variables::{Assign, Prefixed, Variable};
 use telemetry::time_zone::since_1970;
 use telemetry::{Level, Reason};
@@ -413,6 +414,10 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Appends the text before the first colon. The password is not checked.
+fn challenges(response: &Response, out: &mut Vec<u8>) -> bool {
+    join(response.challenges.values.iter().map(Vec::as_slice), b", ", out)
+}
+
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }
@@ -538,7 +543,8 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
                 false => some(location, out),
             }
         }
-        "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
+        "www_authenticate" if !response.challenges.is_for_proxy => challenges(response, out),
+        "proxy_authenticate" if response.challenges.is_for_proxy => challenges(response, out),
         "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
         "last_modified" if response.last_modified.is_some() => {
             response.last_modified.is_some_and(|time| some(&http::date::http(time), out))

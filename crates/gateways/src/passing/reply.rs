@@ -183,7 +183,7 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
     if status == 401 {
         // The response with the page has the upstream's challenge.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
-        request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
+        request.response.challenges.values = questions.map(<[u8]>::to_vec).collect();
     }
     Some(Step::Status(status))
 }
@@ -326,7 +326,7 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
         HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
         // The range filter of this server sends `Accept-Ranges` when it cuts ranges.
         HeaderId::AcceptRanges if via.conf.force_ranges || request.response.allow_ranges => {}
-        HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
+        HeaderId::WwwAuthenticate => request.response.challenges.values.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),
         HeaderId::Date => request.response.date = Some(value.to_vec()),
         HeaderId::Location => location(request, via, name, value),

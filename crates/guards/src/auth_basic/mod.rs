@@ -14,11 +14,12 @@ use io::Errno;
 
 use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
-use exchange::credentials::Credentials;
+use exchange::credentials::{self, Credentials};
 use exchange::files;
 use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
+use exchange::response::AuthChallenges;
 use exchange::template::Template;
 use telemetry::{ForLog, Level, Reason};
 use user_file::FileError;
@@ -158,8 +159,9 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
 fn refuse(request: &mut Request, realm: &[u8]) -> Step {
     // The realm is the operator's text and is sent unchanged, as in nginx.
     let challenge = [b"Basic realm=\"", realm, b"\""].concat();
-    request.response.www_authenticate = vec![challenge];
-    Step::Status(401)
+    let is_for_proxy = credentials::are_for_proxy(request);
+    request.response.challenges = AuthChallenges { values: vec![challenge], is_for_proxy };
+    Step::Status(credentials::status_without(request))
 }
 
 /// Fails the request: a missing file rejects all users, an unreadable file is a server error.

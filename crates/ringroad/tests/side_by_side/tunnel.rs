@@ -192,3 +192,104 @@ fn bytes_pass_in_both_directions_until_both_ends_close() {
         );
     }
 }
+
+/// User `u` with password `p`, and credentials of the user with this and with another password.
+const USERS: &str = "u:{PLAIN}p\n";
+const RIGHT: &str = "Basic dTpw";
+const WRONG: &str = "Basic dTp4";
+
+/// Contents of the server block of a forward proxy with a password, and the lines that a client may send.
+const PROXIES: [&str; 6] = [
+    "location / { auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+    "location / { satisfy any; deny all; auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+    "location / { satisfy any; allow all; auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+    "location / { auth_delay 100ms; auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+    "error_page 407 =407 /page; location = /page { return 200 'page'; } location / { auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+    "error_page 407 = @page; location @page { return 403 'page $remote_user'; } location / { auth_basic r; auth_basic_user_file users; tunnel_pass; }",
+];
+
+#[test]
+fn a_forward_proxy_asks_for_its_own_credentials() {
+    let (one, two) = (Echo::start(b'1'), Echo::start(b'2'));
+    let target = one.0.to_string();
+    for body in PROXIES {
+        let conf = CONF.replace("$request_method $status", "$request_method $status $remote_user");
+        let setup = Setup::new(&conf.replace("@BODY@", body))
+            .value("ECHO", &one.0.to_string())
+            .value("OTHER", &two.0.to_string());
+        let users = setup.data().join("users");
+        std::fs::write(&users, USERS).expect("the directory is writable");
+        let setup = Setup::new(&conf.replace("@BODY@", body).replace("users", &users.display().to_string()))
+            .value("ECHO", &one.0.to_string())
+            .value("OTHER", &two.0.to_string());
+        let servers = [Some(setup.start(BINARY)), setup.start_nginx()];
+        let heads = [
+            ("", ""),
+            ("Proxy-Authorization", RIGHT),
+            ("Proxy-Authorization", WRONG),
+            ("Authorization", RIGHT),
+        ];
+        for (name, value) in heads {
+            let line = if name.is_empty() { String::new() } else { format!("{name}: {value}\r\n") };
+            let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{line}\r\n");
+            let all: Vec<String> = servers
+                .iter()
+                .flatten()
+                .map(|server| send_request(server, &head, b"datahello", false))
+                .collect();
+            let is_open = value == RIGHT && name.starts_with("Proxy") || body.contains("allow all");
+            let expected = if is_open {
+                "HTTP/1.1 200"
+            } else if body.contains("@page") {
+                "HTTP/1.1 403"
+            } else {
+                "HTTP/1.1 407"
+            };
+            assert!(all[0].starts_with(expected), "{body} {line}: {}", all[0]);
+            if expected == "HTTP/1.1 407" {
+                assert!(
+                    all[0].contains("Proxy-Authenticate: Basic realm=\"r\"\n"),
+                    "{body} {line}: {}",
+                    all[0]
+                );
+            }
+            assert!(!all[0].contains("WWW-Authenticate"), "{body} {line}: {}", all[0]);
+            if let Some(nginx) = all.get(1) {
+                assert_eq!(&all[0], nginx, "{body} {line}");
+            }
+        }
+        let log = servers[0].as_ref().expect("ours").wait_for_access_log(4, Deadline::default());
+        let of_user = log.lines().filter(|line| line.contains(" u ")).count();
+        assert_eq!(of_user, 2, "{body}: {log}");
+    }
+}
+
+/// A client of a forward proxy does not expect a 401, so the verdict of the subrequest is translated.
+#[test]
+fn a_forward_proxy_asks_for_the_credentials_that_auth_request_demands() {
+    let one = Echo::start(b'1');
+    let target = one.0.to_string();
+    let body = "location = /auth { internal; add_header WWW-Authenticate 'Basic realm=\"s\"' always; \
+                if ($http_proxy_authorization = 'Basic dTpw') { return 204; } return 401; }\n\
+                location / { auth_request /auth; tunnel_pass; }";
+    let setup = setup_with(body, &one);
+    let server = setup.start(BINARY);
+    let ask = |line: &str| {
+        send_request(
+            &server,
+            &format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{line}\r\n"),
+            b"datahello",
+            false,
+        )
+    };
+    let refused = ask("");
+    assert!(refused.starts_with("HTTP/1.1 407"), "{refused}");
+    assert!(ask(&format!("Proxy-Authorization: {RIGHT}\r\n")).starts_with("HTTP/1.1 200"));
+    assert!(ask(&format!("Authorization: {RIGHT}\r\n")).starts_with("HTTP/1.1 407"));
+}
+
+fn setup_with(body: &str, one: &Echo) -> Setup {
+    Setup::new(&CONF.replace("@BODY@", body))
+        .value("ECHO", &one.0.to_string())
+        .value("OTHER", &one.0.to_string())
+}
