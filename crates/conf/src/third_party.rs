@@ -13,13 +13,43 @@ const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_js", &["js_"]),
     ("http_lua", &["lua_", "_by_lua"]),
     ("http_modsecurity", &["modsecurity"]),
+    ("http_secure_token", &["secure_token"]),
     ("http_subs", &["subs_filter"]),
     ("http_uploadprogress", &["upload_progress", "track_uploads", "report_uploads"]),
     ("http_vhost_traffic_status", &["vhost_traffic_status"]),
+    ("http_vod", &["vod"]),
     ("nchan", &["nchan_"]),
+    ("otel", &["otel_"]),
     ("rtmp", &["rtmp"]),
     ("stream_js", &["js_"]),
 ];
+
+/// Modules, each with the beginnings of the names of its variables.
+const VARIABLES: &[(&str, &[&str])] = &[
+    ("http_auth_jwt", &["jwt_"]),
+    ("http_datadog", &["datadog_"]),
+    ("http_echo", &["echo_"]),
+    ("http_fancyindex", &["fancyindex_"]),
+    ("http_js", &["js_"]),
+    ("http_lua", &["lua_"]),
+    ("http_modsecurity", &["modsecurity_", "modsec_"]),
+    ("http_naxsi", &["naxsi_"]),
+    ("http_opentracing", &["opentracing_", "opentelemetry_"]),
+    ("http_secure_token", &["secure_token"]),
+    ("http_testcookie_access", &["testcookie_"]),
+    ("http_uploadprogress", &["uploadprogress_"]),
+    ("http_vhost_traffic_status", &["vts_"]),
+    ("http_vod", &["vod_"]),
+    ("nchan", &["nchan_"]),
+    ("otel", &["otel_"]),
+    ("pagespeed", &["pagespeed_"]),
+];
+
+/// Returns the third-party module whose variables have such names.
+pub fn third_party_variable(name: &str) -> Option<&'static str> {
+    let has = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
+    VARIABLES.iter().find(|(_, words)| has(words)).map(|(module, _)| *module)
+}
 
 /// Returns the third-party module whose directives have such names.
 pub fn third_party_module(directive: &str) -> Option<&'static str> {

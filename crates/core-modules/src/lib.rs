@@ -8,6 +8,7 @@ mod acme;
 mod core;
 mod http_core;
 mod http_v2;
+mod http_v3;
 mod log;
 mod mirror;
 mod rewrite;
@@ -32,6 +33,7 @@ pub static MODULES: &[&Module] = &[
     &acme::MODULE,
     &ssl::MODULE,
     &http_v2::MODULE,
+    &http_v3::MODULE,
     &log::MODULE,
     &rewrite::MODULE,
     &try_files::MODULE,

@@ -396,9 +396,14 @@ impl Registry {
         match missing {
             Some((span, name)) => {
                 let error = Error::at(span, format_args!("unknown \"{name}\" variable"));
-                Err(match self.similar(name) {
-                    Some(known) => error.advise(format_args!("did you mean \"${known}\"?")),
-                    None => error,
+                Err(match (conf::third_party_variable(name), self.similar(name)) {
+                    (Some(module), _) => error.advise(format_args!("the third-party module {module} has it")),
+                    // GeoIP2 variables have the names that the configuration gives them.
+                    _ if name.starts_with("geoip2_") => error.advise(
+                        "the \"geoip2\" block that defines it is missing (docs/third-party-modules.md)",
+                    ),
+                    (None, Some(known)) => error.advise(format_args!("did you mean \"${known}\"?")),
+                    (None, None) => error,
                 })
             }
             None => Ok(()),

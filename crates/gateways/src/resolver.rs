@@ -67,7 +67,10 @@ fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Creates the resolver that a statement's arguments describe.
 pub(crate) fn resolver(cx: &Cx<'_>) -> Result<Arc<Resolver>, Error> {
     let words = cx.statement.args.iter().map(|word| word.text.as_str());
-    let settings = Settings::parse(words).map_err(|fault| cx.error(fault))?;
+    let settings = Settings::parse(words).map_err(|fault| match fault.advice() {
+        Some(advice) => cx.error(&fault).advise(advice),
+        None => cx.error(&fault),
+    })?;
     Ok(Resolver::new(settings.at(cx.statement.span())))
 }
 

@@ -15,6 +15,7 @@ mod commands;
 mod engines;
 mod fmt_explain;
 mod guides;
+mod hints;
 mod limits;
 mod packaged_conf;
 mod process;

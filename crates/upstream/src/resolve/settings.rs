@@ -52,6 +52,21 @@ pub enum SettingsFault {
     NoServers,
 }
 
+impl SettingsFault {
+    /// Returns what to write instead of a parameter of other servers.
+    pub fn advice(&self) -> Option<&'static str> {
+        match self {
+            SettingsFault::Lost(text) if text.starts_with("local=") => Some(
+                "OpenResty has this parameter: write the addresses of the name servers in /etc/resolv.conf instead",
+            ),
+            SettingsFault::Lost(text) if text.starts_with("status_zone=") => {
+                Some("nginx's commercial version has this parameter: remove it")
+            }
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for SettingsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
