@@ -39,6 +39,12 @@ pub use session::{Session, TlsError};
 pub use stream::Stream;
 pub use verify::Trust;
 
+/// Returns the name and version of the cryptographic library, as OpenSSL returns them (OpenSSL_version(3)).
+pub fn library() -> &'static str {
+    let text = std::ffi::CStr::from_bytes_with_nul(aws_lc_sys::OPENSSL_VERSION_TEXT).ok();
+    text.and_then(|text| text.to_str().ok()).unwrap_or_default()
+}
+
 /// Returns the SHA-256 digest of `bytes`.
 pub fn digest(bytes: &[u8]) -> Vec<u8> {
     aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref().to_vec()

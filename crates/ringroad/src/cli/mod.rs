@@ -175,6 +175,7 @@ fn like_nginx(options: &Options) -> ExitCode {
     if options.version || options.configure {
         print_error(version::version_line());
         if options.configure {
+            print_error(version::tls_lines());
             print_error(version::configure_line());
         }
         if !options.test {

@@ -15,6 +15,11 @@ pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{REFERENCE} (ringroad/{})\n", env!("CARGO_PKG_VERSION"))
 }
 
+/// Returns the lines of `-V` about TLS. Certbot's plugin for nginx requires both.
+pub(crate) fn tls_lines() -> String {
+    format!("built with {}\nTLS SNI support enabled\n", tls::library())
+}
+
 /// Returns the last line of `-V`: paths and modules, in the form of nginx's configure arguments.
 pub(crate) fn configure_line() -> String {
     let modules = crate::site::configure_arguments().join(" ");

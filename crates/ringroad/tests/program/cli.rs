@@ -37,6 +37,9 @@ fn the_version_is_printed_in_the_form_that_tools_match() {
     assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, version.as_str(), ""));
     let said = run(&["-V"]);
     let rest = said.err.strip_prefix(&version).expect("the version first");
+    let (library, rest) = rest.split_once('\n').expect("several lines");
+    assert!(library.starts_with("built with OpenSSL 1.1.1 (compatible; AWS-LC "), "{library}");
+    let rest = rest.strip_prefix("TLS SNI support enabled\n").expect("SNI");
     assert!(rest.starts_with("configure arguments: --prefix=/"), "{rest}");
     for argument in [" --conf-path=/etc/nginx/nginx.conf ", " --with-threads ", " --with-http_dav_module "] {
         assert!(rest.contains(argument), "{rest}");

@@ -21,4 +21,5 @@ mod packaged_conf;
 mod process;
 mod reload;
 mod tls_load;
+mod tools_of_nginx;
 mod upgrade;
