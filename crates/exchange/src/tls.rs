@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use ::tls::{Server, Trust};
+use http::request::Version;
 use telemetry::Level;
 
 use crate::address::Address;
 use crate::certificates::NamedCertificates;
 use crate::config::{Config, ServerId, Settings};
+use crate::http2::Http2;
 use crate::ocsp::Staple;
 use crate::ocsp::client::ClientChecks;
 use crate::request::Request;
@@ -72,6 +74,17 @@ pub fn admit(request: &Request, listen: &Listen) -> Result<(), u16> {
         request.log(Level::Info, format_args!("client sent plain HTTP request to HTTPS port"));
         return Err(497);
     };
+    // The client may repeat the request on another connection, whose handshake does not select HTTP/2 (RFC 9110 section 15.5.20).
+    if request.head.version() == Version::Http2
+        && !request.scope().of::<Http2>().enabled
+        && !listen.is_http2(&request.conn.local)
+    {
+        request.log(
+            Level::Info,
+            format_args!("client requested a server without HTTP/2 on an HTTP/2 connection"),
+        );
+        return Err(421);
+    }
     let settings = settings_of(request.config(), request.server, listen, &request.conn.local);
     if settings.client == VerifyClient::Off {
         return Ok(());

@@ -13,5 +13,6 @@ mod limits;
 mod log_lines;
 mod reloads;
 mod requests;
+mod servers;
 mod tunnels;
 mod windows;

@@ -110,7 +110,7 @@ fn the_preface_is_refused_without_the_http2_directive() {
 }
 
 /// Returns a certificate for `a.test` with its key, and the configuration of a client that trusts it.
-fn certificate(alpn: &[&[u8]]) -> (String, String, Arc<ClientConfig>) {
+pub(super) fn certificate(alpn: &[&[u8]]) -> (String, String, Arc<ClientConfig>) {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
     let pem = params.self_signed(&key).expect("a certificate").pem();
@@ -132,7 +132,10 @@ fn with_tls(listen: &str, server: &str, (pem, key): (&str, &str)) -> Server {
     serve_with(&conf, files)
 }
 
-fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+pub(super) fn handshake(
+    server: &Server,
+    clients: &Arc<ClientConfig>,
+) -> StreamOwned<ClientConnection, TcpStream> {
     let socket = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
     socket.set_read_timeout(Some(testkit::wait::DEFAULT_LIMIT)).expect("a socket");
     let name = ServerName::try_from("a.test").expect("a name");
