@@ -6,6 +6,7 @@
 //! | [`send`] | sending: heads, bodies, resets, GOAWAY | RFC 9113 sections 4 to 6 |
 //! | [`calm`] | limits on frames and requests without effect | RFC 9113 section 10.5 |
 //! | [`flow`] | receive windows, which grow with the bytes that are consumed in a round trip | RFC 9113 section 5.2 |
+//! | `late` | frames on streams whose response ended before their request | RFC 9113 section 8.1 |
 //! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
 //! | [`reply`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | compression of header sections | RFC 7541 |
@@ -22,6 +23,7 @@ pub mod flow;
 pub mod frame;
 pub mod head;
 pub mod hpack;
+mod late;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]

@@ -345,6 +345,47 @@ fn a_complete_response_remains_valid_after_a_reset() {
     assert_eq!(events[2], Event::Reset { stream: id, by_peer: true, code: 0 }, "the reset follows");
 }
 
+/// Section 8.1: after an early response the rest of the request is discarded, but its errors are reported as on an open stream, once.
+#[test]
+fn errors_after_an_early_response_are_reported() {
+    let announced =
+        |length: &str| block(&[&[(":method", "POST")], &LINE[1..], &[("content-length", length)]].concat());
+    let cases = [
+        ("second header section", frame(HEADERS, WHOLE, 1, &block(&[("a", "b")])), ErrorCode::Protocol),
+        ("pseudo field", frame(HEADERS, WHOLE | END, 1, &block(&[(":path", "/")])), ErrorCode::Protocol),
+        (
+            "trailers before the length",
+            frame(HEADERS, WHOLE | END, 1, &block(&[("a", "b")])),
+            ErrorCode::Protocol,
+        ),
+        ("too long", frame(DATA, 0, 1, b"123456"), ErrorCode::Protocol),
+        ("too short", frame(DATA, END, 1, b"1"), ErrorCode::Protocol),
+        ("priority", frame(PRIORITY, 0, 1, &[0; 4]), ErrorCode::FrameSize),
+        ("window", window_update(1, WINDOW_MAX), ErrorCode::FlowControl),
+    ];
+    for (name, bytes, code) in cases {
+        let mut peer = Peer::new();
+        peer.feed(&frame(HEADERS, WHOLE, 1, &announced("5"))).expect("a request");
+        peer.respond(1);
+        assert_eq!(peer.resets(), [(1, ErrorCode::NoError as u32)]);
+        peer.feed(&bytes.repeat(2)).expect("a stream error");
+        assert_eq!(peer.resets(), [(1, code as u32)], "{name}");
+    }
+    // A request that ends as announced, with and without trailers, and one that the client resets.
+    let good = [
+        frame(DATA, END, 1, b"12345"),
+        [frame(DATA, 0, 1, b"12345"), frame(HEADERS, WHOLE | END, 1, &block(&[("a", "b")]))].concat(),
+        [frame(DATA, 0, 1, b"1"), reset(1)].concat(),
+    ];
+    for bytes in good {
+        let mut peer = Peer::new();
+        peer.feed(&frame(HEADERS, WHOLE, 1, &announced("5"))).expect("a request");
+        peer.respond(1);
+        peer.feed(&[&bytes[..], &window_update(1, 1)].concat()).expect("a good end");
+        assert_eq!(peer.resets(), [(1, ErrorCode::NoError as u32)]);
+    }
+}
+
 /// Section 8.3.1: `Host` and `:authority` are compared without regard to case and default port. A request in which they differ is
 /// malformed.
 #[test]

@@ -135,6 +135,9 @@ impl<T> Session<T> {
         if let Some(code) = code {
             frame::push_reset(out, id, code);
         }
+        if code == Some(ErrorCode::NoError) {
+            self.late.add(&stream);
+        }
         let end = match code {
             None if stream.is_reset_by_peer => End::ResetByPeer,
             None if !stream.is_reset => End::Done,

@@ -15,6 +15,7 @@ use super::frame::{
     self, ACK, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PADDED, PAYLOAD_MAX,
 };
 use super::hpack::{Decoder, Encoder, NeverIndexed};
+use super::late::LateStreams;
 use super::priority::Priority;
 use super::round::Round;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
@@ -189,6 +190,8 @@ pub struct Session<T> {
     trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Priorities of streams that are not open yet.
     updates: Vec<(u32, Priority)>,
+    /// Streams that ended before their requests.
+    pub(super) late: LateStreams,
     /// Counts of frames and requests without effect.
     pub(super) calm: Calm,
     /// Number of streams refused since the last call of [`Session::take_refused`].
@@ -239,6 +242,7 @@ impl<T> Session<T> {
             data: None,
             trailers: Vec::new(),
             updates: Vec::new(),
+            late: LateStreams::default(),
             calm: Calm::default(),
             refused: 0,
             last_served: None,
@@ -432,7 +436,7 @@ impl<T> Session<T> {
         }
         if id <= self.streams.last || self.role == Role::Client {
             return match self.streams.end_of(id) {
-                Some(End::Reset) => self.skip_block(block, input).map(|()| Event::Nothing),
+                Some(End::Reset) => self.late_head((id, ends), block, input, out).map(|()| Event::Nothing),
                 Some(End::ResetByPeer) if self.role == Role::Client => {
                     self.skip_block(block, input).map(|()| Event::Nothing)
                 }
@@ -445,7 +449,6 @@ impl<T> Session<T> {
         }
         self.streams.last = id;
         if self.last_served.is_some_and(|last| id > last) {
-            self.spend()?;
             self.skip_block(block, input)?;
             self.streams.note_end(id, End::Reset);
             return Ok(Event::Nothing);
@@ -718,13 +721,14 @@ impl<T> Session<T> {
             match self.streams.end_of(data.stream) {
                 Some(End::Done) => return Err(Fault::ClosedStream),
                 Some(End::ResetByPeer) if self.role == Role::Server => self.spend()?,
+                Some(End::Reset) => self.late_data(data.stream, data.left, data.ends, out)?,
                 // The client has skipped the stream number, or the stream was closed long ago.
                 None if data.stream <= self.streams.last => {
                     self.spend()?;
                     frame::push_reset(out, data.stream, StreamFault::HalfClosed.code());
                     self.streams.note_end(data.stream, End::Reset);
                 }
-                Some(End::Reset | End::ResetByPeer) | None => {}
+                Some(End::ResetByPeer) | None => {}
             }
             return Ok(None);
         };
@@ -820,7 +824,7 @@ impl<T> Session<T> {
             Some(stream) if !stream.is_reset => self.reset_for(id, StreamFault::FrameLength, out),
             Some(_) => Ok(Event::Nothing),
             None if id > self.streams.last => Err(Fault::FrameLength),
-            None => Ok(Event::Nothing),
+            None => self.report_late(id, StreamFault::FrameLength, out).map(|()| Event::Nothing),
         }
     }
 
@@ -828,6 +832,7 @@ impl<T> Session<T> {
     fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
         let code = frame::number(payload).filter(|_| payload.len() == 4).ok_or(Fault::FrameLength)?;
         let Some(stream) = self.streams.get_mut(id) else {
+            self.late.remove(id);
             return self.about_no_stream(id);
         };
         if stream.is_reset {
@@ -895,6 +900,7 @@ impl<T> Session<T> {
             };
         }
         let Some(stream) = self.streams.get_mut(id) else {
+            self.late_window(id, bytes, out)?;
             // The stream has ended, so it cannot be reset: the error is one of the connection (RFC 9113 section 5.4.2). A client
             // ignores it, because it would end all requests of the connection.
             return match bytes == 0 && self.role == Role::Server {
