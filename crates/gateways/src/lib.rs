@@ -4,6 +4,7 @@
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers in the phases.
 #![forbid(unsafe_code)]
 
+mod exposure;
 mod fastcgi;
 mod grpc;
 mod grpc_status;
@@ -32,11 +33,13 @@ mod upstream_zone;
 mod uwsgi;
 
 use exchange::module::{Directive, Module, Walk};
+pub use exposure::{may_purge, may_tunnel};
 pub use fastcgi::advice;
 pub use upstream_state::save;
 
 /// In the order of the handlers within a phase, then of the filters.
 pub static MODULES: &[&Module] = &[
+    &exposure::MODULE,
     &resolver::MODULE,
     &ocsp::MODULE,
     &upstream::MODULE,

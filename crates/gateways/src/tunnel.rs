@@ -14,6 +14,7 @@ use conf::{Args, Contexts, Spec};
 use http::gateway::Encoded;
 use http::request::Method;
 
+use crate::exposure::Exposure;
 use crate::passing::conf::{Conf, NEXT_OFF};
 use crate::passing::pass::{self, Destination};
 use crate::passing::request::Fill;
@@ -53,6 +54,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         let text = cx.statement.args.first().map_or(NAMED, |word| word.text.as_str());
         pass::set_to::<Tunnel>(scope, cx, text)?;
         scope.core.accepts_connect = true;
+        scope.make_mut::<Exposure>().tunnels = cx.statement.args.is_empty();
         Ok(())
     },
 )];

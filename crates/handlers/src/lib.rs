@@ -38,6 +38,11 @@ pub static MODULES: &[&Module] = &[
     &static_file::MODULE,
 ];
 
+/// Whether clients can change files of a location by methods of WebDAV.
+pub fn may_write(scope: &exchange::config::Scope) -> bool {
+    scope.of::<dav::Conf>().allows_changes()
+}
+
 /// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {

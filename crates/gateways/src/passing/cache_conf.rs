@@ -12,6 +12,7 @@ use conf::{Args, Contexts, Error, Level, Span, Spec, value};
 use http::freshness::Heuristic;
 
 use crate::Directive;
+use crate::exposure::{Exposure, is_met_by_all};
 use crate::passing::cache_path;
 use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
@@ -229,7 +230,11 @@ impl<F: Family> Rows<F> {
                 "Removes the requested entry if one of these values is neither empty nor `0`.",
             )
             .many(),
-            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
+            |scope, cx| {
+                let open = cx.statement.texts().any(|text| is_met_by_all(cx.tree, text));
+                scope.make_mut::<Exposure>().purges.make_mut(cx.block).push(open);
+                add_predicates(&mut conf::<F>(scope).cache.purge, cx)
+            },
         ),
         // After a soft purge the entry can still be used if no upstream responds, and for `stale-while-revalidate`.
         Directive::scope(

@@ -99,7 +99,7 @@ const METHODS: &[(&str, u64)] =
 
 /// The settings, which blocks inherit.
 #[derive(Clone, Debug)]
-struct Conf {
+pub(crate) struct Conf {
     /// `dav_methods`
     methods: Keywords,
     /// `create_full_put_path`
@@ -108,6 +108,13 @@ struct Conf {
     delete_depth_min: u64,
     /// `dav_access`: permission bits of new files.
     access: u32,
+}
+
+impl Conf {
+    /// Whether a method that changes files is allowed.
+    pub(crate) fn allows_changes(&self) -> bool {
+        self.methods.has(ALL)
+    }
 }
 
 impl Settings for Conf {}

@@ -16,7 +16,7 @@ mod zones;
 
 use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Spec, value};
+use conf::{Args, Contexts, Error, Layered, Spec, value};
 use telemetry::traffic::Ended;
 use transfer::body::choose::Mover;
 
@@ -24,7 +24,7 @@ use self::watch::Watchable;
 use self::zones::{Named, StatusZones};
 use crate::{Directive, Module};
 use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
-use exchange::module::{OWN, ThreadHooks};
+use exchange::module::{LEVELS, OWN, ThreadHooks};
 use exchange::phases::{Phase, Plan};
 use exchange::request::Request;
 use exchange::settings::main::MainConf;
@@ -109,6 +109,22 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // A page of another site whose name resolves to this server's address (DNS rebinding) has the origin of that name.
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "api_hosts",
+            LEVELS,
+            Args::AtLeast(1),
+            "Names of hosts whose pages may change servers through `api`; addresses and `localhost` always may.",
+        )
+        .many(),
+        |scope, cx| {
+            let names = cx.statement.texts().map(Box::from);
+            scope.make_mut::<Conf>().hosts.make_mut(cx.block).extend(names);
+            Ok(())
+        },
+    ),
     Directive::scope(
         Spec::new(
             "http_api",
@@ -173,6 +189,8 @@ pub(crate) struct Conf {
     page: Option<Page>,
     /// `status_zone`
     zone: Option<Named>,
+    /// `api_hosts`
+    hosts: Layered<Box<str>>,
 }
 
 /// The pages of a block. A block has only one content handler, and so one page: that of the last directive.
@@ -217,7 +235,7 @@ impl Page {
 
 impl Settings for Conf {
     fn inherit(&self, inner: Inner) -> Option<Conf> {
-        (inner == Inner::Block).then(Conf::default)
+        (inner == Inner::Block).then(|| Conf { hosts: self.hosts.clone(), ..Conf::default() })
     }
 }
 

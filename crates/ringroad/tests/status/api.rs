@@ -235,6 +235,31 @@ fn cross_site_requests_change_nothing() {
     }
 }
 
+/// A page of another site, whose name resolves to this server's address, has the same origin as its requests.
+#[test]
+fn dns_rebinding_changes_nothing() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    let path = format!("/api/9/http/upstreams/back/servers/{}", site.id(&site.second));
+    for (host, expected) in
+        [("evil.example", 403), ("evil.example:80", 403), ("127.0.0.1", 200), ("[::1]:80", 200)]
+    {
+        let origin = format!("http://{host}");
+        let fields = [("Host", host), ("Origin", &*origin), ("Content-Type", "application/json")];
+        let mut client = Client::connect(site.server.addr(0));
+        let body = "{\"weight\": 2}";
+        client.send(testkit::client::request_bytes(
+            "PATCH",
+            &path,
+            &[&fields[..], &[("Content-Length", &*body.len().to_string())]].concat(),
+        ));
+        client.send(body);
+        assert_eq!(client.response().status, expected, "{host}");
+    }
+}
+
 /// Debian's exporter requests all paths, and reports that the server is up if each of them responds.
 #[test]
 fn the_prometheus_exporter_reads_the_api() {

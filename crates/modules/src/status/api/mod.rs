@@ -7,6 +7,7 @@
 mod change;
 mod tree;
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use io::op::Source;
@@ -44,6 +45,8 @@ const DISABLED: Fault = fault(405, "MethodDisabled", "method disabled: it needs 
 /// The error for methods that a path does not support.
 const NOT_ALLOWED: Fault = fault(405, "MethodDisabled", "method not allowed for this path");
 /// The error for requests from pages of another site, which the operator's browser sends from inside the network.
+const UNKNOWN_HOST: Fault =
+    fault(403, "UnknownHost", "changes from pages of this host name are refused: see \"api_hosts\"");
 const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other sites are refused");
 /// HTML forms cannot send this content type, so it is required.
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change must have the type application/json");
@@ -162,14 +165,51 @@ fn may_change(request: &Request, may_write: bool, is_delete: bool) -> Result<(),
     if is_foreign_site || is_foreign_origin {
         return Err(CROSS_SITE);
     }
+    // Only browsers send these fields. A browser that was led to this server's address by another site's name sends that name.
+    let is_browser = field(b"origin").is_some() || field(b"sec-fetch-site").is_some();
+    if is_browser && !is_known_host(host, request.scope().of::<Conf>().hosts.items()) {
+        return Err(UNKNOWN_HOST);
+    }
     let kind = field(b"content-type").unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if is_delete || kind.eq_ignore_ascii_case(b"application/json") { Ok(()) } else { Err(NO_JSON) }
 }
 
+/// Whether a host, with or without port, is an address, `localhost`, or one of these names.
+fn is_known_host(host: &[u8], names: &[Box<str>]) -> bool {
+    let Ok(host) = str::from_utf8(host) else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => name,
+        _ => host,
+    };
+    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    is_address
+        || name.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_of_other_sites_are_unknown() {
+        let names = [Box::from("status.example")];
+        for host in ["127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080", "LocalHost:1", "Status.Example:443"]
+        {
+            assert!(is_known_host(host.as_bytes(), &names), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:80",
+            "127.0.0.1.evil.example",
+            "",
+            "localhost.evil.example",
+            "[::1].x",
+        ] {
+            assert!(!is_known_host(host.as_bytes(), &names), "{host}");
+        }
+    }
 
     #[test]
     fn fields_are_selected_from_an_object_or_each_member() {
