@@ -44,6 +44,46 @@ pub fn coding(request: &Request, name: &str) -> bool {
             .is_some_and(|accepted| has_coding(accepted, name.as_bytes()))
 }
 
+/// Whether the client gives the coding `name` more weight than the coding `other` (RFC 9110 section 12.4.2). Most clients give
+/// no weights, and all codings have the same.
+pub fn outweighs(request: &Request, name: &str, other: &str) -> bool {
+    let accepted = request.header(HeaderId::AcceptEncoding).filter(|accepted| accepted.contains(&b';'));
+    accepted.is_some_and(|accepted| weight(accepted, name) > weight(accepted, other))
+}
+
+/// Returns the weight of a coding in thousandths; 0 if it is not named.
+fn weight(accepted: &[u8], name: &str) -> u16 {
+    for member in accepted.split(|&byte| byte == b',') {
+        let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        if !parts.next().is_some_and(|coding| coding.eq_ignore_ascii_case(name.as_bytes())) {
+            continue;
+        }
+        let quality = parts.find_map(|part| match part {
+            [b'q' | b'Q', rest @ ..] => {
+                rest.trim_ascii_start().strip_prefix(b"=").map(<[u8]>::trim_ascii_start)
+            }
+            _ => None,
+        });
+        return quality.map_or(WEIGHT_MAX, thousandths);
+    }
+    0
+}
+
+/// The weight without a `q` parameter.
+const WEIGHT_MAX: u16 = 1000;
+
+/// Parses `0.25` to 250. An invalid weight counts like none.
+fn thousandths(text: &[u8]) -> u16 {
+    match text {
+        [b'0'] => 0,
+        [b'0', b'.', digits @ ..] if digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit) => {
+            let padded = digits.iter().map(|digit| u16::from(digit - b'0')).chain([0; 3]);
+            padded.take(3).fold(0, |sum, digit| sum * 10 + digit)
+        }
+        _ => WEIGHT_MAX,
+    }
+}
+
 /// Checks `gzip_proxied`: whether the response to a proxied request may be compressed, because the proxy will not cache
 /// it for other clients.
 fn for_proxy(request: &Request, allowed: Proxied) -> bool {
@@ -233,6 +273,21 @@ mod tests {
             assert!(!has_coding(accepted.as_bytes(), b"br"), "{accepted}");
         }
         assert!(has_coding(b"gzip, deflate, br, zstd", b"zstd") && !has_coding(b"zst", b"zstd"));
+    }
+
+    #[test]
+    fn weights_are_parsed() {
+        for (accepted, gzip, br) in [
+            ("br;q=0.1, gzip;q=1", 1000, 100),
+            ("gzip, br", 1000, 1000),
+            ("gzip;q=0.25;x=1,BR ; Q = 0.001", 250, 1),
+            ("gzip;q=0, br;q=x", 0, 1000),
+            ("gzip;q=0., xbr;q=1", 0, 0),
+            ("gzip;x=1;q=0.5, br;q=0.1234", 500, 1000),
+        ] {
+            let found = (weight(accepted.as_bytes(), "gzip"), weight(accepted.as_bytes(), "br"));
+            assert_eq!(found, (gzip, br), "{accepted}");
+        }
     }
 
     #[test]

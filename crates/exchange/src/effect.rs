@@ -64,8 +64,9 @@ pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
 
 /// Returns the `Location` field. A path is prefixed with scheme, host and port if the settings require it.
 pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
+    let location = without_blanks(location);
     if location.first() != Some(&b'/') || !conf.responding.absolute_redirect {
-        return Cow::Borrowed(location);
+        return location;
     }
     let mut absolute = format!("{}://", request.conn.scheme()).into_bytes();
     let name = &request.server().name;
@@ -82,8 +83,23 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
     if let Some(port) = port.filter(|_| conf.responding.port_in_redirect) {
         absolute.extend_from_slice(format!(":{port}").as_bytes());
     }
-    absolute.extend_from_slice(location);
+    absolute.extend_from_slice(&location);
     Cow::Owned(absolute)
+}
+
+/// Encodes blanks, which a decoded `$uri` may have: a URI contains none (RFC 3986 section 2), and clients cut it there.
+fn without_blanks(location: &[u8]) -> Cow<'_, [u8]> {
+    if !location.contains(&b' ') {
+        return Cow::Borrowed(location);
+    }
+    let mut encoded = Vec::with_capacity(location.len() + 16);
+    for &byte in location {
+        match byte {
+            b' ' => encoded.extend_from_slice(b"%20"),
+            byte => encoded.push(byte),
+        }
+    }
+    Cow::Owned(encoded)
 }
 
 /// Returns the port of a local address, unless it is the default of the scheme; a UNIX-domain socket has none.

@@ -324,6 +324,15 @@ impl Response {
         self.etag = self.etag.take().and_then(Etag::weakened);
     }
 
+    /// Whether `Cache-Control` forbids to change the body (RFC 9110 section 7.7).
+    pub fn forbids_transform(&self) -> bool {
+        let is_it = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"no-transform");
+        let mut fields = self.fields.iter();
+        fields.any(|(name, value)| {
+            name.eq_ignore_ascii_case(b"Cache-Control") && value.split(|&byte| byte == b',').any(is_it)
+        })
+    }
+
     /// Returns the first field of this name, which is case-insensitive.
     pub fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let mut same = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));

@@ -92,6 +92,9 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.described_status() != 200 || !conf.types.matches(request) {
         return;
     }
+    if request.response.forbids_transform() {
+        return;
+    }
     let wanted = |uri: &Option<Arc<str>>| {
         let uri = uri.as_ref()?.as_bytes().to_vec();
         Some(Subrequest { uri, ..Subrequest::default() })

@@ -6,7 +6,7 @@
 use conf::{Args, Spec, State};
 
 use crate::compress;
-use crate::gzip::power_of_two;
+use crate::gzip::{self, power_of_two};
 use crate::{Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
@@ -119,12 +119,25 @@ impl Default for Conf {
     }
 }
 
+/// Whether the client prefers this coding to the coding `other`, and the response gets it. The module of `other` comes first in the
+/// order of the filters.
+pub(super) fn is_preferred(request: &Request, other: &str) -> bool {
+    accept_encoding::outweighs(request, "br", other) && {
+        let conf = request.scope().of::<Conf>();
+        conf.enabled
+            && compress::is_compressible(request, conf.min_length, &conf.types)
+            && accept_encoding::coding(request, "br")
+    }
+}
+
 fn filter(conf: &Conf, request: &mut Request) {
     // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {
         return;
     }
-    if compress::is_eligible(request, conf.min_length, &conf.types) && accept_encoding::coding(request, "br")
+    if compress::is_eligible(request, conf.min_length, &conf.types)
+        && accept_encoding::coding(request, "br")
+        && !gzip::is_preferred(request, "br")
     {
         compress::apply(request, coding::Settings::Brotli(conf.settings));
     }

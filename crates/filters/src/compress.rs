@@ -19,12 +19,19 @@ pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaT
         request.response.vary_accept_encoding = true;
         return false;
     }
-    let eligible = matches!(response.described_status(), 200 | 403 | 404)
-        && response.content_length.is_none_or(|length| length >= min_length)
-        && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
-        && types.matches(request);
+    let eligible = is_compressible(request, min_length, types);
     request.response.vary_accept_encoding |= eligible;
     eligible
+}
+
+/// As [`is_eligible`], without an effect.
+pub(crate) fn is_compressible(request: &Request, min_length: u64, types: &MediaTypes) -> bool {
+    let response = &request.response;
+    matches!(response.described_status(), 200 | 403 | 404)
+        && response.content_length.is_none_or(|length| length >= min_length)
+        && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
+        && types.matches(request)
+        && !response.forbids_transform()
 }
 
 /// Compresses the response. Its length is unknown before the end, so ranges are not possible either.

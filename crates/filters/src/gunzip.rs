@@ -68,6 +68,9 @@ fn filter(_: &Conf, request: &mut Request) {
     if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
         return;
     }
+    if request.response.forbids_transform() {
+        return;
+    }
     // Caches must know that the coding depends on the client.
     request.response.vary_accept_encoding = true;
     if accept_encoding::gzip(request) {

@@ -141,6 +141,17 @@ pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Re
     bits.ok_or_else(|| cx.error(format_args!("\"{}\" directive {otherwise}", cx.statement.name.text)))
 }
 
+/// Whether the client prefers this coding to the coding `other`, and the response gets it. The module of `other` comes first in the
+/// order of the filters.
+pub(super) fn is_preferred(request: &Request, other: &str) -> bool {
+    accept_encoding::outweighs(request, "gzip", other) && {
+        let conf = request.scope().of::<Conf>();
+        conf.enabled
+            && compress::is_compressible(request, conf.min_length, &conf.types)
+            && accept_encoding::gzip(request)
+    }
+}
+
 fn filter(conf: &Conf, request: &mut Request) {
     // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {

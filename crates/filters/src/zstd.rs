@@ -7,8 +7,8 @@
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
 
-use crate::compress;
 use crate::{Directive, Module};
+use crate::{brotli, compress, gzip};
 use exchange::accept_encoding;
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::filter::encoder;
@@ -163,6 +163,8 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
     if compress::is_eligible(request, conf.min_length, &conf.types)
         && accept_encoding::coding(request, "zstd")
+        && !brotli::is_preferred(request, "zstd")
+        && !gzip::is_preferred(request, "zstd")
     {
         compress::apply(request, coding::Settings::Zstd(conf.settings.clone()));
     }

@@ -4,8 +4,9 @@
 //! upstream. The gRPC status is then 4, also without `grpc_error_status`. If the response has begun, `upstream` sends the status as a
 //! trailer field.
 //!
-//! nginx sends such clients an HTTP status, which they convert to a gRPC status with their own table. With this directive they get 200 with
-//! the fields `grpc-status` and `grpc-message` and no body, as from a gRPC server. The codes:
+//! nginx sends such clients an HTTP status and a page, which they convert to a gRPC status with their own table. Here they get 200 with
+//! the fields `grpc-status` and `grpc-message` and no body, as from a gRPC server: in locations with `grpc_pass`, and with
+//! `grpc_error_status on` in others. The codes:
 //!
 //! | cause | `grpc-status` |
 //! |---|---|
@@ -39,8 +40,9 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
-        if conf.is_on || conf.has_deadline {
-            plan.filter(Arc::new(conf.is_on), |&shows_errors, request| filter(request, shows_errors));
+        let is_on = conf.is_on.unwrap_or(scope.core.pass == "grpc");
+        if is_on || conf.has_deadline {
+            plan.filter(Arc::new(is_on), |&shows_errors, request| filter(request, shows_errors));
         }
     },
     ..Module::named(OWN)
@@ -53,10 +55,14 @@ const DIRECTIVES: &[Directive] = &[
             "grpc_error_status",
             LEVELS,
             Args::Flag,
-            "Clients of gRPC get errors of this server as `grpc-status`, with HTTP status 200.",
-        )
-        .default("off"),
-        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().is_on),
+            "Clients of gRPC get errors of this server as `grpc-status`, with HTTP status 200; by default in locations with `grpc_pass`.",
+        ),
+        |scope, cx| {
+            let mut is_on = false;
+            cx.flag(&mut is_on)?;
+            scope.make_mut::<Conf>().is_on = Some(is_on);
+            Ok(())
+        },
     ),
     Directive::scope(
         Spec::new(
@@ -73,8 +79,8 @@ const DIRECTIVES: &[Directive] = &[
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    /// `grpc_error_status`
-    is_on: bool,
+    /// `grpc_error_status`; unset: only where `grpc_pass` passes requests on.
+    is_on: Option<bool>,
     /// `grpc_deadline`
     has_deadline: bool,
 }

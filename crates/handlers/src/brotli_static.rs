@@ -6,7 +6,8 @@
 
 use conf::{Args, Spec, value};
 
-use crate::precompressed::{self, MODES, Sibling, StaticMode};
+use crate::gzip_static;
+use crate::precompressed::{self, Later, MODES, Sibling, StaticMode};
 use crate::{Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
@@ -43,6 +44,10 @@ impl precompressed::Conf for Conf {
         coding: "br",
         suffix: ".br",
         is_accepted: |request| accept_encoding::coding(request, "br"),
+        later: &[Later {
+            sibling: gzip_static::Conf::SIBLING,
+            mode: |request| request.scope().of::<gzip_static::Conf>().mode(),
+        }],
     };
 
     fn mode(&self) -> StaticMode {

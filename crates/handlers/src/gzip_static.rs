@@ -39,7 +39,8 @@ pub(crate) struct Conf(StaticMode);
 impl Settings for Conf {}
 
 impl precompressed::Conf for Conf {
-    const SIBLING: Sibling = Sibling { coding: "gzip", suffix: ".gz", is_accepted: accept_encoding::gzip };
+    const SIBLING: Sibling =
+        Sibling { coding: "gzip", suffix: ".gz", is_accepted: accept_encoding::gzip, later: &[] };
 
     fn mode(&self) -> StaticMode {
         self.0

@@ -4,6 +4,7 @@ use http::request::Method;
 use io::Errno;
 
 use crate::static_file;
+use exchange::accept_encoding;
 use exchange::config::{Http, Scope, Settings};
 use exchange::files::{self, Failure, Found};
 use exchange::phases::{Phase, Plan, Step};
@@ -58,6 +59,15 @@ pub(crate) struct Sibling {
     pub(crate) suffix: &'static str,
     /// Whether the client of a request accepts the coding.
     pub(crate) is_accepted: fn(&Request) -> bool,
+    /// The modules after this one in the order of the handlers.
+    pub(crate) later: &'static [Later],
+}
+
+/// A module whose file is sent instead, if the client gives its coding more weight and the file exists.
+pub(crate) struct Later {
+    pub(crate) sibling: Sibling,
+    /// Returns the value of its directive for a request.
+    pub(crate) mode: fn(&Request) -> StaticMode,
 }
 
 impl Sibling {
@@ -75,6 +85,23 @@ impl Sibling {
             }
     }
 
+    /// Whether the client prefers the file of a later module, which exists. `path` is that of the own file.
+    async fn is_outweighed(self, request: &Request, path: &[u8]) -> bool {
+        for Later { sibling, mode } in self.later {
+            let is_preferred = mode(request) != StaticMode::Off
+                && accept_encoding::outweighs(request, sibling.coding, self.coding)
+                && (sibling.is_accepted)(request);
+            if is_preferred {
+                let original = path.strip_suffix(self.suffix.as_bytes()).unwrap_or(path);
+                let other = [original, sibling.suffix.as_bytes()].concat();
+                if matches!(files::open(request, other).await, Ok(Found::File(_))) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
     /// Responds with the file, or leaves the request to the next handler.
     pub(crate) async fn serve(self, request: &mut Request, mode: StaticMode) -> Step {
         let mut path = Vec::with_capacity(request.uri.len() + 64);
@@ -89,7 +116,7 @@ impl Sibling {
         };
         if mode == StaticMode::On {
             request.response.vary_accept_encoding = true;
-            if !(self.is_accepted)(request) {
+            if !(self.is_accepted)(request) || self.is_outweighed(request, &path).await {
                 return Step::Next;
             }
         }

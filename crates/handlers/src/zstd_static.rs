@@ -6,8 +6,9 @@
 
 use conf::{Args, Spec, value};
 
-use crate::precompressed::{self, MODES, Sibling, StaticMode};
+use crate::precompressed::{self, Later, MODES, Sibling, StaticMode};
 use crate::{Directive, Module};
+use crate::{brotli_static, gzip_static};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
 use exchange::module::LEVELS;
@@ -43,6 +44,16 @@ impl precompressed::Conf for Conf {
         coding: "zstd",
         suffix: ".zst",
         is_accepted: |request| accept_encoding::coding(request, "zstd"),
+        later: &[
+            Later {
+                sibling: brotli_static::Conf::SIBLING,
+                mode: |request| request.scope().of::<brotli_static::Conf>().mode(),
+            },
+            Later {
+                sibling: gzip_static::Conf::SIBLING,
+                mode: |request| request.scope().of::<gzip_static::Conf>().mode(),
+            },
+        ],
     };
 
     fn mode(&self) -> StaticMode {

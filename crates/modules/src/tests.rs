@@ -421,6 +421,7 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "modern_browser_value",
             "ancient_browser_value",
             "proxy_cache_key",
+            "proxy_buffer_size",
             "proxy_limit_rate",
             "proxy_max_temp_file_size",
         ],

@@ -230,7 +230,7 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
 
 /// Returns the limits for the head of the response.
 fn limits(settings: &Settings) -> Limits {
-    let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
+    let head_max = settings.head_max.min(u64::from(u32::MAX / 2)) as u32;
     Limits { head_max, fields_max: FIELDS_MAX_DEFAULT }
 }
 

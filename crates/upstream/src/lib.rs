@@ -70,8 +70,10 @@ pub struct Settings {
     pub read_timeout: Duration,
     /// `proxy_half_close_timeout`: time that a tunnel stays open without data after one side has ended it.
     pub half_close_timeout: Duration,
-    /// `proxy_buffer_size`: maximum size of a response's header section, and size of reads without buffering.
+    /// `proxy_buffer_size`: maximum size of a short body that is sent together with its header section.
     pub buffer_size: u64,
+    /// The same as the maximum size of a response's header section, whose default is larger than nginx's.
+    pub head_max: u64,
     /// `proxy_buffers`: number and size.
     pub buffers: (u32, u64),
     /// `proxy_busy_buffers_size`, if set
@@ -132,6 +134,7 @@ impl Default for Settings {
             read_timeout: minute,
             half_close_timeout: Duration::from_secs(5),
             buffer_size: 4 << 10,
+            head_max: 8 << 10,
             buffers: (8, 4 << 10),
             busy_buffers_size: None,
             buffering: true,

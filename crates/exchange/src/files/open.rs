@@ -77,6 +77,13 @@ pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, F
     };
     let caches = &request.generation.open_files;
     let found = match caches.look_up(id, path, rules, terms) {
+        CacheResult::Valid(Ok(Found::File(opened))) if facts(request).local => {
+            match opened.file.stat_inline() {
+                // The file was edited in place: with the old size the response would be cut off, or the file.
+                Ok(stat) => return Some(Ok(Found::File(Opened { stat, ..opened }))),
+                Err(_) => return Some(Ok(Found::File(opened))),
+            }
+        }
         CacheResult::Valid(answer) => return Some(answer),
         CacheResult::Unchecked(opened) => recheck_resident(request, path, rules, opened)?,
         CacheResult::Miss => open_resident(request, path, rules)?,

@@ -150,6 +150,9 @@ fn filter(conf: &Conf, request: &mut Request) {
     if source.eq_ignore_ascii_case(&target_charset) {
         return name(request, target_charset);
     }
+    if request.response.forbids_transform() {
+        return;
+    }
     // An encoded body is no text.
     if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
         return;

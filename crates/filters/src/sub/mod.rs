@@ -117,7 +117,8 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Adds the filter to responses with a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
     // An empty body has nothing to replace, and retains its length and date.
-    if request.response.content_length == Some(0) || !conf.types.matches(request) {
+    let response = &request.response;
+    if response.content_length == Some(0) || !conf.types.matches(request) || response.forbids_transform() {
         return;
     }
     let patterns = match &conf.patterns {

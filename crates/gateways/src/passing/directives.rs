@@ -89,8 +89,13 @@ impl<F: Family> Rows<F> {
         // A head that does not fit is an error of the upstream (502), not a reason to use more memory.
         Directive::scope(
             row("_buffer_size", Args::Exactly(1), "Maximum size of the header section of a response.")
-                .default("4k"),
-            |scope, cx| cx.size(&mut conf::<F>(scope).upstream.buffer_size),
+                .default("8k"),
+            |scope, cx| {
+                let conf = conf::<F>(scope);
+                cx.size(&mut conf.upstream.buffer_size)?;
+                conf.upstream.head_max = conf.upstream.buffer_size;
+                Ok(())
+            },
         ),
     ];
 

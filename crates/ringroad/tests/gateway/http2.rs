@@ -46,6 +46,8 @@ http {
     location /status/ { grpc_error_status on; grpc_pass grpc://app;
                         location /status/silent { grpc_read_timeout 300ms; grpc_pass grpc://app; }
                         location /status/denied/ { deny all; } }
+    location /off/ { grpc_error_status off; grpc_pass grpc://app; }
+    location /dead/ { grpc_pass grpc://127.0.0.1:1; }
     location /deadline/ { grpc_deadline on; grpc_pass grpc://app; }
     location /deadline/two/ { grpc_deadline on; grpc_pass grpc://two; }
     location /deadline/next/ { grpc_deadline on; grpc_next_upstream error timeout http_503 non_idempotent; grpc_pass grpc://two; }
@@ -334,7 +336,7 @@ fn hostile_upstreams_cause_a_502_and_a_log_line() {
         ("upper case", head(&[(":status", "200"), ("A", "b")], END), "upstream sent invalid header"),
         ("line", head(&[(":status", "200"), ("a", "b\r\nc: d")], END), "upstream sent invalid header"),
         ("connection", head(&[(":status", "200"), ("connection", "close")], END), "connection-specific"),
-        ("large", head(&[(":status", "200"), ("a", &"x".repeat(5_000))], END), "too big header"),
+        ("large", head(&[(":status", "200"), ("a", &"x".repeat(9_000))], END), "too big header"),
         ("interim end", head(&[(":status", "103")], END), "upstream sent unexpected :status"),
         ("data first", frame(DATA, END, 1, b"x"), "upstream sent no :status header"),
         ("hpack", frame(HEADERS, WHOLE | END, 1, &[0x80]), "header block that cannot be decoded"),
@@ -723,7 +725,7 @@ fn resets_of_upstreams_cause_502_retry_or_abort() {
     assert_eq!([7, 8].map(has_failed), [false, true], "a POST is retried if it was not processed");
 }
 
-/// With `grpc_error_status` gRPC clients get a gRPC status for every error that is not from their upstream.
+/// gRPC clients get a gRPC status for every error that is not from their upstream.
 #[test]
 fn errors_become_a_grpc_status_with_grpc_error_status() {
     let app = Http2Origin::answering(|conn, asked| match asked.path().rsplit('/').next().expect("a name") {
@@ -758,7 +760,10 @@ fn errors_become_a_grpc_status_with_grpc_error_status() {
     let (code, grpc, ..) = called("/status/not-found");
     assert_eq!((code, grpc.as_str()), (404, "-"), "an error of the server itself");
     let (code, grpc, ..) = called("/grpc/2");
+    assert_eq!((code, grpc.as_str()), (200, "13"), "the default with grpc_pass");
+    let (code, grpc, ..) = called("/off/2");
     assert_eq!((code, grpc.as_str()), (502, "-"), "the directive is off");
+    assert_eq!(called("/dead/x"), status("14", "Bad Gateway"), "no upstream responds");
     let got = client.post("/status/2", &[], b"x");
     assert_eq!((got.status, got.field("grpc-status")), (502, None), "the client does not use gRPC");
     // Over HTTP/1 the end of the response must be known.

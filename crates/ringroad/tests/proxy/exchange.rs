@@ -174,7 +174,7 @@ fn an_invalid_response_causes_a_502() {
         "/close" => Reply::close(),
         "/reset" => Reply::reset(),
         "/short/never" => Reply::never(),
-        "/big" => Reply::ok().head_bytes(5000),
+        "/big" => Reply::ok().head_bytes(9000),
         "/invalid" => Reply::raw("HTTP/1.1 200 OK\r\n bad: 1\r\n\r\n"),
         "/both" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"),
         "/dies-early" => Reply::ok().body("0123456789").at(At::Body(5), Do::Close),

@@ -218,7 +218,7 @@ fn ambiguous(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
         8 => "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n".to_owned(),
         9 => format!("Content-Length: {len}\r\n X: 1\r\n"),
         10 => format!("Content-Length : {len}\r\n"),
-        11 => format!("Content-Length: {len}\r\nX: {}\r\n", "y".repeat(5000)),
+        11 => format!("Content-Length: {len}\r\nX: {}\r\n", "y".repeat(9000)),
         _ => format!("Content-Length: {len}\r\nX: a\0b\r\n"),
     };
     ([head(&fields), body.to_vec()].concat(), Truth::Broken, Then::Close)

@@ -96,3 +96,92 @@ fn a_304_has_no_content_range() {
     let response = client.request("GET", "/a", &[("If-None-Match", "\"x\"")]);
     assert_eq!((response.status, response.field("content-range")), (304, None));
 }
+
+/// RFC 9110 section 7.7: the content of such a response must not be changed.
+#[test]
+fn no_transform_is_obeyed_by_all_filters_that_change_a_body() {
+    let text = "a text of a hundred bytes. ".repeat(4);
+    let body = text.clone();
+    let origin = Origin::start(move |request| {
+        let control = if request.path().ends_with("/no") { "public, No-Transform" } else { "public" };
+        Reply::text(&body).header("Content-Type", "text/plain").header("Cache-Control", control)
+    });
+    let locations = [
+        ("gzip", "gzip on; gzip_types text/plain; gzip_min_length 1; gzip_proxied any;"),
+        ("br", "brotli on; brotli_types text/plain; brotli_min_length 1;"),
+        ("zstd", "zstd on; zstd_types text/plain; zstd_min_length 1;"),
+        ("sub", "sub_filter text word; sub_filter_types text/plain;"),
+        ("addition", "add_after_body /after; addition_types text/plain;"),
+    ];
+    let all =
+        locations.map(|(name, text)| format!("location /{name} {{ {text} proxy_pass http://@ORIGIN@; }}\n"));
+    let (_setup, server) = start(&origin, &format!("location /after {{ return 200 x; }} {}", all.concat()));
+    let mut client = Client::connect(server.addr(0));
+    for (name, _) in locations {
+        let changed = client.request("GET", &format!("/{name}"), &[("Accept-Encoding", name)]);
+        assert_ne!(changed.body, text.as_bytes(), "{name}");
+        let kept = client.request("GET", &format!("/{name}/no"), &[("Accept-Encoding", name)]);
+        assert_eq!((kept.text(), kept.field("content-encoding")), (text.clone(), None), "{name}");
+    }
+}
+
+/// RFC 9110 section 12.5.3: the coding with the highest weight is preferred.
+#[test]
+fn the_coding_with_the_highest_weight_is_used() {
+    let origin = origin();
+    let all = "gzip on; gzip_types text/plain; gzip_min_length 1; gzip_proxied any;
+        brotli on; brotli_types text/plain; brotli_min_length 1; zstd on; zstd_types text/plain; zstd_min_length 1;";
+    let short = all.replace("gzip_min_length 1;", "gzip_min_length 1m;");
+    let (_setup, server) = start(
+        &origin,
+        &format!(
+            "location / {{ {all} proxy_pass http://@ORIGIN@; }} location /short {{ {short} proxy_pass http://@ORIGIN@; }}"
+        ),
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (target, accepted, expected) in [
+        ("/", "br;q=0.1, gzip;q=1", "gzip"),
+        ("/", "zstd;q=0.1, br;q=0.5, gzip;q=0.4", "br"),
+        ("/", "gzip, br, zstd", "zstd"),
+        ("/", "gzip;q=0.5, br;q=0.5", "br"),
+        ("/", "gzip;q=0, br;q=0.2", "br"),
+        // gzip is preferred, but this location does not use it for such a small body.
+        ("/short", "br;q=0.1, gzip;q=1", "br"),
+    ] {
+        let response = client.request("GET", target, &[("Accept-Encoding", accepted)]);
+        assert_eq!(response.field("content-encoding"), Some(expected), "{target} {accepted}");
+    }
+}
+
+/// A decoded URI has blanks, and a client would cut the field there.
+#[test]
+fn a_blank_in_location_is_encoded() {
+    let origin = origin();
+    let (_setup, server) = start(
+        &origin,
+        "location /a { return 301 $uri; } location /b { rewrite ^ https://x.example$uri permanent; }
+         location /c { absolute_redirect off; return 302 $uri; }",
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (target, expected) in
+        [("/a%20b", "/a%20b"), ("/b%20%20", "https://x.example/b%20%20"), ("/c%20d%0d%0ae", "/c%20d%20%20e")]
+    {
+        let response = client.get(target);
+        let location = response.field("location").unwrap_or_default();
+        assert!(location.ends_with(expected) && !location.contains(' '), "{target} {location}");
+    }
+}
+
+/// 4 KiB, the default of nginx, are too few for many applications: cookies and policies.
+#[test]
+fn a_header_section_of_8_kib_is_accepted_by_default() {
+    let origin = Origin::start(|request| {
+        let length: usize = request.path()[1..].parse().expect("a number");
+        Reply::text("x").header("X-Long", "x".repeat(length))
+    });
+    let (_setup, server) = start(&origin, "location / { proxy_pass http://@ORIGIN@; }");
+    let mut client = Client::connect(server.addr(0));
+    for (length, status) in [(3000, 200), (7000, 200), (9000, 502)] {
+        assert_eq!(client.get(&format!("/{length}")).status, status, "{length}");
+    }
+}

@@ -403,3 +403,27 @@ fn random_index_also_picks_symlinks_to_files() {
         assert_eq!(client(&server).get("/lonely/").text(), "by a link");
     }
 }
+
+/// With the old size the response would be cut off, or the file.
+#[test]
+fn a_file_edited_in_place_is_served_completely_from_the_open_file_cache() {
+    use std::io::Write;
+    let server = Server::start(
+        common::BINARY,
+        "worker_processes 1; events { } http { server { listen 127.0.0.1:0; root html;
+         open_file_cache max=100 inactive=1h; open_file_cache_valid 1h; location /read/ { alias html/; sendfile off; } } }",
+    );
+    let path = server.path("html/page.txt");
+    testkit::write(&path, "first").expect("a file");
+    let mut client = Client::connect(server.addr(0));
+    for text in ["first", "a much longer second text", "3rd", "", &"x".repeat(100_000), "end"] {
+        // The same inode: no new file takes the name.
+        let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(&path).expect("the file");
+        file.write_all(text.as_bytes()).expect("written");
+        drop(file);
+        for target in ["/page.txt", "/read/page.txt"] {
+            let response = client.get(target);
+            assert_eq!((response.status, response.text().as_str()), (200, text), "{target}");
+        }
+    }
+}

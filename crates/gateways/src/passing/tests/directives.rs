@@ -327,6 +327,9 @@ fn buffer_sizes_must_be_consistent() {
     let conf = conf_of("proxy_buffers 8 16k; server { proxy_buffer_size 32k; }");
     assert_eq!((conf.upstream.buffers, conf.upstream.buffer_size), ((8, 16 << 10), 32 << 10));
     conf_of("proxy_buffers 8 4k; proxy_busy_buffers_size 28k; proxy_max_temp_file_size 0; server { }");
+    // The default for header sections, 8k, does not count here: nginx accepts these.
+    conf_of("proxy_buffers 4 4k; server { }");
+    conf_of("proxy_buffers 8 4k; proxy_busy_buffers_size 4k; server { }");
 }
 
 #[test]

@@ -334,8 +334,8 @@ func (c client) ended(ctx context.Context) (int, error) {
 	}
 }
 
-// deadline tries again if the deadline passes at the server first: the server resets the stream, and the proxy returns 502 as
-// nginx does. It also tries again if the deadline has passed before the call reached the server.
+// deadline tries again if the deadline passes at the server first: the server resets the stream with CANCEL, and the proxy
+// returns the corresponding status. It also tries again if the deadline has passed before the call reached the server.
 func (c client) deadline(ctx context.Context) error {
 	for range 20 {
 		before, err := c.ended(ctx)
@@ -350,7 +350,7 @@ func (c client) deadline(ctx context.Context) error {
 			if after, err := c.ended(ctx); err != nil || after > before {
 				return err
 			}
-		case codes.Unavailable:
+		case codes.Unavailable, codes.Canceled:
 		default:
 			return fmt.Errorf("status %w", err)
 		}
