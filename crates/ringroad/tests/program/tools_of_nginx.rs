@@ -39,7 +39,7 @@ fn certbot_installs_a_certificate_with_its_nginx_plugin() {
     let (http, https) = (free_port(), free_port());
     dir.write(
         "conf/nginx.conf",
-        &format!(
+        format!(
             "error_log {path}/error.log notice; pid {path}/pid; events {{}}\nhttp {{ access_log off;\n\
              server {{\n listen 127.0.0.1:{http};\n server_name a.test;\n return 200 x;\n}}\n}}\n"
         ),
