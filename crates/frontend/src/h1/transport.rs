@@ -52,12 +52,12 @@ impl Transport for Connection {
         self.receive_complete_body(request, body_need)
     }
 
-    async fn begin_feed(
+    fn begin_feed(
         &mut self,
         request: &mut Request,
         _: bool,
-    ) -> Result<Feed<BodyRemainder>, BodyFailure> {
-        self.prepare_feed(request).await
+    ) -> impl Future<Output = Result<Feed<BodyRemainder>, BodyFailure>> {
+        self.prepare_feed(request)
     }
 
     async fn feed(&mut self, mut feed: Feed<BodyRemainder>) -> Infallible {
