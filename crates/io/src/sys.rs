@@ -1,5 +1,6 @@
 //! System calls that neither rustix nor the standard library offers in a safe form.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -113,6 +114,43 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
         bytes_acked: wide(120),
         is_closed: field(0).to_ne_bytes()[0] == TCP_CLOSE,
     })
+}
+
+/// Returns the address of the peer of an Internet socket that getpeername(2) does not return any more, because the peer has reset the
+/// connection (`SO_PEERNAME`, net/core/sock.c).
+pub fn lost_peer(socket: BorrowedFd<'_>) -> Result<SocketAddr, Errno> {
+    // The kernel refuses a length above that of the address.
+    let len = size_of::<libc::sockaddr_in6>();
+    match lost_peer_of(socket, len) {
+        Err(Errno::INVAL) => lost_peer_of(socket, size_of::<libc::sockaddr_in>()),
+        peer => peer,
+    }
+}
+
+/// Returns the address as [`lost_peer`] does, if it has this length in bytes.
+fn lost_peer_of(socket: BorrowedFd<'_>, len: usize) -> Result<SocketAddr, Errno> {
+    // `struct sockaddr_in6`, which is longer than `sockaddr_in`: family, port, flow information, address, scope.
+    let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut len = len.min(bytes.len()) as libc::socklen_t;
+    let value = bytes.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `len` bytes to `bytes`, which is that long, and the new length to
+    // `len`; both outlive the call.
+    let failed =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERNAME, value, &mut len) };
+    if failed != 0 {
+        return Err(last_error());
+    }
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    let part = |start: usize| std::array::from_fn(|index| bytes[start + index]);
+    match libc::c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+        libc::AF_INET => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(part(4))), port)),
+        libc::AF_INET6 => {
+            let address: [u8; 16] = std::array::from_fn(|index| bytes[8 + index]);
+            let [flow, scope] = [part(4), part(24)].map(u32::from_ne_bytes);
+            Ok(SocketAddr::V6(SocketAddrV6::new(address.into(), port, flow, scope)))
+        }
+        _ => Err(Errno::AFNOSUPPORT),
+    }
 }
 
 /// Returns the bytes that the peer of a TCP socket has acknowledged; fails on sockets of other families.

@@ -33,6 +33,7 @@ pub mod shared;
 pub mod sink;
 pub mod syslog;
 pub mod tally;
+mod tear;
 pub mod time_zone;
 pub mod traffic;
 pub mod turns;

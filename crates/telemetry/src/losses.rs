@@ -5,7 +5,7 @@
 //! may choose the names.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,17 +35,26 @@ pub const METRICS: &[&Metric] = &[&LOST];
 pub(super) const NAMED: &str = "names with variables";
 
 /// Counters of targets that are open or have lost lines.
-static TARGETS: Mutex<Vec<(String, Arc<AtomicU64>)>> = Mutex::new(Vec::new());
+static TARGETS: Mutex<Vec<(String, Arc<OfTarget>)>> = Mutex::new(Vec::new());
+
+/// State of a target that all threads share.
+#[derive(Default)]
+struct OfTarget {
+    /// Number of lost lines since the start of the process.
+    lost: AtomicU64,
+    /// Whether the last line in the file is torn.
+    torn: Arc<AtomicBool>,
+}
 
 /// Returns the counter of a target; adds it if necessary.
-fn count_of(target: &str) -> Arc<AtomicU64> {
+fn count_of(target: &str) -> Arc<OfTarget> {
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, count)) = targets.iter().find(|(known, _)| known == target) {
         return Arc::clone(count);
     }
     // Removes counters of earlier configurations whose targets have lost no lines.
-    targets.retain(|(_, count)| Arc::strong_count(count) > 1 || count.load(Ordering::Relaxed) > 0);
-    let count = Arc::default();
+    targets.retain(|(_, count)| Arc::strong_count(count) > 1 || count.lost.load(Ordering::Relaxed) > 0);
+    let count = Arc::<OfTarget>::default();
     targets.push((target.to_owned(), Arc::clone(&count)));
     count
 }
@@ -54,14 +63,14 @@ fn count_of(target: &str) -> Arc<AtomicU64> {
 pub fn write(page: &mut Page) {
     page.head(&LOST);
     for (target, count) in &*TARGETS.lock().unwrap_or_else(PoisonError::into_inner) {
-        page.number(&LOST, &[target], count.load(Ordering::Relaxed));
+        page.number(&LOST, &[target], count.lost.load(Ordering::Relaxed));
     }
 }
 
 /// Lost lines of a target since the last report.
 pub(super) struct Losses {
-    /// Number of lost lines of the target since the start of the process, for all threads.
-    all: Arc<AtomicU64>,
+    /// State of the target, for all threads.
+    all: Arc<OfTarget>,
     /// Number of lines dropped because too many lines waited.
     dropped: Cell<u64>,
     /// Number of lines lost in failed writes.
@@ -89,6 +98,11 @@ impl Losses {
         }
     }
 
+    /// Returns whether the last line of the target's file is torn, for all threads.
+    pub(super) fn torn(&self) -> &Arc<AtomicBool> {
+        &self.all.torn
+    }
+
     /// Counts a line that was dropped because too many lines waited.
     pub(super) fn drop_one(&self) {
         self.count(1);
@@ -97,7 +111,7 @@ impl Losses {
 
     /// Adds lost lines to the metric, but not to the next report.
     pub(super) fn count(&self, lines: u64) {
-        self.all.fetch_add(lines, Ordering::Relaxed);
+        self.all.lost.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// Counts the lines of a failed write.

@@ -22,6 +22,7 @@ use crate::links::Rule;
 use crate::losses::{Cause, Losses, NAMED};
 use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, ReportLog, Reporter};
+use crate::tear::Tear;
 use crate::writer::{WRITE_MAX, count_lines, device_of, first_lines};
 use crate::{Level, Reason, Target};
 
@@ -68,6 +69,7 @@ struct Named {
     bell: Bell,
     file: RefCell<Option<Open>>,
     prompt: Prompt,
+    tear: Tear,
     /// The rule of `disable_symlinks`. The same path with another rule counts as another file.
     links: Rule,
     /// The request for which the file is opened: its root must exist, and its error log receives the report of a
@@ -187,6 +189,7 @@ impl NamedLogs {
             bell: Bell::default(),
             file: RefCell::default(),
             prompt: Prompt::default(),
+            tear: Tear::default(),
             links,
             requester: RefCell::default(),
             uses: Cell::new(0),
@@ -321,28 +324,43 @@ impl Named {
                 return self.consume(count);
             }
         };
-        let (count, lines, by_call) = {
+        self.shared.charge(self.tear.prepare(&mut self.waiting.borrow_mut()));
+        let (count, by_call) = {
             let waiting = self.waiting.borrow();
             let text = first_lines(&waiting, WRITE_MAX);
-            (text.len(), count_lines(text), self.prompt.write(&open.file, text))
+            (text.len(), self.prompt.write(&open.file, text))
         };
-        let (count, result) = match by_call {
-            Some(Ok(written)) => (written, Ok(())),
-            Some(Err(errno)) => (count, Err(errno)),
+        // The number of written bytes, and of bytes that were written or lost.
+        let (written, count, result) = match by_call {
+            Some(Ok(written)) => (written, written, Ok(())),
+            Some(Err(errno)) => (0, count, Err(errno)),
             None => {
-                let Some(result) = self.write_by_engine(&open, count, via).await else { return };
-                (count, result)
+                let Some((written, result)) = self.write_by_engine(&open, count, via).await else { return };
+                (written, count, result)
             }
         };
-        self.consume(count);
         match result {
-            Ok(()) => self.shared.report_losses(Some(&self.path)),
-            Err(errno) => self.shared.lose(&self.path, |losses| losses.fail(lines, Cause::Write(errno))),
+            Ok(()) => {
+                self.tear.written(&self.waiting.borrow()[..count]);
+                self.consume(count);
+                self.shared.report_losses(Some(&self.path));
+            }
+            Err(errno) => {
+                let lines = self.tear.failed(&self.waiting.borrow()[..count], written);
+                self.consume(count);
+                self.shared.lose(&self.path, |losses| losses.fail(lines, Cause::Write(errno)));
+            }
         }
     }
 
-    /// Writes the first `count` queued bytes. Returns `None` if memory is scarce and the lines stay queued.
-    async fn write_by_engine(&self, open: &Open, count: usize, via: DiskVia) -> Option<Result<(), Errno>> {
+    /// Writes the first `count` queued bytes, and returns the number of written bytes with the result. Returns `None` if memory is
+    /// scarce and the lines stay queued.
+    async fn write_by_engine(
+        &self,
+        open: &Open,
+        count: usize,
+        via: DiskVia,
+    ) -> Option<(usize, Result<(), Errno>)> {
         let Some(mut buf) = rt::pool().get(count) else {
             // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
             rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
@@ -351,9 +369,10 @@ impl Named {
         buf.append(&self.waiting.borrow()[..count]);
         let began = Instant::now();
         // In append mode the kernel ignores the offset, write(2).
-        let (result, _) = open.file.write_at(0, buf, open.device, via).await;
+        let (result, rest) = open.file.write_at(0, buf, open.device, via).await;
         self.prompt.note(began, Instant::now());
-        Some(result.map(drop))
+        let unwritten = if result.is_ok() { 0 } else { rest.map_or(count, |rest| rest.len()) };
+        Some((count.saturating_sub(unwritten), result.map(drop)))
     }
 
     /// Removes bytes that have been written or lost.

@@ -21,6 +21,7 @@ use crate::losses::{Cause, Losses, PAUSE};
 use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, ReportLog};
 use crate::syslog::{SendError, Socket};
+use crate::tear::Tear;
 use crate::{Hold, Level, Target};
 
 /// Maximum number of bytes of lines per write.
@@ -77,6 +78,7 @@ pub(super) struct Stream {
     /// Whether no more lines will be appended: the task ends when all lines are written.
     closing: Cell<bool>,
     losses: Losses,
+    tear: Tear,
     outgoing: Rc<Outgoing>,
 }
 
@@ -90,6 +92,7 @@ impl Stream {
         outgoing: &Rc<Outgoing>,
     ) -> Rc<Stream> {
         let losses = Losses::of(&target.to_string());
+        let tear = Tear::shared(losses.torn());
         let stream = Rc::new(Stream {
             destination,
             target,
@@ -106,6 +109,7 @@ impl Stream {
             refused: Cell::new(None),
             closing: Cell::new(false),
             losses,
+            tear,
             outgoing: Rc::clone(outgoing),
         });
         let writer = Rc::clone(&stream);
@@ -219,21 +223,23 @@ impl Stream {
         };
         match written {
             None => return false,
-            Some(Ok(count)) => self.written(count, Ok(()), 0),
+            Some(Ok(count)) => {
+                self.tear.written(&self.waiting.borrow()[..count]);
+                self.written(count, Ok(()), 0);
+            }
             Some(Err(errno)) => {
-                let lines = count_lines(&self.waiting.borrow());
+                let lines = self.tear.failed(&self.waiting.borrow(), 0);
                 self.written(waiting, Err(errno), lines);
             }
         }
         true
     }
 
-    /// Handles the result of a write of `count` bytes, which contain `lines` lines.
+    /// Handles the result of a write that has written or lost `count` bytes, and lost `lines` lines.
     fn written(&self, count: usize, result: Result<(), Errno>, lines: u64) {
         self.consume(count);
         self.is_working.set(result.is_ok());
-        // A failed write is not retried: it is unknown how many bytes were written, and duplicate lines are worse than
-        // lost lines.
+        // A failed write is not retried, because the next one would probably fail too.
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
@@ -266,17 +272,20 @@ impl Stream {
 
     /// Writes one buffer to a file.
     async fn write_some(&self, file: &File, output: &mut Output, timer: &Timer) {
+        if output.packer.is_none() {
+            self.tear.prepare(&mut self.waiting.borrow_mut());
+        }
         if self.write_by_call(file) {
             return;
         }
-        let (count, lines) = {
+        let count = {
             let waiting = self.waiting.borrow();
             let text = first_lines(&waiting, WRITE_MAX);
             output.fill(text);
-            (text.len(), count_lines(text))
+            text.len()
         };
         let began = Instant::now();
-        let mut result = Ok(());
+        let (mut result, mut unwritten) = (Ok(()), 0);
         while result.is_ok() && !output.bytes.is_empty() {
             let Some(mut buf) = rt::pool().get(output.bytes.len()) else {
                 // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
@@ -291,13 +300,29 @@ impl Stream {
             result = loop {
                 timer.set(rt::now() + PAUSE);
                 match timer.limit(write.as_mut()).await {
-                    Ok((result, _)) => break result.map(drop),
+                    Ok((result, rest)) => {
+                        unwritten = rest.map_or(taken, |rest| rest.len());
+                        break result.map(drop);
+                    }
                     // The write has been blocked for a minute.
                     Err(rt::Elapsed) => self.report_losses(),
                 }
             };
         }
         self.prompt.note(began, Instant::now());
+        let lines = {
+            let waiting = self.waiting.borrow();
+            let text = &waiting[..count];
+            match result {
+                // A compressed batch that was partly written cannot be read.
+                Err(_) if output.packer.is_some() => count_lines(text),
+                Err(_) => self.tear.failed(text, count.saturating_sub(unwritten + output.bytes.len())),
+                Ok(()) => {
+                    self.tear.written(text);
+                    0
+                }
+            }
+        };
         self.written(count, result, lines);
     }
 

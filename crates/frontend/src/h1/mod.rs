@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use io::Errno;
 use rt::Timer;
 use rt::local::Counted;
 
@@ -36,6 +37,7 @@ use crate::entrance::Entrance;
 use crate::wire::Wire;
 use client::Http1Client;
 use exchange::config::ServerId;
+use exchange::error_log;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
 use exchange::settings::core::Core;
@@ -43,6 +45,7 @@ use exchange::thread::Thread;
 use exchange::transport::{After, Received};
 use input::Input;
 use telemetry::tally::{self, Stage};
+use telemetry::{Level, Reason};
 
 /// One connection. It is small while it waits: a request object is taken when the first bytes of a request arrive, and released at
 /// the end of the request. So a few request objects serve many connections and stay in the CPU cache.
@@ -78,7 +81,15 @@ struct KeepaliveTimeouts {
 
 /// Serves a connection until its end.
 pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
-    let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
+    // Counted before anything that can fail: opening a connection needs the count.
+    let stage = thread.tally.connection();
+    let mut connection = match Connection::open(&thread, entrance, fd, stage) {
+        Ok(connection) => connection,
+        Err((call, errno)) => {
+            let why = Reason(errno);
+            return error_log::write(&thread, Level::Crit, format_args!("{call} failed ({why})"));
+        }
+    };
     if connection.info.is_proxied && !Box::pin(connection.read_proxy_header()).await {
         return connection.end();
     }
@@ -120,14 +131,22 @@ impl Connection {
 }
 
 impl Connection {
-    /// Creates the connection; `None` if the client has already disconnected.
-    fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
+    /// Creates the connection. A client that has already disconnected may have sent a request, which is processed and logged.
+    ///
+    /// # Errors
+    /// The kernel does not return the addresses; the name of the call.
+    fn open(
+        thread: &Rc<Thread>,
+        entrance: Rc<Entrance>,
+        fd: OwnedFd,
+        stage: tally::Counted,
+    ) -> Result<Connection, (&'static str, Errno)> {
         let mut wire = Wire::plain(fd);
-        let peer = Address::from(wire.peer().ok()?);
+        let peer = Address::from(wire.peer().map_err(|errno| ("getpeername()", errno))?);
         let local = match &entrance.bound {
             // A socket bound to a wildcard does not show the local address.
             Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
-            Address::Inet(_) => Address::from(wire.local().ok()?),
+            Address::Inet(_) => Address::from(wire.local().map_err(|errno| ("getsockname()", errno))?),
             Address::Unix(_) => entrance.bound.clone(),
         };
         let generation = thread.generation();
@@ -141,14 +160,14 @@ impl Connection {
             client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
             is_proxied,
             is_tls,
-            ..ConnInfo::new(&thread, peer, local)
+            ..ConnInfo::new(thread, peer, local)
         });
         let server = entrance.default_server(&generation, &info);
-        let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
+        let (input, timer) = (Input::default(), Timer::new());
         let (had_long_body, body_is_fast) = (false, false);
         let keepalive = KeepaliveTimeouts::default();
-        Some(Connection {
-            thread,
+        Ok(Connection {
+            thread: Rc::clone(thread),
             entrance,
             info,
             generation,

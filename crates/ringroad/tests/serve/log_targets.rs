@@ -479,6 +479,59 @@ fn free_space_on_a_full_log_disk_is_reported() {
     wait_for(&server.path("logs/access.log"), written);
 }
 
+/// On a full disk only the lines that are not in the file count as lost, and a line after a torn line begins on a new line.
+#[test]
+fn a_partly_written_batch_of_lines_is_not_lost_and_a_torn_line_joins_no_other() {
+    if !ours_only("nginx does not count losses") {
+        return;
+    }
+    for target in ["logs/access.log", "logs/access.log buffer=64k flush=100ms"] {
+        let location = format!(
+            "log_format line '$arg_n $arg_x'; access_log {} line;",
+            target.replacen(' ', " line ", 1)
+        );
+        let location =
+            if target.contains(' ') { location.replace("flush=100ms line", "flush=100ms") } else { location };
+        let conf =
+            one_server("", "location = /metrics { access_log off; metrics; } location / { return 204; }");
+        let conf = conf.replace("server {", &format!("{location} server {{"));
+        // At most 16 KiB.
+        let limited = |builder: testkit::ServerBuilder| builder.shell("trap '' XFSZ; ulimit -f 32");
+        let server = serve_with(&conf, limited);
+        let mut client = client(&server);
+        const LINES: usize = 60;
+        let text = "x".repeat(400);
+        for n in 0..LINES {
+            assert_eq!(client.get(&format!("/?n={n}&x={text}")).status, 204);
+        }
+        let path = server.path("logs/access.log");
+        let lost = || {
+            let page = self::client(&server).get("/metrics").text();
+            let lost = page.lines().filter(|line| line.starts_with("ringroad_log_lines_lost_total{"));
+            let numbers = lost.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
+            numbers.sum::<usize>()
+        };
+        let complete = || {
+            let text = String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned();
+            text.matches('\n').count()
+        };
+        testkit::wait::until("all lines written or lost", Deadline::default(), || {
+            (complete() + lost() >= LINES).then_some(())
+        })
+        .unwrap_or_else(|_| panic!("{target}: {} {}", complete(), lost()));
+        assert!(complete() > 30 && complete() + lost() == LINES, "{target}: {} {}", complete(), lost());
+        let torn = fs::read(&path).expect("a log");
+        assert_eq!(torn.len(), 16 << 10, "{target}: it is full");
+        // Space is available again: the file is continued after the torn line.
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("it is ours");
+        file.set_len((16 << 10) - 1000).expect("it is ours");
+        let is_torn = !fs::read(&path).expect("a log").ends_with(b"\n");
+        assert!(is_torn, "{target}: 1000 is no multiple of the length of a line");
+        assert_eq!(client.get("/?n=after&x=y").status, 204);
+        wait_for(&path, |bytes| bytes.ends_with(b"\nafter y\n").then_some(()));
+    }
+}
+
 #[test]
 fn log_names_may_contain_variables() {
     let server = serve_open(&one_server(

@@ -27,6 +27,7 @@ mod logs;
 mod paths;
 mod ranges;
 mod refused;
+mod resets;
 mod room;
 mod settings;
 mod sites;

@@ -233,7 +233,7 @@ impl File {
     }
 
     /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. After an
-    /// error, the number of bytes written is unknown.
+    /// error, the buffer contains the bytes that were not written; without a buffer their number is unknown.
     pub async fn write_at(
         &self,
         offset: u64,

@@ -12,7 +12,11 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
 /// Returns the peer's address. A unix peer usually has no name; then the path is empty.
 pub fn peer(socket: impl AsFd) -> Result<PeerAddr, Errno> {
-    let address = rustix::net::getpeername(socket)?;
+    let address = match rustix::net::getpeername(&socket) {
+        // The peer has reset the connection, perhaps before it was accepted.
+        Err(Errno::NOTCONN) => return io::sys::lost_peer(socket.as_fd()).map(PeerAddr::Inet),
+        address => address?,
+    };
     address.map_or(Ok(PeerAddr::Unix(PathBuf::new())), from_any)
 }
 
