@@ -28,9 +28,9 @@
 //!
 //! ```text
 //!   0 magic and version   8 B     28 status              2 B      72 length               8 B
-//!   8 room                4 B     30 zero                2 B      80 response time, ms    8 B
+//!   8 room                4 B     30 initial age, ms     2 B      80 response time, ms    8 B
 //!  12 layout              4 B     32 flags of the caller 4 B      88 fresh until          8 B
-//!  16 checksum, crc32c    4 B     36 initial age         4 B      96 while revalidating   8 B
+//!  16 checksum, crc32c    4 B     36 initial age, s      4 B      96 while revalidating   8 B
 //!  20 used                4 B     40 nonce               8 B     104 if error             8 B
 //!  24 generation          4 B     48 sequence            8 B     112 last modified        8 B
 //!                                 56 body                8 B     120 primary key         16 B
@@ -115,7 +115,15 @@ impl fmt::Display for Damage {
 }
 
 /// The first bytes of an entry; the last byte is the version of the format.
-const MAGIC: [u8; 8] = *b"rrcache\x01";
+const MAGIC: [u8; 8] = *b"rrcache\x02";
+
+/// Version 1, which has times in seconds. Its entries are read, and rewritten slots have the current version.
+const MAGIC_SECONDS: [u8; 8] = *b"rrcache\x01";
+
+/// Whether a file or slot begins with the magic number of a version that is read.
+fn is_known(bytes: &[u8]) -> bool {
+    bytes[..8] == MAGIC || bytes[..8] == MAGIC_SECONDS
+}
 
 /// Bytes of the header before the texts.
 pub(crate) const FIXED_BYTES: usize = 160;
@@ -286,9 +294,11 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     out.extend_from_slice(&used.to_le_bytes());
     out.extend_from_slice(&identity.generation.to_le_bytes());
     out.extend_from_slice(&meta.status.to_le_bytes());
-    out.extend_from_slice(&[0; 2]);
+    // Seconds and milliseconds are separate: 32 bits do not hold the milliseconds of long ages.
+    let age_ms = meta.initial_age_ms.clamp(0, i64::from(u32::MAX) * 1000);
+    out.extend_from_slice(&((age_ms % 1000) as u16).to_le_bytes());
     out.extend_from_slice(&meta.flags.to_le_bytes());
-    out.extend_from_slice(&meta.initial_age.to_le_bytes());
+    out.extend_from_slice(&((age_ms / 1000) as u32).to_le_bytes());
     for number in
         [identity.nonce, identity.sequence, identity.layout.body, identity.layout.table, identity.length]
     {
@@ -296,9 +306,9 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     }
     let dates = [
         meta.response_time_ms,
-        meta.fresh_until,
-        meta.stale_while_revalidate_until,
-        meta.stale_if_error_until,
+        meta.fresh_until_ms,
+        meta.stale_while_revalidate_until_ms,
+        meta.stale_if_error_until_ms,
         meta.last_modified.unwrap_or(NO_DATE),
     ];
     dates.iter().for_each(|date| out.extend_from_slice(&date.to_le_bytes()));
@@ -330,7 +340,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
     if bytes.len() < STABLE_BYTES {
         return Err(Unread::More(FIXED_BYTES));
     }
-    if bytes[..8] != MAGIC {
+    if !is_known(bytes) {
         return Err(Unread::Damaged(Damage::Magic));
     }
     let (slot_bytes, bits) = (number_u32(bytes, 8), number_u32(bytes, 12));
@@ -374,7 +384,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     if bytes.len() < FIXED_BYTES {
         return Err(Unread::More(start + FIXED_BYTES));
     }
-    if bytes[..8] != MAGIC {
+    if !is_known(bytes) {
         return damaged(Damage::Header);
     }
     let used = number_u32(bytes, 20) as usize;
@@ -421,13 +431,16 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
 fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
     let [_, variant, vary, _, tags, etag] = texts;
     let last_modified = date(bytes, 112);
+    let unit = if bytes[..8] == MAGIC_SECONDS { 1000 } else { 1 };
+    let date_ms = |at| date(bytes, at).saturating_mul(unit);
+    let age_part_ms = i64::from(u16::from_le_bytes([bytes[30], bytes[31]]));
     Meta {
         status: u16::from_le_bytes([bytes[28], bytes[29]]),
         response_time_ms: date(bytes, 80),
-        initial_age: number_u32(bytes, 36),
-        fresh_until: date(bytes, 88),
-        stale_while_revalidate_until: date(bytes, 96),
-        stale_if_error_until: date(bytes, 104),
+        initial_age_ms: i64::from(number_u32(bytes, 36)) * 1000 + age_part_ms,
+        fresh_until_ms: date_ms(88),
+        stale_while_revalidate_until_ms: date_ms(96),
+        stale_if_error_until_ms: date_ms(104),
         flags: number_u32(bytes, 32),
         length: Some(length),
         etag: bytes[etag].to_vec(),
@@ -518,10 +531,10 @@ mod tests {
         Meta {
             status: 200,
             response_time_ms: 1_700_000_000_123,
-            initial_age: 7,
-            fresh_until: 1_700_000_600,
-            stale_while_revalidate_until: 1_700_000_700,
-            stale_if_error_until: 0,
+            initial_age_ms: 7_123,
+            fresh_until_ms: 1_700_000_600_456,
+            stale_while_revalidate_until_ms: 1_700_000_700_789,
+            stale_if_error_until_ms: 0,
             flags: 0xa5,
             length: Some(200_000),
             etag: b"\"abc\"".to_vec(),
@@ -600,6 +613,20 @@ mod tests {
         assert_eq!(known.settle(1 << 30), known);
         assert_eq!((known.slot_bytes, known.table, known.body), (1024, 2048, 4096 + (8 << 14)));
         assert_eq!(Layout::large(1000, Some(16 << 20), false).body, 8192, "one read of a usual prefix");
+    }
+
+    /// Caches of earlier versions stay usable.
+    #[test]
+    fn entries_with_times_in_seconds_are_read() {
+        let seconds = Meta { initial_age_ms: 7_000, fresh_until_ms: 1_700_000_600, ..meta() };
+        let layout = Layout::small(used_bytes(b"the key", b"the head", &seconds), 0);
+        let mut file = Vec::new();
+        encode(&identity(layout, 1), b"the key", b"the head", &seconds, &mut file);
+        file[..8].copy_from_slice(&MAGIC_SECONDS);
+        let crc = slot_checksum(&file[..number_u32(&file, 20) as usize]);
+        file[16..20].copy_from_slice(&crc.to_le_bytes());
+        let read = decode(&file).expect("the version is known").meta;
+        assert_eq!((read.initial_age_ms, read.fresh_until_ms), (7_000, 1_700_000_600_000));
     }
 
     /// Found by the fuzz target `entry_header`: the sum overflowed.

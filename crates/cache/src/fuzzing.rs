@@ -27,7 +27,7 @@ pub fn entry_header(bytes: &[u8]) {
 /// Gives the slot at `start` the magic number and the checksum of its content, which random changes would never find.
 fn repair(file: &mut [u8], start: usize) {
     let slot = &mut file[start..];
-    slot[..8].copy_from_slice(b"rrcache\x01");
+    slot[..8].copy_from_slice(b"rrcache\x02");
     let used = u32::from_le_bytes([slot[20], slot[21], slot[22], slot[23]]) as usize;
     if (FIXED_BYTES..=slot.len()).contains(&used) {
         let crc = crc32c_append(crc32c(&slot[..16]), &slot[20..used]);

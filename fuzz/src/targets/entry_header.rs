@@ -7,7 +7,7 @@ pub const TARGET: Target = Target {
     name: "entry_header",
     run,
     tokens: &[
-        "rrcache\x01",
+        "rrcache\x02",
         "\0\0\0\0",
         "\x01\0\0\0",
         "\0\x04\0\0",

@@ -223,7 +223,7 @@ pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
         key: Key::of(&text),
         meta: Arc::new(Meta {
             status: 200,
-            fresh_until: 2_000_000_000,
+            fresh_until_ms: 2_000_000_000_000,
             length,
             etag: format!("\"{number}\"").into_bytes(),
             ..Meta::default()

@@ -20,7 +20,7 @@ fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
         if size > CHUNK {
             // A second header section, so that both slots are in use.
             let hit = find(&store, 1).await.unwrap();
-            let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };
+            let meta = Meta { fresh_until_ms: 7, ..(*hit.meta).clone() };
             store.refresh(&hit, meta, HEAD).await.unwrap();
         }
     });
@@ -213,11 +213,11 @@ fn open_files_are_checked_before_each_use() {
                 }
             }
             let hit = find(&store, 1).await.unwrap();
-            let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };
+            let meta = Meta { fresh_until_ms: 7, ..(*hit.meta).clone() };
             store.refresh(&hit, meta, b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n").await.unwrap();
             for _ in 0..3 {
                 let hit = find(&store, 1).await.unwrap();
-                assert_eq!((hit.meta.fresh_until, hit.head().len()), (7, 27), "the header section is new");
+                assert_eq!((hit.meta.fresh_until_ms, hit.head().len()), (7, 27), "the header section is new");
                 assert!(whole(hit).await == body(1, 3 * CHUNK));
             }
             let longest = |files: std::collections::BTreeMap<PathBuf, Vec<u8>>| {
@@ -252,8 +252,8 @@ fn a_torn_header_section_leaves_the_previous_one() {
         std::fs::write(&path, &image).unwrap();
         place.opened(async |store| {
             let hit = find(&store, 1).await.unwrap();
-            let until = if torn_at < 244 { 2_000_000_000 } else { 7 };
-            assert_eq!(hit.meta.fresh_until, until, "torn at {torn_at}");
+            let until = if torn_at < 244 { 2_000_000_000_000 } else { 7 };
+            assert_eq!(hit.meta.fresh_until_ms, until, "torn at {torn_at}");
             assert!(whole(hit).await == body(1, size));
         });
     }

@@ -139,7 +139,7 @@ fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
             for waits in 0.. {
                 let hit = find(&store, 1).await.unwrap();
                 let mut meta = (*hit.meta).clone();
-                meta.fresh_until = i64::from(waits);
+                meta.fresh_until_ms = i64::from(waits);
                 let done = dropped_after(waits, store.refresh(&hit, meta, HEAD)).await;
                 drop(hit);
                 quiet().await;
@@ -149,7 +149,7 @@ fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
                     None => {}
                     Some(Err(Refused::Busy | Refused::Removed)) => {}
                     Some(Ok(())) => {
-                        assert_eq!(find(&store, 1).await.unwrap().meta.fresh_until, i64::from(waits));
+                        assert_eq!(find(&store, 1).await.unwrap().meta.fresh_until_ms, i64::from(waits));
                         break;
                     }
                     Some(Err(other)) => panic!("{other:?}"),

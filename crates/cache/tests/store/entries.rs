@@ -312,10 +312,10 @@ fn a_new_header_section_retains_the_body() {
                         "HTTP/1.1 200 OK\r\nAge: {turn}\r\nX-Long: {}\r\n\r\n",
                         "x".repeat(turn * 50)
                     );
-                    let meta = Meta { fresh_until: turn as i64, ..(*hit.meta).clone() };
+                    let meta = Meta { fresh_until_ms: turn as i64, ..(*hit.meta).clone() };
                     store.refresh(&hit, meta, head.as_bytes()).await.unwrap();
                     let now = find(&store, number).await.unwrap();
-                    assert_eq!((now.head(), now.meta.fresh_until), (head.as_bytes(), turn as i64));
+                    assert_eq!((now.head(), now.meta.fresh_until_ms), (head.as_bytes(), turn as i64));
                     assert!(whole(now).await == body(number, size));
                 }
             }
@@ -326,7 +326,7 @@ fn a_new_header_section_retains_the_body() {
         });
         place.opened_on(pair, async |store| {
             for number in [1, 2] {
-                assert_eq!(find(&store, number).await.unwrap().meta.fresh_until, 5);
+                assert_eq!(find(&store, number).await.unwrap().meta.fresh_until_ms, 5);
             }
         });
     });

@@ -2,8 +2,8 @@
 //!
 //! [`CacheFields`] is collected once from the fields of a response. Separate functions compute from it:
 //! [`CacheFields::initial_age`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`] whether the
-//! response may be stored. [`store::judge`] combines them with the configuration. All times are seconds since 1970; no function
-//! reads a clock.
+//! response may be stored. [`store::judge`] combines them with the configuration. Fields have whole seconds; ages and
+//! times of this machine are in milliseconds, because whole seconds would use up short lifetimes. No function reads a clock.
 
 mod accel;
 mod reuse;
@@ -114,15 +114,31 @@ impl CacheFields {
         self.etag.is_some() || self.last_modified.is_some()
     }
 
-    /// Returns the age of the response at its arrival in seconds (RFC 9111 section 4.2.3, `corrected_initial_age`).
+    /// Returns the age of the response at its arrival in ms (RFC 9111 section 4.2.3, `corrected_initial_age`).
     ///
     /// A response without a valid `Date` is assumed to be generated at its arrival (RFC 9110 section 6.6.1).
     #[must_use]
-    pub fn initial_age(&self, times: Times) -> u32 {
-        let apparent = times.response.saturating_sub(self.date.unwrap_or(times.response));
-        let delay = times.response.saturating_sub(times.request).max(0);
-        let corrected = i64::from(self.age.unwrap_or(0)).saturating_add(delay);
-        clamp_seconds(apparent.max(corrected))
+    pub fn initial_age_ms(&self, times: Times) -> i64 {
+        let delay = times.response_ms.saturating_sub(times.request_ms).max(0);
+        let corrected = self.declared_age_ms().saturating_add(delay);
+        clamp_age_ms(self.apparent_age_ms(times).max(corrected))
+    }
+
+    /// Returns the value of `Age` in ms: the age for which the upstream vouches, without delays and clock differences.
+    #[must_use]
+    pub fn declared_age_ms(&self) -> i64 {
+        i64::from(self.age.unwrap_or(0)) * 1000
+    }
+
+    /// Returns the age according to `Date` in ms. `Date` names a second, within which the response may have been generated at any
+    /// time. Unless the response is clearly older than its request, only the part after that second counts: otherwise a response
+    /// that was generated for the request would lose up to a second of its lifetime.
+    fn apparent_age_ms(&self, times: Times) -> i64 {
+        let Some(date) = self.date else { return 0 };
+        if date.saturating_add(1) < times.request_ms.div_euclid(1000) {
+            return times.response_s().saturating_sub(date).saturating_mul(1000);
+        }
+        times.response_ms.saturating_sub(date.saturating_mul(1000).saturating_add(999))
     }
 
     /// Returns the freshness lifetime for a shared cache, counted from the generation of the response (RFC 9111 section 4.2.1).
@@ -150,26 +166,36 @@ impl CacheFields {
             _ if self.targeted.is_some() => None,
             Expires::Absent => None,
             Expires::Invalid => Some(0),
-            Expires::At(at) => Some(clamp_seconds(at.saturating_sub(self.date.unwrap_or(times.response)))),
+            Expires::At(at) => {
+                Some(clamp_seconds(at.saturating_sub(self.date.unwrap_or(times.response_s()))))
+            }
         }
     }
 
     /// Returns the heuristic lifetime: a percentage of the time since the last modification (RFC 9111 section 4.2.2).
     #[must_use]
     pub fn heuristic_lifetime(&self, times: Times, heuristic: Heuristic) -> Option<u32> {
-        let unchanged = self.date.unwrap_or(times.response).saturating_sub(self.last_modified?);
+        let unchanged = self.date.unwrap_or(times.response_s()).saturating_sub(self.last_modified?);
         let share = i128::from(unchanged.max(0)) * i128::from(heuristic.percent) / 100;
         Some(share.min(i128::from(heuristic.seconds_max.min(DELTA_SECONDS_MAX))) as u32)
     }
 }
 
-/// Times of a request and of the arrival of its response.
+/// Times of a request and of the arrival of its response, in ms since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Time at which the request was sent to the upstream.
-    pub request: i64,
+    pub request_ms: i64,
     /// Time at which the head of the response was complete.
-    pub response: i64,
+    pub response_ms: i64,
+}
+
+impl Times {
+    /// Returns the second of the arrival, to compare it with dates.
+    #[must_use]
+    pub fn response_s(self) -> i64 {
+        self.response_ms.div_euclid(1000)
+    }
 }
 
 /// Source of a lifetime.
@@ -215,12 +241,12 @@ impl Default for Heuristic {
     }
 }
 
-/// Returns the age of a stored response at `now` in seconds (RFC 9111 section 4.2.3, `current_age`): the value of `Age` in a
-/// response from the cache. If the clock was set back, the age does not fall below `initial_age`.
+/// Returns the age of a stored response at `now_ms` in seconds (RFC 9111 section 4.2.3, `current_age`): the value of `Age` in a
+/// response from the cache. If the clock was set back, the age does not fall below the initial age.
 #[must_use]
-pub fn current_age(initial_age: u32, response_time: i64, now: i64) -> u32 {
-    let resident = now.saturating_sub(response_time).max(0);
-    clamp_seconds(i64::from(initial_age).saturating_add(resident))
+pub fn current_age(initial_age_ms: i64, response_time_ms: i64, now_ms: i64) -> u32 {
+    let resident_ms = now_ms.saturating_sub(response_time_ms).max(0);
+    clamp_seconds(initial_age_ms.saturating_add(resident_ms) / 1000)
 }
 
 /// Parses `Age` (RFC 9111 section 5.1): the first of several values counts; a value that is not a number is ignored.
@@ -240,6 +266,10 @@ pub fn parse_expires(value: &[u8]) -> Expires {
 #[must_use]
 pub fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+fn clamp_age_ms(ms: i64) -> i64 {
+    ms.clamp(0, i64::from(DELTA_SECONDS_MAX) * 1000)
 }
 
 fn clamp_seconds(seconds: i64) -> u32 {

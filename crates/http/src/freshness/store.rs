@@ -36,7 +36,7 @@ pub enum NotStored {
     Authorization,
     /// No source gives a freshness lifetime.
     NoLifetime,
-    /// The response has already expired, or its age has reached its lifetime, and stale use is not allowed.
+    /// The response has no lifetime left by its own statement, and stale use is not allowed.
     Expired,
 }
 
@@ -134,13 +134,16 @@ pub struct Exchange {
 pub struct Verdict {
     /// Freshness lifetime, counted from the generation of the response.
     pub lifetime: Lifetime,
-    /// Age of the response at its arrival, in seconds.
-    pub initial_age: u32,
-    /// Time at which the response becomes stale, in seconds since 1970. Not later than the arrival if the response arrived stale.
-    pub fresh_until: i64,
-    /// Number of seconds after `fresh_until` for which the stale response may be used during a background revalidation.
+    /// Age of the response at its arrival, in ms.
+    pub initial_age_ms: i64,
+    /// Time at which the response becomes stale, in ms since 1970. Not later than the arrival if the response arrived stale.
+    pub fresh_until_ms: i64,
+    /// Whether requests that waited for this response may use it. This includes a response with a lifetime that a delay, a clock
+    /// difference or its `Age` used up before its arrival: without sharing, each of these requests would be sent to the upstream.
+    pub is_shareable: bool,
+    /// Number of seconds after `fresh_until_ms` for which the stale response may be used during a background revalidation.
     pub stale_while_revalidate: u32,
-    /// Number of seconds after `fresh_until` for which the stale response may be used if the origin fails.
+    /// Number of seconds after `fresh_until_ms` for which the stale response may be used if the origin fails.
     pub stale_if_error: u32,
     /// `must-revalidate` or `proxy-revalidate`: once stale, the response needs revalidation before each use.
     pub must_revalidate: bool,
@@ -173,29 +176,34 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     };
     // Lifetimes from the configuration or from `X-Accel-Expires` count from the arrival.
     let local = matches!(lifetime.source, LifetimeSource::AccelExpires | LifetimeSource::Configured);
-    let initial_age = fields.initial_age(exchange.times);
-    let fresh_for = i64::from(lifetime.seconds) - if local { 0 } else { i64::from(initial_age) };
-    let now = exchange.times.response;
-    let fresh_until = match fields.accel_expires {
+    let initial_age_ms = fields.initial_age_ms(exchange.times);
+    let lifetime_ms = i64::from(lifetime.seconds) * 1000;
+    let now_ms = exchange.times.response_ms;
+    let fresh_until_ms = match fields.accel_expires {
         // A time in the past is not adjusted: the windows for stale use begin at it.
-        Some(AccelExpires::At(at)) => at,
-        _ => now.saturating_add(fresh_for),
+        Some(AccelExpires::At(at)) => at.saturating_mul(1000),
+        _ => now_ms.saturating_add(lifetime_ms - if local { 0 } else { initial_age_ms }),
     };
     let window = |why| stale(control, why, rules.s_maxage_forbids_stale).unwrap_or(0);
     let (while_revalidate, if_error) = (window(StaleUse::WhileRevalidate), window(StaleUse::IfError));
-    let longest = i64::from(while_revalidate.max(if_error));
-    if fresh_until.saturating_add(longest) <= now && !validates {
+    let must_revalidate = control.must_revalidate || control.proxy_revalidate;
+    let is_usable_for = |seconds: u32| fresh_until_ms.saturating_add(i64::from(seconds) * 1000) > now_ms;
+    // RFC 9111 section 5.2.2.2: a response that was stale when the upstream sent it is not used for another request.
+    let is_forbidden = must_revalidate && !local && fields.declared_age_ms() >= lifetime_ms;
+    let has_lifetime = lifetime.seconds > 0 && !is_forbidden;
+    if !has_lifetime && !is_usable_for(while_revalidate.max(if_error)) && !validates {
         return Err(NotStored::Expired);
     }
     // `X-Accel-Expires` overrides `no-cache`, as in `storable`.
     let heeds_no_cache = fields.accel_expires.is_none();
     Ok(Verdict {
         lifetime,
-        initial_age,
-        fresh_until,
+        initial_age_ms,
+        fresh_until_ms,
+        is_shareable: has_lifetime || is_usable_for(while_revalidate),
         stale_while_revalidate: while_revalidate,
         stale_if_error: if_error,
-        must_revalidate: control.must_revalidate || control.proxy_revalidate,
+        must_revalidate,
         no_cache: heeds_no_cache && control.no_cache == Scope::Whole,
         has_qualified_fields: control.no_cache == Scope::Fields,
     })
@@ -245,7 +253,7 @@ pub fn is_understood(status: u16) -> bool {
 fn lifetime(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Option<Lifetime> {
     let Exchange { status, times, .. } = exchange;
     if let Some(accel) = fields.accel_expires {
-        let seconds = accel.seconds_left(times.response);
+        let seconds = accel.seconds_left(times.response_s());
         return Some(Lifetime { seconds, source: LifetimeSource::AccelExpires });
     }
     let configured = || rules.valid.map(|seconds| Lifetime { seconds, source: LifetimeSource::Configured });

@@ -10,7 +10,7 @@ const DATE: i64 = 784_111_777;
 const DATE_TEXT: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const MINUTE_LATER: &str = "Sun, 06 Nov 1994 08:50:37 GMT";
 const HOUR_BEFORE: &str = "Sun, 06 Nov 1994 07:49:37 GMT";
-const NOW: Times = Times { request: DATE, response: DATE };
+const NOW: Times = Times { request_ms: DATE * 1000, response_ms: DATE * 1000 };
 
 fn fields(text: &str) -> CacheFields {
     let lines: Vec<(&str, &str)> =
@@ -50,23 +50,28 @@ fn initial_ages_are_computed() {
         ("Date: {}\nAge: 10", 19, 20, 20),
         ("Date: {}\nAge: 10", -100, 20, 130),
         ("Date: {}", -5, -5, 0),
+        // The response may have been generated at the end of the second of its `Date`.
+        ("Date: {}", 0, 0, 0),
         ("Date: yesterday\nAge: 7", 0, 100, 107),
         ("Age: x", 0, 0, 0),
         // The clock was set back between request and response.
         ("Age: 10", 50, 0, 10),
         ("Age: 99999999999", 0, 0, DELTA_SECONDS_MAX),
     ] {
-        let times = Times { request: DATE + request, response: DATE + response };
+        let times = Times { request_ms: (DATE + request) * 1000, response_ms: (DATE + response) * 1000 };
         assert_eq!(
-            fields(&text.replace("{}", DATE_TEXT)).initial_age(times),
-            wanted,
+            fields(&text.replace("{}", DATE_TEXT)).initial_age_ms(times),
+            i64::from(wanted) * 1000,
             "{text} {request} {response}"
         );
     }
-    for (initial, response, now, wanted) in
-        [(5, 100, 100, 5), (5, 100, 130, 35), (5, 100, 90, 5), (0, i64::MIN, i64::MAX, DELTA_SECONDS_MAX)]
-    {
-        assert_eq!(current_age(initial, response, now), wanted, "{initial} {response} {now}");
+    for (initial, response, now, wanted) in [
+        (5, 100_000, 100_000, 5),
+        (5, 100_000, 130_999, 35),
+        (5, 100_000, 90_000, 5),
+        (0, i64::MIN, i64::MAX, DELTA_SECONDS_MAX),
+    ] {
+        assert_eq!(current_age(initial * 1000, response, now), wanted, "{initial} {response} {now}");
     }
 }
 
@@ -222,7 +227,9 @@ fn unstorable_responses_are_refused() {
         ("", 200, Some(No::NoLifetime)),
         ("Cache-Control: public", 200, Some(No::NoLifetime)),
         ("Cache-Control: max-age=0", 200, Some(No::Expired)),
-        ("Cache-Control: max-age=5\nAge: 5", 200, Some(No::Expired)),
+        // Stored and shared with the requests that waited, although its lifetime has ended.
+        ("Cache-Control: max-age=5\nAge: 5", 200, None),
+        ("Cache-Control: max-age=5, must-revalidate\nAge: 5", 200, Some(No::Expired)),
         ("Cache-Control: max-age=5\nAge: 4", 200, None),
         ("Expires: 0", 200, Some(No::Expired)),
         ("Expires: {later}", 200, None),
@@ -268,8 +275,9 @@ fn configured_rules_are_applied() {
         ("Expires: 0", Err(NotStored::Expired)),
         ("Set-Cookie: a", Err(NotStored::SetCookie)),
     ] {
-        let found = verdict(text, exchange(200), &rules)
-            .map(|found| (found.lifetime.seconds, found.lifetime.source, found.fresh_until - DATE));
+        let found = verdict(text, exchange(200), &rules).map(|found| {
+            (found.lifetime.seconds, found.lifetime.source, (found.fresh_until_ms - DATE * 1000) / 1000)
+        });
         assert_eq!(found, wanted, "{text}");
     }
 }
@@ -324,7 +332,8 @@ fn responses_that_need_validation_are_stored_if_configured() {
         ("ETag: \"a\"", Err(NotStored::NoLifetime)),
         ("Cache-Control: no-store\nETag: \"a\"", Err(NotStored::NoStore)),
     ] {
-        let found = verdict(text, exchange(200), &rules).map(|found| found.fresh_until - DATE);
+        let found =
+            verdict(text, exchange(200), &rules).map(|found| (found.fresh_until_ms - DATE * 1000) / 1000);
         assert_eq!(found, wanted, "{text}");
     }
 }
@@ -335,28 +344,59 @@ fn stale_responses_are_stored_for_their_stale_windows() {
         ("Cache-Control: max-age=5, stale-while-revalidate=9\nAge: 9", Ok(-4)),
         ("Cache-Control: max-age=5, stale-if-error=9\nAge: 9", Ok(-4)),
         ("Cache-Control: max-age=0, stale-while-revalidate=9", Ok(0)),
-        ("Cache-Control: max-age=5, stale-while-revalidate=4\nAge: 9", Err(NotStored::Expired)),
+        // Without permission for stale use it is for the requests that waited for it.
+        ("Cache-Control: max-age=5, stale-while-revalidate=4\nAge: 9", Ok(-4)),
         ("Cache-Control: max-age=5, stale-if-error=9, must-revalidate\nAge: 9", Err(NotStored::Expired)),
         ("X-Accel-Expires: @784111770\nCache-Control: stale-while-revalidate=9", Ok(-7)),
         ("X-Accel-Expires: @784111770\nCache-Control: stale-while-revalidate=7", Err(NotStored::Expired)),
         ("X-Accel-Expires: @784111770", Err(NotStored::Expired)),
         ("X-Accel-Expires: 0\nCache-Control: stale-while-revalidate=9", Err(NotStored::AccelOff)),
     ] {
-        let found = verdict(text, exchange(200), &Rules::default()).map(|found| found.fresh_until - DATE);
+        let found = verdict(text, exchange(200), &Rules::default())
+            .map(|found| (found.fresh_until_ms - DATE * 1000) / 1000);
         assert_eq!(found, wanted, "{text}");
     }
+}
+
+/// 0.6 s must not count as 1 s, in particular if the clock enters another second in between.
+#[test]
+fn ages_are_not_rounded_to_seconds() {
+    let at = |request_ms, response_ms| Times {
+        request_ms: DATE * 1000 + request_ms,
+        response_ms: DATE * 1000 + response_ms,
+    };
+    let text = format!("Date: {DATE_TEXT}");
+    for (times, wanted_ms) in [
+        (at(700, 1300), 600),
+        (at(950, 1050), 100),
+        (at(100, 1000), 900),
+        // The clock of the upstream is slightly behind.
+        (at(1001, 1020), 21),
+        // The response is older than its request.
+        (at(2000, 2020), 2000),
+    ] {
+        assert_eq!(fields(&text).initial_age_ms(times), wanted_ms, "{times:?}");
+    }
+    let times = at(100, 1000);
+    let found = verdict(
+        "Date: {date}\nCache-Control: max-age=1",
+        Exchange { times, ..exchange(200) },
+        &Rules::default(),
+    );
+    assert_eq!(found.map(|found| found.fresh_until_ms - times.response_ms), Ok(100));
 }
 
 #[test]
 fn a_verdict_contains_all_times() {
     let text =
         "Date: {date}\nCache-Control: max-age=60, no-cache=\"x\", stale-while-revalidate=5, stale-if-error=7";
-    let times = Times { request: DATE + 2, response: DATE + 10 };
+    let times = Times { request_ms: DATE * 1000 + 2000, response_ms: DATE * 1000 + 9_700 };
     let found = verdict(text, Exchange { times, ..exchange(200) }, &Rules::default()).expect("stored");
     let wanted = Verdict {
         lifetime: Lifetime { seconds: 60, source: LifetimeSource::MaxAge },
-        initial_age: 10,
-        fresh_until: DATE + 60,
+        initial_age_ms: 9_000,
+        fresh_until_ms: DATE * 1000 + 60_700,
+        is_shareable: true,
         stale_while_revalidate: 5,
         stale_if_error: 7,
         must_revalidate: false,
@@ -378,18 +418,20 @@ proptest! {
         control in "(max-age=[0-9]{0,12},?|no-cache,?|s-maxage=[0-9]{1,3},?|public,?){0,3}",
         age in "[0-9x]{0,12}",
         status in 100u16..1000,
-        request: i64,
-        response: i64,
+        request_ms: i64,
+        response_ms: i64,
         valid: Option<u32>,
         is_authorized: bool,
         stores_for_validation: bool,
     ) {
         let text = format!("Cache-Control: {control}\nAge: {age}\nLast-Modified: {HOUR_BEFORE}\nExpires: {MINUTE_LATER}");
-        let exchange = Exchange { status, is_authorized, times: Times { request, response } };
+        let exchange = Exchange { status, is_authorized, times: Times { request_ms, response_ms } };
         let rules = Rules { valid, stores_for_validation, heuristic: Some(Heuristic::default()), ..Rules::default() };
         if let Ok(found) = judge(&fields(&text), exchange, &rules) {
             prop_assert!(found.lifetime.seconds <= DELTA_SECONDS_MAX || valid.is_some());
-            prop_assert!(stores_for_validation || found.fresh_until > response || response == i64::MAX);
+            prop_assert!(stores_for_validation || found.is_shareable || found.fresh_until_ms > response_ms || response_ms == i64::MAX);
+            // Without a lifetime nobody shares the response.
+            prop_assert!(found.lifetime.seconds > 0 || !found.is_shareable);
         }
     }
 }

@@ -15,4 +15,5 @@ mod rfc;
 mod sharing;
 mod site;
 mod slice;
+mod stale_on_arrival;
 mod temp;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   leader --spawn--> task: request --+-- may be stored ---> Filling: read by leader and followers, written to the store
-//!      ^                              +-- 304 -------------> stored response refreshed; all repeat the lookup
+//!      ^                              +-- 304 -------------> stored response refreshed; all use it
 //!      |                              +-- not shareable ---> handed over to the leader; the followers request it themselves
 //!      +----- handed over ------------+-- failed ----------> leader and followers each decide whether to use a stale response
 //! ```
@@ -27,11 +27,11 @@ use rt::local::Event;
 
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_s};
+use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_ms};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
-use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome};
+use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome, Refreshed};
 use crate::caching::tasks::Cache;
 use crate::caching::trailed::with_trailers;
 use crate::caching::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
@@ -74,9 +74,11 @@ pub enum FetchResult {
     Reply(Reply),
     /// The stored response is fresh again, for waiting requests too or for this request alone.
     Refreshed {
-        /// Whether other requests may use it too.
-        is_shareable: bool,
+        /// The stored response, if other requests may use it too.
+        shared: Option<Refreshed>,
     },
+    /// The upstream confirmed a stored response that was removed in the meantime.
+    Removed,
     /// The upstream confirmed the stored response, for this request alone.
     Confirmed(Box<Confirmed>),
     /// No response, with the reason of each try in the log; or a response that is worse than the stale one.
@@ -169,17 +171,19 @@ impl Fetch {
                 let settings = (self.origin.upstream)(request.scope());
                 Ok(with_trailers(request, settings, reply))
             }
-            FetchResult::Refreshed { .. } => match Box::pin(self.find(request)).await {
-                Some(hit) => {
-                    let now_s = now_s();
-                    let age = policy::age(&hit.meta, now_s);
-                    let record = record::of(request);
-                    status(record, Status::Revalidated);
-                    record.ttl_s = Some(hit.meta.fresh_until.saturating_sub(now_s));
-                    stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
+            FetchResult::Refreshed { .. } | FetchResult::Removed => {
+                match Box::pin(self.find(request)).await {
+                    Some(hit) => {
+                        let now_ms = now_ms();
+                        let age = policy::age(&hit.meta, now_ms);
+                        let record = record::of(request);
+                        status(record, Status::Revalidated);
+                        record.ttl_s = Some(policy::left_s(&hit.meta, now_ms));
+                        stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
+                    }
+                    None => self.unconditionally(request).await,
                 }
-                None => self.unconditionally(request).await,
-            },
+            }
             FetchResult::Confirmed(confirmed) => {
                 let Some(hit) = Box::pin(self.find(request)).await else {
                     return self.unconditionally(request).await;
@@ -190,7 +194,7 @@ impl Fetch {
                 if is_same && confirmed.is_void {
                     Box::pin(self.remove()).await;
                 }
-                let age = if is_same { confirmed.age_s } else { policy::age(&hit.meta, now_s()) };
+                let age = if is_same { confirmed.age_s } else { policy::age(&hit.meta, now_ms()) };
                 let mut reply = stored::of_hit(request, hit, age).ok_or(Failure::Status(502))?;
                 if is_same {
                     reply.head = Rc::new(stored::parse(&confirmed.head).ok_or(Failure::Status(502))?);
@@ -200,7 +204,7 @@ impl Fetch {
             FetchResult::Failed(failed) => {
                 let conf = self.conf(request);
                 let is_worse =
-                    self.stale.as_ref().is_some_and(|hit| failed.is_worse_than(conf, &hit.meta, now_s()));
+                    self.stale.as_ref().is_some_and(|hit| failed.is_worse_than(conf, &hit.meta, now_ms()));
                 match is_worse {
                     true => Box::pin(self.served_stale(request)).await.ok_or(failed.failure),
                     false => Err(failed.failure),
@@ -225,7 +229,7 @@ impl Fetch {
     /// Returns the failure that a response with this status counts as, if the stale response is better.
     pub fn worse_than_stale(&self, request: &Request, conf: &CacheConf, status: u16) -> Option<Failed> {
         let (stale, failed) = (self.known(request)?, Failed::of_status(status));
-        failed.is_worse_than(conf, stale, now_s()).then_some(failed)
+        failed.is_worse_than(conf, stale, now_ms()).then_some(failed)
     }
 
     /// Returns the metadata of the stale response; another request may hold the entry.
@@ -239,7 +243,7 @@ impl Fetch {
     /// Serves the stale response. The lookup is repeated, because the fetch may still hold the first result.
     async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
         let hit = self.find(request).await.filter(|hit| parts::is_servable(request, hit))?;
-        let age = policy::age(&hit.meta, now_s());
+        let age = policy::age(&hit.meta, now_ms());
         let reply = stored::of_hit(request, hit, age)?;
         let record = record::of(request);
         record.status.get_or_insert(Status::Stale);
@@ -337,7 +341,7 @@ impl Fetch {
         // A request that updates a response in the background does not hold the entry.
         let is_stale_used = self
             .known(request)
-            .is_some_and(|stale| self.stale.is_none() || failed.is_worse_than(conf, stale, now_s()));
+            .is_some_and(|stale| self.stale.is_none() || failed.is_worse_than(conf, stale, now_ms()));
         let is_unwanted = conf.min_uses > 1 || policy::is_any_set(&conf.no_store, request);
         if !is_for_one && !is_bypass && !is_stale_used && !is_unwanted {
             let variant = variant_key(&self.cache, &self.key, request);
@@ -361,12 +365,12 @@ impl Fetch {
         let scope = &generation.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), candidate).await {
             Ok((fill, filling)) => {
-                let now_s = now_s();
+                let now_ms = now_ms();
                 let record = record::of(request);
-                (record.stored, record.ttl_s) = (true, Some(filling.meta.fresh_until.saturating_sub(now_s)));
+                (record.stored, record.ttl_s) = (true, Some(policy::left_s(&filling.meta, now_ms)));
                 let received = Rc::clone(&reply.head);
                 let body = reply.body.into_bulk(request, (self.origin.upstream)(scope));
-                let age = policy::age(&filling.meta, now_s);
+                let age = policy::age(&filling.meta, now_ms);
                 let own = match body.complete() {
                     // The body was already received completely.
                     Some(bytes) => stored::of_complete(&filling, bytes.clone(), age),
@@ -543,9 +547,13 @@ impl Fetch {
         let status_line = head.status_line(raw);
         let status = (head.status(), &*status_line);
         // The field lines were parsed just before.
-        let (stored_head, parsed) =
-            policy::stored_head(status, head.lines(raw), retained_fields(&meta), candidate.times.response)
-                .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
+        let (stored_head, parsed) = policy::stored_head(
+            status,
+            head.lines(raw),
+            retained_fields(&meta),
+            candidate.times.response_s(),
+        )
+        .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
         let (meta, stored_head) = (Arc::new(meta), Arc::from(stored_head));
         let new = New {
             key: self.key,
@@ -576,13 +584,13 @@ impl Fetch {
                 match self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
                 {
                     Ok(Some(hit)) => Rc::new(hit),
-                    _ => return FetchResult::Refreshed { is_shareable: true },
+                    _ => return FetchResult::Removed,
                 }
             }
         };
         match updated(request, conf, candidate, &hit) {
             Some((Ok(meta), head)) => {
-                let is_shareable = policy::is_shareable(&meta);
+                let shared = policy::is_shareable(&meta).then(|| Refreshed::of(&meta));
                 // If the write fails, the old entry is revalidated at each use, which is correct too.
                 if let Err(reason @ (Refused::Disk | Refused::Removed)) =
                     self.store.refresh(&hit, meta, &head).await
@@ -590,15 +598,15 @@ impl Fetch {
                     let message = format_args!("stored response was not refreshed: {reason}");
                     request.log(Level::Info, message);
                 }
-                FetchResult::Refreshed { is_shareable }
+                FetchResult::Refreshed { shared }
             }
             // The stored response may not get these fields, but this client must (RFC 9111 section 4.3.4).
             Some((Err(is_void), head)) => {
-                let age_s = policy::age(&policy::unstored(candidate), now_s());
+                let age_s = policy::age(&policy::unstored(candidate), now_ms());
                 let entry = Arc::clone(&hit.meta);
                 FetchResult::Confirmed(Box::new(Confirmed { entry, head, age_s, is_void }))
             }
-            None => FetchResult::Refreshed { is_shareable: false },
+            None => FetchResult::Refreshed { shared: None },
         }
     }
 }
@@ -639,7 +647,7 @@ fn updated(
         lines.retain(|line| line.id != HeaderId::Date);
     }
     let status = (head.status(), head.status_text().of(hit.head()));
-    let received_s = candidate.times.response;
+    let received_s = candidate.times.response_s();
     let write =
         |keeps: &[HeaderId]| policy::stored_head(status, lines.iter().copied(), keeps, received_s).ok();
     let (merged, _) = write(retained_fields(&hit.meta))?;
@@ -701,8 +709,9 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
                 Outcome::Filling(Arc::clone(&fill.filling))
             }
             (FetchResult::Reply(_) | FetchResult::Confirmed(_), _)
-            | (FetchResult::Refreshed { is_shareable: false }, None) => Outcome::Alone,
-            (FetchResult::Refreshed { .. }, _) => Outcome::Retry,
+            | (FetchResult::Refreshed { shared: None }, None) => Outcome::Alone,
+            (FetchResult::Refreshed { shared: Some(refreshed) }, _) => Outcome::Refreshed(refreshed.clone()),
+            (FetchResult::Refreshed { .. } | FetchResult::Removed, _) => Outcome::Retry,
             (FetchResult::Failed(failed), _) => Outcome::Failed(*failed),
         };
         // Without a leader, as in the background or after its client has disconnected, the task itself removes a void entry.

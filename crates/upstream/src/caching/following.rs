@@ -227,7 +227,7 @@ impl Continuation {
             Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
                 Some(Some(filling))
             }
-            None | Some(Outcome::Retry) => Some(None),
+            None | Some(Outcome::Retry | Outcome::Refreshed(_)) => Some(None),
             Some(Outcome::Filling(_) | Outcome::Alone | Outcome::Failed(_)) => None,
         }
     }

@@ -72,7 +72,7 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             // The response is for one request only: all waiting requests contact the upstream concurrently.
             Outcome::Alone => return Joined::Lead(None),
             // The leader has ended without an outcome: another request fetches the hole, maybe this one.
-            Outcome::Retry => {}
+            Outcome::Retry | Outcome::Refreshed(_) => {}
         }
     }
     Joined::Lead(None)

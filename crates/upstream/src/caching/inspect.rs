@@ -5,7 +5,7 @@
 use ::cache::Key;
 use exchange::config::Config;
 
-use crate::caching::policy::{self, Grade, now_s};
+use crate::caching::policy::{self, Grade, now_ms};
 use crate::caching::settings::Caches;
 
 /// The parts of a request that select a stored response.
@@ -46,9 +46,9 @@ pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
             });
         }
         Ok(Some(hit)) => {
-            let (now, meta) = (now_s(), &hit.meta);
+            let (now, meta) = (now_ms(), &hit.meta);
             let age = policy::age(meta, now);
-            let left = meta.fresh_until.saturating_sub(now);
+            let left = policy::left_s(meta, now);
             let place = if hit.is_from_memory { "in memory" } else { "on the disk" };
             lines.push(match policy::grade(&hit, now) {
                 Grade::Fresh => format!("cached: HIT, fresh for {left} s more, age {age} s"),

@@ -47,11 +47,11 @@ use http::request::{HeaderId, Method};
 use rt::{Either, select};
 
 use crate::caching::fetch::Fetch;
-use crate::caching::policy::{Failed, Grade, now_s};
+use crate::caching::policy::{Failed, Grade, now_ms};
 use crate::caching::record::{Record, Status, Unstored};
 use crate::caching::requested_range::RequestedRange;
 use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
-use crate::caching::shared_fetch::{Joined, Outcome, SharedFetch};
+use crate::caching::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch};
 use crate::caching::tasks::Cache;
 use crate::{Failure, Reply, Settings};
 use exchange::client;
@@ -297,7 +297,7 @@ impl CacheLookup<'_> {
         let failures = self.cache.shared_fetches().failures(&self.key);
         let failed = failures.find(&self.key, variant, rt::now())?;
         if self.refuses_stored(request)
-            || stale.is_some_and(|hit| failed.is_worse_than(self.conf, &hit.meta, now_s()))
+            || stale.is_some_and(|hit| failed.is_worse_than(self.conf, &hit.meta, now_ms()))
         {
             return None;
         }
@@ -404,7 +404,7 @@ impl CacheLookup<'_> {
                     // The response is for another variant. Other requests may want the same variant as this one.
                     return Ok(Followed::Variant(self.key.variant(&variant)));
                 }
-                let age = policy::age(&filling.meta, now_s());
+                let age = policy::age(&filling.meta, now_ms());
                 let fetch = Rc::new(self.fetch(None));
                 match following::reply(&fetch, request, &filling, (key, age)) {
                     Some(reply) => {
@@ -417,6 +417,9 @@ impl CacheLookup<'_> {
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
+            Waited::Outcome(Outcome::Refreshed(refreshed)) => {
+                return Ok(self.refreshed(request, &refreshed).await);
+            }
             Waited::Outcome(Outcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
             // Concurrently with all other waiting requests: none has to wait for another.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
@@ -425,6 +428,26 @@ impl CacheLookup<'_> {
             Waited::TooLong => self.fetch(stale).alone(request, false).await?,
         };
         Ok(Followed::Reply(reply))
+    }
+
+    /// Returns the stored response that the awaited fetch has confirmed, as its leader does. The lookup is repeated if the response
+    /// was removed, is another variant, or lacks bytes that this request needs.
+    async fn refreshed(&self, request: &mut Request, refreshed: &Refreshed) -> Followed {
+        let found = {
+            let request = &*request;
+            let selector = |vary: &[u8]| policy::variant_of(request, vary);
+            self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
+        };
+        let Ok(Some(hit)) = found else { return Followed::Retry };
+        if hit.is_purged_soft || !refreshed.covers(&hit.meta) || !parts::is_servable(request, &hit) {
+            return Followed::Retry;
+        }
+        self.note(request, &hit.meta, now_ms());
+        let reply = self.served(request, hit, Status::Hit);
+        reply.map_or(Followed::Retry, |reply| {
+            record::of(request).collapsed = true;
+            Followed::Reply(reply)
+        })
     }
 
     /// Returns the reason for which no response to this request will be stored, if it is known before the response. Counts a use.
@@ -534,7 +557,9 @@ impl CacheLookup<'_> {
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
                 reply
             }
-            Waited::Outcome(Outcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
+            Waited::Outcome(Outcome::Retry | Outcome::Refreshed(_)) | Waited::Stalled => {
+                return Ok(Followed::Retry);
+            }
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
             Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
                 return self.fetch_part_alone(request, stale, requested).await;
@@ -569,7 +594,7 @@ impl CacheLookup<'_> {
         if self.is_damaged(request, &hit).await {
             return LookupResult::Nothing;
         }
-        let now = now_s();
+        let now = now_ms();
         self.note(request, &hit.meta, now);
         match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
             Reuse::Fresh => {}
@@ -625,13 +650,13 @@ impl CacheLookup<'_> {
         if self.store.purge_effect(&self.key, &self.text, &meta.tags, sequence).is_some() {
             return None;
         }
-        let now = now_s();
+        let now = now_ms();
         let age = policy::age(meta, now);
-        if meta.fresh_until <= now {
+        if meta.fresh_until_ms <= now {
             // The entry in the store is not better.
             return Some(LookupResult::Nothing);
         }
-        let left = meta.fresh_until.saturating_sub(now);
+        let left = policy::left_s(meta, now);
         let RequestCacheControl { no_cache, min_fresh, .. } = self.control;
         let is_unwanted = no_cache
             || self.control.is_too_old(age)
@@ -672,7 +697,7 @@ impl CacheLookup<'_> {
         match stale {
             Some(hit)
                 if parts::is_servable(request, &hit)
-                    && failed.is_worse_than(self.conf, &hit.meta, now_s()) =>
+                    && failed.is_worse_than(self.conf, &hit.meta, now_ms()) =>
             {
                 self.served(request, hit, Status::Stale).ok_or(failed.failure)
             }
@@ -682,17 +707,17 @@ impl CacheLookup<'_> {
 
     /// Returns a stored response for the client, recorded for the variables. `None` if its header section is invalid.
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
-        let age = policy::age(&hit.meta, now_s());
+        let age = policy::age(&hit.meta, now_ms());
         let reply = stored::of_hit(request, hit, age)?;
         record::of(request).status = Some(status);
         Some(reply)
     }
 
     /// Records the properties of a stored response for variables.
-    fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
+    fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_ms: i64) {
         let record = record::of(request);
-        record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
-        record.ttl_s = Some(meta.fresh_until.saturating_sub(now_s));
+        record.stored_for_s = Some(policy::stored_for_s(meta, now_ms));
+        record.ttl_s = Some(policy::left_s(meta, now_ms));
         record.found = Some(Arc::clone(meta));
     }
 

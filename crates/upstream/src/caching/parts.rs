@@ -28,7 +28,7 @@ use http::validator::Validator;
 use crate::caching::fetch::{Fetch, FetchResult, detached};
 use crate::caching::filling::{End, Filling, FillingReader, SharedHead};
 use crate::caching::holes::{self, Holed};
-use crate::caching::policy::{self, Failed, OriginRequest, now_s};
+use crate::caching::policy::{self, Failed, OriginRequest, now_ms};
 use crate::caching::record::{self, Status, Unstored};
 use crate::caching::requested_range::{Part, RequestedRange, requested};
 use crate::caching::shared_fetch::{FetchLeader, Outcome};
@@ -348,7 +348,7 @@ impl Fetch {
         let (child, coming) = (detached(request), Some((part.range.clone(), reader)));
         let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
         let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
-        let age = policy::age(&filling.meta, now_s());
+        let age = policy::age(&filling.meta, now_ms());
         Some(stored::reply(heading, ReplyBody::Ready(Box::new(body)), Some(part.length), age))
     }
 
@@ -373,7 +373,7 @@ impl Fetch {
             Err(Unstored::Unbuffered)
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
-        let received_s = candidate.times.response;
+        let received_s = candidate.times.response_s();
         let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), &[], received_s).ok()?;
         let stored_head = Arc::from(stored_head);
         let mut fill = None;
@@ -398,7 +398,7 @@ impl Fetch {
                     let (request, store) = (&*request, &self.store);
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
                     let joins = |hit: &Hit| {
-                        hit.meta.response_time_ms / 1000 >= candidate.times.request
+                        hit.meta.response_time_ms >= candidate.times.request_ms
                             && !hit.is_purged_soft
                             && hit.meta.length == Some(part.length)
                             && stored::parse(hit.head()).is_some_and(|other| joins(&other, &reply.head))
@@ -449,7 +449,7 @@ impl Fetch {
                 }
             }
         }
-        let (length, age) = (located.length, policy::age(&hit.meta, now_s()));
+        let (length, age) = (located.length, policy::age(&hit.meta, now_ms()));
         let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
         let source = Holed::new(fetch, child, Some(hit), heading, first);
         let body = Body::Ranged(RangedBody::new(Box::new(source), length));
@@ -467,7 +467,7 @@ impl Fetch {
         let joined = match filling.part() {
             Some(_) => Ok(filling.reader(hole.clone())?.with_limit(self.limit)),
             None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
-            None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_s()))?),
+            None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_ms()))?),
         };
         let record = record::of(request);
         (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);

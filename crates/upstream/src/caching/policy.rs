@@ -35,7 +35,7 @@ const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
 pub struct CacheCandidate<'a> {
     /// The header section of the response.
     pub heading: &'a Heading,
-    /// Times of the request and of the arrival of the header section, in seconds since 1970.
+    /// Times of the request and of the arrival of the header section, in ms since 1970.
     pub times: Times,
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
@@ -50,7 +50,7 @@ pub struct CacheCandidate<'a> {
 /// A request to an upstream, for the store.
 #[derive(Debug)]
 pub struct OriginRequest {
-    at_s: i64,
+    at_ms: i64,
     open: Arc<PendingRequest>,
     requested_at: Instant,
     ticket: Arc<Ticket>,
@@ -60,7 +60,7 @@ impl OriginRequest {
     /// Records a request that is sent now, for an entry of this store.
     pub fn new(store: &Store, key: &Key) -> OriginRequest {
         let (open, ticket) = (store.register_request(), Arc::new(store.ticket(key)));
-        OriginRequest { at_s: seconds(rt::wall()), open, requested_at: rt::now(), ticket }
+        OriginRequest { at_ms: now_ms(), open, requested_at: rt::now(), ticket }
     }
 
     /// Returns the response to this request as a candidate for the cache.
@@ -70,20 +70,31 @@ impl OriginRequest {
         heading: &'a Heading,
         ignored: Ignored,
     ) -> CacheCandidate<'a> {
-        let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
+        let times = Times { request_ms: self.at_ms, response_ms: milliseconds(reply.received_at.1) };
         let OriginRequest { ref open, requested_at, ref ticket, .. } = *self;
         CacheCandidate { heading, times, ignored, pending_request: open, requested_at, ticket }
     }
 }
 
-/// Returns the current time in seconds since 1970.
-pub fn now_s() -> i64 {
-    seconds(rt::wall())
+/// Returns the current time in ms since 1970.
+pub fn now_ms() -> i64 {
+    milliseconds(rt::wall())
 }
 
-/// Converts a time to seconds since 1970.
-pub fn seconds(moment: SystemTime) -> i64 {
-    since_1970(moment).0
+/// Converts a time to ms since 1970.
+pub fn milliseconds(moment: SystemTime) -> i64 {
+    let (seconds, millis) = since_1970(moment);
+    seconds.saturating_mul(1000).saturating_add(i64::from(millis))
+}
+
+/// Returns the time that a response remains fresh, in seconds; negative if it is stale.
+pub fn left_s(meta: &Meta, now_ms: i64) -> i64 {
+    meta.fresh_until_ms.saturating_sub(now_ms).div_euclid(1000)
+}
+
+/// Returns the time since a response arrived, in seconds.
+pub fn stored_for_s(meta: &Meta, now_ms: i64) -> u64 {
+    (now_ms.saturating_sub(meta.response_time_ms).max(0) / 1000) as u64
 }
 
 /// Bit of [`Meta::flags`]: the response has `must-revalidate` or `proxy-revalidate`.
@@ -91,6 +102,9 @@ const MUST_REVALIDATE: u32 = 1;
 
 /// Bit of [`Meta::flags`]: the response has `no-cache` without field names.
 const NO_CACHE: u32 = 2;
+
+/// Bit of [`Meta::flags`]: requests that waited for the response may use it.
+const SHAREABLE: u32 = 4;
 
 /// Precedes the names of `Vary` in the metadata of a response to HEAD that is stored without a body, as a separate variant. No
 /// field has this name.
@@ -156,17 +170,18 @@ pub fn judge_as(
     let vary = names.join(&b","[..]);
     let until = |window: u32| match window {
         0 => 0,
-        seconds => verdict.fresh_until.saturating_add(i64::from(seconds)),
+        seconds => verdict.fresh_until_ms.saturating_add(i64::from(seconds) * 1000),
     };
     let mut meta = Meta {
         status,
-        response_time_ms: candidate.times.response.saturating_mul(1000),
-        initial_age: verdict.initial_age,
-        fresh_until: verdict.fresh_until,
-        stale_while_revalidate_until: until(verdict.stale_while_revalidate),
-        stale_if_error_until: until(verdict.stale_if_error),
+        response_time_ms: candidate.times.response_ms,
+        initial_age_ms: verdict.initial_age_ms,
+        fresh_until_ms: verdict.fresh_until_ms,
+        stale_while_revalidate_until_ms: until(verdict.stale_while_revalidate),
+        stale_if_error_until_ms: until(verdict.stale_if_error),
         flags: if verdict.must_revalidate { MUST_REVALIDATE } else { 0 }
-            | if verdict.no_cache { NO_CACHE } else { 0 },
+            | if verdict.no_cache { NO_CACHE } else { 0 }
+            | if verdict.is_shareable { SHAREABLE } else { 0 },
         length: None,
         // A malformed tag too: the origin that generated it can compare it.
         etag: head.get(raw, HeaderId::Etag).unwrap_or_default().to_vec(),
@@ -200,15 +215,16 @@ pub fn unstored(candidate: &CacheCandidate<'_>) -> Meta {
     let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
     Meta {
         status: head.status().code(),
-        response_time_ms: candidate.times.response.saturating_mul(1000),
-        initial_age: CacheFields::collect(head.lines(raw), TARGETS).age.unwrap_or(0),
+        response_time_ms: candidate.times.response_ms,
+        initial_age_ms: CacheFields::collect(head.lines(raw), TARGETS).declared_age_ms(),
         ..Meta::default()
     }
 }
 
-/// Whether waiting requests may use a response without a request to the upstream (RFC 9111 section 4).
+/// Whether requests that waited for a response may use it without a request to the upstream (RFC 9111 section 4), even if its
+/// lifetime ended before it arrived.
 pub fn is_shareable(meta: &Meta) -> bool {
-    meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
+    meta.flags & SHAREABLE != 0
 }
 
 /// Whether the configuration allows a stale response in this case. `must-revalidate` and `proxy-revalidate` have precedence (RFC
@@ -335,14 +351,14 @@ pub enum Grade {
 }
 
 /// Returns the usability of a stored response at this time.
-pub fn grade(hit: &Hit, now_s: i64) -> Grade {
+pub fn grade(hit: &Hit, now_ms: i64) -> Grade {
     match &hit.meta {
-        _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
+        _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until_ms > now_ms => {
             Grade::StaleWhileRevalidate
         }
         _ if hit.is_purged_soft => Grade::Stale,
-        meta if meta.fresh_until > now_s => Grade::Fresh,
-        meta if meta.stale_while_revalidate_until > now_s => Grade::StaleWhileRevalidate,
+        meta if meta.fresh_until_ms > now_ms => Grade::Fresh,
+        meta if meta.stale_while_revalidate_until_ms > now_ms => Grade::StaleWhileRevalidate,
         _ => Grade::Stale,
     }
 }
@@ -362,7 +378,7 @@ pub fn reuse(
     hit: &Hit,
     control: &RequestCacheControl,
     ignored: Ignored,
-    now_s: i64,
+    now_ms: i64,
 ) -> Reuse {
     let says_nothing = !control.no_cache
         && control.max_age.is_none()
@@ -374,7 +390,7 @@ pub fn reuse(
     let Some(heading) = stored::parse(hit.head()) else { return Reuse::Fresh };
     let lines = heading.head().lines(heading.raw());
     let fields = CacheFields::collect(lines, TARGETS).without(ignored);
-    let (age, left) = (age(&hit.meta, now_s), hit.meta.fresh_until.saturating_sub(now_s));
+    let (age, left) = (age(&hit.meta, now_ms), left_s(&hit.meta, now_ms));
     let lifetime = i64::from(age).saturating_add(left).clamp(0, i64::from(u32::MAX)) as u32;
     // A client that accepts stale responses does not make a purged response usable.
     let lifetime = if hit.is_purged_soft { 0 } else { lifetime };
@@ -428,15 +444,15 @@ impl Failed {
     }
 
     /// Whether the stale response is better, by `proxy_cache_use_stale` or by its own `stale-if-error`.
-    pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
+    pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_ms: i64) -> bool {
         self.case.is_some_and(|case| uses_stale(conf, stale, case))
-            || self.is_error && stale.stale_if_error_until > now_s
+            || self.is_error && stale.stale_if_error_until_ms > now_ms
     }
 }
 
 /// Returns the age of a stored response, for `Age`.
-pub fn age(meta: &Meta, now_s: i64) -> u32 {
-    current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
+pub fn age(meta: &Meta, now_ms: i64) -> u32 {
+    current_age(meta.initial_age_ms, meta.response_time_ms, now_ms)
 }
 
 /// Returns the header section to store: without hop-by-hop fields, fields of the body's framing, and fields computed at each use. A

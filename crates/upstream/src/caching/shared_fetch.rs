@@ -4,7 +4,8 @@
 //!            lead                     head of the response
 //!   miss ----------> no outcome yet -----+----------------> Filling (may be shared: read along) --> body complete: lookup
 //!     \                                  +----------------> Alone   (must not be shared: each request fetches, key marked)
-//!      +-- follow -> waits               +----------------> Retry   (304: repeat the lookup)
+//!      +-- follow -> waits               +----------------> Refreshed (304: use the stored response)
+//!                                        +----------------> Retry   (repeat the lookup)
 //!                                        +----------------> Failed
 //! ```
 //! Main types: [`SharedFetches`], all fetches of one cache; [`FetchLeader`], the duty to report the end of a fetch;
@@ -24,7 +25,7 @@ use rt::{Either, select};
 use crate::caching::failures::Failures;
 use crate::caching::filling::Filling;
 use crate::caching::pending::{self, Pending};
-use crate::caching::policy::{Failed, now_s};
+use crate::caching::policy::{Failed, now_ms};
 
 /// Outcome of a fetch, for all waiting requests. Each of them determines its own response: whether stale use is allowed and which
 /// variant matches differ between requests.
@@ -32,12 +33,35 @@ use crate::caching::policy::{Failed, now_s};
 pub enum Outcome {
     /// A response that may be shared while its body arrives.
     Filling(Arc<Filling>),
-    /// The stored response is fresh again, or a new one exists: repeat the lookup.
+    /// The upstream confirmed the stored response. Waiting requests use it, even if its new lifetime has already ended.
+    Refreshed(Refreshed),
+    /// The state has changed: repeat the lookup.
     Retry,
     /// A response for one request only: the other requests must fetch themselves.
     Alone,
     /// No upstream sent a response.
     Failed(Failed),
+}
+
+/// Identifies a stored response that the upstream confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Time at which the confirmation arrived, in ms since 1970.
+    pub response_time_ms: i64,
+    /// The variant of the response ([`Meta::variant`]).
+    pub variant: Vec<u8>,
+}
+
+impl Refreshed {
+    /// Returns the identity of a confirmed response with this metadata.
+    pub fn of(meta: &Meta) -> Refreshed {
+        Refreshed { response_time_ms: meta.response_time_ms, variant: meta.variant.clone() }
+    }
+
+    /// Whether an entry with this metadata is the confirmed response, or a newer one.
+    pub fn covers(&self, meta: &Meta) -> bool {
+        meta.variant == self.variant && meta.response_time_ms >= self.response_time_ms
+    }
 }
 
 /// A fetch in flight.
@@ -98,7 +122,9 @@ impl SharedFetch {
     fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
         match self.known_outcome() {
             None => now < self.started + limit,
-            Some(Outcome::Filling(filling)) if filling.is_complete() => filling.meta.fresh_until > now_s(),
+            Some(Outcome::Filling(filling)) if filling.is_complete() => {
+                filling.meta.fresh_until_ms > now_ms()
+            }
             Some(Outcome::Filling(filling)) => filling.stalls_at(limit).is_none_or(|at| now < at),
             Some(_) => true,
         }
