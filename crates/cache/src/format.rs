@@ -619,12 +619,13 @@ mod tests {
     #[test]
     fn entries_with_times_in_seconds_are_read() {
         let seconds = Meta { initial_age_ms: 7_000, fresh_until_ms: 1_700_000_600, ..meta() };
-        let layout = Layout::small(used_bytes(b"the key", b"the head", &seconds), 0);
+        let layout = Layout::large(used_bytes(b"the key", b"the head", &seconds), Some(200_000), false);
         let mut file = Vec::new();
         encode(&identity(layout, 1), b"the key", b"the head", &seconds, &mut file);
         file[..8].copy_from_slice(&MAGIC_SECONDS);
         let crc = slot_checksum(&file[..number_u32(&file, 20) as usize]);
         file[16..20].copy_from_slice(&crc.to_le_bytes());
+        file.resize(2 * layout.slot_bytes as usize, 0);
         let read = decode(&file).expect("the version is known").meta;
         assert_eq!((read.initial_age_ms, read.fresh_until_ms), (7_000, 1_700_000_600_000));
     }

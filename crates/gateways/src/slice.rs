@@ -32,7 +32,7 @@ use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody, Subrange};
 use transfer::body::source::BodySource;
 use upstream::caching::fetch::detached;
-use upstream::caching::requested_range::{SliceStart, slice_start};
+use upstream::caching::requested_range::{RenewsSlice, SliceStart, slice_start};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -186,7 +186,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     (response.content_length, response.allow_ranges) = (Some(length), true);
     response.remove_field(b"Accept-Ranges");
     let body = std::mem::take(&mut response.body);
-    let shared = Rc::new(Shared { seed, etag, size, length });
+    let shared = Rc::new(Shared { seed, etag, size, length, first: slice.start });
     let slices = Slices { shared, first: RefCell::new(Some((slice.start, body))) };
     response.body = Body::Ranged(RangedBody::new(Box::new(slices), length));
 }
@@ -200,6 +200,8 @@ struct Shared {
     size: u64,
     /// Length of the complete response in bytes.
     length: u64,
+    /// Offset of the slice that determined the version.
+    first: u64,
 }
 
 /// A body that is fetched slice by slice. A slice is fetched when the client reaches it; none are fetched for a client that has
@@ -283,12 +285,39 @@ impl BodySource for SliceSource {
 }
 
 impl Shared {
-    /// Fetches the slice at this offset in the location of the first slice; failures are logged.
+    /// Fetches the slice at this offset in the location of the first slice; failures are logged. A stored slice of another version
+    /// is replaced. If the upstream has another version than the first slice, the first slice is replaced for later requests: this
+    /// response cannot be completed, because its head was sent.
     async fn fetch(&self, start: u64) -> Option<Body> {
+        let (mut request, mut checked) = self.request(start, false).await;
+        if matches!(checked, Err(Wrong::Etag | Wrong::Length { .. })) {
+            (request, checked) = self.request(start, true).await;
+            if matches!(checked, Err(Wrong::Etag | Wrong::Length { .. })) {
+                // The fill continues without this reader.
+                drop(self.request(self.first, true).await);
+            }
+        }
+        match checked {
+            Ok(()) => Some(std::mem::take(&mut request.response.body)),
+            Err(wrong) => {
+                request.log(Level::Error, format_args!("{wrong}"));
+                None
+            }
+        }
+    }
+
+    /// Requests the slice at this offset, and compares it with the first slice. `renews` is whether the upstream is contacted even
+    /// if the slice is stored.
+    async fn request(&self, start: u64, renews: bool) -> (Box<Request>, Result<(), Wrong>) {
         let mut request = detached(&self.seed.borrow());
         request.facts.insert(SliceStart(start));
-        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
-        run.await;
+        if renews {
+            request.facts.insert(RenewsSlice);
+        }
+        {
+            let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
+            run.await;
+        }
         let checked = match request.response.status {
             206 if self.etag.is_some() && etag_of(&request) != self.etag => Err(Wrong::Etag),
             206 => slice_of(&request, start, self.size).and_then(|(_, length)| match length {
@@ -297,13 +326,7 @@ impl Shared {
             }),
             status => Err(Wrong::Status(status)),
         };
-        match checked {
-            Ok(()) => Some(std::mem::take(&mut request.response.body)),
-            Err(wrong) => {
-                request.log(Level::Error, format_args!("{wrong}"));
-                None
-            }
-        }
+        (request, checked)
     }
 }
 

@@ -127,6 +127,38 @@ fn responses_that_are_not_slices_are_passed_on() {
     assert_eq!(client.get("/plain/x").text(), "no range");
 }
 
+/// The object has changed while some of its slices were stored: the slices of the old version are fetched again.
+#[test]
+fn a_changed_object_does_not_break_ranges_over_its_stored_slices() {
+    if against_nginx() {
+        return;
+    }
+    let objects = Objects::new();
+    objects.put("/a", Object::new(3 * SLICE));
+    let origin = Origin::objects(&objects);
+    let Some((_setup, server)) = start(&origin) else { return };
+    let get = |range: String| {
+        let mut client = Client::connect(server.addr(0));
+        client.send(testkit::client::request_bytes("GET", "/a", &[("Range", &range)]));
+        client.try_response()
+    };
+    let over = |first: u64| format!("bytes={}-{}", first * SLICE + 5, (first + 2) * SLICE - 5);
+    let of_one = |slice: u64| format!("bytes={}-{}", slice * SLICE, slice * SLICE + 9);
+    // The old version of the middle slice, the new one of the others.
+    assert_eq!(get(of_one(1)).expect("a response").status, 206);
+    objects.renew("/a");
+    let first = get(over(0)).expect("the old slice is replaced");
+    let new = objects.content("/a");
+    assert_eq!(first.body, new.bytes(5..2 * SLICE - 4), "new slices before the old one");
+    // The old version of the first slice: its head cannot be completed, but the next response is complete.
+    objects.renew("/a");
+    assert_eq!(get(of_one(2)).expect("a response").status, 206);
+    assert!(get(over(1)).is_err(), "the version of the head is gone");
+    let again = testkit::wait::until("a complete response", Deadline::default(), || get(over(1)).ok());
+    let new = objects.content("/a");
+    assert_eq!(again.expect("the slice was replaced").body, new.bytes(SLICE + 5..3 * SLICE - 4));
+}
+
 /// The head has been sent: closing the connection shows that the body is incomplete.
 #[test]
 fn slices_of_different_versions_are_not_combined() {

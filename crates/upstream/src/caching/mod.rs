@@ -49,7 +49,7 @@ use rt::{Either, select};
 use crate::caching::fetch::Fetch;
 use crate::caching::policy::{Failed, Grade, now_ms};
 use crate::caching::record::{Record, Status, Unstored};
-use crate::caching::requested_range::RequestedRange;
+use crate::caching::requested_range::{RenewsSlice, RequestedRange};
 use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
 use crate::caching::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch};
 use crate::caching::tasks::Cache;
@@ -130,7 +130,7 @@ pub async fn serve(
     let key = Key::of(&text);
     let control = policy::control_of(request, conf);
     let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control };
-    if policy::is_any_set(&conf.bypass, request) {
+    if policy::is_any_set(&conf.bypass, request) || request.facts.get::<RenewsSlice>().is_some() {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
         let result = match control.only_if_cached {

@@ -130,6 +130,16 @@ impl Fact for SliceStart {
     }
 }
 
+/// Makes a request for a slice contact the upstream, because the stored slice is of another version of the object.
+#[derive(Clone, Copy, Debug)]
+pub struct RenewsSlice;
+
+impl Fact for RenewsSlice {
+    fn outlives_location(&self) -> bool {
+        true
+    }
+}
+
 /// Returns the offset of the slice of a request (`slice`), once `$slice_range` was evaluated.
 pub fn slice_start(request: &Request) -> Option<u64> {
     request.facts.get::<SliceStart>().map(|start| start.0)
