@@ -248,9 +248,10 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                     let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
                     return Err(Error::at(end.span.clone(), fault));
                 }
+                protocol.finish(conf);
+                // After the protocol, which may never buffer.
                 conf.cache.is_buffered = conf.upstream.buffering;
                 conf.upstream.stores = conf.store.is_on();
-                protocol.finish(conf);
                 ssl::finish(conf, end.span)?;
                 scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
                 Ok(())
