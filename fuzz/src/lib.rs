@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 21] = [
+pub static TARGETS: [Target; 22] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -30,6 +30,7 @@ pub static TARGETS: [Target; 21] = [
     targets::range::TARGET,
     targets::structured_fields::TARGET,
     targets::set_cookie::TARGET,
+    targets::webdav_body::TARGET,
     targets::proxy_protocol::TARGET,
     targets::configuration::TARGET,
     targets::dns_message::TARGET,

@@ -6,7 +6,6 @@
 const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_auth_pam", &["auth_pam"]),
     ("http_cache_purge", &["_cache_purge"]),
-    ("http_dav_ext", &["dav_ext"]),
     ("http_echo", &["echo"]),
     ("http_fancyindex", &["fancyindex"]),
     ("http_headers_more", &["more_"]),

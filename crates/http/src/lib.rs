@@ -71,6 +71,7 @@ pub mod structured;
 pub mod uri;
 pub mod validator;
 pub mod vary;
+pub mod webdav;
 
 pub use bytes::{find_escapable, parse_decimal, push_decimal};
 pub use span::Span;

@@ -22,6 +22,7 @@ pub mod request_head;
 pub mod set_cookie;
 pub mod structured_fields;
 pub mod uri;
+pub mod webdav_body;
 
 /// Removes and returns the first byte; zero if there is none.
 fn take_byte(data: &mut &[u8]) -> u8 {

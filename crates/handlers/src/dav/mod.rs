@@ -1,4 +1,5 @@
-//! nginx's dav module: PUT, DELETE, MKCOL, COPY and MOVE (RFC 4918) on the files of a location, with nginx's statuses.
+//! nginx's dav module: PUT, DELETE, MKCOL, COPY and MOVE (RFC 4918) on the files of a location, with nginx's statuses; and
+//! the methods of the third-party module dav-ext: OPTIONS, PROPFIND, PROPPATCH, LOCK and UNLOCK.
 //!
 //! | module | content |
 //! |---|---|
@@ -6,6 +7,10 @@
 //! | [`relocate`] | COPY and MOVE: the fields `Destination`, `Depth` and `Overwrite` |
 //! | [`resource`] | a path of a request, its open directory, and operations on its name there |
 //! | [`remove`], [`copy`] | files and directories: removal, copies |
+//! | [`propfind`], [`proppatch`], [`properties`] | properties, and responses with status 207 |
+//! | [`lock`], [`locks`] | LOCK and UNLOCK; the locks of a zone |
+//! | [`conditions`] | whether locks and the field `If` permit a change |
+//! | [`directives`] | the settings |
 //!
 //! ```text
 //!   skip (no disk) --> body of a PUT --> run --> Disk (the engine) --> status
@@ -13,35 +18,43 @@
 //!        +-- another module's method, or a request that is rejected by its fields alone
 //! ```
 //!
-//! Every call that may wait for the disk goes through the engine of the location. Like nginx, this module has no locks,
-//! properties or PROPFIND.
+//! Every call that may wait for the disk goes through the engine of the location.
 
+mod conditions;
 mod copy;
+mod directives;
+mod lock;
+mod locks;
+mod properties;
+mod propfind;
+mod proppatch;
 mod put;
 mod relocate;
 mod remove;
 mod resource;
 
-use conf::{Args, Spec};
 use http::request::{BodyLength, HeaderId, Method};
+use http::webdav::body::BODY_MAX;
+use http::webdav::xml::XmlError;
 
-use crate::{Directive, Module};
-use exchange::config::{Keywords, Settings, SettingsType};
+use crate::Module;
+pub(crate) use directives::Conf;
+use exchange::config::SettingsType;
 use exchange::files;
-use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::stored_file;
+use locks::Change;
 use remove::Tree;
 use resource::{Resource, is_directory};
 use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
+    directives: &[directives::DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
-        if scope.of::<Conf>().methods.has(ALL) {
+        if scope.of::<Conf>().is_on() {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
                 Box::pin(run(conf, request))
             });
@@ -50,106 +63,21 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_dav")
 };
 
-const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
-    Spec::new("http_dav", name, LEVELS, args, help)
-}
-
-const DIRECTIVES: &[Directive] = &[
-    Directive::scope(
-        spec("dav_methods", Args::AtLeast(1), "Methods that change files: PUT, DELETE, MKCOL, COPY, MOVE.")
-            .default("off")
-            .many(),
-        |scope, cx| scope.make_mut::<Conf>().methods.add(METHODS, cx),
-    ),
-    Directive::scope(
-        spec("create_full_put_path", Args::Flag, "Creates missing directories for PUT.").default("off"),
-        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().creates_directories),
-    ),
-    // Prevents a short URI from removing a complete site.
-    Directive::scope(
-        spec("min_delete_depth", Args::Exactly(1), "Minimum number of path elements in a URI for DELETE.")
-            .default("0"),
-        |scope, cx| cx.number(&mut scope.make_mut::<Conf>().delete_depth_min),
-    ),
-    Directive::scope(
-        spec(
-            "dav_access",
-            Args::Between(1, 3),
-            "Permissions of new files and directories: `user:`, `group:`, `all:` with `r` or `rw`.",
-        )
-        .default("user:rw"),
-        |scope, cx| {
-            scope.make_mut::<Conf>().access = stored_file::access(cx)?;
-            Ok(())
-        },
-    ),
-];
-
-// Bits of `Conf::methods`.
-const PUT: u64 = 1;
-const DELETE: u64 = 1 << 1;
-const MKCOL: u64 = 1 << 2;
-const COPY: u64 = 1 << 3;
-const MOVE: u64 = 1 << 4;
-const ALL: u64 = PUT | DELETE | MKCOL | COPY | MOVE;
-
-/// The methods of `dav_methods`. As in nginx, `off` does not disable methods in the same list.
-const METHODS: &[(&str, u64)] =
-    &[("off", 1 << 5), ("put", PUT), ("delete", DELETE), ("mkcol", MKCOL), ("copy", COPY), ("move", MOVE)];
-
-/// The settings, which blocks inherit.
-#[derive(Clone, Debug)]
-pub(crate) struct Conf {
-    /// `dav_methods`
-    methods: Keywords,
-    /// `create_full_put_path`
-    creates_directories: bool,
-    /// `min_delete_depth`
-    delete_depth_min: u64,
-    /// `dav_access`: permission bits of new files.
-    access: u32,
-}
-
-impl Conf {
-    /// Whether a method that changes files is allowed.
-    pub(crate) fn allows_changes(&self) -> bool {
-        self.methods.has(ALL)
-    }
-}
-
-impl Settings for Conf {}
-
-impl Default for Conf {
-    fn default() -> Conf {
-        Conf { methods: Keywords::default(), creates_directories: false, delete_depth_min: 0, access: 0o600 }
-    }
-}
-
-impl Conf {
-    /// Whether this method is enabled.
-    fn has(&self, method: Method) -> bool {
-        self.methods.has(match method {
-            Method::Put => PUT,
-            Method::Delete => DELETE,
-            Method::Mkcol => MKCOL,
-            Method::Copy => COPY,
-            Method::Move => MOVE,
-            _ => 0,
-        })
-    }
-}
-
 /// Decides before the disk is accessed: the request is passed to another module, rejected, or waits for its body.
 fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
     if !conf.has(request.method) {
         return Some(Step::Next);
     }
-    if request.method == Method::Put {
-        return put::begin(request);
+    match request.method {
+        Method::Put => return put::begin(request),
+        Method::Options => return Some(options(conf, request)),
+        Method::Propfind | Method::Proppatch | Method::Lock => return wait_for_xml(request),
+        _ => {}
     }
     let what = match request.method {
         Method::Delete => "DELETE with body is",
         Method::Mkcol => "MKCOL with body is",
+        Method::Unlock => "UNLOCK with body is",
         _ => "COPY and MOVE with body are",
     };
     match request.head.body() {
@@ -167,9 +95,61 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         Method::Put => put::run(conf, request).await,
         Method::Delete => delete(conf, request).await,
         Method::Mkcol => make(conf, request).await,
+        Method::Propfind => propfind::run(conf, request).await,
+        Method::Proppatch => proppatch::run(conf, request).await,
+        Method::Lock => lock::lock(conf, request).await,
+        Method::Unlock => lock::unlock(conf, request),
         _ => relocate::run(conf, request).await,
     };
     done.unwrap_or_else(Step::Status)
+}
+
+/// Responds to OPTIONS: the classes of RFC 4918 and the methods of the location.
+fn options(conf: &Conf, request: &mut Request) -> Step {
+    let has_locks = conf.lock.is_some() && conf.has(Method::Lock);
+    let classes: &[u8] = if has_locks { b"1, 2" } else { b"1" };
+    let fields = &mut request.response.fields;
+    fields.push((b"DAV".to_vec(), classes.to_vec()));
+    fields.push((b"Allow".to_vec(), conf.allowed()));
+    // Microsoft's clients look for FrontPage otherwise.
+    fields.push((b"MS-Author-Via".to_vec(), b"DAV".to_vec()));
+    request.response.status = 200;
+    request.response.set_bytes(io::op::Source::Static(b""));
+    Step::Done
+}
+
+/// Requests the body of a method with XML, unless it is too large.
+fn wait_for_xml(request: &mut Request) -> Option<Step> {
+    if matches!(request.head.body(), BodyLength::Exactly(bytes) if bytes > BODY_MAX) {
+        return Some(refused(request, 413, format_args!("the body of a WebDAV request is too large")));
+    }
+    (request.body.is_none() && request.head.body().has_body()).then_some(Step::ReadBody)
+}
+
+/// Returns the body of a method with XML; empty if there is none.
+async fn body_of(request: &Request) -> Result<Vec<u8>, u16> {
+    let Some(body) = &request.body else { return Ok(Vec::new()) };
+    if body.byte_count() > BODY_MAX {
+        return Err(refusal(request, 413, format_args!("the body of a WebDAV request is too large")));
+    }
+    let mut text = Vec::new();
+    for piece in body.pieces().unwrap_or_default() {
+        text.extend_from_slice(piece);
+    }
+    let mut offset = 0;
+    while offset < body.in_file() {
+        let read = body.read_file(offset, BODY_MAX).await;
+        let buf = read.map_err(|_| refusal(request, 500, format_args!("the body could not be read")))?;
+        offset += buf.len() as u64;
+        text.extend_from_slice(&buf);
+    }
+    Ok(text)
+}
+
+/// Logs that a body is invalid, and returns the status.
+fn malformed(request: &Request, error: XmlError) -> u16 {
+    let status = if error == XmlError::TooLarge { 413 } else { 400 };
+    refusal(request, status, format_args!("client sent an invalid XML body ({error:?})"))
 }
 
 /// Logs an error and responds with a status.
@@ -252,6 +232,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
         let missing = if trouble.errno == io::Errno::NOTDIR { 409 } else { 404 };
         trouble.log(request, missing)
     })?;
+    conditions::check(conf, request, &[(target.full(), Change::Tree)]).await?;
     let is_collection = request.uri.ends_with(b"/");
     if is_directory(&stat) {
         if !is_collection {
@@ -271,6 +252,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
         }
         target.unlink().await.map_err(|trouble| trouble.log(request, 404))?;
     }
+    conditions::forget(conf, target.full());
     Ok(Step::Status(204))
 }
 
@@ -278,6 +260,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
 async fn make(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     // RFC 4918 does not require the final slash, and some clients omit it.
     let target = Resource::of(request, path_of(request, &request.uri)).await?;
+    conditions::check(conf, request, &[(target.full(), Change::Created)]).await?;
     let mode = stored_file::directory_mode(conf.access);
     target.mkdir(mode).await.map_err(|trouble| trouble.log(request, 409))?;
     set_location(request);
@@ -303,7 +286,7 @@ mod tests {
         );
         assert!(!conf(1).has(Method::Put) && conf(1).creates_directories);
         assert_eq!((conf(2).access, conf(2).has(Method::Put)), (0o400, true));
-        assert!(!loaded("server {}").http.locations[0].scope.of::<Conf>().methods.has(ALL));
+        assert!(!loaded("server {}").http.locations[0].scope.of::<Conf>().is_on());
     }
 
     #[test]

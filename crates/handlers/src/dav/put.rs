@@ -8,6 +8,8 @@ use http::request::{BodyLength, HeaderId};
 use io::Errno;
 use rustix::fs::OFlags;
 
+use super::conditions;
+use super::locks::Change;
 use super::resource::{Disk, Resource, is_directory};
 use super::{Conf, path_of, refusal, refused, set_location};
 use exchange::files::{self, ChangePath};
@@ -37,6 +39,8 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     let place = Resource::of(request, path_of(request, &request.uri)).await?.path;
     // Checked before the body is received, so that no body is received for a request that fails.
     let is_new = is_missing(request, &place).await?;
+    let change = if is_new { Change::Created } else { Change::Content };
+    conditions::check(conf, request, &[(place.full(), change)]).await?;
     let (temp, levels) = request.scope().core.body_files.temp_path.clone();
     let plan = Destination {
         place,

@@ -14,7 +14,9 @@ use io::Errno;
 use io::op::Stat;
 use rustix::fs::OFlags;
 
+use super::conditions;
 use super::copy::{self, Name};
+use super::locks::Change;
 use super::remove::Tree;
 use super::resource::{Disk, Done, OperationError, Resource, fault, is_directory, is_link};
 use super::{Conf, Depth, depth, path_of, refusal};
@@ -74,12 +76,18 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     if job.from.path.is_start() || job.to.path.is_start() {
         return Err(job.refusal(403, "the root of the location or from "));
     }
+    job.check_locks(conf).await?;
     let earlier = job.earlier(is_collection, overwrites).await?;
     let stat = job.from.stat().await.map_err(|trouble| trouble.log(request, 404))?;
-    match is_directory(&stat) {
+    let done = match is_directory(&stat) {
         true => job.relocate_tree(&stat, earlier).await,
         false => job.relocate_file(&stat, earlier, conf).await,
+    };
+    if done.is_ok() && request.method == Method::Move {
+        // Locks do not move with their resource (RFC 4918 section 7.5).
+        conditions::forget(conf, job.from.full());
     }
+    done
 }
 
 /// Returns the path in `Destination`. The value is a path, or a URL with the host of the request.
@@ -247,6 +255,17 @@ impl Job<'_> {
     /// Returns the tree of an open directory.
     fn tree<'a>(&'a self, top: rt::File, path: &'a [u8]) -> Tree<'a> {
         Tree { request: self.request, disk: self.disk(), top, path }
+    }
+
+    /// Checks the locks of the resources that the request changes.
+    async fn check_locks(&self, conf: &Conf) -> Result<(), u16> {
+        let to = (self.to.full(), Change::Tree);
+        match self.request.method {
+            Method::Move => {
+                conditions::check(conf, self.request, &[(self.from.full(), Change::Tree), to]).await
+            }
+            _ => conditions::check(conf, self.request, &[to]).await,
+        }
     }
 
     /// Returns an existing destination, if it may be overwritten.

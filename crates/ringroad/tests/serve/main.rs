@@ -40,3 +40,4 @@ mod tls_profiles;
 mod tls_sessions;
 mod tls_settings;
 mod upstreams;
+mod webdav;

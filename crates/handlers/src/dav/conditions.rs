@@ -1,0 +1,103 @@
+//! Whether locks and the field `If` permit a change (RFC 4918 sections 7 and 10.4).
+
+use std::time::Instant;
+
+use http::conditional::Etag;
+use http::webdav::condition::{If, List, ResourceState};
+
+use super::locks::{Change, Locks, key};
+use super::resource::{Resource, is_directory};
+use super::{Conf, path_of, refusal};
+use exchange::request::Request;
+use exchange::subrequest;
+
+/// Returns the first field of this name.
+pub(super) fn field<'r>(request: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
+    let bytes = request.bytes();
+    let mut fields = request.head.fields().iter();
+    fields.find(|field| field.name.of(bytes).eq_ignore_ascii_case(name)).map(|field| field.value.of(bytes))
+}
+
+/// Returns the value of `If`; `None` without the field.
+pub(super) fn if_field(request: &Request) -> Result<Option<If<'_>>, u16> {
+    let Some(value) = field(request, b"If") else { return Ok(None) };
+    let parsed = If::parse(value);
+    parsed.map(Some).ok_or_else(|| refusal(request, 400, format_args!("client sent invalid \"If\" header")))
+}
+
+/// Checks that a client may make these changes, given by the path of each resource. Does nothing without `dav_ext_lock`.
+pub(super) async fn check(conf: &Conf, request: &Request, changes: &[(&[u8], Change)]) -> Result<(), u16> {
+    let Some(zone) = &conf.lock else { return Ok(()) };
+    let (locks, now) = (zone.state(), rt::now());
+    let sent = if_field(request)?;
+    if let Some(sent) = &sent
+        && !is_true(request, locks, sent, now).await
+    {
+        return Err(412);
+    }
+    let tokens: Vec<&[u8]> = sent.iter().flat_map(If::tokens).collect();
+    match changes.iter().all(|(path, change)| locks.permits(&key(path), *change, &tokens, now)) {
+        true => Ok(()),
+        false => Err(refusal(request, 423, format_args!("the resource is locked"))),
+    }
+}
+
+async fn is_true(request: &Request, locks: &Locks, sent: &If<'_>, now: Instant) -> bool {
+    for list in &sent.lists {
+        if is_list_true(request, locks, list, now).await {
+            return true;
+        }
+    }
+    false
+}
+
+async fn is_list_true(request: &Request, locks: &Locks, list: &List<'_>, now: Instant) -> bool {
+    let path = match list.resource {
+        None => path_of(request, &request.uri),
+        Some(url) => match uri_of(request, url) {
+            Some(uri) => path_of(request, &uri),
+            // A resource of another server has no state here.
+            None => return false,
+        },
+    };
+    let lock = locks.covering(&key(&path), now);
+    for condition in &list.conditions {
+        let is_so = match condition.state {
+            ResourceState::Token(token) => lock.as_ref().is_some_and(|lock| lock.token.as_bytes() == token),
+            ResourceState::Etag(tag) => has_etag(request, &path, tag).await,
+        };
+        if is_so == condition.is_not {
+            return false;
+        }
+    }
+    true
+}
+
+/// Returns the path of a URL of this server.
+fn uri_of(request: &Request, url: &[u8]) -> Option<Vec<u8>> {
+    let path = match url.first() {
+        Some(b'/') => url,
+        _ => {
+            let authority = memchr::memmem::find(url, b"://").map(|at| &url[at + 3..])?;
+            let slash = memchr::memchr(b'/', authority)?;
+            let host = authority[..slash].split(|&byte| byte == b':').next()?;
+            host.eq_ignore_ascii_case(&request.host).then_some(&authority[slash..])?
+        }
+    };
+    subrequest::parse_uri(request, path).map(|(path, _)| path)
+}
+
+async fn has_etag(request: &Request, path: &[u8], tag: &[u8]) -> bool {
+    let Ok(resource) = Resource::of(request, path.to_vec()).await else { return false };
+    match resource.stat().await {
+        Ok(stat) if !is_directory(&stat) => Etag::of_file(stat.modified, stat.size).as_bytes() == tag,
+        _ => false,
+    }
+}
+
+/// Removes the locks of a resource that was removed.
+pub(super) fn forget(conf: &Conf, path: &[u8]) {
+    if let Some(zone) = &conf.lock {
+        zone.state().forget(&key(path));
+    }
+}
