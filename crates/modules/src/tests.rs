@@ -427,7 +427,16 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
         ],
     ),
     // Keywords as bits: no bit means the default.
-    ("no words", &["dav_methods", "proxy_next_upstream", "proxy_cache_methods", "proxy_cache_use_stale"]),
+    (
+        "no words",
+        &[
+            "dav_methods",
+            "dav_ext_methods",
+            "proxy_next_upstream",
+            "proxy_cache_methods",
+            "proxy_cache_use_stale",
+        ],
+    ),
     // The default list is a separate value.
     (
         "no list",
