@@ -78,16 +78,20 @@ fn sends_body(request: &Request) -> bool {
 /// Whether the body is needed, but another location has already passed on some of its bytes. An upstream would take the remaining
 /// bytes for a complete body, or this server would wait for bytes that belong to the next request.
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
-    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_started());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
-    is_wanted && !is_page(request) && (is_begun || request.body_was_streamed)
+    is_wanted && !is_page(request) && is_body_begun(request)
+}
+
+/// Whether a location has passed on bytes of the body without storing them.
+fn is_body_begun(request: &Request) -> bool {
+    request.body_was_streamed || request.incoming.as_ref().is_some_and(|incoming| incoming.is_started())
 }
 
 /// Whether an error page or the target of a redirect is fetched, with GET or HEAD. It needs no body that another location has
-/// consumed.
+/// consumed. A HEAD request remains one; if its URI was only rewritten, no location has consumed its body.
 fn is_page(request: &Request) -> bool {
     let is_head = request.method == Method::Head && request.uri_replaced;
-    request.method_replaced || request.method != request.head.method() || is_head
+    request.method_replaced || request.method != request.head.method() || (is_head && is_body_begun(request))
 }
 
 /// Returns the body to send.

@@ -635,6 +635,28 @@ fn an_error_page_is_fetched_although_a_streamed_body_has_begun() {
     let _ = dead.take_faults();
 }
 
+/// A rewrite does not make a request an error page, whose body is omitted.
+#[test]
+fn a_streamed_body_is_passed_on_after_a_rewrite_for_every_method() {
+    let origin = Origin::start(|request| {
+        Reply::text("")
+            .header("X-Seen", format!("{} {} {}", request.path(), request.body.len(), request.method))
+    });
+    let conf = "worker_processes 1; error_log logs/error.log info; events { }
+      http { server { listen 127.0.0.1:0; proxy_http_version 1.1; proxy_request_buffering off;
+        location / { rewrite ^ /new break; proxy_pass http://@ORIGIN@; } } }";
+    let server = Setup::new(conf).origin(&origin).start(BINARY);
+    for method in ["HEAD", "GET", "POST"] {
+        let mut client = Client::connect(server.addr(0));
+        let fields = "Host: a\r\nContent-Length: 5\r\nExpect: 100-continue";
+        client.send(format!("{method} /old HTTP/1.1\r\n{fields}\r\n\r\n"));
+        assert_eq!(client.response_to_head().status, 100, "{method}: the body is streamed");
+        client.send("hello");
+        let response = client.response_to_head();
+        assert_eq!(response.field("X-Seen"), Some(&*format!("/new 5 {method}")));
+    }
+}
+
 /// Without buffering there is no file, so `$request_body` has the body that arrived with the header section, as in nginx.
 #[test]
 fn a_body_that_is_not_buffered_gets_no_file() {
