@@ -15,8 +15,8 @@ pub(crate) static MODULE: Module =
 /// What the directives of a block allow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exposure {
-    /// For each condition for a purge: whether all clients can meet it.
-    pub(crate) purges: Layered<bool>,
+    /// For each statement with conditions for a purge: its directive, if all clients can meet one of them.
+    pub(crate) purges: Layered<Option<Box<str>>>,
     /// Whether `tunnel_pass` has no argument: the client chooses the target.
     pub(crate) tunnels: bool,
 }
@@ -28,9 +28,9 @@ impl Settings for Exposure {
     }
 }
 
-/// Whether all clients can purge entries, if the location does not restrict access.
-pub fn may_purge(scope: &Scope) -> bool {
-    scope.of::<Exposure>().purges.items().contains(&true)
+/// Returns the directive by which all clients can purge entries, if the location does not restrict access.
+pub fn open_purge(scope: &Scope) -> Option<&str> {
+    scope.of::<Exposure>().purges.items().iter().find_map(Option::as_deref)
 }
 
 /// Whether clients choose the target of a tunnel, if the location does not restrict access.
@@ -43,7 +43,8 @@ const MAPS_MAX: usize = 8;
 
 /// Whether a condition depends only on what any client can send. A `map` of a field or an argument may compare it with a secret.
 pub(crate) fn is_met_by_all(tree: &Tree, condition: &str) -> bool {
-    !variables(condition).any(|name| is_checked(tree, name, 0))
+    // No client meets these.
+    !matches!(condition, "" | "0") && !variables(condition).any(|name| is_checked(tree, name, 0))
 }
 
 /// Whether a variable may tell clients apart.
@@ -78,7 +79,7 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{may_purge, may_tunnel};
+    use super::{may_tunnel, open_purge};
     use crate::testing::loaded;
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
                 "proxy_cache_path /c keys_zone=z:1m; {http}
                  server {{ location / {{ proxy_pass http://127.0.0.1; proxy_cache z; proxy_cache_purge {condition}; }} }}"
             ));
-            may_purge(&config.http.locations.last().expect("there is one").scope)
+            open_purge(&config.http.locations.last().expect("there is one").scope).is_some()
         };
         let method = "map $request_method $p { PURGE 1; default 0; }";
         for (http, condition) in [
@@ -104,6 +105,8 @@ mod tests {
             ("map $remote_addr $p { 127.0.0.1 1; }", "$p"),
             ("map $http_x_key $p { secret 1; }", "$p"),
             ("map $ssl_client_verify $p { SUCCESS 1; }", "$p"),
+            ("", "0"),
+            ("", "''"),
         ] {
             assert!(!purges(http, condition), "{http} {condition}");
         }

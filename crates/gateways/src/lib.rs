@@ -33,7 +33,7 @@ mod upstream_zone;
 mod uwsgi;
 
 use exchange::module::{Directive, Module, Walk};
-pub use exposure::{may_purge, may_tunnel};
+pub use exposure::{may_tunnel, open_purge};
 pub use fastcgi::advice;
 pub use upstream_state::save;
 

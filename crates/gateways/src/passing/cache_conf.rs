@@ -231,7 +231,8 @@ impl<F: Family> Rows<F> {
             )
             .many(),
             |scope, cx| {
-                let open = cx.statement.texts().any(|text| is_met_by_all(cx.tree, text));
+                let is_open = cx.statement.texts().any(|text| is_met_by_all(cx.tree, text));
+                let open = is_open.then(|| cx.statement.name.text.as_str().into());
                 scope.make_mut::<Exposure>().purges.make_mut(cx.block).push(open);
                 add_predicates(&mut conf::<F>(scope).cache.purge, cx)
             },

@@ -34,34 +34,35 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
 
 /// Something that a location may allow to all clients.
 struct Opening {
-    /// The directive.
-    name: &'static str,
     /// What all clients can do.
     effect: &'static str,
-    /// Whether the settings of a location allow it.
-    is_open: fn(&Scope) -> bool,
+    /// Returns the directive, if the settings of a location allow it.
+    directive: fn(&Scope) -> Option<&str>,
 }
 
 const OPENINGS: &[Opening] = &[
-    Opening { name: "proxy_cache_purge", effect: "purge the cache", is_open: gateways::may_purge },
+    Opening { effect: "purge the cache", directive: gateways::open_purge },
     Opening {
-        name: "tunnel_pass",
         effect: "open tunnels to any host and port",
-        is_open: gateways::may_tunnel,
+        directive: |scope| gateways::may_tunnel(scope).then_some("tunnel_pass"),
     },
-    Opening { name: "dav_methods", effect: "change files", is_open: handlers::may_write },
+    Opening {
+        effect: "change files",
+        directive: |scope| handlers::may_write(scope).then_some("dav_methods"),
+    },
 ];
 
 /// Warns of the first open location of each server: most are open because of a directive of an outer block.
 fn check_opening(http: &Http, opening: &Opening, warnings: &mut Vec<Error>) {
     let mut warned = HashSet::new();
-    for location in http.locations.iter().filter(|location| (opening.is_open)(&location.scope)) {
+    for location in &http.locations {
+        let Some(name) = (opening.directive)(&location.scope) else { continue };
         if is_restricted(http, location) || warned.contains(&location.server) {
             continue;
         }
         let Some(listen) = public_listen(http, location) else { continue };
         warned.insert(location.server);
-        let Opening { name, effect, .. } = opening;
+        let effect = opening.effect;
         let what = format_args!(
             "\"{name}\" in location \"{}\" lets all clients of {listen} {effect}: add \"allow\" and \"deny\"",
             location.name
@@ -123,8 +124,11 @@ mod tests {
             ))
         };
         let purge = "proxy_pass http://127.0.0.1; proxy_cache z; proxy_cache_purge $is_purge;";
+        let purge_of_fastcgi = "fastcgi_pass 127.0.0.1:9; fastcgi_cache z; fastcgi_cache_key $uri;
+            fastcgi_cache_purge $is_purge;";
         for (text, name, effect) in [
             (purge, "proxy_cache_purge", "purge the cache"),
+            (purge_of_fastcgi, "fastcgi_cache_purge", "purge the cache"),
             ("tunnel_pass;", "tunnel_pass", "open tunnels to any host and port"),
             ("dav_methods PUT DELETE;", "dav_methods", "change files"),
         ] {
@@ -133,7 +137,8 @@ mod tests {
             );
             let shown = found("80", text);
             assert_eq!(shown.len(), 1, "{shown:?}");
-            assert!(shown[0].starts_with(&expected) || shown[0].contains("/a/b"), "{shown:?}");
+            let nested = expected.replace("\"/a\"", "\"/a/b\"");
+            assert!(shown[0].starts_with(&expected) || shown[0].starts_with(&nested), "{shown:?}");
             for (listen, more) in [
                 ("127.0.0.1:80", ""),
                 ("unix:/run/x", ""),
