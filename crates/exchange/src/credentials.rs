@@ -29,7 +29,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Parses the credentials (RFC 7617 section 2): those for this server as a forward proxy, if the method is CONNECT. As in nginx the name must not be empty.
+    /// Parses the credentials (RFC 7617 section 2): those for this server as a forward proxy, if the method is CONNECT. As in nginx
+    /// the name must not be empty.
     pub fn of(request: &Request) -> Option<Credentials> {
         let (scheme, encoded) = request.header(field(request))?.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {

@@ -179,7 +179,7 @@ impl std::fmt::Debug for Body {
     }
 }
 
-/// AuthChallenges to a client for its credentials (RFC 9110 section 11.6).
+/// Challenges to a client for its credentials (RFC 9110 section 11.6).
 #[derive(Debug, Default)]
 pub struct AuthChallenges {
     /// The values of the field.

@@ -413,11 +413,12 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends the text before the first colon. The password is not checked.
+/// Appends the values of `WWW-Authenticate` or `Proxy-Authenticate`.
 fn challenges(response: &Response, out: &mut Vec<u8>) -> bool {
     join(response.challenges.values.iter().map(Vec::as_slice), b", ", out)
 }
 
+/// Appends the text before the first colon. The password is not checked.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }

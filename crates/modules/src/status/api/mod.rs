@@ -44,9 +44,10 @@ const UNKNOWN_VERSION: Fault = fault(404, "UnknownVersion", "unknown version");
 const DISABLED: Fault = fault(405, "MethodDisabled", "method disabled: it needs \"write=on\"");
 /// The error for methods that a path does not support.
 const NOT_ALLOWED: Fault = fault(405, "MethodDisabled", "method not allowed for this path");
-/// The error for requests from pages of another site, which the operator's browser sends from inside the network.
+/// The error for requests from pages whose host name is not known to belong to this server.
 const UNKNOWN_HOST: Fault =
     fault(403, "UnknownHost", "changes from pages of this host name are refused: see \"api_hosts\"");
+/// The error for requests from pages of another site, which the operator's browser sends from inside the network.
 const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other sites are refused");
 /// HTML forms cannot send this content type, so it is required.
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change must have the type application/json");
