@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use super::requests::{numbers, proxy};
+use super::requests::{numbers, pause, proxy};
 use crate::common::http2::{self, DATA, END, HEADERS, Http2, RESET, WHOLE, block};
 use crate::common::ours_only;
 use testkit::Client;
@@ -137,7 +137,7 @@ fn a_cancelled_rate_limited_response_frees_its_slot_before_the_next_send() {
             client.until(|client| client.streams.get(&next).is_some_and(|got| got.status != 0));
             if client.streams[&next].status == 200 {
                 client.frame(RESET, 0, next, &[0, 0, 0, 8]);
-                std::thread::sleep(std::time::Duration::from_millis(300));
+                pause(std::time::Duration::from_millis(300));
                 return began.elapsed() - std::time::Duration::from_millis(300);
             }
         }
