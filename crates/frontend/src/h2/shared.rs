@@ -84,6 +84,10 @@ pub(super) const WINDOW_MIN: u32 = 64 << 10;
 /// the windows of two streams, so that one whose bytes are not consumed does not stop the other.
 pub(super) const CONNECTION_WINDOW: u32 = 2 * WINDOW_MIN;
 
+/// Capacity in bytes of a buffer of a body outside of the pool. Short frames share it: a piece of its own for each of them would take
+/// many times the memory of its bytes.
+const PIECE_OUTSIDE: u32 = 64 << 10;
+
 /// Number of bytes of unsent frames from which on no more input of the client is read: otherwise acknowledgements would accumulate
 /// for a client that does not read them.
 pub(super) const OUT_BYTES_MAX: usize = 512 << 10;
@@ -205,7 +209,7 @@ impl Inbox {
             // Bytes that wait for their consumer must not take the buffers that others need.
             let waits = self.held.bytes > WINDOW_MIN as usize && rt::buffers_are_scarce();
             let buf = if waits { None } else { rt::pool().get(bytes.len().max(PIECE_MIN)) };
-            let piece = match buf {
+            let piece = match buf.or_else(|| Buf::outside_pools(PIECE_OUTSIDE)) {
                 Some(mut buf) => {
                     bytes = &bytes[buf.append(bytes)..];
                     Source::Buf(buf)
