@@ -69,8 +69,8 @@ const REQUESTS_IN_A_ROW: usize = 64;
 /// Time between two receives from a client that has sent too many frames without effect. It then costs less than its own sends.
 const SLOW_RECEIVE: Duration = Duration::from_millis(50);
 
-/// Maximum number of bytes that are received and discarded after an error: enough for the frames in flight of a client that reads the
-/// GOAWAY. Further bytes are a flood.
+/// Maximum number of bytes that are received and discarded after the last GOAWAY, besides bodies: enough for the frames in flight of a
+/// client that reads the GOAWAY. Further bytes are a flood.
 const LINGER_BYTES_MAX: u64 = 256 << 10;
 
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
@@ -542,7 +542,9 @@ impl Connection {
     /// Ends the remaining streams, and sends the reason to the client if it may read it.
     async fn end(&mut self, stop: Stop) {
         let is_flood = self.is_ended_calmly || matches!(stop, Stop::Fault(_));
-        self.linger_bytes = if is_flood { LINGER_BYTES_MAX } else { u64::MAX };
+        // Others may still send the bodies for which they have a window.
+        let window = if is_flood { 0 } else { self.shared.with(|state| state.session.connection_window()) };
+        self.linger_bytes = LINGER_BYTES_MAX + 2 * window;
         match stop {
             Stop::Done => return self.linger().await,
             Stop::Fault(fault) => {
