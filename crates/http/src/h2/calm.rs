@@ -31,6 +31,10 @@ const CREDIT_PER_SECOND: u32 = 10;
 /// Number of frames that a stream costs which was refused, or reset for an error of the peer.
 const COST_OF_FAULT: i32 = 4;
 
+/// Payload in bytes below which DATA on a closed stream counts as a frame without effect. Larger frames are a client's body in flight;
+/// their number is limited by its speed, as that of the frames of a body that is read.
+const CLOSED_DATA_MIN: usize = 256;
+
 /// Waste of a request that was cancelled before the header section of its response: its work, such as a request to an upstream, had no
 /// effect.
 const WASTE_OF_REQUEST: u32 = 4;
@@ -127,6 +131,16 @@ impl<T> Session<T> {
         self.spend_frames(1)
     }
 
+    /// Accounts a DATA frame that is not empty: it is credited, unless it is a short one for a closed stream.
+    pub(super) fn note_data(&mut self, id: u32, payload: usize) -> Result<(), Fault> {
+        let is_closed = self.streams.get(id).is_none_or(|stream| stream.is_reset);
+        if is_closed && payload < CLOSED_DATA_MIN {
+            return self.spend();
+        }
+        self.pay_back(1);
+        Ok(())
+    }
+
     /// Charges the budget for a stream that was refused or reset for an error of the peer.
     pub(super) fn spend_for_fault(&mut self) -> Result<(), Fault> {
         if self.role == Role::Server { self.spend_frames(COST_OF_FAULT) } else { Ok(()) }
@@ -150,13 +164,28 @@ impl<T> Session<T> {
             return self.spend();
         }
         self.pay_back(1);
+        self.waste(has_head, is_complete);
+        Ok(())
+    }
+
+    /// Counts the waste of a stream that this end is about to reset for an error of the peer: a client may provoke resets to cancel
+    /// requests (CVE-2025-8671).
+    pub(super) fn note_provoked(&mut self, id: u32) {
+        let Some(stream) = self.streams.get(id).filter(|stream| !stream.is_reset) else { return };
+        let (is_held, has_head, is_complete) = stream.progress();
+        if self.role == Role::Server && !is_held {
+            self.waste(has_head, is_complete);
+        }
+    }
+
+    /// Counts the waste of a stream that ends early.
+    fn waste(&mut self, has_head: bool, is_complete: bool) {
         let waste = match (has_head, is_complete) {
             (_, true) => 0,
             (true, false) => WASTE_OF_BODY,
             (false, false) => WASTE_OF_REQUEST,
         };
         self.calm.waste = (self.calm.waste + waste).min(WASTED_MAX * WASTE_OF_REQUEST);
-        Ok(())
     }
 
     /// Credits complete responses, or the same number of wasted requests.

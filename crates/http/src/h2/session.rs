@@ -647,6 +647,7 @@ impl<T> Session<T> {
 
     /// Resets a stream for an error of the peer.
     fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        self.note_provoked(id);
         self.reset(id, fault.code(), out);
         self.spend_for_fault()?;
         Ok(Event::Reset { stream: id, by_peer: false, code: fault.code() as u32 })
@@ -690,7 +691,7 @@ impl<T> Session<T> {
         match data.left {
             0 if !data.ends => self.spend()?,
             0 => {}
-            _ => self.pay_back(1),
+            left => self.note_data(id, left)?,
         }
         if self.opens_itself {
             self.open_connection(self.limits.connection_window, out);

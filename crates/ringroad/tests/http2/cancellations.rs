@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::common::http2::{
-    self, DATA, END, HEADERS, Http2, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
+    self, DATA, END, GO_AWAY, HEADERS, Http2, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
 };
 use crate::common::{BINARY, one_server, serve_with};
 use crate::requests::{pause, proxy};
@@ -15,6 +15,9 @@ use testkit::{Client, Deadline, Setup};
 
 /// ENHANCE_YOUR_CALM
 const CALM: u32 = 11;
+
+/// The frame of RFC 9113 section 6.3, which must have five bytes.
+const PRIORITY_OLD: u8 = 2;
 
 const LINE: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/slow"), (":authority", "here")];
@@ -152,6 +155,52 @@ fn a_flood_is_not_received_after_its_goaway() {
     let count = (0..4000).take_while(|_| client.try_send(&pings).is_ok()).count();
     assert!(count * pings.len() < 40 << 20, "{count}");
     client.until_closed();
+}
+
+/// The same for a connection whose end its client has announced: only the bytes for which the client has windows are received.
+#[test]
+fn a_flood_is_not_received_after_a_graceful_end() {
+    let server = serve_with(&one_server("http2 on;", "return 200 x;"), |builder| builder);
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/").status, 200);
+    client.frame(GO_AWAY, 0, 0, &[0; 8]);
+    client.until(|client| !client.goaways.is_empty());
+    let pings = frame(PING, 0, 0, b"12345678").repeat(4096);
+    let count = (0..4000).take_while(|_| client.try_send(&pings).is_ok()).count();
+    assert!(count * pings.len() < 40 << 20, "{count}");
+}
+
+/// Short frames of a body that nobody reads any more are frames without effect.
+#[test]
+fn a_flood_of_data_on_a_closed_stream_ends_its_connection() {
+    let server = serve_with(&one_server("http2 on;", "return 200 x;"), |builder| builder);
+    let mut client = http2::connect(&server);
+    client.opens = false;
+    let line = [(":method", "POST"), LINE[1], LINE[2], LINE[3]];
+    client.frame(HEADERS, WHOLE, 1, &block(&line));
+    client.until(|client| client.streams.get(&1).is_some_and(|got| got.reset == Some(0)));
+    let data = frame(DATA, 0, 1, b"x").repeat(100);
+    let _ = (0..4000).take_while(|_| client.try_send(&data).is_ok()).count();
+    client.until_closed();
+    assert!(client.goaways.iter().all(|(_, code)| *code == CALM));
+}
+
+/// Requests that the server resets for an error of the client are wasted as those that the client resets (CVE-2025-8671).
+#[test]
+fn provoked_resets_reach_an_upstream_as_rarely_as_rapid_resets() {
+    let updates = [0u32, 0x7fff_ffff].map(|bytes| (WINDOW, bytes.to_be_bytes()));
+    for (kind, payload) in updates.into_iter().chain([(DATA, *b"late"), (PRIORITY_OLD, *b"four")]) {
+        let origin = origin();
+        let server = proxy(&origin, "", "");
+        let mut client = http2::connect(&server);
+        for number in 0..150 {
+            client.send(&[get(2 * number + 1), frame(kind, 0, 2 * number + 1, &payload)].concat());
+        }
+        client.settle();
+        let count = origin.stats().requests;
+        assert!(count <= 40, "{kind}: {count}");
+        assert!(client.goaways.is_empty());
+    }
 }
 
 /// RFC 9113 section 5.1.2: a stream that was reset does not count, although the work for it has not ended.
