@@ -29,6 +29,12 @@ fn start(origin: &Origin) -> (Setup, Server) {
     (setup, server)
 }
 
+/// Lets time pass at the origin: the duration of a fetch is what these tests are about, so no event ends it.
+#[expect(clippy::disallowed_methods, reason = "the origin's time is the input of the test")]
+fn take(delay: Duration) {
+    std::thread::sleep(delay);
+}
+
 /// Number of concurrent requests.
 const CROWD: usize = 20;
 
@@ -36,7 +42,7 @@ const CROWD: usize = 20;
 /// Returns the number of fetches.
 fn fetches_of(delay: Duration, reply: impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static) -> u64 {
     let origin = Origin::start(move |request| {
-        std::thread::sleep(delay);
+        take(delay);
         reply(request)
     });
     let (_setup, server) = start(&origin);
@@ -66,7 +72,7 @@ fn a_fetch_that_outlasts_the_lifetime_is_shared_by_those_who_waited() {
 #[test]
 fn a_lifetime_of_a_second_is_not_used_up_by_a_shorter_fetch() {
     let origin = Origin::start(|_| {
-        std::thread::sleep(Duration::from_millis(100));
+        take(Duration::from_millis(100));
         dated(0, "max-age=2")
     });
     let (_setup, server) = start(&origin);
@@ -112,7 +118,7 @@ fn a_stale_response_is_not_used_for_a_request_that_did_not_wait() {
 #[test]
 fn a_confirmation_that_is_stale_on_arrival_is_shared_by_those_who_waited() {
     let origin = Origin::start(|request| {
-        std::thread::sleep(Duration::from_millis(500));
+        take(Duration::from_millis(500));
         let reply = match request.header("If-None-Match") {
             Some(_) => Reply::new(304),
             None => Reply::text("shared"),
