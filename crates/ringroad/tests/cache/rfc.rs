@@ -184,7 +184,7 @@ fn a_stored_response_without_a_date_gets_the_time_of_receipt() {
 fn expires_in_another_zone_is_stale() {
     let site = Site::new();
     for (number, (zone, is_good)) in
-        [("GMT", true), ("UTC", true), ("EST", false), ("CET", false), ("+0000", false), ("", false)]
+        [("GMT", true), ("UTC", false), ("EST", false), ("CET", false), ("+0000", false), ("", false)]
             .into_iter()
             .enumerate()
     {
