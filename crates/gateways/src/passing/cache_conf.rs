@@ -145,7 +145,12 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch without progress before they start another fetch.")
                 .default("5s"),
-            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_timeout),
+            |scope, cx| {
+                let mut time = Duration::ZERO;
+                cx.milliseconds(&mut time)?;
+                conf::<F>(scope).cache.lock_timeout = Some(time);
+                Ok(())
+            },
         ),
         // A fetch that hangs must not block other requests for ever.
         Directive::scope(
@@ -155,7 +160,12 @@ impl<F: Family> Rows<F> {
                 "How long a fetch may make no progress before another fetch starts.",
             )
             .default("5s"),
-            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_age),
+            |scope, cx| {
+                let mut time = Duration::ZERO;
+                cx.milliseconds(&mut time)?;
+                conf::<F>(scope).cache.lock_age = Some(time);
+                Ok(())
+            },
         ),
         // Without a limit, a request for a range near the end of a large file waits for all preceding bytes.
         Directive::scope(

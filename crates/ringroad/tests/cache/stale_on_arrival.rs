@@ -19,6 +19,7 @@ http {
     listen 127.0.0.1:0;
     location / { proxy_pass http://@ORIGIN@; }
     location /revalidated { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
+    location /hasty { proxy_pass http://@ORIGIN@; proxy_cache_lock_timeout 200ms; }
   }
 }
 ";
@@ -131,4 +132,25 @@ fn a_confirmation_that_is_stale_on_arrival_is_shared_by_those_who_waited() {
     assert_all_right(&outcomes, 200);
     let fetches = origin.stats().requests;
     assert!(fetches <= 4, "{fetches} fetches for {CROWD} requests");
+}
+
+/// A slow origin must not get more requests because it is slow: clients wait for its response, however long it takes.
+#[test]
+fn an_origin_that_needs_longer_than_the_stall_limit_gets_one_request_at_a_time() {
+    let fetches = fetches_of(Duration::from_millis(5200), |_| dated(0, "max-age=5"));
+    assert!(fetches <= 4, "{fetches} fetches for {} requests", 2 * CROWD);
+}
+
+/// With an explicit limit one more fetch starts after each stall, but never one for each waiting client.
+#[test]
+fn repeated_stalls_do_not_end_coalescing() {
+    let origin = Origin::start(|_| {
+        take(Duration::from_millis(1500));
+        dated(0, "max-age=5")
+    });
+    let (_setup, server) = start(&origin);
+    let outcomes = Burst::new(server.addr(0)).get("/hasty", CROWD).start().join();
+    assert_all_right(&outcomes, 200);
+    let fetches = origin.stats().requests;
+    assert!(fetches <= 6, "{fetches} fetches for {CROWD} requests");
 }

@@ -15,7 +15,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cache::{Fill, Hit, Key, Meta, New, PurgeEffect, Refused, Scope, Store};
 use http::cache_status::Forwarded;
@@ -31,7 +30,7 @@ use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_ms
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
-use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome, Refreshed};
+use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome, Refreshed, StallLimits};
 use crate::caching::tasks::Cache;
 use crate::caching::trailed::with_trailers;
 use crate::caching::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
@@ -54,8 +53,8 @@ pub struct Fetch {
     pub text: Vec<u8>,
     /// The stored stale response. The upstream may confirm it (304), or it may be better than an error response.
     pub stale: Option<Rc<Hit>>,
-    /// Time without progress after which requests no longer wait for a fetch in flight.
-    pub limit: Duration,
+    /// Times without progress after which requests no longer wait for a fetch in flight.
+    pub limits: StallLimits,
 }
 
 /// The metadata of a stored response to be revalidated. It suffices for a conditional request, and does not keep the entry in use.
@@ -408,7 +407,8 @@ impl Fetch {
         reply: Reply,
         waited_for: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
-        let Joined::Lead(lead) = self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limit)
+        let Joined::Lead(lead) =
+            self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limits)
         else {
             return self.take_alone(request, origin_request, reply).await;
         };
@@ -463,7 +463,8 @@ impl Fetch {
             return None;
         }
         self.cache.shared_fetches().unmark(&self.key);
-        let Joined::Lead(lead) = self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limit)
+        let Joined::Lead(lead) =
+            self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limits)
         else {
             return None;
         };

@@ -44,7 +44,7 @@ pub fn reply(
         return stored::of_filling(filling, age);
     }
     let (heading, same, length) = (filling.heading()?, filling.heading()?, filling.length());
-    let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limit);
+    let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limits.body);
     let continuation = Continuation {
         fetch: Rc::clone(fetch),
         request: detached(request),
@@ -94,7 +94,7 @@ impl Ranged for Following {
             }
             None => match continuation.filling.reader(range) {
                 Some(reader) => {
-                    let reader = reader.with_limit(continuation.fetch.limit);
+                    let reader = reader.with_limit(continuation.fetch.limits.body);
                     Box::new(FollowingSource {
                         is_alone: false,
                         ..FollowingSource::new(continuation, reader)
@@ -194,7 +194,7 @@ impl Continuation {
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(filling) = self.other_fetch().await? else { continue };
-            let reader = filling.reader(sent.end..end)?.with_limit(self.fetch.limit);
+            let reader = filling.reader(sent.end..end)?.with_limit(self.fetch.limits.body);
             let other = filling.heading()?;
             if parts::joins(&self.heading, &other) {
                 return Some(reader);
@@ -203,7 +203,7 @@ impl Continuation {
                 return None;
             }
             let (one, two) = (current.as_ref()?.reader(sent.clone())?, filling.reader(sent.clone())?);
-            if let Some(is_same) = have_same_bytes(one, two.with_limit(self.fetch.limit)).await {
+            if let Some(is_same) = have_same_bytes(one, two.with_limit(self.fetch.limits.body)).await {
                 return is_same.then_some(reader);
             }
         }
@@ -213,8 +213,8 @@ impl Continuation {
     /// Returns the progressing fetch of the key, or a new one. The inner `None` means that the lookup must be repeated, the outer
     /// `None` that this client cannot use any fetch.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
-        let Fetch { cache, limit, .. } = &*self.fetch;
-        let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limit) {
+        let Fetch { cache, limits, .. } = &*self.fetch;
+        let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limits) {
             Joined::Lead(lead) => {
                 let shared_fetch = Arc::clone(lead.shared_fetch());
                 Fetch::lead_in_background(&self.fetch, &self.request, lead);
@@ -223,7 +223,7 @@ impl Continuation {
             Joined::Follow(shared_fetch) => shared_fetch,
             Joined::Marked => return None,
         };
-        match shared_fetch.outcome_within(*limit).await {
+        match shared_fetch.outcome_within(*limits).await {
             Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
                 Some(Some(filling))
             }

@@ -49,19 +49,21 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
     name.extend_from_slice(b" hole");
     let content = entry.variant(&name);
     let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
-    for _ in 0..LOOKUPS_MAX {
+    for round in 1..=LOOKUPS_MAX {
+        // Not even a slow upstream gets a request of each waiting client.
+        let limits = if round < LOOKUPS_MAX { fetch.limits } else { fetch.limits.with_patience() };
         let shared_fetch = match fetch.cache.shared_fetches().join_part(
             &content,
             key,
             Some(hole.clone()),
-            (rt::now(), fetch.limit),
+            (rt::now(), limits),
         ) {
             shared_fetch::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
             shared_fetch::Joined::Marked => return Joined::Lead(None),
             shared_fetch::Joined::Follow(shared_fetch) => shared_fetch,
         };
         // A stalled fetch is abandoned: another one starts.
-        let Some(outcome) = shared_fetch.outcome_within(fetch.limit).await else { continue };
+        let Some(outcome) = shared_fetch.outcome_within(limits).await else { continue };
         match outcome {
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
@@ -273,7 +275,7 @@ impl SharedHoles {
                 // A complete new response does not match the header section that was sent.
                 let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
                 if let Some(reader) = reader {
-                    return Some(reader.with_limit(self.fetch.limit));
+                    return Some(reader.with_limit(self.fetch.limits.body));
                 }
                 None
             }

@@ -6,7 +6,8 @@ use ::cache::Key;
 use exchange::config::Config;
 
 use crate::caching::policy::{self, Grade, now_ms};
-use crate::caching::settings::Caches;
+use crate::caching::settings::{Caches, LONGEST_WAIT};
+use crate::caching::shared_fetch::StallLimits;
 
 /// The parts of a request that select a stored response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +72,8 @@ pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
             lines.push(format!("status {}, {} bytes, {place}{vary}", meta.status, hit.length()));
         }
     }
-    if cache.shared_fetches().moving(&key, rt::now(), crate::caching::settings::LONGEST_WAIT).is_some() {
+    let limits = StallLimits { head: LONGEST_WAIT, body: LONGEST_WAIT };
+    if cache.shared_fetches().moving(&key, rt::now(), limits).is_some() {
         lines.push("a fetch is in flight: the request waits for it".to_owned());
     }
     if cache.shared_fetches().is_marked(&key, rt::now()) {

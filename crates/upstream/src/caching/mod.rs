@@ -33,6 +33,7 @@ pub mod tally;
 pub mod tasks;
 pub mod trailed;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -50,8 +51,8 @@ use crate::caching::fetch::Fetch;
 use crate::caching::policy::{Failed, Grade, now_ms};
 use crate::caching::record::{Record, Status, Unstored};
 use crate::caching::requested_range::{RenewsSlice, RequestedRange};
-use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
-use crate::caching::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch};
+use crate::caching::settings::{CacheConf, Stale};
+use crate::caching::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch, StallLimits};
 use crate::caching::tasks::Cache;
 use crate::{Failure, Reply, Settings};
 use exchange::client;
@@ -129,7 +130,7 @@ pub async fn serve(
     };
     let key = Key::of(&text);
     let control = policy::control_of(request, conf);
-    let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control };
+    let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control, stalls: Cell::new(0) };
     if policy::is_any_set(&conf.bypass, request) || request.facts.get::<RenewsSlice>().is_some() {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
@@ -178,6 +179,8 @@ struct CacheLookup<'a> {
     text: Vec<u8>,
     /// The client's `Cache-Control`; empty if it is ignored.
     control: RequestCacheControl,
+    /// Number of fetches that have stalled while this request waited for them.
+    stalls: Cell<u32>,
 }
 
 /// Result of a lookup.
@@ -221,10 +224,13 @@ impl CacheLookup<'_> {
     }
 
     /// Repeats the lookup until it has a response. When an awaited response arrives, it may already be removed or be another
-    /// variant; the lookup is then repeated, up to [`LOOKUPS_MAX`] times.
+    /// variant; the lookup is then repeated, up to [`LOOKUPS_MAX`] times. Stalled fetches count separately: a request that sees many
+    /// of them waits for the next one, because the upstream is slow, and must not get a request of each client.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
-        for _ in 0..LOOKUPS_MAX {
+        let mut lookups = 0;
+        while lookups < LOOKUPS_MAX + self.stalls.get() {
+            lookups += 1;
             // Checked in each round: the fields of `Vary` may be known by now, and variants are fetched concurrently.
             if meeting.key == self.key {
                 meeting.key = fetch::variant_key(self.cache, &self.key, request);
@@ -352,7 +358,7 @@ impl CacheLookup<'_> {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
         let shared_fetches = self.cache.shared_fetches();
-        let reply = match shared_fetches.join(&self.key, meeting.key, rt::now(), self.conf.join_limit()) {
+        let reply = match shared_fetches.join(&self.key, meeting.key, rt::now(), self.join_limits()) {
             Joined::Lead(lead) => {
                 // Another request's fetch may have ended between the lookup and now. None can end while this request leads.
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
@@ -487,7 +493,7 @@ impl CacheLookup<'_> {
         if !self.conf.is_buffered || shared_fetches.are_parts_disabled(&self.key) {
             return false;
         }
-        let Some(shared_fetch) = shared_fetches.moving(&self.key, rt::now(), self.conf.join_limit()) else {
+        let Some(shared_fetch) = shared_fetches.moving(&self.key, rt::now(), self.join_limits()) else {
             return true;
         };
         match shared_fetch.known_outcome() {
@@ -508,7 +514,7 @@ impl CacheLookup<'_> {
             &self.key,
             name,
             requested.chunks(),
-            (rt::now(), self.conf.join_limit()),
+            (rt::now(), self.join_limits()),
         ) {
             Joined::Lead(lead) => {
                 self.fetch(stale).fetch_part(request, requested, Some(lead)).await.map(Followed::Reply)
@@ -527,7 +533,7 @@ impl CacheLookup<'_> {
             &self.key,
             &name,
             requested.chunks(),
-            (rt::now(), self.conf.join_limit()),
+            (rt::now(), self.join_limits()),
         )
     }
 
@@ -545,7 +551,7 @@ impl CacheLookup<'_> {
                 let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
                 let along = match is_mine {
                     true => filling.part().and_then(|part| {
-                        let reader = filling.reader(part.range.clone())?.with_limit(fetch.limit);
+                        let reader = filling.reader(part.range.clone())?.with_limit(fetch.limits.body);
                         Fetch::along(&fetch, request, &filling, reader)
                     }),
                     // The fetch is for another variant; this request fetches its own.
@@ -675,7 +681,7 @@ impl CacheLookup<'_> {
     /// Serves a stale response while this or another request fetches a new one.
     fn update_in_background(&self, request: &mut Request, hit: Hit) -> LookupResult {
         let (status, lead) =
-            match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
+            match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.join_limits()) {
                 Joined::Lead(lead) => (Status::Stale, Some(lead)),
                 Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
             };
@@ -730,8 +736,18 @@ impl CacheLookup<'_> {
             key: self.key,
             text: self.text.clone(),
             stale: stale.map(Rc::new),
-            limit: self.conf.stall_limit(),
+            limits: self.conf.stall_limits(),
         }
+    }
+
+    /// Returns the limits of a fetch that this request may join.
+    fn join_limits(&self) -> StallLimits {
+        self.patient(self.conf.join_limits())
+    }
+
+    /// Returns these limits, without that for the head after [`LOOKUPS_MAX`] stalled fetches.
+    fn patient(&self, limits: StallLimits) -> StallLimits {
+        if self.stalls.get() < LOOKUPS_MAX { limits } else { limits.with_patience() }
     }
 
     /// Waits for another request's fetch.
@@ -739,15 +755,18 @@ impl CacheLookup<'_> {
         let outcome = async {
             match self.conf.lock {
                 Some(true) => {
-                    let patience = self.conf.lock_timeout.min(LONGEST_WAIT);
-                    match select(shared_fetch.outcome(), rt::sleep_until(rt::now() + patience)).await {
+                    let until = rt::now() + self.conf.lock_patience();
+                    match select(shared_fetch.outcome(), rt::sleep_until(until)).await {
                         Either::Left(outcome) => Waited::Outcome(outcome),
                         Either::Right(()) => Waited::TooLong,
                     }
                 }
-                _ => match shared_fetch.outcome_within(self.conf.stall_limit()).await {
+                _ => match shared_fetch.outcome_within(self.patient(self.conf.stall_limits())).await {
                     Some(outcome) => Waited::Outcome(outcome),
-                    None => Waited::Stalled,
+                    None => {
+                        self.stalls.set(self.stalls.get() + 1);
+                        Waited::Stalled
+                    }
                 },
             }
         };

@@ -383,7 +383,7 @@ impl Fetch {
             Ok(facts) if validator(&reply.head).is_strong() => {
                 meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
                 let is_being_filled =
-                    self.cache.shared_fetches().moving(&self.key, rt::now(), self.limit).is_some();
+                    self.cache.shared_fetches().moving(&self.key, rt::now(), self.limits).is_some();
                 if !is_being_filled {
                     let new = New {
                         key: self.key,
@@ -465,7 +465,7 @@ impl Fetch {
         hole: &Range<u64>,
     ) -> Option<Result<FillingReader, Reply>> {
         let joined = match filling.part() {
-            Some(_) => Ok(filling.reader(hole.clone())?.with_limit(self.limit)),
+            Some(_) => Ok(filling.reader(hole.clone())?.with_limit(self.limits.body)),
             None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
             None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_ms()))?),
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ::conf::Span;
 use http::freshness::Heuristic;
 
+use crate::caching::shared_fetch::StallLimits;
 use crate::caching::tasks::Cache;
 use exchange::capacity::ReclaimsSpace;
 use exchange::config::{Keywords, Layered};
@@ -17,6 +18,9 @@ use exchange::template::Template;
 
 /// Maximum duration of a timer.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Default of `proxy_cache_lock_age` and `proxy_cache_lock_timeout`.
+const LOCK_TIME: Duration = Duration::from_secs(5);
 
 /// The caches of a configuration.
 #[derive(Debug, Default)]
@@ -85,10 +89,10 @@ pub struct CacheConf {
     pub revalidate: bool,
     /// `proxy_cache_lock`; `None` if it is not set.
     pub lock: Option<bool>,
-    /// `proxy_cache_lock_timeout`
-    pub lock_timeout: Duration,
-    /// `proxy_cache_lock_age`
-    pub lock_age: Duration,
+    /// `proxy_cache_lock_timeout`; `None` if it is not set.
+    pub lock_timeout: Option<Duration>,
+    /// `proxy_cache_lock_age`; `None` if it is not set.
+    pub lock_age: Option<Duration>,
     /// `proxy_cache_max_range_offset`; `None` means no limit.
     pub max_range_offset: Option<u64>,
     /// `proxy_cache_convert_head`
@@ -131,8 +135,8 @@ impl Default for CacheConf {
             background_update: false,
             revalidate: false,
             lock: None,
-            lock_timeout: Duration::from_secs(5),
-            lock_age: Duration::from_secs(5),
+            lock_timeout: None,
+            lock_age: None,
             max_range_offset: None,
             convert_head: true,
             stores_authorized: false,
@@ -216,18 +220,33 @@ pub const fn bit(stale: Stale) -> u64 {
 pub const POST: u64 = 4;
 
 impl CacheConf {
-    /// Returns the maximum time without a byte before a fetch counts as stalled: it is no longer joined, and requests stop waiting
-    /// for it. It is the shorter of `proxy_cache_lock_age` and `proxy_cache_lock_timeout`.
-    pub fn stall_limit(&self) -> Duration {
-        self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
+    /// Returns how long a request waits for another request's fetch with `proxy_cache_lock on`.
+    pub fn lock_patience(&self) -> Duration {
+        self.lock_timeout.unwrap_or(LOCK_TIME).min(LONGEST_WAIT)
     }
 
-    /// Returns the maximum time without progress before another fetch starts. With `proxy_cache_lock on`, this time and the waiting
-    /// time of a request are separate settings, as in nginx.
-    pub fn join_limit(&self) -> Duration {
+    /// Returns the times without a byte after which requests stop waiting for a fetch: the shorter of `proxy_cache_lock_age` and
+    /// `proxy_cache_lock_timeout`. Unless one of them or `proxy_cache_lock` is set, requests wait for the header section as long as
+    /// the fetch lasts, which the upstream's timeouts limit: a slow upstream must not get more requests because it is slow.
+    pub fn stall_limits(&self) -> StallLimits {
+        let body = self.lock_age.unwrap_or(LOCK_TIME).min(self.lock_patience());
+        let explicit = [self.lock_age, self.lock_timeout].into_iter().flatten().min();
+        let head = match self.lock {
+            Some(true) => body,
+            _ => explicit.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT),
+        };
+        StallLimits { head, body }
+    }
+
+    /// Returns the times without a byte after which a fetch is no longer joined, so that another one starts. With
+    /// `proxy_cache_lock on`, this time and the waiting time of a request are separate settings, as in nginx.
+    pub fn join_limits(&self) -> StallLimits {
         match self.lock {
-            Some(true) => self.lock_age.min(LONGEST_WAIT),
-            _ => self.stall_limit(),
+            Some(true) => {
+                let age = self.lock_age.unwrap_or(LOCK_TIME).min(LONGEST_WAIT);
+                StallLimits { head: age, body: age }
+            }
+            _ => self.stall_limits(),
         }
     }
 

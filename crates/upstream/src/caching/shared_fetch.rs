@@ -26,6 +26,7 @@ use crate::caching::failures::Failures;
 use crate::caching::filling::Filling;
 use crate::caching::pending::{self, Pending};
 use crate::caching::policy::{Failed, now_ms};
+use crate::caching::settings::LONGEST_WAIT;
 
 /// Outcome of a fetch, for all waiting requests. Each of them determines its own response: whether stale use is allowed and which
 /// variant matches differ between requests.
@@ -61,6 +62,23 @@ impl Refreshed {
     /// Whether an entry with this metadata is the confirmed response, or a newer one.
     pub fn covers(&self, meta: &Meta) -> bool {
         meta.variant == self.variant && meta.response_time_ms >= self.response_time_ms
+    }
+}
+
+/// Times without a byte after which a fetch counts as stalled. They are separate: a late header section is normal for a slow
+/// upstream, a pause within a body is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StallLimits {
+    /// From the start of the fetch to the header section of its response.
+    pub head: Duration,
+    /// Between two pieces of the body.
+    pub body: Duration,
+}
+
+impl StallLimits {
+    /// Returns these limits with an endless wait for the header section.
+    pub fn with_patience(self) -> StallLimits {
+        StallLimits { head: LONGEST_WAIT, ..self }
     }
 }
 
@@ -110,22 +128,22 @@ impl SharedFetch {
         .await
     }
 
-    /// Works like [`SharedFetch::outcome`]; `None` if there is no outcome until `limit` after the start of the fetch.
-    pub async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
-        match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
+    /// Works like [`SharedFetch::outcome`]; `None` if there is no outcome until the limit for the head.
+    pub async fn outcome_within(&self, limits: StallLimits) -> Option<Outcome> {
+        match select(self.outcome(), rt::sleep_until(self.started + limits.head)).await {
             Either::Left(outcome) => Some(outcome),
             Either::Right(()) => None,
         }
     }
 
     /// Whether new requests may wait for the fetch or use its result: not if it has stalled, nor if it is complete and stale.
-    fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
+    fn is_joinable(&self, now: Instant, limits: StallLimits) -> bool {
         match self.known_outcome() {
-            None => now < self.started + limit,
+            None => now < self.started + limits.head,
             Some(Outcome::Filling(filling)) if filling.is_complete() => {
                 filling.meta.fresh_until_ms > now_ms()
             }
-            Some(Outcome::Filling(filling)) => filling.stalls_at(limit).is_none_or(|at| now < at),
+            Some(Outcome::Filling(filling)) => filling.stalls_at(limits.body).is_none_or(|at| now < at),
             Some(_) => true,
         }
     }
@@ -181,8 +199,8 @@ pub struct FetchLeader {
     /// The key of its variant, if the response has variants.
     variant: OnceCell<Key>,
     shared_fetch: Arc<SharedFetch>,
-    /// Time without progress after which another fetch of the key starts.
-    limit: Duration,
+    /// Times without progress after which another fetch of the key starts.
+    limits: StallLimits,
     /// Whether the fetch was removed from the tables.
     has_left: Cell<bool>,
 }
@@ -216,7 +234,7 @@ impl FetchLeader {
         if key != self.key && self.variant.set(key).is_ok() {
             self.shared_fetches.add_name(&self.primary, key);
             let mut table = self.shared_fetches.table(&key);
-            if table.get(&key).is_none_or(|shared_fetch| !shared_fetch.is_joinable(rt::now(), self.limit)) {
+            if table.get(&key).is_none_or(|shared_fetch| !shared_fetch.is_joinable(rt::now(), self.limits)) {
                 table.insert(key, Arc::clone(&self.shared_fetch));
             }
         }
@@ -328,8 +346,14 @@ impl SharedFetches {
     }
 
     /// Joins or starts the fetch of a key: a primary key, or the key of a variant or a part. The lock of the table decides which request
-    /// leads, so exactly one does. If a fetch has made no progress for `limit`, another fetch starts.
-    pub fn join(self: &Arc<SharedFetches>, primary: &Key, key: Key, now: Instant, limit: Duration) -> Joined {
+    /// leads, so exactly one does. If a fetch has made no progress within `limits`, another fetch starts.
+    pub fn join(
+        self: &Arc<SharedFetches>,
+        primary: &Key,
+        key: Key,
+        now: Instant,
+        limits: StallLimits,
+    ) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
             return Joined::Marked;
@@ -338,7 +362,7 @@ impl SharedFetches {
         let mut table = self.table(&key);
         if let Some(shared_fetch) = table.get(&key) {
             let is_outdated = joined_since.is_some_and(|at| at >= shared_fetch.started);
-            if !is_outdated && shared_fetch.is_joinable(now, limit) {
+            if !is_outdated && shared_fetch.is_joinable(now, limits) {
                 return Joined::Follow(Arc::clone(shared_fetch));
             }
         }
@@ -354,7 +378,7 @@ impl SharedFetches {
             variant: OnceCell::new(),
             has_left: Cell::new(false),
             shared_fetch,
-            limit,
+            limits,
         })
     }
 
@@ -364,14 +388,14 @@ impl SharedFetches {
         primary: &Key,
         name: Key,
         range: Option<Range<u64>>,
-        (now, limit): (Instant, Duration),
+        (now, limits): (Instant, StallLimits),
     ) -> Joined {
         if let Some(shared_fetch) =
-            range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limit)))
+            range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limits)))
         {
             return Joined::Follow(shared_fetch);
         }
-        let mut joined = self.join(primary, name, now, limit);
+        let mut joined = self.join(primary, name, now, limits);
         if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
             lead.part_of = Some(*primary);
             let mut parts = lock(&self.parts[shard(primary)]);
@@ -386,23 +410,23 @@ impl SharedFetches {
         primary: &Key,
         name: &Key,
         range: Option<Range<u64>>,
-        (now, limit): (Instant, Duration),
+        (now, limits): (Instant, StallLimits),
     ) -> Option<Arc<SharedFetch>> {
-        let larger = range.and_then(|range| self.larger_part(primary, &range, (now, limit)));
-        larger.or_else(|| self.moving(name, now, limit))
+        let larger = range.and_then(|range| self.larger_part(primary, &range, (now, limits)));
+        larger.or_else(|| self.moving(name, now, limits))
     }
 
     fn larger_part(
         &self,
         primary: &Key,
         range: &Range<u64>,
-        (now, limit): (Instant, Duration),
+        (now, limits): (Instant, StallLimits),
     ) -> Option<Arc<SharedFetch>> {
         let joined_since = lock(&self.changes).joined_since;
         let parts = lock(&self.parts[shard(primary)]);
         let is_fit = |(coming, shared_fetch): &&(Range<u64>, Arc<SharedFetch>)| {
             joined_since.is_none_or(|at| at < shared_fetch.started)
-                && shared_fetch.is_joinable(now, limit)
+                && shared_fetch.is_joinable(now, limits)
                 && shared_fetch.reaches_soon(coming, range)
         };
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
@@ -414,8 +438,8 @@ impl SharedFetches {
     }
 
     /// Returns the fetch of a key, unless it has stalled.
-    pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<SharedFetch>> {
-        self.in_flight(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
+    pub fn moving(&self, key: &Key, now: Instant, limits: StallLimits) -> Option<Arc<SharedFetch>> {
+        self.in_flight(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limits))
     }
 
     /// Returns the fetch of a key, if any.
@@ -589,7 +613,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(5);
+    const LIMIT: StallLimits = StallLimits { head: Duration::from_secs(5), body: Duration::from_secs(5) };
 
     /// Joins the fetch of a key; returns the leader if this request leads.
     fn leads(shared_fetches: &Arc<SharedFetches>, key: Key, now: Instant) -> Option<FetchLeader> {

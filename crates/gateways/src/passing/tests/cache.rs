@@ -94,14 +94,17 @@ fn sets_and_conditions_are_parsed() {
 fn numbers_times_and_flags_are_parsed() {
     let conf = conf_of("server { location / { } }");
     assert_eq!((conf.min_uses, conf.lock, conf.max_range_offset, conf.convert_head), (1, None, None, true));
-    assert_eq!((conf.lock_timeout, conf.lock_age), (Duration::from_secs(5), Duration::from_secs(5)));
+    assert_eq!((conf.lock_timeout, conf.lock_age), (None, None));
     let conf = conf_of(
         "proxy_cache_min_uses 3; proxy_cache_lock off; proxy_cache_lock_timeout 1s; proxy_cache_lock_age 2s;
          proxy_cache_max_range_offset 1g; proxy_cache_convert_head off; proxy_cache_revalidate on;
          proxy_cache_background_update on; server { location / { } }",
     );
     assert_eq!((conf.min_uses, conf.lock, conf.max_range_offset), (3, Some(false), Some(1 << 30)));
-    assert_eq!((conf.lock_timeout, conf.lock_age), (Duration::from_secs(1), Duration::from_secs(2)));
+    assert_eq!(
+        (conf.lock_timeout, conf.lock_age),
+        (Some(Duration::from_secs(1)), Some(Duration::from_secs(2)))
+    );
     assert!(!conf.convert_head && conf.revalidate && conf.background_update);
 }
 
