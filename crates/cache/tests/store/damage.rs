@@ -138,9 +138,9 @@ fn files_that_do_not_belong_to_the_entry_are_misses() {
     let (_, foreign) = place.files().into_iter().find(|(found, _)| *found != path).unwrap();
     assert!(!is_hit(&place, &path, &foreign, 5000), "another key");
     assert!(!is_hit(&place, &path, b"HTTP/1.1 200 OK\r\n\r\nno cache file", 5000));
-    let mut older = bytes.clone();
-    older[7] = 2;
-    assert!(!is_hit(&place, &path, &older, 5000), "another version");
+    let mut newer = bytes.clone();
+    newer[7] = 3;
+    assert!(!is_hit(&place, &path, &newer, 5000), "another version");
     std::fs::create_dir_all(&path).unwrap();
     place.opened(async |store| {
         assert!(matches!(find_any(&store).await, Ok(None) | Err(_)), "a directory");
