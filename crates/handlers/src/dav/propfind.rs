@@ -17,6 +17,9 @@ use telemetry::Level;
 /// Maximum number of resources in a response, which is composed in memory with about 700 bytes for each.
 const RESOURCES_MAX: usize = 20_000;
 
+/// Maximum size in bytes of a response: the request determines the number of properties for each resource.
+const RESPONSE_MAX: usize = 32 << 20;
+
 /// Number of bytes of entries per read.
 const ENTRIES_BYTES: u32 = 32 << 10;
 
@@ -93,6 +96,10 @@ impl Listing<'_> {
         let lock = zone.and_then(|zone| zone.state().covering(&path(), now));
         let listed = Listed { request: self.request, uri, stat, lock, has_locks: zone.is_some(), now };
         listed.push(&self.wanted, &mut self.text);
+        if self.text.len() > RESPONSE_MAX {
+            let what = format_args!("the response to PROPFIND is larger than {RESPONSE_MAX} bytes");
+            return Err(refusal(self.request, 507, what));
+        }
         Ok(())
     }
 

@@ -13,6 +13,9 @@ pub const ELEMENTS_MAX: usize = 1000;
 /// Maximum number of namespace declarations that are in scope.
 const NAMESPACES_MAX: usize = 64;
 
+/// Maximum length in bytes of a namespace. Each element of a document has a copy of its own.
+pub const NAMESPACE_BYTES_MAX: usize = 256;
+
 /// The namespace of the elements of RFC 4918.
 pub const DAV: &str = "DAV:";
 
@@ -226,7 +229,7 @@ impl<'t> Parser<'t> {
             None if name == "xmlns" => "",
             None => return unescape(value).map(drop),
         };
-        if self.scopes.len() >= NAMESPACES_MAX {
+        if self.scopes.len() >= NAMESPACES_MAX || value.len() > NAMESPACE_BYTES_MAX {
             return Err(XmlError::TooLarge);
         }
         self.scopes.push((self.open.len() + 1, prefix, unescape(value)?.into_owned()));
@@ -332,6 +335,13 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), Err(error), "{text:.60}");
         }
         assert_eq!(parse(b"<a>\xff</a>"), Err(XmlError::Encoding));
+    }
+
+    #[test]
+    fn a_long_namespace_is_not_copied_to_each_element() {
+        let document = |length: usize| format!("<a xmlns=\"{}\"><b/></a>", "x".repeat(length));
+        assert_eq!(parse(document(NAMESPACE_BYTES_MAX + 1).as_bytes()), Err(XmlError::TooLarge));
+        assert!(parse(document(NAMESPACE_BYTES_MAX).as_bytes()).is_ok());
     }
 
     #[test]

@@ -147,6 +147,21 @@ fn hostile_xml_bodies_are_refused() {
 }
 
 #[test]
+fn a_propfind_of_many_properties_cannot_fill_the_memory() {
+    let site = Site::start("");
+    (0..700).for_each(|number| fs::write(site.site.join(format!("dir/f{number}")), "").expect("a file"));
+    let name = "n".repeat(52);
+    let names: String = (0..990).map(|number| format!("<{name}{number}/>")).collect();
+    let body = format!("<propfind xmlns=\"DAV:\"><prop>{names}</prop></propfind>");
+    assert_eq!(site.status("PROPFIND", "/dir/", &[("Depth", "1")], &body), 507);
+    assert_eq!(site.status("PROPFIND", "/dir/b.txt", &[("Depth", "0")], &body), 207);
+    // Each name of the response would repeat this namespace.
+    let namespace = "u".repeat(20_000);
+    let body = format!("<propfind xmlns=\"DAV:\" xmlns:x=\"{namespace}\"><prop><x:a/></prop></propfind>");
+    assert_eq!(site.status("PROPFIND", "/dir/b.txt", &[("Depth", "0")], &body), 413);
+}
+
+#[test]
 fn propfind_does_not_list_links_out_of_the_root() {
     for rule in ["root_beneath on;", "disable_symlinks on;"] {
         let site = Site::start(rule);
