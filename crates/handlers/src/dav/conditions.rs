@@ -5,9 +5,10 @@ use std::time::Instant;
 use http::conditional::Etag;
 use http::webdav::condition::{If, List, ResourceState};
 
-use super::locks::{Change, Locks, key};
+use super::locks::{Change, Holder, Locks, key};
 use super::resource::{Resource, is_directory};
 use super::{Conf, path_of, refusal};
+use exchange::credentials::Credentials;
 use exchange::request::Request;
 use exchange::subrequest;
 
@@ -35,11 +36,35 @@ pub(super) async fn check(conf: &Conf, request: &Request, changes: &[(&[u8], Cha
     {
         return Err(412);
     }
+    check_locks(conf, request, changes)
+}
+
+/// Checks that no lock of another client forbids these changes, whatever the conditions of `If`.
+pub(super) fn check_locks(conf: &Conf, request: &Request, changes: &[(&[u8], Change)]) -> Result<(), u16> {
+    let Some(zone) = &conf.lock else { return Ok(()) };
+    let (locks, now) = (zone.state(), rt::now());
+    let sent = if_field(request)?;
     let tokens: Vec<&[u8]> = sent.iter().flat_map(If::tokens).collect();
-    match changes.iter().all(|(path, change)| locks.permits(&key(path), *change, &tokens, now)) {
+    let creator = creator(request);
+    let holder = Holder { creator: &creator, tokens: &tokens };
+    match changes.iter().all(|(path, change)| locks.permits(&key(path), *change, holder, now)) {
         true => Ok(()),
         false => Err(refusal(request, 423, format_args!("the resource is locked"))),
     }
+}
+
+/// Returns what the client is authenticated by: the name of Basic authentication, and its certificate. Empty for all
+/// anonymous clients.
+pub(super) fn creator(request: &Request) -> Vec<u8> {
+    let mut creator =
+        Credentials::of(request).map_or_else(Vec::new, |credentials| credentials.user().to_vec());
+    let secured = request.conn.secured.get();
+    let certificate = secured.and_then(|secured| secured.client.as_ref()?.parsed()?.fingerprint());
+    if let Some(fingerprint) = certificate {
+        creator.push(b'\n');
+        creator.extend_from_slice(fingerprint.as_bytes());
+    }
+    creator
 }
 
 async fn is_true(request: &Request, locks: &Locks, sent: &If<'_>, now: Instant) -> bool {

@@ -11,8 +11,8 @@ use io::Errno;
 use io::op::OpenHow;
 use rustix::fs::OFlags;
 
-use super::conditions::{self, field, if_field};
-use super::locks::{Change, Lock, Refused, Zone, key};
+use super::conditions::{self, creator, field, if_field};
+use super::locks::{Change, Holder, Lock, Refused, Zone, key};
 use super::properties;
 use super::resource::{Done, OperationError, Resource, fault};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
@@ -47,7 +47,8 @@ fn refresh(zone: &Zone, request: &Request) -> Result<Lock, u16> {
         return Err(refusal(request, 400, format_args!("LOCK without a body and a lock token")));
     }
     let path = key(&path_of(request, &request.uri));
-    zone.state().refresh(&path, &tokens, rt::now(), timeout(zone, request)).ok_or(412)
+    let holder = Holder { creator: &creator(request), tokens: &tokens };
+    zone.state().refresh(&path, holder, rt::now(), timeout(zone, request)).ok_or(412)
 }
 
 /// Creates a lock, and an empty file if no resource exists. Returns the status and the lock.
@@ -71,7 +72,7 @@ async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) ->
     let mut root = Vec::new();
     escape_uri(&request.uri, &mut root);
     let expires = rt::now() + timeout(zone, request);
-    let lock = Lock { token: token(), root, is_deep, owner: info.owner, expires };
+    let lock = Lock { token: token(), root, is_deep, owner: info.owner, creator: creator(request), expires };
     let path = key(resource.full());
     zone.state().acquire(path.clone(), lock.clone(), rt::now()).map_err(|refused| match refused {
         Refused::Locked => refusal(request, 423, format_args!("the resource is locked")),
@@ -142,7 +143,8 @@ pub(super) fn unlock(conf: &Conf, request: &Request) -> Result<Step, u16> {
         return Err(refusal(request, 400, format_args!("client sent invalid \"Lock-Token\" header")));
     };
     let path = key(&path_of(request, &request.uri));
-    match zone.state().release(&path, token, rt::now()) {
+    let holder = Holder { creator: &creator(request), tokens: &[token] };
+    match zone.state().release(&path, holder, rt::now()) {
         true => Ok(Step::Status(204)),
         false => Err(refusal(request, 409, format_args!("the resource is not locked with this token"))),
     }

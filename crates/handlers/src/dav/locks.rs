@@ -67,8 +67,10 @@ pub(super) struct Lock {
     pub(super) root: Vec<u8>,
     /// Whether the lock covers everything below a collection (`Depth: infinity`).
     pub(super) is_deep: bool,
-    /// The owner.
+    /// The owner, as the client calls itself.
     pub(super) owner: Owner,
+    /// The authenticated client that has created it.
+    pub(super) creator: Vec<u8>,
     /// The time until which the lock is valid.
     pub(super) expires: Instant,
 }
@@ -80,11 +82,27 @@ impl Lock {
     }
 }
 
+/// A client with the tokens that it has sent. Tokens are no secrets, PROPFIND returns them (RFC 4918 section 6.4): a client
+/// holds only locks that it has created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder<'t> {
+    pub(super) creator: &'t [u8],
+    pub(super) tokens: &'t [&'t [u8]],
+}
+
+impl Holder<'_> {
+    fn has(self, lock: &Lock) -> bool {
+        lock.creator == self.creator && self.tokens.contains(&lock.token.as_bytes())
+    }
+}
+
 /// Bytes of a lock without its texts: nodes of the map, and memory of the allocator.
 const LOCK_OVERHEAD: u64 = 320;
 
 fn cost(path: &[u8], lock: &Lock) -> u64 {
-    LOCK_OVERHEAD + (path.len() + lock.root.len() + lock.owner.text.len() + lock.token.len()) as u64
+    LOCK_OVERHEAD
+        + (path.len() + lock.root.len() + lock.owner.text.len() + lock.creator.len() + lock.token.len())
+            as u64
 }
 
 /// The reason why a lock is not granted.
@@ -189,24 +207,30 @@ impl Locks {
         self.lock().covering(key, now).cloned()
     }
 
-    /// Prolongs the lock that covers a resource, if it has one of the tokens.
-    pub(super) fn refresh(&self, key: &[u8], tokens: &[&[u8]], now: Instant, time: Duration) -> Option<Lock> {
+    /// Prolongs the lock that covers a resource, if the client holds it.
+    pub(super) fn refresh(
+        &self,
+        key: &[u8],
+        holder: Holder<'_>,
+        now: Instant,
+        time: Duration,
+    ) -> Option<Lock> {
         let mut table = self.lock();
         let owner = std::iter::once(key).chain(above(key)).find(|path| {
             let lock = table.valid(path, now).filter(|lock| *path == key || lock.is_deep);
-            lock.is_some_and(|lock| tokens.contains(&lock.token.as_bytes()))
+            lock.is_some_and(|lock| holder.has(lock))
         })?;
         let lock = table.by_path.get_mut(owner)?;
         lock.expires = now + time;
         Some(lock.clone())
     }
 
-    /// Removes the lock with this token, if it covers the resource.
-    pub(super) fn release(&self, key: &[u8], token: &[u8], now: Instant) -> bool {
+    /// Removes the lock that covers a resource, if the client holds it.
+    pub(super) fn release(&self, key: &[u8], holder: Holder<'_>, now: Instant) -> bool {
         let mut table = self.lock();
         let found = std::iter::once(key).chain(above(key)).find(|path| {
             let lock = table.valid(path, now).filter(|lock| *path == key || lock.is_deep);
-            lock.is_some_and(|lock| lock.token.as_bytes() == token)
+            lock.is_some_and(|lock| holder.has(lock))
         });
         found.map(|key| table.remove(key)).is_some()
     }
@@ -221,10 +245,10 @@ impl Locks {
         table.remove(key);
     }
 
-    /// Whether a client with these tokens may make a change.
-    pub(super) fn permits(&self, key: &[u8], change: Change, tokens: &[&[u8]], now: Instant) -> bool {
+    /// Whether a client may make a change.
+    pub(super) fn permits(&self, key: &[u8], change: Change, holder: Holder<'_>, now: Instant) -> bool {
         let table = self.lock();
-        let has = |lock: &Lock| tokens.contains(&lock.token.as_bytes());
+        let has = |lock: &Lock| holder.has(lock);
         let parent = above(key).next().filter(|_| change != Change::Content);
         table.covering(key, now).is_none_or(has)
             && parent.and_then(|parent| table.covering(parent, now)).is_none_or(has)
@@ -241,7 +265,14 @@ mod tests {
     }
 
     fn lock(token: &str, is_deep: bool, expires: Instant) -> Lock {
-        Lock { token: token.into(), root: b"/x".to_vec(), is_deep, owner: Owner::default(), expires }
+        Lock {
+            token: token.into(),
+            root: b"/x".to_vec(),
+            is_deep,
+            owner: Owner::default(),
+            creator: b"me".to_vec(),
+            expires,
+        }
     }
 
     #[test]
@@ -252,13 +283,22 @@ mod tests {
         assert_eq!(locks.acquire(key(b"/a/b/c"), lock("u", false, later), now), Err(Refused::Locked));
         assert_eq!(locks.acquire(key(b"/a"), lock("u", true, later), now), Err(Refused::Locked));
         assert_eq!(locks.acquire(key(b"/a"), lock("v", false, later), now), Ok(()));
-        let may = |path: &[u8], change, token: &[u8]| locks.permits(&key(path), change, &[token], now);
+        let may = |path: &[u8], change, token: &[u8]| {
+            locks.permits(&key(path), change, Holder { creator: b"me", tokens: &[token] }, now)
+        };
         assert!(!may(b"/a/b/c", Change::Content, b"") && may(b"/a/b/c", Change::Content, b"t"));
         assert!(may(b"/a/bb", Change::Content, b"") && !may(b"/a/bb", Change::Created, b"t"));
         assert!(may(b"/a/bb", Change::Created, b"v") && !may(b"/a", Change::Tree, b"v"));
         assert!(may(b"/other", Change::Tree, b""));
-        assert!(locks.permits(&key(b"/a/b/c"), Change::Content, &[], later));
-        assert!(!locks.release(&key(b"/a/b/c"), b"v", now) && locks.release(&key(b"/a/b/c"), b"t", now));
+        assert!(locks.permits(
+            &key(b"/a/b/c"),
+            Change::Content,
+            Holder { creator: b"me", tokens: &[] },
+            later
+        ));
+        let released =
+            |creator, token| locks.release(&key(b"/a/b/c"), Holder { creator, tokens: &[token] }, now);
+        assert!(!released(b"me", b"v") && !released(b"you", b"t") && released(b"me", b"t"));
         locks.forget(&key(b"/a"));
         assert_eq!(locks.lock().bytes, 0);
     }

@@ -210,6 +210,27 @@ fn a_lock_refuses_changes_without_its_token() {
 }
 
 #[test]
+fn the_token_of_another_user_gives_no_access() {
+    let site = Site::start("");
+    // me:x and you:x
+    let (me, you) = (("Authorization", "Basic bWU6eA=="), ("Authorization", "Basic eW91Ong="));
+    let Answer(status, _, token) = site.send("LOCK", "/a.txt", &[me], LOCK);
+    assert_eq!(status, 200);
+    let Answer(_, text, _) = site.send("PROPFIND", "/a.txt", &[you], "");
+    assert!(text.contains(token.trim_matches(['<', '>'])), "{text}");
+    let sent = format!("({token})");
+    for thief in [&[you][..], &[]] {
+        let with = |name, value| [thief, &[(name, value)]].concat();
+        assert_eq!(site.status("PUT", "/a.txt", &with("If", &sent), "stolen"), 423);
+        assert_eq!(site.status("DELETE", "/a.txt", &with("If", &sent), ""), 423);
+        assert_eq!(site.status("LOCK", "/a.txt", &with("If", &sent), ""), 412);
+        assert_eq!(site.status("UNLOCK", "/a.txt", &with("Lock-Token", &token), ""), 409);
+    }
+    assert_eq!(site.status("PUT", "/a.txt", &[me, ("If", &sent)], "mine"), 204);
+    assert_eq!(site.status("UNLOCK", "/a.txt", &[me, ("Lock-Token", &token)], ""), 204);
+}
+
+#[test]
 fn a_deep_lock_covers_everything_below_and_a_flat_one_the_names() {
     let site = Site::start("");
     let deep = site.lock("/dir/", "infinity");
