@@ -42,6 +42,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     let change = if is_new { Change::Created } else { Change::Content };
     conditions::check(conf, request, &[(place.full(), change)]).await?;
     let (temp, levels) = request.scope().core.body_files.temp_path.clone();
+    let path = place.full().to_vec();
     let plan = Destination {
         place,
         temp,
@@ -54,6 +55,8 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     };
     let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
     receive(request, &mut writer).await?;
+    // Another client may have locked the resource while the body arrived. Its own lock may have ended meanwhile.
+    conditions::check_locks(conf, request, &[(&path, change)])?;
     writer.publish().await.map_err(|fault| log_failure(request, fault))?;
     if !is_new {
         return Ok(Step::Status(204));

@@ -210,6 +210,25 @@ fn a_lock_refuses_changes_without_its_token() {
 }
 
 #[test]
+fn a_lock_that_is_taken_during_an_upload_refuses_the_upload() {
+    let site = Site::start("");
+    let mut client = Client::connect(site.server.addr(0));
+    client.send(
+        "PUT /a.txt HTTP/1.1\r\nHost: example.org\r\nContent-Length: 6\r\nExpect: 100-continue\r\n\r\n",
+    );
+    // The request has been checked when the server asks for its body.
+    assert_eq!(client.response().status, 100);
+    client.send("old");
+    let token = site.lock("/a.txt", "0");
+    client.send("est");
+    assert_eq!(client.response().status, 423);
+    assert_eq!(fs::read_to_string(site.site.join("a.txt")).expect("it is unchanged"), "alpha");
+    assert_eq!(site.status("PUT", "/a.txt", &[("If", &format!("({token})"))], "new"), 204);
+    let temps = fs::read_dir(site.site.parent().expect("a parent").join("temp")).expect("the directory");
+    assert_eq!(temps.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_file())).count(), 0);
+}
+
+#[test]
 fn the_token_of_another_user_gives_no_access() {
     let site = Site::start("");
     // me:x and you:x
