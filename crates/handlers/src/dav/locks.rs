@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn locks_cover_their_resource_and_below() {
-        let (locks, now) = (locks(1 << 20), rt::now());
+        let (locks, now) = (locks(1 << 20), Instant::now());
         let later = now + Duration::from_secs(9);
         assert_eq!(locks.acquire(key(b"/a//b/"), lock("t", true, later), now), Ok(()));
         assert_eq!(locks.acquire(key(b"/a/b/c"), lock("u", false, later), now), Err(Refused::Locked));
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_full_zone_refuses_locks_until_others_expire() {
-        let (locks, now) = (locks(1000), rt::now());
+        let (locks, now) = (locks(1000), Instant::now());
         let later = now + Duration::from_secs(9);
         let take = |path: &[u8], now| locks.acquire(key(path), lock("t", false, later), now);
         assert_eq!(
