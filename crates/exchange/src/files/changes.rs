@@ -111,6 +111,18 @@ impl ChangePath {
         Ok((directory, text(name)?))
     }
 
+    /// Returns the number of directories above the path that do not exist.
+    pub async fn missing_directories(&self) -> usize {
+        let (mut above, mut count) = (split(&self.rest).0, 0);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        while !matches!(above, b"." | b"/") && matches!(self.open_rest(above, flags).await, Err(Errno::NOENT))
+        {
+            count += 1;
+            above = split(above).0;
+        }
+        count
+    }
+
     async fn open_rest(&self, path: &[u8], flags: OFlags) -> Result<rt::File, Errno> {
         let mut how = how(self.rules, flags);
         if self.rules.beneath.is_some() {

@@ -9,6 +9,7 @@ use super::locks::{Change, Holder, Locks, key};
 use super::resource::{Resource, is_directory};
 use super::{Conf, path_of, refusal};
 use exchange::credentials::Credentials;
+use exchange::files::ChangePath;
 use exchange::request::Request;
 use exchange::subrequest;
 
@@ -51,6 +52,17 @@ pub(super) fn check_locks(conf: &Conf, request: &Request, changes: &[(&[u8], Cha
         true => Ok(()),
         false => Err(refusal(request, 423, format_args!("the resource is locked"))),
     }
+}
+
+/// Returns the path of the first directory that is created with a resource; the path of the resource if its directory
+/// exists. The lock of a collection protects its names from new directories too.
+pub(super) async fn first_created(conf: &Conf, place: &ChangePath) -> Vec<u8> {
+    let mut path = key(place.full());
+    let count = if conf.lock.is_some() { place.missing_directories().await } else { 0 };
+    for _ in 0..count {
+        path.truncate(memchr::memrchr(b'/', &path).unwrap_or(0));
+    }
+    path
 }
 
 /// Returns what the client is authenticated by: the name of Basic authentication, and its certificate. Empty for all

@@ -40,9 +40,14 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     // Checked before the body is received, so that no body is received for a request that fails.
     let is_new = is_missing(request, &place).await?;
     let change = if is_new { Change::Created } else { Change::Content };
-    conditions::check(conf, request, &[(place.full(), change)]).await?;
-    let (temp, levels) = request.scope().core.body_files.temp_path.clone();
     let path = place.full().to_vec();
+    let first = match is_new {
+        true => conditions::first_created(conf, &place).await,
+        false => path.clone(),
+    };
+    let changes = [(&*path, change), (&*first, change)];
+    conditions::check(conf, request, &changes).await?;
+    let (temp, levels) = request.scope().core.body_files.temp_path.clone();
     let plan = Destination {
         place,
         temp,
@@ -56,7 +61,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
     receive(request, &mut writer).await?;
     // Another client may have locked the resource while the body arrived. Its own lock may have ended meanwhile.
-    conditions::check_locks(conf, request, &[(&path, change)])?;
+    conditions::check_locks(conf, request, &changes)?;
     writer.publish().await.map_err(|fault| log_failure(request, fault))?;
     if !is_new {
         return Ok(Step::Status(204));

@@ -262,7 +262,9 @@ impl Job<'_> {
         let to = (self.to.full(), Change::Tree);
         match self.request.method {
             Method::Move => {
-                conditions::check(conf, self.request, &[(self.from.full(), Change::Tree), to]).await
+                let first = conditions::first_created(conf, &self.to.path).await;
+                let changes = [(self.from.full(), Change::Tree), to, (&*first, Change::Created)];
+                conditions::check(conf, self.request, &changes).await
             }
             _ => conditions::check(conf, self.request, &[to]).await,
         }

@@ -229,6 +229,20 @@ fn a_lock_that_is_taken_during_an_upload_refuses_the_upload() {
 }
 
 #[test]
+fn missing_directories_are_not_created_in_a_locked_collection() {
+    let site = Site::start("create_full_put_path on;");
+    let token = site.lock("/dir/", "0");
+    assert_eq!(site.status("PUT", "/dir/new/er/x", &[], "x"), 423);
+    assert_eq!(site.status("MOVE", "/a.txt", &[("Destination", "/dir/new/er/x")], ""), 423);
+    assert!(!site.site.join("dir/new").exists());
+    // The collection above and the members of another one are not locked.
+    assert_eq!(site.status("PUT", "/dir/sub/new/x", &[], "x"), 201);
+    assert_eq!(site.status("PUT", "/new/er/x", &[], "x"), 201);
+    let tagged = format!("<http://example.org/dir/> ({token})");
+    assert_eq!(site.status("PUT", "/dir/new/er/x", &[("If", &tagged)], "x"), 201);
+}
+
+#[test]
 fn the_token_of_another_user_gives_no_access() {
     let site = Site::start("");
     // me:x and you:x
