@@ -6,6 +6,7 @@ use http::conditional::Etag;
 use http::webdav::condition::{If, List, ResourceState};
 
 use super::locks::{Change, Holder, Locks, key};
+use super::relocate::after_ignoring_case;
 use super::resource::{Resource, is_directory};
 use super::{Conf, path_of, refusal};
 use exchange::credentials::Credentials;
@@ -116,9 +117,10 @@ fn uri_of(request: &Request, url: &[u8]) -> Option<Vec<u8>> {
         Some(b'/') => url,
         _ => {
             let authority = memchr::memmem::find(url, b"://").map(|at| &url[at + 3..])?;
-            let slash = memchr::memchr(b'/', authority)?;
-            let host = authority[..slash].split(|&byte| byte == b':').next()?;
-            host.eq_ignore_ascii_case(&request.host).then_some(&authority[slash..])?
+            // The name of another host may begin in the same way. Colons are also part of an IPv6 address.
+            let rest = after_ignoring_case(authority, &request.host)?;
+            let slash = memchr::memchr(b'/', rest).filter(|slash| *slash == 0 || rest[0] == b':')?;
+            &rest[slash..]
         }
     };
     subrequest::parse_uri(request, path).map(|(path, _)| path)

@@ -118,7 +118,7 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
 }
 
 /// Returns the text after a prefix in any letter case.
-fn after_ignoring_case<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
+pub(super) fn after_ignoring_case<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
     let (start, rest) = text.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then_some(rest)
 }

@@ -243,6 +243,24 @@ fn missing_directories_are_not_created_in_a_locked_collection() {
 }
 
 #[test]
+fn a_tagged_list_names_a_resource_by_an_ipv6_address() {
+    let site = Site::start("");
+    let token = site.lock("/a.txt", "0");
+    let mut client = Client::connect(site.server.addr(0));
+    for (tag, expected) in [
+        ("http://[::1]:80/a.txt", 204),
+        ("http://[::1]/a.txt", 204),
+        ("http://[::1]x/a.txt", 412),
+        ("http://[::2]/a.txt", 412),
+    ] {
+        client.send(format!(
+            "PUT /a.txt HTTP/1.1\r\nHost: [::1]:80\r\nIf: <{tag}> ({token})\r\nContent-Length: 0\r\n\r\n"
+        ));
+        assert_eq!(client.response().status, expected, "{tag}");
+    }
+}
+
+#[test]
 fn the_token_of_another_user_gives_no_access() {
     let site = Site::start("");
     // me:x and you:x
