@@ -11,7 +11,7 @@
 //! the state of a connection small: with many connections, each of its cache lines is fetched from memory for each
 //! response.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 
 use io::{Errno, Segments};
@@ -60,21 +60,9 @@ struct PendingResponse {
     sends_continue: bool,
 }
 
-/// Runs a request to its end; its header section may be invalid. A panic ends the request, with its log lines.
-pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
-    let panic = {
-        match rt::panics::catch(pin!(run_steps(transport, request, received))).await {
-            Ok(after) => return after,
-            Err(panic) => panic,
-        }
-    };
-    end_after_panic(transport, request, &panic);
-    After::Drop
-}
-
 /// Ends a request that panicked: its error line and its access line, and a response that does not look complete. A second
 /// panic, of the log, ends only these.
-fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic: &Panic) {
+pub fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic: &Panic) -> After {
     request.keepalive = false;
     request.completed = false;
     // Whether bytes of the response were sent is not known. The status tells the fault anyway.
@@ -90,10 +78,12 @@ fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic
     if let Err(second) = ended {
         std::panic::resume_unwind(Box::new(second.to_string()));
     }
+    After::Drop
 }
 
-/// Runs the steps of a request.
-async fn run_steps<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
+/// Runs a request to its end; its header section may be invalid. The caller catches a panic ([`rt::panics::catch`]) and then calls
+/// [`end_after_panic`]: it has the transport and the request anyway, so that a connection needs no memory for them.
+pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
     // The boxed states are rare and large.

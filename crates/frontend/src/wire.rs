@@ -430,8 +430,8 @@ const WATCHED_MIN: usize = 64 << 10;
 pub struct ProgressTimeout {
     timeout: Duration,
     state: Waiting,
-    /// The registration of a send that takes longer.
-    stall: Option<Stall>,
+    /// The registration of a send that takes longer, in a box because it is rare and each connection has this value.
+    stall: Option<Box<Stall>>,
 }
 
 /// State of waiting for a send.
@@ -507,7 +507,7 @@ impl ProgressTimeout {
         }
         loop {
             ready!(timer.poll_elapsed(context));
-            let is_chosen = self.stall.as_ref().is_some_and(Stall::is_chosen);
+            let is_chosen = self.stall.as_ref().is_some_and(|stall| stall.is_chosen());
             let now = Waiting::Since(progress());
             if is_chosen || now == self.state {
                 (self.state, self.stall) = (Waiting::No, None);
@@ -516,7 +516,7 @@ impl ProgressTimeout {
             }
             if let (Some(room), None) = (room, &self.stall) {
                 let progress = rt::net::progress(room.socket, u64::MAX);
-                self.stall = Some(Stall::begin(room.thread, timer, room.socket, progress));
+                self.stall = Some(Box::new(Stall::begin(room.thread, timer, room.socket, progress)));
             }
             self.state = now;
             timer.set(rt::now() + self.timeout);

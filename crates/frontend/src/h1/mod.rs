@@ -26,6 +26,7 @@ mod upgrade;
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -219,7 +220,8 @@ impl Connection {
                 self.stage.set(Stage::Writing);
                 request.keepalive = self.may_keep_alive(&request);
             }
-            after = pump::run(self, &mut request, received).await;
+            let ran = rt::panics::catch(pin!(pump::run(self, &mut request, received))).await;
+            after = ran.unwrap_or_else(|panic| pump::end_after_panic(self, &mut request, &panic));
             let core = &request.scope().core;
             self.keepalive = KeepaliveTimeouts {
                 timeout: core.keepalive.keepalive_timeout,

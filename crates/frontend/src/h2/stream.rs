@@ -1,6 +1,7 @@
 //! One stream, from the header section of its request to its end.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
@@ -184,7 +185,8 @@ pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: Dec
     {
         received = refused;
     }
-    let after = pump::run(&mut transport, &mut request, received).await;
+    let ran = rt::panics::catch(pin!(pump::run(&mut transport, &mut request, received))).await;
+    let after = ran.unwrap_or_else(|panic| pump::end_after_panic(&mut transport, &mut request, &panic));
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.
     if let Some(background) = request.background.take() {
