@@ -13,6 +13,7 @@ mod settings;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ pub use scope::Scope;
 pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
 pub use settings::{HttpValues, SettingsTable};
 
+use crate::address::Address;
 use crate::capacity::ReclaimsSpace;
 use crate::module::{ModuleTable, SubrequestHooks};
 use crate::phases::Plan;
@@ -81,6 +83,10 @@ pub struct Http {
     pub subrequest_hooks: Vec<SubrequestHooks>,
     /// Log targets without duplicates.
     pub targets: Targets,
+    /// Whether an `error_log` has the level `debug`, or `debug_connection` is used: only then is a request traced.
+    pub traces: bool,
+    /// `debug_connection`: clients whose connections are traced in every error log.
+    pub traced_clients: Vec<ClientTest>,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub pools: Pools,
     /// Shared zones, by name.
@@ -101,6 +107,15 @@ pub struct Http {
     pub hostname: String,
     /// Values of modules, one for all of `http`.
     pub values: HttpValues,
+}
+
+/// A test of a client's address.
+pub struct ClientTest(pub Box<dyn Fn(&Address) -> bool + Send + Sync>);
+
+impl fmt::Debug for ClientTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientTest")
+    }
 }
 
 impl Http {

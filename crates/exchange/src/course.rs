@@ -13,7 +13,7 @@ use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::settings::listen::Listen;
 use crate::{credentials, error_page, marks, prepare, tls};
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The next step after the phases of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +225,9 @@ impl PhaseCursor {
                     refuse_cycle(request, "redirect to named location", &name)
                 }
                 Step::Internal => {
+                    if request.is_traced() {
+                        request.trace(format_args!("internal redirect to \"{}\"", request.uri.for_log()));
+                    }
                     request.redirects += 1;
                     request.internal = true;
                     // The new URI starts a location search; earlier changes are void.
@@ -340,6 +343,10 @@ impl PhaseCursor {
     fn enter_location(&mut self, request: &mut Request) -> Step {
         self.refusal = None;
         request.uri_changed = false;
+        if request.is_traced() {
+            let (name, uri) = (&request.config().location(request.location).name, &request.uri);
+            request.trace(format_args!("using location \"{name}\" for the URI \"{}\"", uri.for_log()));
+        }
         self.enter(request, Phase::Rewrite);
         if request.scope().core.internal && !request.internal {
             return Step::Status(404);
@@ -576,6 +583,10 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
     request.host = host;
     request.location = request.server().root;
+    if request.is_traced() {
+        let (line, server) = (request.line(), &request.server().name);
+        request.trace(format_args!("\"{}\" is processed by server \"{server}\"", line.for_log()));
+    }
     tls::admit(request, listen)?;
     if let Target::Authority { .. } = request.head.target() {
         // As in nginx: the location of `/` is used.

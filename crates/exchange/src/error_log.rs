@@ -27,7 +27,7 @@ pub fn write_except(thread: &Thread, about: &Target, level: Level, message: fmt:
 /// Writes to the process's error log of the current configuration, whatever configuration a request in flight uses.
 fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
     let generation = thread.generation();
-    let line = Line { level, connection: None, message, about: About::Nothing };
+    let line = Line { level, connection: None, message, about: About::Nothing, is_traced: false };
     line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
 }
 
@@ -46,7 +46,8 @@ impl EndedRequest {
     fn write(&self, level: Level, text: &str) {
         let log = &self.generation.config.location(self.location).scope.core.error_log;
         let (connection, about) = (Some(self.connection), About::Text(&self.about));
-        let line = Line { level, connection, message: format_args!("{text}"), about };
+        let message = format_args!("{text}");
+        let line = Line { level, connection, message, about, is_traced: false };
         line.write(&self.thread, log, &self.generation.sinks, None);
     }
 }
@@ -56,9 +57,29 @@ impl Request {
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         // Checked before the text is formatted: most lines are below the configured level.
         let log = &self.scope().core.error_log;
-        if log.accepts(level) {
+        if log.accepts(level) || self.conn.is_traced {
             self.write(level, message, About::Request(self));
         }
+    }
+
+    /// Whether debug messages about this request are written. Without debug messages in the configuration this is one load.
+    pub fn is_traced(&self) -> bool {
+        self.generation.config.http.traces && self.has_reader_of_traces()
+    }
+
+    #[cold]
+    fn has_reader_of_traces(&self) -> bool {
+        self.conn.is_traced || self.scope().core.error_log.accepts(Level::Debug)
+    }
+
+    /// Writes a debug message: a step of the request, for operators that search for the reason of its response. The message begins with
+    /// the number of the request on its connection. It must not contain fields of a header section, nor parts of a body: these may be
+    /// secrets.
+    #[cold]
+    pub fn trace(&self, message: fmt::Arguments<'_>) {
+        let number = self.conn.requests.get();
+        let kind = if self.depth > 0 { "subrequest of request" } else { "request" };
+        self.write(Level::Debug, format_args!("{kind} {number}: {message}"), About::Nothing);
     }
 
     /// Writes a line without the fields of a request, because none was received yet or the message is complete.
@@ -68,7 +89,8 @@ impl Request {
 
     /// Writes a line to the targets of the request's current location.
     fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
-        let line = Line { level, connection: Some(self.conn.number), message, about };
+        let is_traced = self.conn.is_traced;
+        let line = Line { level, connection: Some(self.conn.number), message, about, is_traced };
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
     }
 
@@ -91,6 +113,8 @@ struct Line<'a> {
     connection: Option<u64>,
     message: fmt::Arguments<'a>,
     about: About<'a>,
+    /// Whether all targets receive the line, whatever their level (`debug_connection`).
+    is_traced: bool,
 }
 
 /// The subject of a line.
@@ -104,7 +128,7 @@ enum About<'a> {
 impl Line<'_> {
     /// Writes the line to the targets of `log` whose level includes it.
     fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<LogTarget>], skip: Option<&Target>) {
-        let takes = |target: &Target, level| self.level <= level && skip != Some(target);
+        let takes = |target: &Target, level| (self.is_traced || self.level <= level) && skip != Some(target);
         for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
             sinks[target.id.index()].append(Some(self.level), |out| match target.form {
                 Form::Text => self.text(thread, out),

@@ -53,6 +53,7 @@ pub mod template;
 pub mod thread;
 pub mod tls;
 pub mod tls_arguments;
+mod trace;
 pub mod transport;
 pub mod var_ref;
 pub mod variables;

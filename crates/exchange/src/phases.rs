@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::config::{Config, Http, LocationId, Scope};
 use crate::module::ModuleTable;
 use crate::request::Request;
+use crate::trace;
 
 /// The phase in which a handler runs. The search for the location and the check for a changed URI happen between phases
 /// and belong to no module.
@@ -126,6 +127,8 @@ pub struct Plan {
     loggers: Vec<Logger>,
     /// The module that adds to the plan, while the plan is made.
     module: u16,
+    /// The name of that module, if its steps are traced.
+    traced: Option<&'static str>,
 }
 
 /// A handler of a plan.
@@ -210,7 +213,13 @@ impl Plan {
         let mut plan = Plan::default();
         for (index, module) in modules.modules().iter().enumerate() {
             plan.module = index as u16;
+            plan.traced = http.traces.then_some(module.name);
             (module.add_to_plan)(http, scope, &mut plan);
+        }
+        if http.traces {
+            // After all other filters.
+            plan.filters.push(Box::new(trace::response));
+            plan.loggers.insert(0, Box::new(trace::end));
         }
         plan
     }
@@ -223,6 +232,10 @@ impl Plan {
             handlers.last().is_none_or(|last| last.module < module),
             "a module has one handler in a phase"
         );
+        let handler = match self.traced {
+            Some(name) => Box::new(trace::Traced { handler, phase, name }),
+            None => handler,
+        };
         handlers.push(Planned { handler, module });
     }
 

@@ -74,6 +74,8 @@ pub struct ConnInfo {
     pub opened: Instant,
     /// `$connection`
     pub number: u64,
+    /// Whether `debug_connection` names the client.
+    pub is_traced: bool,
     /// The interface to the client; removed when the connection ends, because the request is retained for reuse.
     pub client: RefCell<Option<Rc<dyn Client>>>,
     /// The client's address.
@@ -98,6 +100,7 @@ impl ConnInfo {
             requests: Cell::new(0),
             opened: rt::now(),
             number: thread.shared.next_connection(),
+            is_traced: is_traced(thread, &peer),
             client: RefCell::default(),
             peer,
             local,
@@ -118,6 +121,12 @@ impl ConnInfo {
         listen.is_tls(&self.local) == self.is_tls
             && listen.expects_proxy_protocol(&self.local) == self.is_proxied
     }
+}
+
+/// Whether `debug_connection` names this client.
+fn is_traced(thread: &Thread, peer: &Address) -> bool {
+    let generation = thread.generation();
+    generation.config.http.traced_clients.iter().any(|includes| (includes.0)(peer))
 }
 
 /// One request.

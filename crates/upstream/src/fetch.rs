@@ -86,6 +86,16 @@ impl TrySeries<'_> {
         })
     }
 
+    /// Begins the record of a try.
+    fn begin_try(&mut self, request: &mut Request, peer: &Peer) -> Rc<Try> {
+        let Peer { address, name, server } = peer;
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        if request.is_traced() {
+            request.trace(format_args!("upstream try: server \"{server}\", address {name}"));
+        }
+        Tries::of(request).begin(name, server, Some(address), is_first)
+    }
+
     /// Makes one try; returns `None` if another try must follow.
     async fn attempt(
         &mut self,
@@ -93,9 +103,7 @@ impl TrySeries<'_> {
         mut next: Box<Next>,
         is_fresh: bool,
     ) -> Result<Option<Reply>, Failure> {
-        let Peer { address, name, server } = &next.peer;
-        let record = Tries::of(request).begin(name, server, Some(address), self.is_first);
-        self.is_first = false;
+        let record = self.begin_try(request, &next.peer);
         let sent = Cell::new(false);
         let attempt =
             Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
@@ -114,7 +122,7 @@ impl TrySeries<'_> {
         match done {
             Ok(done) => {
                 let status = done.heading.head().status().code();
-                record.status.set(status);
+                note_status(request, &record, status);
                 let reason = NextUpstream::of_status(status);
                 match reason.filter(|&reason| self.choice.tries() > 1 && self.may_repeat(reason, sent.get()))
                 {
@@ -170,10 +178,12 @@ impl TrySeries<'_> {
             _ => Outcome::Failed,
         };
         self.choice.report(request, next.pick, outcome, record);
-        match self.choice.tries() > 0 && self.may_repeat(reason, was_sent) {
-            true => Ok(None),
-            false => Err(failure),
+        let is_repeated = self.choice.tries() > 0 && self.may_repeat(reason, was_sent);
+        if request.is_traced() {
+            let then = if is_repeated { "another server is tried" } else { "no other server may be tried" };
+            request.trace(format_args!("upstream try failed ({status}), {then}"));
         }
+        if is_repeated { Ok(None) } else { Err(failure) }
     }
 
     /// Whether another upstream may be tried for this reason. `was_sent` is whether sending of the request has begun.
@@ -186,6 +196,14 @@ impl TrySeries<'_> {
         // A body that was passed on while it arrived cannot be sent again.
         let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
         next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_whole)
+    }
+}
+
+/// Stores the status of an upstream's response.
+fn note_status(request: &Request, record: &Try, status: u16) {
+    record.status.set(status);
+    if request.is_traced() {
+        request.trace(format_args!("upstream sent status {status}"));
     }
 }
 

@@ -1,12 +1,14 @@
 //! The directives of `events`: nginx's, and this server's own for io_uring and buffers.
 
+use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use conf::value;
 use conf::{Args, Contexts, Error, Spec, State};
 
 use crate::Directive;
-use exchange::config::Cx;
+use exchange::config::{ClientTest, Cx};
+use exchange::network::Network;
 use exchange::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
 
 const EVENTS: Contexts = Contexts::EVENTS;
@@ -58,9 +60,29 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(State::Accepted("there is no accept mutex to wait for")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
-    Directive::nothing(
-        event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
-        "there is no debug log for single clients; use `error_log … debug`",
+    // Behind a proxy this is the address of the proxy, as in nginx.
+    Directive::events(
+        event(
+            "debug_connection",
+            Args::Exactly(1),
+            "Clients whose connections write debug messages to every error log, whatever its level: an address, a network, a name, or `unix:`.",
+        )
+        .many(),
+        |_, cx| {
+            let text = cx.arg(0);
+            let resolved = || (text, 0).to_socket_addrs().ok().map(|found| found.map(|address| address.ip().into()));
+            let networks = match Network::read(text, cx) {
+                Some(network) => vec![network],
+                None => resolved().map(Iterator::collect).unwrap_or_default(),
+            };
+            if networks.is_empty() {
+                return Err(cx.error(format_args!("host not found in debug_connection \"{text}\"")));
+            }
+            let includes = |network: Network| ClientTest(Box::new(move |client| network.includes(client)));
+            cx.http.traced_clients.extend(networks.into_iter().map(includes));
+            cx.http.traces = true;
+            Ok(())
+        },
     ),
     // About the depth of a disk queue; more reads would only wait in the kernel.
     Directive::events(

@@ -143,7 +143,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "error_log",
             Contexts::MAIN,
             Args::AtLeast(1),
-            "Target of error messages, their minimum level, and `format=json` for JSON lines.",
+            "Target of error messages, their minimum level (`debug` traces each request), and `format=json` for JSON lines.",
         )
         .many()
         .default("logs/error.log error"),
@@ -312,6 +312,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
     let id = cx.http.targets.intern(Kind::Error, &target);
     // nginx's default level is `error`.
     let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
+    cx.http.traces |= level == Level::Debug;
     log.targets.make_mut(cx.block).push(ErrorTarget { target, id, level, form });
     Ok(())
 }

@@ -368,7 +368,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "error_log",
             LEVELS,
             Args::AtLeast(1),
-            "Target of error messages, their minimum level, and `format=json` for JSON lines.",
+            "Target of error messages, their minimum level (`debug` traces each request), and `format=json` for JSON lines.",
         )
         .many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),

@@ -25,6 +25,7 @@ mod transport;
 mod upgrade;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -91,6 +92,9 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
             return error_log::write(&thread, Level::Crit, format_args!("{call} failed ({why})"));
         }
     };
+    if connection.is_traced() {
+        connection.trace_accept();
+    }
     if connection.info.is_proxied && !Box::pin(connection.read_proxy_header()).await {
         return connection.end();
     }
@@ -120,6 +124,23 @@ enum Spoken {
 }
 
 impl Connection {
+    /// Whether the configuration has debug messages.
+    fn is_traced(&self) -> bool {
+        self.generation.config.http.traces
+    }
+
+    /// Writes a debug message about the connection.
+    #[cold]
+    fn trace(&self, message: fmt::Arguments<'_>) {
+        self.thread.log_about(&self.generation, &self.info, self.server, Level::Debug, message);
+    }
+
+    #[cold]
+    fn trace_accept(&self) {
+        let (peer, local) = (&self.info.peer, &self.info.local);
+        self.trace(format_args!("accepted connection of client {peer} at {local}"));
+    }
+
     /// Closes the connection.
     fn end(mut self) {
         self.wire.send_close_notify();

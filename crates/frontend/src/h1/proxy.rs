@@ -17,6 +17,9 @@ impl Connection {
             match proxy_protocol::parse(self.input.bytes()) {
                 Ok(Progress::Complete { len, header }) => {
                     self.input.consume(len);
+                    if self.is_traced() {
+                        self.trace(format_args!("PROXY protocol header of {len} bytes"));
+                    }
                     if let Some(header) = header {
                         // The cell is empty: this runs once per connection.
                         let _ = self.info.proxy.set(Box::new(header));

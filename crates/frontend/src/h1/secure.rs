@@ -39,7 +39,7 @@ use exchange::secured::Secured;
 use exchange::thread::Thread;
 use exchange::tls;
 use telemetry::tally;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 
 impl Connection {
     /// Performs the handshake within `client_header_timeout`; `None` if the connection must end. A client that uses plain HTTP
@@ -58,6 +58,9 @@ impl Connection {
             Ok((hello, _, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken, refused)) => {
                 self.set_secured(&hello, &handshaken, refused);
+                if self.is_traced() {
+                    self.trace_handshake();
+                }
                 let is_resumed = self.info.secured.get().is_some_and(|secured| secured.is_resumed);
                 let handshake = if is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
                 self.thread.tally.count_handshake(handshake);
@@ -122,6 +125,19 @@ impl Connection {
             self.generation.number,
         ));
         self.server = server;
+    }
+
+    /// Writes a debug message about the result of the handshake.
+    #[cold]
+    fn trace_handshake(&self) {
+        let Some(secured) = self.info.secured.get() else { return };
+        let (protocol, cipher) = (secured.protocol, secured.cipher);
+        let name = secured.name.as_deref().unwrap_or("none");
+        let how = if secured.is_resumed { "resumed session" } else { "new session" };
+        self.trace(format_args!(
+            "TLS handshake: {protocol}, {cipher}, {how}, server name {name}, ALPN \"{}\"",
+            secured.alpn.as_slice().for_log()
+        ));
     }
 
     /// Logs a message about the socket, since there is no request yet, as in nginx.

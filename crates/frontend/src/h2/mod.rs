@@ -95,6 +95,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
     let lingers = keepalive.lingering_close != LingeringClose::Off;
     let lingering = lingers.then_some((keepalive.lingering_time, keepalive.lingering_timeout));
     let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
+    let is_traced = generation.config.http.traces;
     // A connection must not hold a configuration that was replaced.
     drop(generation);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
@@ -125,6 +126,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         lingering,
         was_held_up: false,
         data_received: 0,
+        is_traced,
         stall: (0, rt::now()),
         held: HeldRequests::default(),
         slow_until: None,
@@ -209,6 +211,8 @@ struct Connection {
     was_held_up: bool,
     /// Number of bytes of request bodies that were received.
     data_received: u64,
+    /// Whether the configuration has debug messages.
+    is_traced: bool,
     /// Number of body bytes in both directions at the start of the last stall, and its time.
     stall: (u64, Instant),
     /// Requests that have not begun.
@@ -321,6 +325,9 @@ impl Connection {
             let shared = Rc::clone(&self.shared);
             let input = self.input.bytes();
             let step = shared.with(|state| state.session.receive(input, &mut state.out))?;
+            if self.is_traced {
+                self.trace(&step.event);
+            }
             match step.event {
                 Event::More => break,
                 Event::Nothing => {}
@@ -610,6 +617,41 @@ impl Connection {
             // A client that sends without end, such as a flood, must not be served longer than a client that reads the GOAWAY.
             let Some(rest) = self.linger_bytes.checked_sub(received.len() as u64) else { return };
             self.linger_bytes = rest;
+        }
+    }
+
+    /// Writes a debug message about a received frame.
+    #[cold]
+    fn trace(&self, event: &Event) {
+        let write = |what: std::fmt::Arguments<'_>| {
+            let generation = self.shared.thread.generation();
+            let server = self.entrance.default_server(&generation, &self.info);
+            let message = format_args!("HTTP/2: {what}");
+            self.shared.thread.log_about(&generation, &self.info, server, Level::Debug, message);
+        };
+        match *event {
+            Event::More | Event::Nothing | Event::Round => {}
+            Event::Head { stream, ends, .. } => {
+                let body = if ends { "without body" } else { "with body" };
+                write(format_args!("received a header section on stream {stream}, {body}"));
+            }
+            Event::Data { stream, start, end, ends } => {
+                let last = if ends { ", the last" } else { "" };
+                write(format_args!("received {} bytes of a body on stream {stream}{last}", end - start));
+            }
+            Event::Reset { stream, by_peer, code } => {
+                let by = if by_peer { "client" } else { "server" };
+                write(format_args!("stream {stream} was reset by the {by} with code {code}"));
+            }
+            Event::Window { stream: 0 } => {
+                write(format_args!("the client opened the window of the connection"))
+            }
+            Event::Window { stream } => {
+                write(format_args!("the client opened the window of stream {stream}"));
+            }
+            Event::Priority { stream, .. } => write(format_args!("received a priority for stream {stream}")),
+            Event::GoAway { .. } => write(format_args!("received GOAWAY")),
+            Event::Pong => write(format_args!("received the acknowledgement of a PING")),
         }
     }
 

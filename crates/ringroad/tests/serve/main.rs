@@ -39,5 +39,6 @@ mod tls_ocsp;
 mod tls_profiles;
 mod tls_sessions;
 mod tls_settings;
+mod traces;
 mod upstreams;
 mod webdav;

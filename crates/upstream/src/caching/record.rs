@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ::cache::Meta;
+use ::cache::{Key, Meta};
 use http::cache_status::{CacheStatus, Forwarded, Source};
 use http::freshness::store::NotStored;
 use http::vary::VaryError;
@@ -138,6 +138,9 @@ pub struct Record {
 pub fn publish(request: &mut Request, conf: &CacheConf) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };
+    if request.is_traced() {
+        record.trace(request, status);
+    }
     let cached = Cached { status: status.name(), age_s: record.stored_for_s, found: record.found.clone() };
     if let Some(name) = &conf.status_name {
         let mut value = Vec::new();
@@ -148,6 +151,17 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
+    /// Writes a debug message about the result. The text of the key may contain a cookie, so only its MD5 is written.
+    #[cold]
+    fn trace(&self, request: &Request, status: Status) {
+        let (status, key) = (status.name(), Key::of(&self.key));
+        match (self.stored, self.unstored) {
+            (true, _) => request.trace(format_args!("cache: {status}, the response is stored, key {key:?}")),
+            (_, Some(why)) => request.trace(format_args!("cache: {status}, not stored: {why}, key {key:?}")),
+            _ => request.trace(format_args!("cache: {status}, key {key:?}")),
+        }
+    }
+
     /// Returns the status for a response of the upstream: it depends on whether the lookup found an entry.
     pub fn had(&self) -> Status {
         match self.forwarded {
