@@ -196,3 +196,36 @@ fn slices_of_different_versions_are_not_combined() {
         server.wait_for_log(expected, Deadline::default());
     }
 }
+
+/// Each slice is an entry with its own key; a purge is for the response, and so is the invalidation by an unsafe request.
+#[test]
+fn a_purge_of_a_sliced_response_removes_all_slices() {
+    if against_nginx() {
+        return;
+    }
+    const PURGES: &str = "proxy_cache c; proxy_cache_purge $is_purge;";
+    let conf = CONF
+        .replace("proxy_cache c;", PURGES)
+        .replace("  server {", "  map $request_method $is_purge { PURGE 1; default 0; }\n  server {");
+    let objects = Objects::new();
+    objects.put("/a", Object::new(3 * SLICE)).put("/b", Object::new(3 * SLICE));
+    let origin = Origin::objects(&objects);
+    let setup = Setup::new(&conf).origin(&origin);
+    let server = setup.start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    for target in ["/a", "/b"] {
+        client.get(target);
+        assert_eq!(ranges(&origin), slices(&[0, 1, 2]));
+        client.get(target);
+        assert_eq!(ranges(&origin), slices(&[]));
+    }
+    assert_eq!(client.request("PURGE", "/a", &[]).status, 204);
+    client.get("/a");
+    assert_eq!(ranges(&origin), slices(&[0, 1, 2]));
+    client.get("/b");
+    assert_eq!(ranges(&origin), slices(&[]), "another response");
+    assert_eq!(client.request("DELETE", "/b", &[]).status, 200);
+    ranges(&origin);
+    client.get("/b");
+    assert_eq!(ranges(&origin), slices(&[0, 1, 2]), "after a change");
+}

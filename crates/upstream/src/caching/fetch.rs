@@ -27,6 +27,7 @@ use rt::local::Event;
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
 use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_ms};
+use crate::caching::purge::slices_tag;
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
@@ -542,6 +543,9 @@ impl Fetch {
         }
         let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
         meta.length = head.content_length();
+        if let Some(tag) = slice_start(request).and_then(|start| slices_tag(&self.text, start)) {
+            policy::collect_tags(std::iter::once(&tag[..]), &mut meta.tags);
+        }
         if self.is_of_head(request) {
             policy::set_of_head(request, &mut meta);
         }

@@ -264,7 +264,7 @@ pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
 }
 
 /// Collects tags in the form of an entry: separated by one space.
-fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
+pub fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
     for word in split_tags(values).filter(|word| !word.is_empty()) {
         if !tags.is_empty() {
             tags.push(b' ');
