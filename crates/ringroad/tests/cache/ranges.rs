@@ -583,13 +583,42 @@ fn ranges_without_a_strong_validator_are_not_combined() {
         site.objects.put(&target, object);
         let _ = site.ranges_at_origin();
         assert_eq!(site.range(&target, "bytes=0-1000"), "MISS");
-        assert_eq!(site.range(&target, "bytes=0-1000"), "MISS", "it was stored");
-        assert_eq!(site.ranges_at_origin().len(), 2);
-        assert_eq!(site.request_all(&target), "MISS");
-        site.until_stored(&target, "bytes=0-1000");
+        site.wait_until_stored(&target, "bytes=0-1000");
         // The complete object is one entry, of which any range is available.
-        assert_eq!(site.range(&target, "bytes=0-1000"), "HIT");
+        assert_eq!(site.range(&target, "bytes=500000-600000"), "HIT");
+        assert_eq!(site.ranges_at_origin().len(), 2, "the range, then the complete object");
     }
+}
+
+/// Parts of such an object cannot be combined, so each range would cost a fetch.
+#[test]
+fn ranges_of_an_object_without_validators_are_fetched_once() {
+    let site = Site::new();
+    site.objects.put("/bare", cacheable_object(MIB).etag(Etag::None).without_last_modified());
+    for start in 0..10 {
+        let range = format!("bytes={}-{}", start * 100_000, start * 100_000 + 999);
+        let response = site.request("/bare", &[("Range", &range)]);
+        assert_eq!((response.status, response.body.len()), (206, 1000));
+        let fields = [("Range", "bytes=0-1000"), ("Cache-Control", "only-if-cached")];
+        let kept = || is_stored(&site.request("/bare", &fields)).then_some(());
+        testkit::wait::until("the object to be stored", Deadline::default(), kept).expect("it can be stored");
+    }
+    assert_eq!(site.ranges_at_origin().len(), 2, "the first range, then the complete object");
+}
+
+/// If the object may not be stored, a range does not cost a transfer of the complete object.
+#[test]
+fn ranges_without_validators_that_may_not_be_stored_remain_ranges() {
+    let site = Site::new();
+    site.objects.put(
+        "/bare",
+        cacheable_object(MIB).cache_control("no-store").etag(Etag::None).without_last_modified(),
+    );
+    for _ in 0..3 {
+        let response = site.request("/bare", &[("Range", "bytes=500000-600000")]);
+        assert_eq!((response.status, response.field("X-Cache")), (206, Some("MISS")));
+    }
+    assert!(site.ranges_at_origin().iter().all(|range| range != "-"));
 }
 
 /// The fields of each part decide whether it may be stored (RFC 9111 section 3), not those of the entry that it could be added to.

@@ -40,6 +40,15 @@ use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::ranged::RangedBody;
 
+/// The request that replaces a request for a part.
+enum Instead {
+    /// The complete response: without a strong validator parts cannot be combined, so each range would be fetched
+    /// again and again.
+    Complete,
+    /// The unchanged request: the head cannot be converted to that of the complete response.
+    Unchanged,
+}
+
 /// Whether the complete body of a response is stored.
 pub fn is_complete(hit: &Hit) -> bool {
     hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
@@ -310,8 +319,17 @@ impl Fetch {
             return self.fetch_complete(request, lead).await;
         };
         let start = part.range.start;
-        let Some((fill, filling)) = self.begin_part(request, &reply, part, origin_request).await else {
-            return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
+        let (fill, filling) = match self.begin_part(request, &reply, part, origin_request).await {
+            Ok(begun) => begun,
+            Err(Instead::Complete) => {
+                // Requests that wait for the part get the complete response too.
+                drop(reply);
+                self.cache.shared_fetches().disable_parts(&self.key);
+                return self.fetch_complete(request, lead).await;
+            }
+            Err(Instead::Unchanged) => {
+                return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
+            }
         };
         let fetch = Rc::new(self);
         let reader = filling.reader(filling.part().map_or(0..0, |part| part.range.clone()));
@@ -352,15 +370,14 @@ impl Fetch {
         Some(stored::reply(heading, ReplyBody::Ready(Box::new(body)), Some(part.length), age))
     }
 
-    /// Begins to store a part of a new response; the body is read from the filling even if it is not stored. `None` if the head
-    /// cannot be converted to that of the complete response.
+    /// Begins to store a part of a new response; the body is read from the filling even if it is not stored.
     async fn begin_part(
         &self,
         request: &mut Request,
         reply: &Reply,
         part: Part,
         origin_request: OriginRequest,
-    ) -> Option<(Option<Fill>, Arc<Filling>)> {
+    ) -> Result<(Option<Fill>, Arc<Filling>), Instead> {
         let conf = self.conf(request);
         let (head, raw) = (reply.head.head(), reply.head.raw());
         let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
@@ -374,7 +391,9 @@ impl Fetch {
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
         let received_s = candidate.times.response_s();
-        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), &[], received_s).ok()?;
+        let Ok((stored_head, parsed)) = policy::stored_head(status, head.lines(raw), &[], received_s) else {
+            return Err(Instead::Unchanged);
+        };
         let stored_head = Arc::from(stored_head);
         let mut fill = None;
         let mut meta =
@@ -406,13 +425,17 @@ impl Fetch {
                     fill = store.begin_parts(new, temp_directory, &selector, joins).await.ok();
                 }
             }
+            // A mark means that the complete response could not be stored either.
+            Ok(_) if !self.cache.shared_fetches().is_marked(&self.key, rt::now()) => {
+                return Err(Instead::Complete);
+            }
             Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
             Err(reason) => record::of(request).unstored = Some(reason),
         }
         record::of(request).stored = fill.is_some();
         let head = SharedHead::new(stored_head, parsed);
         let filling = Filling::of_part(meta, Some(head), part, fill.is_some());
-        Some((fill, filling))
+        Ok((fill, filling))
     }
 
     /// Serves a stored response with holes in the requested range.
