@@ -74,6 +74,11 @@ pub fn until<T>(what: &str, deadline: Deadline, mut look: impl FnMut() -> Option
     }
 }
 
+/// Lets this time pass, as the input of a test: the pause of a slow peer. A test that waits for an event calls [`until`].
+pub fn let_pass(time: Duration) {
+    let _ = until("the end of a pause", Deadline::after(time), || None::<()>);
+}
+
 /// Sleeps for about `time`. The sleep may end earlier if an unpark token of the thread is available.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
