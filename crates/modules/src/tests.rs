@@ -421,6 +421,9 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "modern_browser_value",
             "ancient_browser_value",
             "proxy_cache_key",
+            // Only an explicit limit ends the wait for the header section of a slow upstream.
+            "proxy_cache_lock_age",
+            "proxy_cache_lock_timeout",
             "proxy_buffer_size",
             "proxy_limit_rate",
             "proxy_max_temp_file_size",
