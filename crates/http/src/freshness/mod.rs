@@ -1,7 +1,7 @@
 //! The age of a response, its freshness lifetime (RFC 9111 section 4.2), and its permitted uses when stale.
 //!
 //! [`CacheFields`] is collected once from the fields of a response. Separate functions compute from it:
-//! [`CacheFields::initial_age`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`] whether the
+//! [`CacheFields::initial_age_ms`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`] whether the
 //! response may be stored. [`store::judge`] combines them with the configuration. Fields have whole seconds; ages and
 //! times of this machine are in milliseconds, because whole seconds would use up short lifetimes. No function reads a clock.
 
