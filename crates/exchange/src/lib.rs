@@ -16,6 +16,7 @@ pub mod client;
 pub mod config;
 pub mod course;
 pub mod credentials;
+pub mod cut_off;
 pub mod cx;
 pub mod effect;
 pub mod error_log;

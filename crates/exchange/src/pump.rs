@@ -11,7 +11,7 @@
 //! the state of a connection small: with many connections, each of its cache lines is fetched from memory for each
 //! response.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use io::{Errno, Segments};
@@ -25,10 +25,10 @@ use crate::request_body::{BodyFailure, Feed};
 use crate::response::Body;
 use crate::takeover::Ended;
 use crate::transport::{After, Received, Transport};
-use crate::{effect, error_page, prepare, sending};
+use crate::{cut_off, effect, error_page, prepare, sending};
 use telemetry::tally::TunnelEnd;
 use telemetry::{Level, Reason};
-use transfer::body::{BodyError, Outlet, Rate};
+use transfer::body::{BodyError, Outlet, Rate, SendError};
 
 /// The pending step of a request. `R` is [`Transport::Unsent`].
 enum Pending<R> {
@@ -60,9 +60,39 @@ struct PendingResponse {
     sends_continue: bool,
 }
 
+/// Returns how a request goes on that ran within [`cut_off::unless`] and [`rt::panics::catch`]. The caller has the transport and the
+/// request anyway, so that a connection needs no memory for them.
+pub fn end_of_run<T: Transport>(
+    transport: &mut T,
+    request: &mut Request,
+    ran: Option<Result<After, Panic>>,
+) -> After {
+    match ran {
+        Some(Ok(after)) => return after,
+        Some(Err(panic)) => end_after_panic(transport, request, &panic),
+        None => end_cut_off(transport, request),
+    }
+    After::Drop
+}
+
+/// Ends a request that the server's shutdown cuts off outside the sending of its response, with its log lines.
+fn end_cut_off<T: Transport>(transport: &mut T, request: &mut Request) {
+    (request.keepalive, request.completed) = (false, false);
+    if request.sent > 0 {
+        transport.break_off(request, &SendError::CutOff.into());
+    }
+    if !request.is_ended() {
+        request.log(
+            Level::Info,
+            format_args!("worker_shutdown_timeout has passed while processing the request"),
+        );
+        request.end();
+    }
+}
+
 /// Ends a request that panicked: its error line and its access line, and a response that does not look complete. A second
 /// panic, of the log, ends only these.
-pub fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic: &Panic) -> After {
+fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, panic: &Panic) {
     request.keepalive = false;
     request.completed = false;
     // Whether bytes of the response were sent is not known. The status tells the fault anyway.
@@ -78,11 +108,9 @@ pub fn end_after_panic<T: Transport>(transport: &mut T, request: &mut Request, p
     if let Err(second) = ended {
         std::panic::resume_unwind(Box::new(second.to_string()));
     }
-    After::Drop
 }
 
-/// Runs a request to its end; its header section may be invalid. The caller catches a panic ([`rt::panics::catch`]) and then calls
-/// [`end_after_panic`]: it has the transport and the request anyway, so that a connection needs no memory for them.
+/// Runs a request to its end; its header section may be invalid. The caller passes the outcome to [`end_of_run`].
 pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
@@ -339,7 +367,8 @@ impl<T: Transport> Pump<'_, T> {
         let core = &generation.config.location(request.location).scope.core;
         let PendingResponse { head, rate, sends_continue } = held;
         let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), sends_continue);
-        let sent = sending::send(&mut outlet, head, request).await;
+        let sent = cut_off::unless(pin!(sending::send(&mut outlet, head, request))).await;
+        let sent = sent.unwrap_or(Err(SendError::CutOff.into()));
         request.sent = outlet.sent();
         request.store_spare(outlet.take_spare());
         drop(outlet);
@@ -431,12 +460,16 @@ fn log_end(request: &Request, reason: Ended) {
         Ended::Closed => TunnelEnd::Closed,
         Ended::HalfClosed => TunnelEnd::HalfClosed,
         Ended::Idle => TunnelEnd::Idle,
+        Ended::CutOff => TunnelEnd::CutOff,
         Ended::Upstream(_) => TunnelEnd::Upstream,
         Ended::Client(_) => TunnelEnd::Client,
     });
     let doing = "while proxying upgraded connection";
+    if reason == Ended::CutOff {
+        return request.log(Level::Info, format_args!("worker_shutdown_timeout has passed {doing}"));
+    }
     let (level, what, errno) = match reason {
-        Ended::Closed | Ended::HalfClosed => return,
+        Ended::Closed | Ended::HalfClosed | Ended::CutOff => return,
         Ended::Idle => (Level::Error, "upstream timed out", Errno::TIMEDOUT),
         Ended::Upstream(errno) => (Level::Error, "upstream connection failed", errno),
         Ended::Client(errno) => (Level::Info, "client connection failed", errno),

@@ -64,6 +64,9 @@ pub fn log_failure(request: &Request, error: &BodyError) {
         BodyError::Send(SendError::Reclaimed) => {
             request.log(Level::Info, format_args!("connection was closed to make room for another {doing}"));
         }
+        BodyError::Send(SendError::CutOff) => {
+            request.log(Level::Info, format_args!("worker_shutdown_timeout has passed {doing}"));
+        }
         BodyError::Read(errno) => {
             let why = Reason(*errno);
             request.log(Level::Crit, format_args!("read of \"{path}\" failed ({why}) {doing}"));

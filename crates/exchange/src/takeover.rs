@@ -40,6 +40,8 @@ pub enum Ended {
     Idle,
     /// One side has ended, and the other sent nothing for the time that is allowed then.
     HalfClosed,
+    /// The server shuts down, and `worker_shutdown_timeout` has passed.
+    CutOff,
     /// The upstream connection failed.
     Upstream(Errno),
     /// The client connection failed.

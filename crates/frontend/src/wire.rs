@@ -26,6 +26,7 @@ use io::{Buf, Errno, Fd, Segments};
 use rt::net::{Appended, FilePart};
 use rt::{Socket, Timer};
 
+use exchange::cut_off;
 use exchange::reclaim::Stall;
 use exchange::thread::Thread;
 use tls::Stream;
@@ -235,7 +236,10 @@ impl Wire {
         poll_fn(move |context| {
             let polled = self.poll_send(context, data, more);
             let room = is_watched.then(|| self.room(thread));
-            let sent = ready!(progress_timeout.follow(context, timer, polled, room, || self.sent_progress()));
+            let sent = match progress_timeout.follow(context, timer, polled, room, || self.sent_progress()) {
+                Poll::Pending if cut_off::has_begun() => Err(SendError::CutOff),
+                polled => ready!(polled),
+            };
             self.abandon_send();
             Poll::Ready(sent)
         })

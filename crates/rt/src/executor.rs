@@ -125,6 +125,12 @@ impl Executor {
         }
     }
 
+    /// Makes all tasks ready, so that each checks a state that has changed for all of them.
+    pub(crate) fn wake_all(&self) {
+        let ids: Vec<TaskId> = self.tasks.borrow().live_ids().collect();
+        ids.into_iter().for_each(|id| self.wake_task(id));
+    }
+
     pub(crate) fn wake(&self, waiter: Waiter) {
         match waiter {
             Waiter::Empty => {}
@@ -303,6 +309,12 @@ impl Tasks {
     /// Marks a task as queued; returns `false` when it is queued already, or has ended.
     fn queue(&mut self, id: TaskId) -> bool {
         self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
+    }
+
+    /// Returns all tasks that have not ended.
+    fn live_ids(&self) -> impl Iterator<Item = TaskId> {
+        let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
+        live.map(|(index, slot)| TaskId { slot: index as u32, generation: slot.generation })
     }
 
     /// Takes a queued task, to be polled and then put back or ended.

@@ -68,6 +68,12 @@ pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
     }
 }
 
+/// Polls all tasks of this thread once more, so that each checks a state that has changed for all of them. Such a check costs a task
+/// less than waiting for the change.
+pub fn wake_all_tasks() {
+    reactor::current().executor.wake_all();
+}
+
 /// Returns the time of this turn.
 pub fn now() -> Instant {
     reactor::now()

@@ -171,6 +171,7 @@ const TUNNELS: Series = ENCODERS_LIMITED.after(
             ("closed", "both sides have ended the connection"),
             ("half_closed", "one side has ended the connection, and the other sent nothing for `proxy_half_close_timeout`"),
             ("idle", "no side sent anything for `proxy_read_timeout`"),
+            ("cut_off", "the server shut down, and `worker_shutdown_timeout` had passed"),
             ("upstream", "the connection to the upstream failed"),
             ("client", "the connection to the client failed"),
         ],
@@ -267,6 +268,8 @@ pub enum TunnelEnd {
     HalfClosed,
     /// No side sent anything.
     Idle,
+    /// The server shut down.
+    CutOff,
     /// The connection to the upstream failed.
     Upstream,
     /// The connection to the client failed.

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::body::Live;
 use crate::choice::Chosen;
 use crate::link::Link;
 use crate::state::Try;
+use exchange::cut_off;
 use exchange::reclaim::Stall;
 use exchange::takeover::{Ended, Takeover, TakeoverEnd};
 use exchange::thread::Thread;
@@ -107,11 +108,12 @@ impl Tunnel {
             };
             both_or_error(to_upstream, to_client).await
         };
-        let reason = match timer.limit(both).await {
-            Ok(Ok(())) => Ended::Closed,
-            Ok(Err(ended)) => ended,
-            Err(rt::Elapsed) if idle.is_half_closed.get() => Ended::HalfClosed,
-            Err(rt::Elapsed) => Ended::Idle,
+        let reason = match cut_off::unless(pin!(timer.limit(both))).await {
+            None => Ended::CutOff,
+            Some(Ok(Ok(()))) => Ended::Closed,
+            Some(Ok(Err(ended))) => ended,
+            Some(Err(rt::Elapsed)) if idle.is_half_closed.get() => Ended::HalfClosed,
+            Some(Err(rt::Elapsed)) => Ended::Idle,
         };
         self.record.bytes_sent.set(self.record.bytes_sent.get() + up.get());
         self.record.count_received(down.get() as usize);

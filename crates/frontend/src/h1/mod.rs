@@ -34,11 +34,13 @@ use std::time::Duration;
 use io::Errno;
 use rt::Timer;
 use rt::local::Counted;
+use rt::panics::catch;
 
 use crate::entrance::Entrance;
 use crate::wire::Wire;
 use client::Http1Client;
 use exchange::config::ServerId;
+use exchange::cut_off;
 use exchange::error_log;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
@@ -241,8 +243,8 @@ impl Connection {
                 self.stage.set(Stage::Writing);
                 request.keepalive = self.may_keep_alive(&request);
             }
-            let ran = rt::panics::catch(pin!(pump::run(self, &mut request, received))).await;
-            after = ran.unwrap_or_else(|panic| pump::end_after_panic(self, &mut request, &panic));
+            let ran = cut_off::unless(catch(pin!(pump::run(self, &mut request, received)))).await;
+            after = pump::end_of_run(self, &mut request, ran);
             let core = &request.scope().core;
             self.keepalive = KeepaliveTimeouts {
                 timeout: core.keepalive.keepalive_timeout,

@@ -29,6 +29,13 @@ pub(super) struct Sending {
     timeout: Duration,
 }
 
+impl Sending {
+    /// Returns the number of bytes that were passed to the kernel. Bytes that the engine still owns do not count.
+    pub(super) fn sent(&self) -> u64 {
+        if self.data.is_empty() { 0 } else { (self.len - self.data.len()) as u64 }
+    }
+}
+
 impl Connection {
     /// Whether the client requests keep-alive, and this server is not leaving. [`permits_keepalive`] applies once the location of
     /// the request is known.
@@ -88,7 +95,12 @@ impl Connection {
         request: &mut Request,
         sending: &mut Sending,
     ) -> Result<(), BodyError> {
-        self.wire.send(&self.thread, &self.timer, sending.timeout, &mut sending.data, sending.ends).await?;
+        let Sending { data, timeout, ends, .. } = sending;
+        let sent = self.wire.send(&self.thread, &self.timer, *timeout, data, *ends).await;
+        if sent.is_err() {
+            request.sent = sending.sent();
+        }
+        sent?;
         self.end_sending(request, sending);
         Ok(())
     }
@@ -150,7 +162,8 @@ impl Connection {
 /// Whether a broken body must end in a reset: the client would treat an orderly end of the connection as the end of the body.
 pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
     let response = &request.response;
-    !matches!(error, BodyError::Send(_)) && !response.chunked && response.content_length.is_none()
+    let is_clients = matches!(error, BodyError::Send(reason) if *reason != SendError::CutOff);
+    !is_clients && !response.chunked && response.content_length.is_none()
 }
 
 /// Whether the location permits keep-alive after this request.

@@ -905,6 +905,7 @@ impl From<SendError> for Stop {
         match error {
             SendError::TimedOut => Stop::TimedOut,
             SendError::Reclaimed => Stop::Reclaimed,
+            SendError::CutOff => Stop::Disconnected(Errno::CANCELED),
             SendError::Closed(errno) => Stop::Disconnected(errno),
         }
     }

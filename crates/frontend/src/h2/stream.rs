@@ -13,9 +13,11 @@ use crate::entrance::Entrance;
 use crate::h2::client::Http2Client;
 use crate::h2::shared::{Shared, Stream};
 use crate::h2::transport::StreamTransport;
+use exchange::cut_off;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
 use exchange::{course, effect, pump};
+use rt::panics::catch;
 use telemetry::{ForLog, Level};
 
 /// A request with a decoded header section.
@@ -185,8 +187,8 @@ pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: Dec
     {
         received = refused;
     }
-    let ran = rt::panics::catch(pin!(pump::run(&mut transport, &mut request, received))).await;
-    let after = ran.unwrap_or_else(|panic| pump::end_after_panic(&mut transport, &mut request, &panic));
+    let ran = cut_off::unless(catch(pin!(pump::run(&mut transport, &mut request, received)))).await;
+    let after = pump::end_of_run(&mut transport, &mut request, ran);
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.
     if let Some(background) = request.background.take() {

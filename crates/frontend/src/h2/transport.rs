@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use http::h2::ErrorCode;
 use io::Segments;
@@ -15,6 +16,7 @@ use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::wire::ProgressTimeout;
 use exchange::course::BodyNeed;
+use exchange::cut_off;
 use exchange::error_page;
 use exchange::http2::Http2;
 use exchange::request::{Generation, Request};
@@ -128,7 +130,10 @@ impl Transport for StreamTransport {
         let sent = poll_fn(|context| {
             let polled = shared.poll_framed(stream, context);
             let first = || shared.first_progress(stream);
-            progress_timeout.follow_from(context, timer, polled, first, || shared.progress(stream))
+            match progress_timeout.follow_from(context, timer, polled, first, || shared.progress(stream)) {
+                Poll::Pending if cut_off::has_begun() => Poll::Ready(Err(SendError::CutOff)),
+                polled => polled,
+            }
         });
         let sent = sent.await;
         if sent.is_err() {

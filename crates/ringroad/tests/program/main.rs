@@ -12,6 +12,7 @@ mod acme;
 mod cli;
 mod command_line;
 mod commands;
+mod cut_off;
 mod engines;
 mod fmt_explain;
 mod guides;

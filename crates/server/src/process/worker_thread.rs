@@ -17,6 +17,7 @@ use crate::process::events::{Events, Turn};
 use crate::process::notes::{self, Written};
 use crate::process::panics;
 use exchange::config::Config;
+use exchange::cut_off;
 use exchange::error_log;
 use exchange::reclaim;
 use exchange::thread::{ConfigVersion, Thread};
@@ -69,6 +70,10 @@ pub type ReportLines = Box<dyn FnOnce(Vec<String>) + Send>;
 /// Maximum time that a fast stop waits until the indexes of the caches are saved. Saving writes 24 bytes per entry, and
 /// needs less than a second for a million entries. If a disk hangs, the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
+
+/// Maximum time in which requests that are cut off write their log lines and close their connections. A connection that waits for
+/// anything else is dropped.
+const CUT_OFF_MAX: Duration = Duration::from_millis(300);
 
 /// Runs the main task of the thread. `refusal` is the reason why the CPU affinity of the thread could not be set.
 pub(super) async fn run(start: Start, refusal: Option<Errno>) {
@@ -145,7 +150,8 @@ fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
     move |about, level, text| error_log::write_except(&thread, about, level, format_args!("{text}"))
 }
 
-/// Waits until the last connection is closed, at most for `patience`. A stop ends the wait immediately.
+/// Waits until the last connection is closed, at most for `patience`. Then the requests in flight end, with their log lines. A stop
+/// ends the wait immediately.
 async fn quit(
     thread: &Rc<Thread>,
     listeners: &ThreadListeners,
@@ -174,7 +180,8 @@ async fn quit(
             }
         }
     };
-    match select(end, stopped).await {
-        Either::Left(_) | Either::Right(()) => {}
+    if let Either::Left(Either::Right(())) = select(end, stopped).await {
+        cut_off::begin();
+        let _ = select(thread.connections.wait_empty(), rt::sleep_until(rt::now() + CUT_OFF_MAX)).await;
     }
 }

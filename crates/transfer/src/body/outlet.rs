@@ -106,6 +106,8 @@ pub enum SendError {
     Closed(Errno),
     /// The client has read nothing for some time, and the connection was chosen to make room for another.
     Reclaimed,
+    /// The server shuts down, and `worker_shutdown_timeout` has passed.
+    CutOff,
 }
 
 impl dyn Outlet + '_ {
