@@ -77,8 +77,8 @@ async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) ->
     zone.state().acquire(path.clone(), lock.clone(), rt::now()).map_err(|refused| match refused {
         Refused::Locked => refusal(request, 423, format_args!("the resource is locked")),
         Refused::Full => {
-            let what = format_args!("the zone \"{}\" of locks is full", zone.name());
-            refusal(request, 507, what)
+            let name = zone.name();
+            refusal(request, 507, format_args!("the zone \"{name}\" of locks is full"))
         }
     })?;
     if !is_new {
