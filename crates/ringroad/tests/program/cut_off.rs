@@ -41,7 +41,7 @@ fn check(leave: impl Fn(&mut Server)) {
         client.send(request_bytes("GET", target, &[]));
         client
     };
-    let mut clients = vec![ask("/paced/a"), ask("/big"), ask("/up")];
+    let mut clients = [ask("/paced/a"), ask("/big"), ask("/up")];
     assert_eq!((clients[0].head().status, clients[1].head().status), (200, 200));
     clients[0].read_exact(100);
     clients[1].read_exact(100);
