@@ -307,7 +307,16 @@ pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
 pub(crate) type Measured = Result<Run, String>;
 
 /// Fact about measurements that are omitted.
-pub(crate) const LATE: &str = "further measurements, because --quick ends after five minutes";
+const LATE: &str = "further measurements, because --quick ends after five minutes";
+
+/// Whether the time of the scenario is over, which the section then states.
+pub(crate) fn is_late(bench: &Bench, section: &mut Section) -> bool {
+    let is_late = bench.is_late();
+    if is_late {
+        section.skip(LATE, "the time of this scenario is over");
+    }
+    is_late
+}
 
 /// Measures each of several things in every round, and records the results: one for each of its labels, in their order.
 /// A failure is recorded as the reason of all of them, and does not end the measurement of the others.
@@ -323,8 +332,7 @@ pub(crate) fn measure_all<V>(
     for round in 0..bench.repetitions() {
         for thing in things.iter_mut() {
             bench.check_interrupted()?;
-            if bench.is_late() {
-                section.skip(LATE, "the time of this scenario is over");
+            if is_late(bench, section) {
                 return Ok(());
             }
             let measured = or_reason(all(thing, round, section))?;

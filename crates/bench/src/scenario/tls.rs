@@ -232,8 +232,7 @@ impl TlsRun<'_> {
             Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
         };
         for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {
-            if self.bench.is_late() {
-                section.skip(comparison::LATE, "the time of this scenario is over");
+            if comparison::is_late(self.bench, section) {
                 break;
             }
             self.bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));

@@ -6,19 +6,10 @@ use testkit::program::signal_process;
 use testkit::{Client, Content, Deadline, Server};
 
 use crate::common::BINARY;
+use crate::room::is_process_stopped;
 
 /// Number of connections, below the length of the accept queue.
 const COUNT: usize = 200;
-
-/// Returns whether all threads of a process are stopped.
-fn is_stopped(process: i32) -> Option<()> {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
-    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(thread.expect("procfs").path().join("stat"));
-        stat.is_ok_and(|stat| stat.contains(") T "))
-    };
-    threads.into_iter().all(is_stopped).then_some(())
-}
 
 #[test]
 fn connections_that_are_reset_before_the_accept_are_logged_counted_and_limited() {
@@ -42,7 +33,8 @@ fn connections_that_are_reset_before_the_accept_are_logged_counted_and_limited()
         let address: testkit::ListenAddr =
             testkit::ListenAddr::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], address.port())));
         signal_process(worker, Signal::STOP).expect("it is ours");
-        testkit::wait::until("the stop", Deadline::default(), || is_stopped(worker)).expect("a signal");
+        testkit::wait::until("the stop", Deadline::default(), || is_process_stopped(worker))
+            .expect("a signal");
         for _ in 0..COUNT {
             let mut client = Client::connect(&address);
             client.send(request_bytes("GET", "/get", &[]));

@@ -91,7 +91,7 @@ fn the_oldest_silent_connections_are_closed_for_new_clients() {
 }
 
 /// Returns whether all threads of a process are stopped.
-fn is_process_stopped(process: i32) -> Option<()> {
+pub(crate) fn is_process_stopped(process: i32) -> Option<()> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(thread.expect("procfs").path().join("stat"));
