@@ -58,9 +58,9 @@ impl Waits {
     /// Returns how long a client may take before its connection can be closed.
     fn grace(self) -> Duration {
         match self {
-            Waits::First => GRACE,
+            Waits::First | Waits::Idle => GRACE,
             Waits::Body | Waits::Reads => STALL,
-            Waits::Idle | Waits::Protected | Waits::Lingering | Waits::Head => Duration::ZERO,
+            Waits::Protected | Waits::Lingering | Waits::Head => Duration::ZERO,
         }
     }
 }
@@ -68,8 +68,8 @@ impl Waits {
 /// Time without input or progress after which a request stalls: a round trip around the world takes less.
 pub(super) const STALL: Duration = Duration::from_secs(1);
 
-/// The first bytes of most clients arrive with the end of the TCP handshake. Only after this time is a connection
-/// considered silent.
+/// The first bytes of most clients arrive with the end of the TCP handshake, and many clients send their next request at once after a
+/// response. Only after this time is a connection considered silent or idle.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 /// Maximum number of connections that are checked per search. Connections with unread bytes are skipped, and many of
