@@ -1,4 +1,4 @@
-//! `resolver` and `resolver_timeout`; `upstream::resolve` implements them.
+//! `resolver` and `resolver_timeout`; `peers::resolve` implements them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use ::conf::{Args, Error, Spec, value};
 use crate::{Directive, Module};
 use exchange::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
 use exchange::module::{BlockHooks, LEVELS};
-use upstream::resolve::resolver::Resolver;
-use upstream::resolve::settings::Settings;
-use upstream::resolve::{Conf, HttpConf};
+use peers::resolve::resolver::Resolver;
+use peers::resolve::settings::Settings;
+use peers::resolve::{Conf, HttpConf};
 
 /// The module. In nginx these directives belong to the HTTP core; only modules that pass requests on use them.
 pub(crate) static MODULE: Module = Module {
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_name_server_without_an_address_is_reported_by_a_test_of_the_configuration() {
         let config = loaded("\nresolver a.invalid:54 127.0.0.1; server { }");
-        let found = upstream::resolve::missing(&config, Duration::ZERO);
+        let found = peers::resolve::missing(&config, Duration::ZERO);
         let [message] = &found[..] else { panic!("{found:?}") };
         let expected = ") in /conf/nginx.conf:2; the running server retries the lookup";
         assert!(message.starts_with("host not found in resolver \"a.invalid\" ("), "{message}");

@@ -21,6 +21,8 @@ use http::request::HeaderId;
 use io::op::Source;
 
 use crate::{Directive, Module};
+use caching::fetch::detached;
+use caching::requested_range::{RenewsSlice, SliceStart, slice_start};
 use exchange::config::{Settings, SettingsType};
 use exchange::course;
 use exchange::module::LEVELS;
@@ -31,8 +33,6 @@ use telemetry::Level;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody, Subrange};
 use transfer::body::source::BodySource;
-use upstream::caching::fetch::detached;
-use upstream::caching::requested_range::{RenewsSlice, SliceStart, slice_start};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

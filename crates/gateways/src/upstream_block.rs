@@ -1,4 +1,4 @@
-//! `upstream` and its servers: data for [`upstream::peers`].
+//! `upstream` and its servers: data for [`peers`].
 //!
 //! The method of choosing a server is set by separate modules, one per method as in nginx; [`set_method`] is their common part.
 
@@ -8,12 +8,12 @@ use crate::resolver;
 use crate::{Directive, Module, Walk};
 use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
 use exchange::module::{BlockHooks, ThreadHooks, UpstreamHooks};
+use peers::Upstreams;
+use peers::address::Url;
+use peers::lines::{Accepts, Draft, Line, Method, Source};
+use peers::resolve::HttpConf;
+use peers::sticky::SID_MAX;
 use upstream::Pools;
-use upstream::peers::Upstreams;
-use upstream::peers::address::Url;
-use upstream::peers::lines::{Accepts, Draft, Line, Method, Source};
-use upstream::peers::sticky::SID_MAX;
-use upstream::resolve::HttpConf;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -251,7 +251,7 @@ fn supported(draft: &Draft, parameter: &str, cx: &Cx<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{error, loaded, warnings};
-    use upstream::peers::Upstreams;
+    use peers::Upstreams;
 
     #[test]
     fn wrong_servers_cause_the_messages_of_nginx() {

@@ -4,7 +4,7 @@ use conf::{Args, Contexts, Spec};
 
 use crate::upstream_block::set_method;
 use crate::{Directive, Module};
-use upstream::peers::lines::{Draft, Method};
+use peers::lines::{Draft, Method};
 
 /// The module.
 pub(crate) static MODULE: Module =

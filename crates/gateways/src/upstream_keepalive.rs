@@ -4,7 +4,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope};
-use upstream::peers::lines::Draft;
+use peers::lines::Draft;
 
 /// The module.
 pub(crate) static MODULE: Module =
@@ -59,8 +59,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::testing::{error, loaded};
-    use upstream::peers::Keepalive;
-    use upstream::peers::Upstreams;
+    use peers::Keepalive;
+    use peers::Upstreams;
 
     #[test]
     fn keep_alive_is_on_by_default_and_configurable() {

@@ -5,7 +5,7 @@ use conf::{Args, Contexts, Error, Spec};
 use crate::upstream_block::set_method;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope};
-use upstream::peers::lines::{Draft, Method};
+use peers::lines::{Draft, Method};
 
 /// The module.
 pub(crate) static MODULE: Module =

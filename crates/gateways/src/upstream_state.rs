@@ -15,9 +15,9 @@ use exchange::config::{Cx, Scope};
 use exchange::error_log;
 use exchange::module::OWN;
 use exchange::thread::Thread;
+use peers::Group;
+use peers::lines::Draft;
 use telemetry::{Level, Reason};
-use upstream::peers::Group;
-use upstream::peers::lines::Draft;
 
 /// The module.
 pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("upstream_state") };
@@ -123,7 +123,7 @@ fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{error, load, load_with};
-    use upstream::peers::Upstreams;
+    use peers::Upstreams;
 
     const CONF: &str =
         "http {\nupstream a { state a.state; } server { location / { proxy_pass http://a; } } }";

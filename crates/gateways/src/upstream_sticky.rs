@@ -10,9 +10,9 @@ use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::shared_zone::BYTES_MIN;
 use exchange::variables::VarRef;
-use upstream::peers::Upstreams;
-use upstream::peers::lines::Draft;
-use upstream::peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind};
+use peers::Upstreams;
+use peers::lines::Draft;
+use peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -208,8 +208,8 @@ mod tests {
     use crate::testing::{error, loaded};
     use exchange::config::Config;
     use exchange::shared_zone::Zones;
-    use upstream::peers::Upstreams;
-    use upstream::peers::sticky::{Sid, Sticky, StickyKind};
+    use peers::Upstreams;
+    use peers::sticky::{Sid, Sticky, StickyKind};
 
     #[test]
     fn all_forms_are_accepted() {

@@ -8,8 +8,8 @@ use conf::{Args, Contexts, Error, Spec, value};
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope};
 use exchange::shared_zone::BYTES_MIN;
-use upstream::peers::ServersZone;
-use upstream::peers::lines::Draft;
+use peers::ServersZone;
+use peers::lines::Draft;
 
 /// The module.
 pub(crate) static MODULE: Module =

@@ -23,11 +23,10 @@ use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
+use peers::Upstreams;
 use rt::Runtime;
 use telemetry::files::LogFiles;
 use telemetry::shared::Shared;
-use upstream::caching;
-use upstream::peers::Upstreams;
 
 use crate::streams;
 

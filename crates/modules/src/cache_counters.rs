@@ -1,20 +1,20 @@
 //! `cache_counters`: a page with the numbers of every cache, in the text format of Prometheus (version 0.0.4).
 //!
-//! The numbers and their rows are in `upstream::caching`; this file has only the directive.
+//! The numbers and their rows are in `caching`; this file has only the directive.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
 use crate::{Directive, Module};
+use caching::metrics;
+use caching::settings::Caches;
 use exchange::config::{Inner, Settings, SettingsType};
 use exchange::module::OWN;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use telemetry::metric::{Form, Page};
-use upstream::caching::metrics;
-use upstream::caching::settings::Caches;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

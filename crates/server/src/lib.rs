@@ -13,16 +13,16 @@ mod pressure;
 pub mod process;
 mod reference;
 
+pub use caching::inspect::EntryQuery;
 pub use counters::counters;
 pub use exchange::pattern::search as search_pattern;
 pub use exchange::{config, route, settings};
 pub use explain::{default_movers, explain};
 pub use modules::status::watch::{Filter, FilterError};
+pub use peers::resolve::missing as missing_names;
 pub use reference::{configure_arguments, reference};
 pub use telemetry;
 pub use tls::tickets;
-pub use upstream::caching::inspect::EntryQuery;
-pub use upstream::resolve::missing as missing_names;
 
 /// Reads and resolves a configuration. `prefix` is the base of relative paths.
 pub fn load(
@@ -57,6 +57,6 @@ pub fn certificate_warnings(config: &config::Config) -> (Vec<String>, Option<std
 
 /// Returns files that workers write while they serve, and that are read with the configuration.
 pub fn state_files(config: &config::Config) -> Vec<std::path::PathBuf> {
-    let groups = config.http.of::<upstream::peers::Upstreams>().groups();
+    let groups = config.http.of::<peers::Upstreams>().groups();
     groups.filter_map(|group| group.state_file.clone()).collect()
 }

@@ -455,7 +455,7 @@ impl BodySource for Direct {
 
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let record = self.live.record();
-        let passed = self.trailers.as_ref().map(|hidden| hidden.passed(&record.trailers.borrow()));
+        let passed = self.trailers.as_ref().map(|hidden| record.passed_trailers(hidden));
         passed.unwrap_or_default()
     }
 

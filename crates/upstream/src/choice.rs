@@ -1,18 +1,20 @@
 //! Choice of the next upstream: by the method of a group, or from a list of addresses.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use io::op::PeerAddr;
 
 use crate::link::IdlePool;
-use crate::peers::{NoPeer, Outcome, Pick, Selection};
-use crate::resolve;
 use crate::state::Try;
 use crate::{Failure, Target};
 use exchange::request::Request;
-use telemetry::Level;
+use peers::resolve::{Conf, Unresolved};
+use peers::{Group, NoPeer, Outcome, Pick, Selection};
+use telemetry::{ForLog, Level};
 
 /// The upstreams available to one request.
 pub(super) enum Choice {
@@ -73,14 +75,14 @@ impl Choice {
         match target {
             Target::Group(group) => {
                 if group.awaits_names() {
-                    resolve::wait_resolved(request, group).await;
+                    wait_resolved(request, group).await;
                 }
                 let pool = IdlePool::of(group, request);
                 Ok(Choice::Group { selection: group.select(request), pool })
             }
             Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
             Target::Dynamic { host, port } => {
-                let addresses = resolve::addresses(request, host, *port).await?;
+                let addresses = addresses(request, host, *port).await?;
                 let named = |address| {
                     let address = PeerAddr::Inet(address);
                     let name = name_of(&address);
@@ -191,6 +193,49 @@ impl Drop for Chosen {
         self.response_ended();
     }
 }
+
+/// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
+async fn wait_resolved(request: &Request, group: &Arc<Group>) {
+    let timer = rt::Timer::new();
+    let timeout = group.resolver_timeout.unwrap_or(request.scope().of::<Conf>().timeout);
+    timer.set(rt::now() + timeout);
+    if let Err(rt::Elapsed) = timer.limit(group.wait_resolved()).await {
+        let (name, why) = (&group.name, Unresolved::TimedOut);
+        request.log(Level::Error, format_args!("{name} could not be resolved ({why})"));
+    }
+}
+
+/// Returns the addresses of a name from variables, in an order that changes from request to request.
+///
+/// # Errors
+/// The status of the response; the log has the reason.
+async fn addresses(
+    request: &Request,
+    host: &[u8],
+    port: u16,
+) -> Result<impl Iterator<Item = SocketAddr> + use<>, Failure> {
+    let Conf { resolver, timeout } = request.scope().of::<Conf>();
+    let name = host.for_log();
+    let Some(resolver) = resolver else {
+        request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));
+        return Err(Failure::Status(502));
+    };
+    match resolver.find(host, *timeout).await {
+        Ok((addresses, _)) => {
+            let count = addresses.len();
+            let first = TURN.fetch_add(1, Ordering::Relaxed) % count.max(1);
+            let places = (first..count).chain(0..first);
+            Ok(places.map(move |place| SocketAddr::new(addresses[place], port)))
+        }
+        Err(unresolved) => {
+            request.log(Level::Error, format_args!("{name} could not be resolved ({unresolved})"));
+            Err(Failure::Status(502))
+        }
+    }
+}
+
+/// Counter that selects the first address for the next request.
+static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the address in the form of `$upstream_addr`.
 fn name_of(address: &PeerAddr) -> Arc<str> {

@@ -17,13 +17,13 @@ use crate::body::{BodyStart, Live};
 use crate::choice::{Choice, Chosen, Next, Peer};
 use crate::h2::Cut;
 use crate::link::{self, IdlePool, Link};
-use crate::peers::{NoPeer, Outcome};
 use crate::secure::SecureError;
 use crate::state::{DEADLINE_PASSED, Fault, Tries, Try};
 use crate::tunnel::Tunnel;
 use crate::{Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
 use exchange::client;
 use exchange::request::Request;
+use peers::{NoPeer, Outcome};
 use telemetry::{Level, Reason};
 
 /// Sends the request to upstreams until one responds. Each try is recorded for `$upstream_*`.

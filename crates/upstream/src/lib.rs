@@ -14,14 +14,11 @@
 
 mod attempt;
 mod body;
-pub mod caching;
 mod choice;
 mod fetch;
 mod h2;
 mod hidden;
 mod link;
-pub mod peers;
-pub mod resolve;
 pub mod responder;
 mod secure;
 mod sending;
@@ -119,7 +116,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the filter of trailer fields; `None` if none are passed on.
-    fn trailers(&self) -> Option<Hidden> {
+    pub fn trailers(&self) -> Option<Hidden> {
         self.pass_trailers.then(|| self.hidden.clone())
     }
 }

@@ -21,7 +21,6 @@ use rt::{Socket, Timer};
 use tls::handshake;
 
 use crate::h2::{Connection, Idle};
-use crate::peers::{Group, Keepalive};
 use crate::secure::{Secure, SecureError};
 use crate::wire::Wire;
 use crate::{Bind, BindAddr, Settings};
@@ -29,6 +28,7 @@ use exchange::capacity::Windows;
 use exchange::config::LocationId;
 use exchange::request::Request;
 use exchange::thread::Thread;
+use peers::{Group, Keepalive};
 
 /// A connection to an upstream.
 pub(super) struct Link {

@@ -17,9 +17,9 @@ use io::op::PeerAddr;
 use rt::{ConnectOptions, Socket, Timer};
 
 use crate::link::call;
-use crate::resolve::{Conf, system_addresses};
 use exchange::ocsp::{Fetch, Fetching, Inquiry, Responder};
 use exchange::thread::Thread;
+use peers::resolve::{Conf, system_addresses};
 use telemetry::{ForLog, Reason};
 use tls::ocsp::RESPONSE_BYTES_MAX;
 

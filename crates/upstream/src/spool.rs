@@ -483,7 +483,7 @@ impl BodySource for Spooled {
     }
 
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let passed = self.trailers.as_ref().map(|hidden| hidden.passed(&self.record.trailers.borrow()));
+        let passed = self.trailers.as_ref().map(|hidden| self.record.passed_trailers(hidden));
         passed.unwrap_or_default()
     }
 

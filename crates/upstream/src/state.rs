@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use cache::Meta;
 use io::op::PeerAddr;
 
-use crate::Heading;
-use crate::peers::counts::Tried;
+use crate::{Heading, Hidden};
 use exchange::request::Request;
+use peers::counts::Tried;
 use telemetry::{ForLog, Level};
 use transfer::body::BodyError;
 
@@ -162,6 +162,17 @@ impl Try {
         }
     }
 
+    /// Returns the trailer fields of the response that are passed on.
+    pub fn passed_trailers(&self, hidden: &Hidden) -> Vec<(Vec<u8>, Vec<u8>)> {
+        hidden.passed(&self.trailers.borrow())
+    }
+
+    /// Whether a failure of this try concerns its own request only: a header section had arrived, or the name of the upstream was not
+    /// resolved yet.
+    pub fn fails_alone(&self) -> bool {
+        self.header_time.get().is_some() || self.is_unresolved.get()
+    }
+
     pub(super) fn count_received(&self, bytes: usize) {
         self.bytes_received.set(self.bytes_received.get() + bytes as u64);
     }
@@ -216,7 +227,7 @@ impl Tries {
     }
 
     /// Takes over the tries that another task made for this location, after those of earlier locations.
-    pub(super) fn take_over(&mut self, made: Tries) {
+    pub fn take_over(&mut self, made: Tries) {
         let mut earlier = std::mem::replace(self, made).list;
         if earlier.is_empty() {
             return;

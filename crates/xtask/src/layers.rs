@@ -1,8 +1,8 @@
 //! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
 //! The main chain is `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
-//! depend on the crates to its left. `http` and `conf` depend on no other crate; `upstream` and `frontend` are in the
-//! same layer; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
+//! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` <- `upstream` <- `caching` are beside
+//! `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -21,7 +21,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["io", "rt", "http", "conf"]),
     ("transfer", &["io", "rt", "http", "telemetry"]),
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
-    ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange"]),
+    ("peers", &["io", "rt", "http", "conf", "telemetry", "exchange"]),
+    ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange", "peers"]),
+    (
+        "caching",
+        &["io", "rt", "http", "conf", "cache", "telemetry", "transfer", "exchange", "peers", "upstream"],
+    ),
     ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
     // The crates of modules, which do not depend on each other. Only those that pass requests on may use upstreams and
     // caches.
@@ -29,7 +34,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
     (
         "gateways",
-        &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange", "upstream"],
+        &[
+            "io",
+            "rt",
+            "http",
+            "conf",
+            "cache",
+            "tls",
+            "telemetry",
+            "transfer",
+            "exchange",
+            "peers",
+            "upstream",
+            "caching",
+        ],
     ),
     ("handlers", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
     ("filters", &["rt", "http", "conf", "telemetry", "transfer", "exchange"]),
@@ -43,7 +61,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "telemetry",
             "transfer",
             "exchange",
+            "peers",
             "upstream",
+            "caching",
             "core-modules",
             "guards",
             "gateways",
@@ -62,7 +82,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "telemetry",
             "transfer",
             "exchange",
-            "upstream",
+            "peers",
+            "caching",
             "frontend",
             "modules",
             "thread-alloc",
@@ -81,7 +102,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "cache",
             "telemetry",
             "exchange",
-            "upstream",
+            "peers",
+            "caching",
             "frontend",
             "modules",
             "thread-alloc",

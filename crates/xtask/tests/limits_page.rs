@@ -6,12 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates that serve requests.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 19] = [
     "io",
     "rt",
     "transfer",
     "exchange",
+    "peers",
     "upstream",
+    "caching",
     "frontend",
     "cache",
     "tls",

@@ -48,7 +48,8 @@ fn every_file_in_the_recipes_exists() {
 }
 
 /// Crates for which the page must list each module at their root.
-const COMPLETE: [&str; 8] = ["cache", "conf", "exchange", "http", "io", "rt", "transfer", "upstream"];
+const COMPLETE: [&str; 10] =
+    ["cache", "caching", "conf", "exchange", "http", "io", "peers", "rt", "transfer", "upstream"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -4,10 +4,10 @@
 //! this program ten times as large.
 
 #[allow(dead_code, missing_docs)]
-#[path = "../../../crates/upstream/src/resolve/wire.rs"]
+#[path = "../../../crates/peers/src/resolve/wire.rs"]
 mod wire;
 
-use wire::{ADDRESSES_MAX, Fault, Kind, Lookup, Name, Question, Response};
+use wire::{ADDRESSES_MAX, MessageFault, Kind, Lookup, Name, Question, Response};
 
 use super::take_byte;
 use crate::Target;
@@ -46,7 +46,7 @@ pub fn run(mut data: &[u8]) {
     message[6..8].copy_from_slice(&count.to_be_bytes());
     message.extend_from_slice(data);
     let result = Response::parse(&message, &question);
-    assert_ne!(result.as_ref().err(), Some(&Fault::NoMatch), "the response matches the question");
+    assert_ne!(result.as_ref().err(), Some(&MessageFault::NoMatch), "the response matches the question");
     check(&message, &question);
     check_name(data);
 }

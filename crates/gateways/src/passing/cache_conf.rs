@@ -3,7 +3,7 @@
 //! Lists follow nginx: the first use in a block replaces the inherited list, further uses append. Sets of keywords, methods and
 //! cases work the same way. A condition is true if one of its values is neither empty nor `0`.
 //!
-//! The values are stored in `upstream::caching::settings`; `upstream::caching` implements them.
+//! The values are stored in `caching::settings`; `caching` implements them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,10 @@ use crate::passing::cache_path;
 use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
 use crate::passing::{Family, Passing, Rows};
+use caching::settings::{CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit};
 use exchange::config::{Cx, Http, Layered};
 use exchange::module::{LEVELS, OWN};
 use exchange::template::{Template, variable_name};
-use upstream::caching::settings::{
-    CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit,
-};
 
 impl<F: Family> Rows<F> {
     /// Which responses may be stored, for how long, where, and when a stale response is used.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use conf::value::{self, ValueError};
 use conf::{Error, Statement};
 
+use caching::settings::{CachePath, CacheReclaimer, Caches, StoreKind};
 use exchange::config::Cx;
 use std::sync::Arc;
-use upstream::caching::settings::{CachePath, CacheReclaimer, Caches, StoreKind};
 
 /// Sets the directory, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Requests with a cache (`proxy_cache`): the cache, the key, and the cache's request to the upstream. `upstream::caching` handles
+//! Requests with a cache (`proxy_cache`): the cache, the key, and the cache's request to the upstream. `caching` handles
 //! lookup and storage.
 
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use crate::passing::conf::Conf;
 use crate::passing::request::Fill;
 use crate::passing::send::send;
 use crate::passing::{Family, Passing, Via, pass, reply};
+use caching::purge::{self, Purged};
+use caching::settings::{Caches, Zone};
+use caching::tasks::Cache;
+use caching::{Origin, UpstreamRequest, policy, record};
 use exchange::request::Request;
 use telemetry::{ForLog, Level};
-use upstream::caching::purge::{self, Purged};
-use upstream::caching::settings::{Caches, Zone};
-use upstream::caching::tasks::Cache;
-use upstream::caching::{Origin, UpstreamRequest, policy, record};
 
 impl<F: Family> Passing<F> {
     /// How a protocol sends the requests of a cache.

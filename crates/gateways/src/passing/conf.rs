@@ -7,9 +7,9 @@ use crate::passing::pass::Pass;
 use crate::passing::store::Store;
 use crate::passing::{Family, Passing, ssl};
 
+use caching::settings::CacheConf;
 use exchange::config::{Keywords, Scope, Start};
 use upstream::Settings;
-use upstream::caching::settings::CacheConf;
 
 /// Returns the settings of a block, mutable.
 pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {

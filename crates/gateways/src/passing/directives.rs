@@ -122,7 +122,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // These fields are passed on unless hidden. `upstream::caching` ignores those about caching.
+        // These fields are passed on unless hidden. `caching` ignores those about caching.
         Directive::scope(
             row("_ignore_headers", Args::AtLeast(1), "Response fields that this server ignores.").many(),
             |scope, cx| conf::<F>(scope).ignored.add(reply::IGNORABLE, cx),

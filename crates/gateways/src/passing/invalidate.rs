@@ -9,11 +9,11 @@ use ::http::invalidation::{self, Target};
 use ::http::request::HeaderId;
 
 use crate::passing::{Via, cached};
+use caching::purge;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::subrequest;
 use upstream::Heading;
-use upstream::caching::purge;
 
 /// Marks a subrequest whose purpose is invalidation.
 struct Invalidation;

@@ -11,13 +11,13 @@
 //! | [`reply`] | the response for the client |
 //! | `store` | copies of responses as files |
 //! | `ssl` | TLS to upstreams |
-//! | `cache_conf`, `cache_path` | cache directives; `upstream::caching` implements them |
+//! | `cache_conf`, `cache_path` | cache directives; `caching` implements them |
 //! | `cached`, `invalidate` | lookup and invalidation of cache entries for a request |
 //! | [`early_hints`] | interim responses |
 //!
 //! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables of [`Rows`]
 //! and its own rows; [`module`] provides the other parts. `upstream` implements connections, tries and buffers, and
-//! `upstream::peers` the servers of a group.
+//! `peers` the servers of a group.
 
 mod cache_conf;
 mod cache_path;
@@ -50,14 +50,13 @@ use crate::Module;
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};
 use crate::passing::request::Fill;
+use caching::settings::Caches;
 use exchange::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
 use exchange::module::{BlockHooks, ThreadHooks};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::request_body;
 use exchange::template::Template;
-use upstream::caching;
-use upstream::caching::settings::Caches;
 use upstream::{Failure, Outgoing};
 
 /// The shared module: the caches, and `early_hints`, which has no prefix.

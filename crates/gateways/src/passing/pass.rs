@@ -1,6 +1,6 @@
 //! `proxy_pass` and related directives: the destination of requests, parsed once, or per request if it has variables.
 //!
-//! `request` has the URI that is passed on; `upstream::peers` has the servers of the address.
+//! `request` has the URI that is passed on; `peers` has the servers of the address.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::settings::core::FoundBy;
 use exchange::template::Template;
+use peers::address::{self, Fault, Url};
+use peers::{Group, Upstreams};
 use telemetry::{ForLog, Level};
 use upstream::Target;
-use upstream::peers::address::{self, Fault, Url};
-use upstream::peers::{Group, Upstreams};
 
 /// One `proxy_pass`.
 #[derive(Debug)]

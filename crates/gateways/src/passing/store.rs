@@ -23,6 +23,7 @@ use crate::Directive;
 use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
+use caching::settings::Zone;
 use exchange::config::Cx;
 use exchange::error_log;
 use exchange::files::{self, ChangePath};
@@ -34,7 +35,6 @@ use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::source::BodySource;
 use transfer::body::{BodyError, choose};
-use upstream::caching::settings::Zone;
 
 impl<F: Family> Rows<F> {
     /// Copies of responses as files.

@@ -17,12 +17,12 @@ use telemetry::traffic;
 
 use super::Conf;
 use super::api::ZoneNumbers;
+use caching::metrics::Facts;
+use caching::settings::Caches;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
-use upstream::caching::metrics::Facts;
-use upstream::caching::settings::Caches;
-use upstream::peers::Upstreams;
+use peers::Upstreams;
 
 /// The page with its style and its script, as sent to the browser except for [`NONCE`].
 const PAGE: &str = include_str!("dashboard.html");

@@ -29,7 +29,6 @@ use exchange::phases::{Phase, Plan};
 use exchange::request::Request;
 use exchange::settings::main::MainConf;
 use io::op::DiskVia;
-use upstream::caching;
 
 pub use metrics::metrics;
 

@@ -8,11 +8,11 @@ use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
 use crate::process::StartError;
+use caching::settings::Caches;
 use exchange::config::Config;
 use exchange::settings::events::{BUFFER_POOL_MIN, Method};
 use telemetry::Reason;
 use transfer::body::rules::Aio;
-use upstream::caching::settings::Caches;
 
 /// The engine of each thread, decided once for the process.
 pub struct Choice {

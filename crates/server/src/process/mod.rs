@@ -22,6 +22,7 @@ use rt::thread::Setup;
 
 use crate::memory::Ledger;
 use crate::process::notes::Written;
+use caching::inspect::EntryQuery;
 pub use engine::Choice;
 use events::{Events, InForce, Running, Turn};
 use exchange::config::Config;
@@ -31,11 +32,10 @@ use exchange::shared_zone::Zones;
 use exchange::thread::ConfigVersion;
 pub use key::ProcessKey;
 use modules::status::watch::{Filter, admits};
+use peers::Upstreams;
+use peers::resolve;
 use telemetry::shared::Shared;
 use telemetry::watch::Watcher;
-use upstream::caching::inspect::EntryQuery;
-use upstream::peers::Upstreams;
-use upstream::resolve;
 pub use worker_thread::ReportLines;
 use worker_thread::{Order, Start};
 

@@ -16,19 +16,18 @@ use crate::process::Resources;
 use crate::process::events::{Events, Turn};
 use crate::process::notes::{self, Written};
 use crate::process::panics;
+use caching::inspect::{EntryQuery, inspect};
 use exchange::config::Config;
 use exchange::cut_off;
 use exchange::error_log;
 use exchange::reclaim;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
+use peers::resolve::refresher::Refresher;
 use telemetry::files::LogFiles;
 use telemetry::reports;
 use telemetry::shared::Shared;
 use telemetry::{Level, Reason, Target};
-use upstream::caching;
-use upstream::caching::inspect::{EntryQuery, inspect};
-use upstream::resolve::refresher::Refresher;
 
 /// The arguments of a thread.
 pub(super) struct Start {

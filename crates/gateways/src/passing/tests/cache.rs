@@ -7,7 +7,7 @@ use http::request::Method;
 use crate::passing::Passing;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
-use upstream::caching::settings::{CacheConf, Caches, Stale, StoreKind, Valid, Zone};
+use caching::settings::{CacheConf, Caches, Stale, StoreKind, Valid, Zone};
 
 const PATH: &str = "proxy_cache_path /c keys_zone=one:1m;";
 

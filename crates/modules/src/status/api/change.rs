@@ -1,10 +1,10 @@
 //! Changes to the servers of upstream groups: `http/upstreams/NAME/servers`, optionally followed by a server's number.
 
 use conf::value;
+use peers::Group;
+use peers::address::Url;
+use peers::change::{AddError, ServerChange};
 use serde_json::{Map, Value};
-use upstream::peers::Group;
-use upstream::peers::address::Url;
-use upstream::peers::change::{AddError, ServerChange};
 
 use super::tree;
 use super::{Fault, NOT_ALLOWED, NOT_FOUND, UNKNOWN_VERSION, VERSIONS, fault};

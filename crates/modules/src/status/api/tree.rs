@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 
 use crate::status::limits::{self, LimitKind};
 use crate::status::zones::StatusZones;
+use caching::metrics::Facts;
+use caching::settings::Caches;
 use core_modules::NGINX_VERSION;
 use exchange::request::{Address, Request};
 use exchange::shared_zone::Entry;
+use peers::{Group, PeerState, Upstreams};
 use telemetry::shared::respawned;
 use telemetry::tally::Totals;
 use telemetry::time_zone::since_1970;
 use telemetry::traffic::{self, Codes, Sums, Zone};
-use upstream::caching::metrics::Facts;
-use upstream::caching::settings::Caches;
-use upstream::peers::{Group, PeerState, Upstreams};
 
 /// Names at the root, in the order of nginx's list.
 const ROOT: &[&str] =
@@ -329,8 +329,8 @@ pub(super) fn server(peer: &PeerState) -> Value {
         "fail_timeout": format!("{}s", peer.fail_timeout),
         "slow_start": format!("{}s", peer.slow_start_ms / 1000),
         "backup": peer.backup,
-        "down": peer.condition == upstream::peers::Condition::Down,
-        "drain": peer.condition == upstream::peers::Condition::Draining,
+        "down": peer.condition == peers::Condition::Down,
+        "drain": peer.condition == peers::Condition::Draining,
     })
 }
 

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::Conf;
+use caching::record::Record;
 use exchange::address::Address;
 use exchange::marks::Marks;
 use exchange::request::Request;
 use telemetry::time_zone::since_1970;
 use telemetry::watch::{Admits, Facts, Hub};
-use upstream::caching::record::Record;
 use upstream::state::{ShownTry, cache_status_text, shown_tries};
 
 pub use filter::{Filter, FilterError};
