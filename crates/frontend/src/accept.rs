@@ -10,7 +10,7 @@ use rt::local::WaitGroup;
 use rt::net::Stopper;
 
 use crate::entrance::Entrance;
-use crate::h1;
+use crate::serve::serve;
 use exchange::error_log;
 use exchange::request::Address;
 use exchange::settings::listen::ListenAddr;
@@ -142,7 +142,7 @@ fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
     thread.capacity.count_accepted();
     // Counted before its task first runs, so that a thread that shuts down does not overlook it.
     let counted = thread.enter();
-    rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
+    rt::spawn(serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
 }
 
 /// Accepts queued connections up to the limits. The next accept reports an error.

@@ -1,14 +1,18 @@
 //! State common to the connections of one listening socket, independent of their protocol.
 //!
-//! Main type: [`Entrance`]. A reload may remove an address while connections are open, or assign other servers to it.
+//! Main types: [`Entrance`], and [`DefaultServer`] for one connection. A reload may remove an address while connections are open, or assign other servers to it.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use http::request::Policy;
 
 use exchange::config::ServerId;
+use exchange::http2::Http2;
 use exchange::request::{Address, ConnInfo, Generation};
+use exchange::settings::core::Core;
 use exchange::settings::listen::{Listen, ListenAddr, is_wildcard_for};
+use exchange::thread::Thread;
 use exchange::{effect, tls};
 
 /// State shared by the connections of one listening socket: one object per socket and thread.
@@ -80,5 +84,42 @@ impl Entrance {
         let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
         let named = Policy { ignore_invalid_headers, underscores_in_headers, ..default };
         (named != default).then_some(named)
+    }
+}
+
+/// The default server of a connection in one configuration version. Its settings apply before the server of a request is known.
+pub(crate) struct DefaultServer {
+    /// The configuration version.
+    pub(crate) generation: Rc<Generation>,
+    /// The server.
+    pub(crate) id: ServerId,
+}
+
+impl DefaultServer {
+    /// Returns the default server in a configuration version.
+    pub(crate) fn of(generation: Rc<Generation>, entrance: &Entrance, info: &ConnInfo) -> DefaultServer {
+        let id = entrance.default_server(&generation, info);
+        DefaultServer { generation, id }
+    }
+
+    /// Switches to the active configuration version; returns whether it was another one.
+    pub(crate) fn renew(&mut self, thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> bool {
+        let is_old = !thread.is_in_force(&self.generation);
+        if is_old {
+            *self = DefaultServer::of(thread.generation(), entrance, info);
+        }
+        is_old
+    }
+
+    /// Returns its settings of the HTTP core.
+    pub(crate) fn core(&self) -> &Core {
+        let config = &self.generation.config;
+        &config.location(config.server(self.id).root).scope.core
+    }
+
+    /// Returns its settings of HTTP/2.
+    pub(crate) fn http2(&self) -> &Http2 {
+        let config = &self.generation.config;
+        config.location(config.server(self.id).root).scope.of::<Http2>()
     }
 }

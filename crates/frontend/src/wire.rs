@@ -95,9 +95,12 @@ impl Wire {
         self.socket().local()
     }
 
-    /// See [`Socket::close_directly`].
-    pub fn close_directly(&mut self) {
-        self.socket_mut().close_directly();
+    /// Sends the closing message of TLS, and closes the socket when its last owner releases it.
+    pub fn end(mut self, thread: &Thread) {
+        self.send_close_notify();
+        if thread.calls_directly {
+            self.socket_mut().close_directly();
+        }
     }
 
     /// See [`Socket::set_nodelay`]. A Unix socket has no such option; the error is ignored.

@@ -16,7 +16,7 @@ use exchange::request::Address;
 use exchange::settings::listen::ListenAddr;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::entrance::Entrance;
-use frontend::h1::serve;
+use frontend::serve::serve;
 use modules::testing;
 use telemetry::files::{LogFiles, Opened};
 use telemetry::shared::Shared;

@@ -9,91 +9,21 @@
 //! A header section that arrives in pieces moves to larger buffers, and no complete line is parsed twice.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::request::Progress;
+use io::Errno;
 use io::op::Source;
-use io::{Buf, Errno};
-use rt::Timer;
 
 use crate::h1::Connection;
-use crate::wire::Wire;
+use crate::input::receive_in_time;
 use exchange::capacity::Waits;
 use exchange::request::Request;
 use exchange::transport::Received;
 use exchange::{course, effect, marks};
 use telemetry::{ForLog, Level, Reason};
-
-/// Bytes that were received and not yet used.
-#[derive(Default)]
-pub(super) struct Input {
-    held: Option<Source>,
-    /// Offset of the first unused byte.
-    start: usize,
-}
-
-impl Input {
-    /// Returns the unused bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
-    }
-
-    /// Copies the unused bytes to memory of their exact size, to release the buffer.
-    pub(super) fn release_buffer(&mut self) {
-        if let Some(Source::Buf(_)) = &self.held {
-            *self = Input { held: Some(Source::Vec(self.bytes().to_vec())), start: 0 };
-        }
-    }
-
-    /// Removes `count` bytes from the front.
-    pub(super) fn consume(&mut self, count: usize) {
-        self.start += count;
-        if self.bytes().is_empty() {
-            *self = Input::default();
-        }
-    }
-
-    /// Takes the complete buffer if it has at most `most` unused bytes.
-    pub(super) fn take_buf(&mut self, most: u64) -> Option<Buf> {
-        let count = self.bytes().len();
-        if count == 0 || count as u64 > most {
-            return None;
-        }
-        let Input { held: Some(Source::Buf(buf)), start } = self else { return None };
-        buf.advance(*start);
-        match std::mem::take(self).held {
-            Some(Source::Buf(buf)) => Some(buf),
-            _ => None,
-        }
-    }
-
-    /// Appends received bytes to the unused bytes; `false` if there is no memory for both. `most` is the maximum size of a buffer
-    /// for both.
-    pub(super) fn add(&mut self, received: Buf, most: usize) -> bool {
-        if self.bytes().is_empty() {
-            *self = Input { held: Some(Source::Buf(received)), start: 0 };
-            return true;
-        }
-        let new = received.len();
-        if let Some(Source::Buf(held)) = &mut self.held
-            && self.start == 0
-            && held.capacity() - held.len() >= new
-        {
-            held.append(&received);
-            return true;
-        }
-        let unused = self.bytes();
-        let needed = (unused.len() + new).max((unused.len() * 2).min(most));
-        let Some(mut larger) = rt::pool().get(needed) else { return false };
-        let fits = larger.append(unused) == unused.len() && larger.append(&received) == new;
-        *self = Input { held: Some(Source::Buf(larger)), start: 0 };
-        fits
-    }
-}
 
 /// Maximum time that a connection to be closed waits for bytes that the kernel already has.
 const PENDING_INPUT_MAX: Duration = Duration::from_secs(1);
@@ -172,10 +102,10 @@ impl Connection {
         }
     }
 
-    /// Waits for the first bytes of a request. `None` if the connection must end, `Some(false)` if the client closed it.
+    /// Waits for the first bytes of a further request. `None` if the connection must end, `Some(false)` if the client closed it.
     pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
-        let (end, kind) = match self.begin_to_wait() {
-            ControlFlow::Continue(wait) => wait,
+        let end = match self.begin_to_wait() {
+            ControlFlow::Continue(end) => end,
             ControlFlow::Break(early) => {
                 // Requests on other connections are received before this request is served, so that all of them share one probe of
                 // the page cache. Also, the last response is logged before the next request is parsed.
@@ -184,14 +114,11 @@ impl Connection {
             }
         };
         // Neither a limit nor a shutdown ends the wait before this time.
-        let protected_until = match kind {
-            Waits::Idle => end.min(rt::now() + self.keepalive.min_timeout),
-            _ => rt::now(),
-        };
+        let protected_until = end.min(rt::now() + self.keepalive.min_timeout);
         loop {
             let is_protected = rt::now() < protected_until;
             self.timer.set(if is_protected { protected_until } else { end });
-            let kind = if is_protected { Waits::Protected } else { kind };
+            let kind = if is_protected { Waits::Protected } else { Waits::Idle };
             let waiting = self.thread.capacity.waits(kind, &self.timer, self.wire.fd());
             let received = receive_in_time(&mut self.wire, &self.timer).await;
             let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
@@ -205,61 +132,39 @@ impl Connection {
                 Err(rt::Elapsed)
                     if may_stay
                         && (self.renew() || is_protected)
-                        && self.entrance.serves(&self.generation, &self.info) => {}
+                        && self.entrance.serves(&self.default.generation, &self.info) => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return None,
             }
         }
     }
 
-    /// Returns the deadline for the next request and the kind of waiting; or a result if no wait is needed.
-    fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
-        let first = self.info.requests.get() == 0;
-        // Many connections end after the first response, and a multishot receive in flight would then have to be cancelled. After a
-        // long body, a multishot receive would receive the next body in small pieces before its length is known.
+    /// Returns the deadline for the next request; or a result if no wait is needed.
+    fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, Instant> {
+        // After a long body, a multishot receive would receive the next body in small pieces before its length is known.
         let had_body = std::mem::take(&mut self.had_long_body);
-        self.wire.set_multishot(!first && !had_body);
-        // With `deferred`, the kernel delivers a connection only when its first bytes have arrived.
-        if first
-            && self.thread.calls_directly
-            && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
-            && let Some(Ok(Some(received))) = self.wire.recv_now()
-        {
-            self.wire.set_multishot(true);
-            return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
-        }
+        self.wire.set_multishot(!had_body);
         // The client received the last response and sent the next request before this turn.
-        if !first && let Some(received) = self.wire.try_recv() {
+        if let Some(received) = self.wire.try_recv() {
             self.wire.set_multishot(true);
             let received = received.ok().map(|buf| buf.is_some_and(|buf| self.input.add(buf, usize::MAX)));
             return ControlFlow::Break(received);
         }
-        let mut wait = match (first, self.thread.is_draining()) {
-            (true, _) => self.core().reading.client_header_timeout,
-            // The client may already have sent its next request, so it gets a short time.
-            (false, true) => self.keepalive.min_timeout,
-            (false, false) => self.keepalive.timeout,
-        };
-        if !first && wait == Duration::ZERO && self.thread.is_draining() {
+        let is_draining = self.thread.is_draining();
+        // The client may already have sent its next request, so it gets a short time.
+        let mut wait = if is_draining { self.keepalive.min_timeout } else { self.keepalive.timeout };
+        if wait == Duration::ZERO && is_draining {
             if self.wire.is_quiet() {
                 return ControlFlow::Break(None);
             }
             // The last response permitted another request, which may need one more event-loop turn to arrive.
             wait = PENDING_INPUT_MAX;
         }
-        ControlFlow::Continue((rt::now() + wait, if first { Waits::First } else { Waits::Idle }))
+        ControlFlow::Continue(rt::now() + wait)
     }
 
-    /// Receives more bytes of the request; `false` at the end of the stream.
-    pub(super) async fn receive(&mut self, most: usize) -> Result<bool, Errno> {
-        match receive_in_time(&mut self.wire, &self.timer).await {
-            Err(rt::Elapsed) => Err(Errno::TIMEDOUT),
-            Ok(Err(errno)) => Err(errno),
-            Ok(Ok(None)) => Ok(false),
-            Ok(Ok(Some(buf))) => match self.input.add(buf, most) {
-                true => Ok(true),
-                false => Err(Errno::NOBUFS),
-            },
-        }
+    /// Receives more bytes of the request; see [`Input::receive`](crate::input::Input::receive).
+    pub(super) fn receive(&mut self, most: usize) -> impl Future<Output = Result<bool, Errno>> {
+        self.input.receive(&mut self.wire, &self.timer, most)
     }
 
     /// Works like [`Connection::receive`]; returns `ECANCELED` if the connection is closed during the wait to free resources.
@@ -274,15 +179,14 @@ impl Connection {
 
     /// Moves the bytes of the header section to the request; the bytes after them remain in the input.
     fn take_head(&mut self, request: &mut Request, head_len: usize) -> Received {
-        let Input { held, start } = std::mem::take(&mut self.input);
-        let mut held = held.expect("a head was parsed in it");
+        let (mut held, start) = self.input.take().expect("a head was parsed in it");
         let rest = start + head_len;
         let left = &held.bytes()[rest..];
         if !left.is_empty() {
             // Bytes of a body, or of the next request, were received too: they move to a separate buffer.
             let Some(mut own) = rt::pool().get(left.len()) else { return Received::Closed };
             own.append(left);
-            self.input = Input { held: Some(Source::Buf(own)), start: 0 };
+            self.input = own.into();
         }
         match &mut held {
             Source::Buf(buf) => buf.set_len(rest),
@@ -312,7 +216,7 @@ impl Connection {
     /// Makes the received part of an incomplete header section available to the log. As in nginx this is the request line as far as
     /// received, and its parts if it is valid.
     fn retain_for_log(&mut self, request: &mut Request) {
-        if let Input { held: Some(held), start } = std::mem::take(&mut self.input) {
+        if let Some((held, start)) = self.input.take() {
             let received = (held.bytes().len() - start) as u64;
             request.take_head(held, start);
             if !request.head.request_line().is_empty() {
@@ -327,16 +231,4 @@ impl Connection {
 /// Returns the part of the header section that is incomplete or invalid, as messages of nginx name it.
 fn part_in_progress(request: &Request) -> &'static str {
     if request.head.in_request_line() { "line" } else { "headers" }
-}
-
-/// Receives bytes until the deadline of the timer. Like [`Timer::limit`], but without a nested state machine: with many
-/// connections, access to the state of a waiting connection is a cache miss at each request.
-fn receive_in_time(
-    wire: &mut Wire,
-    timer: &Timer,
-) -> impl Future<Output = Result<Result<Option<Buf>, Errno>, rt::Elapsed>> {
-    poll_fn(|context| match wire.poll_recv(context) {
-        Poll::Ready(received) => Poll::Ready(Ok(received)),
-        Poll::Pending => timer.poll_elapsed(context).map(Err),
-    })
 }

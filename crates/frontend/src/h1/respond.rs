@@ -59,7 +59,7 @@ impl Connection {
     /// Whether the connection ends after this response: its thread stops, or a reload has removed its address.
     fn is_to_end(&self) -> bool {
         let is_served = || self.entrance.serves(&self.thread.generation(), &self.info);
-        self.thread.is_leaving() || !self.thread.is_in_force(&self.generation) && !is_served()
+        self.thread.is_leaving() || !self.thread.is_in_force(&self.default.generation) && !is_served()
     }
 
     /// Sends a response that is completely in memory as far as possible without waiting; returns the unsent part, if any. If it

@@ -32,36 +32,19 @@ use http::h2::{Event, Fault, Limits, Scratch, Strain};
 use io::{Buf, Errno, Segments};
 use rt::Timer;
 
-use crate::entrance::Entrance;
+use crate::entrance::{DefaultServer, Entrance};
+use crate::opening::Opened;
 use crate::wire::{ProgressTimeout, Wire};
 use exchange::capacity::Waits;
 use exchange::effect;
-use exchange::http2::Http2;
-use exchange::request::{ConnInfo, Generation};
+use exchange::request::ConnInfo;
 use exchange::settings::core::Core;
 use exchange::settings::keepalive::LingeringClose;
-use exchange::thread::Thread;
 use held::HeldRequests;
 use shared::{CONNECTION_WINDOW, Input, OUT_BYTES_MAX, Shared};
 use telemetry::tally::{self, Http2Limit, Stage};
 use telemetry::{Level, Reason};
 use transfer::body::SendError;
-
-/// A connection that was found to use HTTP/2.
-pub(crate) struct Start {
-    /// The thread that accepted it.
-    pub(crate) thread: Rc<Thread>,
-    /// The listening socket that it arrived at.
-    pub(crate) entrance: Rc<Entrance>,
-    /// Its properties.
-    pub(crate) info: Rc<ConnInfo>,
-    /// The transport of its bytes.
-    pub(crate) wire: Wire,
-    /// Bytes that were already received.
-    pub(crate) early: Vec<u8>,
-    /// Its state in the statistics of the thread.
-    pub(crate) stage: tally::Counted,
-}
 
 /// Maximum number of requests started in a row; then ready frames are sent and other connections get their turn.
 const REQUESTS_IN_A_ROW: usize = 64;
@@ -76,28 +59,22 @@ const LINGER_BYTES_MAX: u64 = 256 << 10;
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
 const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Returns the settings that apply before the server of a request is known.
-pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
-    let config = &generation.config;
-    let server = entrance.default_server(generation, info);
-    config.location(config.server(server).root).scope.of::<Http2>()
-}
-
-/// Serves a connection until its end; returns the wire, to be closed.
-pub(crate) async fn serve(start: Start) -> Wire {
-    let Start { thread, entrance, info, wire, early, stage } = start;
+/// Serves a connection until its end.
+pub(crate) async fn serve(opened: Opened) {
+    let Opened { wire, info, early, thread, entrance, mut default, stage, .. } = opened;
+    // The opening may have taken long.
+    default.renew(&thread, &entrance, &info);
     // Heads and bodies of several streams are already combined into segments, so the last segment need not wait (TCP_NODELAY).
     wire.set_nodelay();
-    let limits = limits(&thread, &entrance, &info);
-    let generation = thread.generation();
-    let core = core_of(&entrance, &generation, &info);
+    let limits = limits(&default);
+    let core = default.core();
     let (send_timeout, keepalive) = (core.sending.send_timeout, &core.keepalive);
     let lingers = keepalive.lingering_close != LingeringClose::Off;
     let lingering = lingers.then_some((keepalive.lingering_time, keepalive.lingering_timeout));
-    let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
-    let is_traced = generation.config.http.traces;
+    let receive_max = default.http2().recv_buffer_size;
+    let is_traced = default.generation.config.http.traces;
     // A connection must not hold a configuration that was replaced.
-    drop(generation);
+    drop(default);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let shared = Shared::new(thread, wire.handle(), limits, waker.clone());
     let mut connection = Connection {
@@ -105,7 +82,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         entrance,
         info,
         wire,
-        input: Input::of(early),
+        input: Input::of(early.bytes().to_vec()),
         scratch: Scratch::default(),
         stage,
         timer: Timer::new(),
@@ -136,27 +113,18 @@ pub(crate) async fn serve(start: Start) -> Wire {
     };
     let stop = connection.run().await;
     connection.end(stop).await;
-    connection.wire
+    connection.wire.end(&connection.shared.thread);
 }
 
-/// Returns the settings to send to the client, from the active configuration.
-fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
-    let generation = thread.generation();
-    let settings = settings_of(entrance, &generation, info);
-    let policy = effect::policy(core_of(entrance, &generation, info));
+/// Returns the settings to send to the client.
+fn limits(default: &DefaultServer) -> Limits {
+    let settings = default.http2();
     Limits {
         streams_max: settings.streams_max,
         initial_window: settings.preread,
         connection_window: CONNECTION_WINDOW,
-        head_max: policy.head_max,
+        head_max: effect::policy(default.core()).head_max,
     }
-}
-
-/// Returns the settings that apply before the server of a request is known.
-fn core_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Core {
-    let config = &generation.config;
-    let server = entrance.default_server(generation, info);
-    &config.location(config.server(server).root).scope.core
 }
 
 /// State of the task of a connection.
@@ -792,8 +760,8 @@ impl Connection {
 
     /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
-        let generation = self.shared.thread.generation();
-        let Core { reading, keepalive, .. } = core_of(&self.entrance, &generation, &self.info);
+        let default = DefaultServer::of(self.shared.thread.generation(), &self.entrance, &self.info);
+        let Core { reading, keepalive, .. } = default.core();
         if !is_in_head {
             self.head_until = None;
         }

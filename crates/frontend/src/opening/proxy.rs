@@ -4,19 +4,19 @@ use std::fmt;
 
 use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
-use crate::h1::Connection;
+use crate::opening::Opening;
 use exchange::capacity::Waits;
 use telemetry::{ForLog, Level, Reason};
 
-impl Connection {
+impl Opening {
     /// Reads the header; `false` if it is missing or invalid, so that the connection must end. It may arrive in pieces of any size,
     /// but completely within `client_header_timeout`.
     pub(super) async fn read_proxy_header(&mut self) -> bool {
-        let end = rt::now() + self.core().reading.client_header_timeout;
+        let end = rt::now() + self.default.core().reading.client_header_timeout;
         loop {
-            match proxy_protocol::parse(self.input.bytes()) {
+            match proxy_protocol::parse(self.early.bytes()) {
                 Ok(Progress::Complete { len, header }) => {
-                    self.input.consume(len);
+                    self.early.consume(len);
                     if self.is_traced() {
                         self.trace(format_args!("PROXY protocol header of {len} bytes"));
                     }
@@ -28,7 +28,7 @@ impl Connection {
                 }
                 Ok(Progress::Incomplete) => {}
                 Err(error) => {
-                    self.complain(Level::Error, Complaint { error, input: self.input.bytes() });
+                    self.complain(Level::Error, Complaint { error, input: self.early.bytes() });
                     return false;
                 }
             }
@@ -40,17 +40,17 @@ impl Connection {
             drop(waiting);
             match received {
                 Err(rt::Elapsed) if is_given_up => return false,
-                Ok(Ok(Some(buf))) => match self.input.add(buf, V2_LEN_MAX) {
+                Ok(Ok(Some(buf))) => match self.early.add(buf, V2_LEN_MAX) {
                     true => {}
                     false => return false,
                 },
                 // A peer that disconnects without sending a byte may be a port check.
-                Ok(Ok(None)) if self.input.bytes().is_empty() => {
+                Ok(Ok(None)) if self.early.bytes().is_empty() => {
                     self.complain(Level::Info, format_args!("client closed connection"));
                     return false;
                 }
                 Ok(Ok(None)) => {
-                    let (error, input) = (ProxyError::Broken, self.input.bytes());
+                    let (error, input) = (ProxyError::Broken, self.early.bytes());
                     self.complain(Level::Error, Complaint { error, input });
                     return false;
                 }
@@ -69,11 +69,8 @@ impl Connection {
         }
     }
 
-    /// Logs a message about the socket, since there is no request yet, as in nginx.
     fn complain(&self, level: Level, what: impl fmt::Display) {
-        let (client, server) = (&self.info.peer, &self.entrance.address);
-        let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
-        self.thread.log_about(&self.generation, &self.info, self.server, level, message);
+        self.log_failure(level, what, "reading PROXY protocol");
     }
 }
 

@@ -26,8 +26,7 @@ use ::tls::{Hello, Server};
 use rt::Socket;
 
 use crate::entrance::Entrance;
-use crate::h1::Connection;
-use crate::h1::client::Http1Client;
+use crate::opening::Opening;
 use crate::wire::Wire;
 use exchange::acme::tls_challenge;
 use exchange::capacity::Waits;
@@ -41,15 +40,15 @@ use exchange::tls;
 use telemetry::tally;
 use telemetry::{ForLog, Level, Reason};
 
-impl Connection {
+impl Opening {
     /// Performs the handshake within `client_header_timeout`; `None` if the connection must end. A client that uses plain HTTP
     /// continues with it and gets an error response.
-    pub(super) async fn secured(mut self) -> Option<Connection> {
-        let received = self.input.bytes().to_vec();
+    pub(super) async fn secured(mut self) -> Option<Opening> {
+        let received = self.early.bytes().to_vec();
         if !handshake::is_tls(&received) {
             return Some(self);
         }
-        self.input.consume(received.len());
+        self.early.consume(received.len());
         let shaken = self.shake_hands(received).await;
         let Counts { postponed, offloaded } = self.thread.handshakes.take_counts();
         self.thread.tally.count_handshake_steps(postponed, offloaded);
@@ -65,17 +64,14 @@ impl Connection {
                 let handshake = if is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
                 self.thread.tally.count_handshake(handshake);
                 self.wire = self.wire.secured(handshaken);
-                *self.info.client.borrow_mut() = Some(Rc::new(Http1Client(self.wire.handle())));
                 Some(self)
             }
             Err(Failure::Handshake(HandshakeError::Plaintext(buf))) => {
-                self.input.add(buf, usize::MAX).then_some(self)
+                self.early.add(buf, usize::MAX).then_some(self)
             }
             Err(failure) => {
                 self.thread.tally.count_handshake(tally::Handshake::Failed);
-                self.complain_of(&failure);
-                // The pooled request used for that log line would keep the file descriptor open.
-                self.info.client.take();
+                self.log_failure(failure.level(), &failure, "SSL handshaking");
                 None
             }
         }
@@ -83,10 +79,10 @@ impl Connection {
 
     /// Performs the handshake with a time limit. The connection may be closed during this time to make room.
     async fn shake_hands(&mut self, received: Vec<u8>) -> Result<Shaken, Failure> {
-        let core = self.core();
+        let core = self.default.core();
         let end = rt::now() + core.reading.client_header_timeout;
         let nodelay = core.sending.tcp_nodelay;
-        let Connection { wire, timer, thread, .. } = self;
+        let Opening { wire, timer, thread, .. } = self;
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
         // As in nginx. Otherwise a small first response would wait until the client has acknowledged the session tickets.
         if nodelay {
@@ -110,11 +106,11 @@ impl Connection {
     /// Stores the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
         self.renew();
-        let config = &self.generation.config;
+        let generation = &self.default.generation;
         // If a reload has removed the address, the connection ends before its first request.
-        let Some(listen) = self.entrance.listen(&self.generation) else { return };
+        let Some(listen) = self.entrance.listen(generation) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
-        let settings = tls::settings_of(config, server, listen, &self.info.local);
+        let settings = tls::settings_of(&generation.config, server, listen, &self.info.local);
         // The cell is empty: this runs once per connection.
         let _ = self.info.secured.set(Secured::new(
             handshaken,
@@ -122,9 +118,9 @@ impl Connection {
             settings.client,
             settings.trust.as_deref(),
             refused,
-            self.generation.number,
+            generation.number,
         ));
-        self.server = server;
+        self.default.id = server;
     }
 
     /// Writes a debug message about the result of the handshake.
@@ -138,13 +134,6 @@ impl Connection {
             "TLS handshake: {protocol}, {cipher}, {how}, server name {name}, ALPN \"{}\"",
             secured.alpn.as_slice().for_log()
         ));
-    }
-
-    /// Logs a message about the socket, since there is no request yet, as in nginx.
-    fn complain_of(&self, failure: &Failure) {
-        let (client, server) = (&self.info.peer, &self.entrance.address);
-        let message = format_args!("{failure} while SSL handshaking, client: {client}, server: {server}");
-        self.thread.log_about(&self.generation, &self.info, self.server, failure.level(), message);
     }
 }
 

@@ -1,0 +1,20 @@
+//! A connection from its accept to its end.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rt::local::Counted;
+
+use crate::entrance::Entrance;
+use crate::opening::{self, Protocol};
+use crate::{h1, h2};
+use exchange::thread::Thread;
+
+/// Opens a connection and serves it by its protocol.
+pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
+    let Some(opened) = opening::open(thread, entrance, fd).await else { return };
+    match opened.protocol {
+        Protocol::Http1 => h1::serve(opened).await,
+        Protocol::Http2 => Box::pin(h2::serve(opened)).await,
+    }
+}
