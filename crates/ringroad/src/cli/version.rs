@@ -10,9 +10,9 @@ use crate::paths::{DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX, default_conf}
 /// The nginx version that serves as the reference.
 const REFERENCE: &str = "1.31.5";
 
-/// Returns the first line of `-v` and `-V`. Tools match `nginx/` and the number after it.
+/// Returns the first line of `-v` and `-V`. Tools match `nginx/` and the number after it; some take the number after the last slash.
 pub(crate) fn version_line() -> String {
-    format!("nginx version: nginx/{REFERENCE} (ringroad/{})\n", env!("CARGO_PKG_VERSION"))
+    format!("nginx version: nginx/{REFERENCE} (ringroad-{})\n", env!("CARGO_PKG_VERSION"))
 }
 
 /// Returns the lines of `-V` about TLS. Certbot's plugin for nginx requires both.

@@ -32,7 +32,7 @@ const EMPTY: &str = "error_log logs/error.log; pid logs/nginx.pid; events {} htt
 
 #[test]
 fn the_version_is_printed_in_the_form_that_tools_match() {
-    let version = format!("nginx version: nginx/1.31.5 (ringroad/{})\n", env!("CARGO_PKG_VERSION"));
+    let version = format!("nginx version: nginx/1.31.5 (ringroad-{})\n", env!("CARGO_PKG_VERSION"));
     let said = run(&["-v"]);
     assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, version.as_str(), ""));
     let said = run(&["-V"]);

@@ -1,13 +1,16 @@
-//! Programs that parse the output, the configuration or the logs of nginx: certbot's plugin, GoAccess, filters of fail2ban. A test
-//! without its program says that it was skipped.
+//! Programs that parse the output, the configuration or the logs of nginx: certbot's plugin, acme.sh, lego, GoAccess, filters of
+//! fail2ban, exporters. A test without its program says that it was skipped. Of programs that a test cannot start, the patterns
+//! are matched.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use testkit::{Client, Deadline, Server, TempDir};
+use regex_lite::Regex;
+use testkit::{Client, Deadline, Server, TempDir, wait};
 
 use crate::common::tls::Authority;
-use crate::common::{BINARY, one_server};
+use crate::common::{BINARY, Running, one_server};
+use crate::pebble::{self, Manners, Pebble};
 
 /// Whether a program exists; prints a line if not.
 fn has(program: &str, package: &str) -> bool {
@@ -119,5 +122,220 @@ fn the_filters_of_fail2ban_match_lines_of_the_error_log() {
         let log = server.path("logs/error.log");
         let output = Command::new("fail2ban-regex").arg(log).arg(filter).output().expect("it starts");
         assert!(said(&output).contains(&format!("{count} matched")), "{filter}: {}", said(&output));
+    }
+}
+
+/// Patterns for `nginx -v` and `-V`, with the program that has them and the first captured text.
+const OF_VERSION: &[(&str, &str, &str)] = &[
+    ("puppet-nginx: nginx_version", r"nginx version: (?:nginx|openresty)/([\w.]+)", "1.31.5"),
+    ("nginx-amplify-agent: nginx_v, after the colon", r"(?m)^nginx version:.*/([\d\w.]+)", "1.31.5"),
+    ("nginx-agent: versionRegex", r"(?m)(?:\s|^)nginx/([\d.]+)", "1.31.5"),
+    ("chef nginx: ohai-nginx.rb", r"(?m)^nginx version: nginx/(\d+\.\d+\.\d+)", "1.31.5"),
+    ("ansible-role-nginx: verify.yml", r"((?:[0-9]+\.){2}[0-9]+)", "1.31.5"),
+];
+
+/// Patterns for the further lines of `nginx -V`.
+const OF_BUILD: &[(&str, &str, &str)] = &[
+    (
+        "nginx-amplify-agent: BUILT_WITH_RE",
+        r"(?m)^built with (\S+) +\S+(?: +\d{1,2} +\w{3,} +\d{4})?",
+        "OpenSSL",
+    ),
+    ("acme.sh: _setNginx", r"--conf-path=([^ ]*) ", "/etc/nginx/nginx.conf"),
+    (
+        "nginx-amplify-agent, nginx-agent: prefix",
+        r"(?m)^configure arguments:.* --prefix=([^ ]*)",
+        "/usr/local/ringroad",
+    ),
+    ("nginx-amplify-agent: logs", r" --error-log-path=([^ ]*)", "/usr/local/ringroad/logs/error.log"),
+    (
+        "scripts: grep -o with-http_stub_status_module",
+        r"(with-http_stub_status_module)",
+        "with-http_stub_status_module",
+    ),
+    ("scripts: grep -q http_v2_module", r"(http_v2_module)", "http_v2_module"),
+];
+
+/// Patterns for the page of `stub_status`, for an otherwise idle server that gets its first request.
+const OF_STATUS: &[(&str, &str, &str)] = &[
+    (
+        "nginx-amplify-agent: STUB_RE",
+        r"^Active connections: (\d+)\s+[\w ]+\n\s+\d+\s+\d+\s+\d+\s+Reading:\s+\d+\s+Writing:\s+\d+\s+Waiting:\s+\d+",
+        "1",
+    ),
+    ("Datadog: nginx.py", r"\s*(\d+)\s+\d+\s+\d+", "1"),
+    ("Datadog: nginx.py", r"Reading: \d+\s+Writing: (\d+)\s+Waiting: \d+", "1"),
+    ("Zabbix: Nginx by HTTP", r"server accepts handled requests\s+([0-9]+) ([0-9]+) ([0-9]+)", "1"),
+    ("Zabbix: Nginx by HTTP", r"Reading: ([0-9]+) Writing: [0-9]+ Waiting: [0-9]+", "0"),
+    (
+        "Munin: nginx_status",
+        r"(?s)Active connections:\s+(\d+).*Reading:\s+\d+.*Writing:\s+\d+.*Waiting:\s+\d+",
+        "1",
+    ),
+    ("Munin: nginx_request", r"(?m)^\s+(\d+)\s+\d+\s+\d+", "1"),
+    (
+        "Telegraf, collectd, nginx-prometheus-exporter: words at fixed places",
+        r"^Active connections: (\d+) \nserver accepts handled requests\n \d+ \d+ \d+ \nReading: \d+ Writing: \d+ Waiting: \d+ \n$",
+        "1",
+    ),
+];
+
+fn assert_captures(patterns: &[(&str, &str, &str)], text: &str) {
+    for (program, pattern, expected) in patterns {
+        let captures = Regex::new(pattern).expect("a pattern").captures(text);
+        let captures = captures.unwrap_or_else(|| panic!("{program}: {text}"));
+        assert_eq!(&captures[1], *expected, "{program}: {text}");
+    }
+}
+
+#[test]
+fn patterns_for_the_output_of_nginx_find_version_paths_and_numbers() {
+    let output = |arg: &str| Command::new(BINARY).arg(arg).output().expect("it is built");
+    for arg in ["-v", "-V"] {
+        let output = output(arg);
+        assert!(output.status.success() && output.stdout.is_empty(), "{arg}: nginx writes to standard error");
+        assert_captures(OF_VERSION, &String::from_utf8_lossy(&output.stderr));
+    }
+    assert_captures(OF_BUILD, &String::from_utf8_lossy(&output("-V").stderr));
+    let server = Server::builder(BINARY).conf(&one_server("", "stub_status;")).start();
+    assert_captures(OF_STATUS, &Client::connect(server.addr(0)).get("/").text());
+}
+
+/// Configuration management checks a configuration before a reload: by the exit status (roles for Ansible, Puppet, Chef), by the
+/// texts "test is successful" and "[emerg]" (nginx-agent), and by the dump of `-T`.
+#[test]
+fn checks_of_configuration_management_see_valid_and_invalid_configurations() {
+    let dir = TempDir::new("managed");
+    let path = dir.path().display().to_string();
+    dir.write("part.conf", "server_tokens off;");
+    for (directive, is_valid) in [("include part.conf;", true), ("no_such_directive x;", false)] {
+        let text =
+            format!("error_log {path}/e; pid {path}/p; events {{}} http {{ access_log off; {directive} }}");
+        let conf = dir.write("nginx.conf", text).display().to_string();
+        let check = Command::new(BINARY).args(["-t", "-c", &conf]).output().expect("it is built");
+        let messages = String::from_utf8_lossy(&check.stderr);
+        assert_eq!(check.status.success(), is_valid, "{messages}");
+        assert_eq!(messages.contains("[emerg]"), !is_valid, "{messages}");
+        let successful = format!("configuration file {conf} test is successful");
+        assert_eq!(messages.contains(&successful), is_valid, "{messages}");
+        let dump = Command::new(BINARY).args(["-T", "-c", &conf]).output().expect("it is built");
+        let dumped = String::from_utf8_lossy(&dump.stdout);
+        assert_eq!(dumped.contains(&format!("# configuration file {conf}:\n")), is_valid, "{dumped}");
+        assert_eq!(
+            dumped.contains(&format!("# configuration file {path}/part.conf:\nserver_tokens")),
+            is_valid
+        );
+    }
+}
+
+/// Starts a server with a name that an ACME server can validate, and the ACME server.
+fn server_to_validate(server: &str) -> Option<(Server, Pebble)> {
+    let binary = pebble::binary()?;
+    let conf = format!(
+        "worker_processes 1;\nevents {{}}\nhttp {{\n    server {{\n        listen 127.0.0.1:0;\n        server_name a.test;\n        {server}\n    }}\n}}\n"
+    );
+    let server = Server::builder(BINARY).conf(&conf).text("html/index.html", "index").start();
+    let port = server.addr(0).tcp().port();
+    let pebble = Pebble::start(&binary, port, port, &Manners::default());
+    pebble.know(&["a.test"]);
+    Some((server, pebble))
+}
+
+/// The mode `--nginx` finds the server block of the name, adds a location with the response to the challenge, checks the
+/// configuration, reloads the server, and restores the file.
+#[test]
+fn acme_sh_gets_a_certificate_in_its_nginx_mode() {
+    if !has("acme.sh", "a script of https://github.com/acmesh-official/acme.sh in PATH") {
+        return;
+    }
+    let Some((server, pebble)) = server_to_validate("location / { return 301 https://$host$request_uri; }")
+    else {
+        return;
+    };
+    let (dir, home) = (server.dir().display().to_string(), TempDir::new("acme-sh"));
+    let conf = std::fs::read_to_string(server.path("conf/nginx.conf")).expect("the configuration");
+    let program =
+        home.write("bin/nginx", format!("#!/bin/sh\nexec {BINARY} -p {dir}/ -c conf/nginx.conf \"$@\"\n"));
+    let is_executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, is_executable).expect("it is ours");
+    let path = std::env::var("PATH").expect("a search path");
+    let path = format!("{}:{path}", home.path().join("bin").display());
+    let arguments = format!(
+        "--issue --nginx {dir}/conf/nginx.conf -d a.test --home {0} --config-home {0} --server {1} --ca-bundle {2}",
+        home.path().join("state").display(),
+        pebble.uri(),
+        pebble.trusted().display()
+    );
+    let mut command = Command::new("acme.sh");
+    let output =
+        command.args(arguments.split_whitespace()).env("PATH", path).env("HOME", home.path()).output();
+    let text = said(&output.expect("it starts"));
+    assert!(text.contains("-----END CERTIFICATE-----") && text.contains("Reloading nginx"), "{text}");
+    assert_eq!(std::fs::read_to_string(server.path("conf/nginx.conf")).expect("the file"), conf, "{text}");
+    server.wait_for_log_count("was replaced by", 2, Deadline::default());
+    let log = server.access_log();
+    assert!(log.contains("/.well-known/acme-challenge/") && log.contains("\" 200 "), "{log}");
+}
+
+#[test]
+fn lego_gets_a_certificate_by_a_webroot() {
+    if !has("lego", "apt-get install lego") {
+        return;
+    }
+    let Some((server, pebble)) = server_to_validate("root html;") else { return };
+    let state = TempDir::new("lego");
+    let arguments = format!(
+        "--accept-tos --email a@example.org --domains a.test --path {} --server {} --http --http.webroot {} run",
+        state.path().display(),
+        pebble.uri(),
+        server.path("html").display()
+    );
+    let mut command = Command::new("lego");
+    command.args(arguments.split_whitespace()).env("LEGO_CA_CERTIFICATES", pebble.trusted());
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(state.path().join("certificates/a.test.crt").exists(), "{}", said(&output));
+    let log = server.wait_for_access_log(1, Deadline::default());
+    assert!(log.contains("/.well-known/acme-challenge/") && log.contains("\" 200 "), "{log}");
+}
+
+#[test]
+fn munin_reads_the_numbers_of_stub_status() {
+    let server = Server::builder(BINARY).conf(&one_server("", "stub_status;")).start();
+    for (plugin, expected) in [("nginx_status", "writing.value 1\n"), ("nginx_request", "request.value ")] {
+        let path = Path::new("/usr/share/munin/plugins").join(plugin);
+        if !path.exists() || !Path::new("/usr/share/perl5/LWP/UserAgent.pm").exists() {
+            testkit::skip("there is no plugin of Munin (apt-get install munin-plugins-core libwww-perl)");
+            return;
+        }
+        let mut command = Command::new("perl");
+        command.arg("-I/usr/share/perl5").arg(path).env("url", format!("http://{}/", server.addr(0)));
+        command.env("MUNIN_LIBDIR", "/usr/share/munin");
+        let output = command.output().expect("it starts");
+        assert!(said(&output).contains(expected), "{plugin}: {}", said(&output));
+    }
+}
+
+#[test]
+fn the_prometheus_exporter_reads_stub_status() {
+    let server = Server::builder(BINARY).conf(&one_server("", "stub_status;")).start();
+    let address = testkit::server::ListenAddr::Tcp(([127, 0, 0, 1], free_port()).into());
+    let command = Command::new("prometheus-nginx-exporter")
+        .arg(format!("-nginx.scrape-uri=http://{}/", server.addr(0)))
+        .arg(format!("-web.listen-address={}", address.tcp()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(child) = command else {
+        testkit::skip("prometheus-nginx-exporter is not installed");
+        return;
+    };
+    let _running = Running(child);
+    let page = wait::until("the exporter", Deadline::default(), || {
+        Some(Client::try_connect(&address).ok()?.get("/metrics").text())
+    });
+    let page = page.expect("its page");
+    for line in ["nginx_up 1\n", "nginx_connections_writing 1\n", "nginx_connections_active 1\n"] {
+        assert!(page.contains(line), "{line}{page}");
     }
 }
