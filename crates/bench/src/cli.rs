@@ -9,16 +9,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use crate::context::{Bench, Progress, Scale};
 use crate::failure::Failure;
 use crate::load;
+use crate::method::disturbance::Watch;
 use crate::method::workspace::Workspace;
 use crate::method::{SERVER_DESCRIPTORS, machine, namespace, raise_descriptors, signals};
 use crate::peers::tool::{self, Peer};
 use crate::report;
-use crate::report::model::{FORMAT, Report, Section};
+use crate::report::model::{FORMAT, Fact, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
 
 /// The commands that are no scenarios: the load generator, and commands over earlier results.
@@ -29,12 +31,20 @@ const CLAIMS: &str = "claims";
 
 #[derive(Args, Debug)]
 struct ReportOptions {
-    /// The JSON file of a run
-    #[arg(value_name = "JSON")]
-    file: PathBuf,
+    /// The JSON files of runs of different scenarios
+    #[arg(value_name = "JSON", required = true)]
+    files: Vec<PathBuf>,
     /// Directory for the report
     #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
+}
+
+/// The options of `all` beside those of every scenario.
+#[derive(Args, Debug)]
+struct AllOptions {
+    /// Only these scenarios, separated by commas
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = PossibleValuesParser::new(SCENARIOS.iter().map(|one| one.name)))]
+    only: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -117,8 +127,9 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         REPORT => {
             // The file is read before anything is written: an invalid file leaves the directory unchanged.
-            let ReportOptions { file, out } = ReportOptions::from_arg_matches(own)?;
-            let report = report::read(&file)?;
+            let ReportOptions { files, out } = ReportOptions::from_arg_matches(own)?;
+            let runs = files.iter().map(|file| report::read(file)).collect::<Result<Vec<_>, _>>()?;
+            let report = report::combine(runs, |name| SCENARIOS.iter().position(|one| one.name == name))?;
             report::check_directory(&out)?;
             report::write(&report, &out)
         }
@@ -156,7 +167,8 @@ fn run_scenarios(name: &str, own: &ArgMatches, args: &[OsString]) -> Result<(), 
 /// Builds the clap command with all subcommands and options, for the parser and for the help.
 fn command() -> Command {
     // The options set a description of their own, so they come first.
-    let all = Common::augment_args(Command::new("all")).about("Every scenario, one after the other");
+    let all = AllOptions::augment_args(Command::new("all"));
+    let all = Common::augment_args(all).about("Every scenario, one after the other");
     let scenarios = SCENARIOS.iter().map(|scenario| {
         let command = (scenario.augment)(Command::new(scenario.name));
         Common::augment_args(command).about(scenario.title).after_help(scenario.question)
@@ -173,7 +185,7 @@ fn command() -> Command {
         )
         .subcommand(
             ReportOptions::augment_args(Command::new(REPORT))
-                .about("Regenerates the report from its JSON file"),
+                .about("Regenerates the report from its JSON file, or combines those of several runs"),
         )
         .subcommand(CompareOptions::augment_args(Command::new(COMPARE)).about("Compares two runs"))
         .subcommand(
@@ -184,9 +196,10 @@ fn command() -> Command {
 
 /// Returns the scenarios that a command runs, with their parsed options.
 fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>, Failure> {
+    let only = if name == "all" { AllOptions::from_arg_matches(own)?.only } else { vec![name.to_owned()] };
     SCENARIOS
         .iter()
-        .filter(|scenario| name == "all" || name == scenario.name)
+        .filter(|scenario| only.is_empty() || only.iter().any(|one| one == scenario.name))
         .map(|scenario| {
             let bare;
             let matches = if name == "all" {
@@ -224,14 +237,21 @@ fn measure(
     let mut end = Ok(());
     let share = |name: &str| SCENARIOS.iter().find(|one| one.name == name).map_or(1, |one| one.quick_share);
     let mut shares: u32 = prepared.iter().map(|(name, _)| share(name)).sum();
+    let mut expected = Expected::of(common, &bench, prepared.iter().map(|(name, _)| *name));
+    let (watch, machine) = (Watch::start(), report.machine.clone());
     for (name, scenario) in prepared {
+        expected.announce(&bench, name);
+        let begun = Instant::now();
         // A single scenario has no time limit: the user chose what to measure.
         if asked_for > 1 {
             bench.begin_scenario(share(name), shares);
             shares -= share(name);
         }
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
-            Ok(section) => report.sections.push(section),
+            Ok(mut section) => {
+                section.seconds = begun.elapsed().as_secs_f64();
+                report.sections.push(section);
+            }
             // A single scenario that fails is reported in one line, without an empty report.
             Err(failure) if asked_for == 1 => return Err(failure),
             Err(Failure::Interrupted) => {
@@ -245,6 +265,8 @@ fn measure(
         }
         bench.progress.advance();
         report.seconds = clock.elapsed().as_secs_f64();
+        let loads = Fact::new("load during the run", watch.loads());
+        report.machine = machine.iter().cloned().chain([loads]).collect();
         report.incomplete = (report.sections.len() < asked_for)
             .then(|| format!("the run did not finish: {} of {asked_for} scenarios", report.sections.len()));
         report::save(&report, &common.out)?;
@@ -258,6 +280,36 @@ fn measure(
     let failed = report.sections.iter().filter(|section| section.failed.is_some());
     let names: Vec<String> = failed.map(|section| section.scenario.clone()).collect();
     if names.is_empty() { Ok(()) } else { Err(Failure::Parts { names, of: report.sections.len() }) }
+}
+
+/// How long the remaining scenarios of a run with the default duration of measurements will take.
+struct Expected {
+    /// Minutes of all remaining scenarios; `None` if the options change the durations.
+    minutes: Option<u32>,
+    repetitions: u32,
+}
+
+impl Expected {
+    fn of<'a>(common: &Common, bench: &Bench, names: impl Iterator<Item = &'a str>) -> Expected {
+        let is_known = bench.scale == Scale::Normal && common.seconds.is_none();
+        let repetitions = bench.repetitions();
+        let minutes = is_known.then(|| names.map(|name| minutes(name, repetitions)).sum());
+        Expected { minutes, repetitions }
+    }
+
+    /// Shows the user how long the next scenario and the remaining run will take.
+    fn announce(&mut self, bench: &Bench, name: &str) {
+        let Some(left) = self.minutes else { return };
+        let own = minutes(name, self.repetitions);
+        bench.progress(format_args!("{name}: about {own} min; the remaining run: about {left} min"));
+        self.minutes = Some(left.saturating_sub(own));
+    }
+}
+
+/// Returns about the minutes of a scenario. A third of the time of three repetitions is that of steps that are not repeated.
+fn minutes(name: &str, repetitions: u32) -> u32 {
+    let of_three = SCENARIOS.iter().find(|one| one.name == name).map_or(1, |one| one.minutes);
+    (of_three * (repetitions * 2 + 3) + 4) / 9
 }
 
 impl Common {
@@ -316,6 +368,13 @@ mod tests {
     }
 
     #[test]
+    fn the_expected_duration_depends_on_the_repetitions() {
+        let all = |repetitions| SCENARIOS.iter().map(|one| minutes(one.name, repetitions)).sum::<u32>();
+        assert!((55..=75).contains(&all(3)), "{}", all(3));
+        assert!(all(2) < all(3) && all(3) < all(5));
+    }
+
+    #[test]
     fn wrong_arguments_cause_one_line() {
         for args in [
             &["nothing"][..],
@@ -323,6 +382,8 @@ mod tests {
             &["all", "--repeat", "x"],
             &["compare", "a"],
             &["report", "a", "--quick"],
+            &["report"],
+            &["all", "--only", "nothing"],
             &["compare", "a", "b", "--host-network"],
             &[],
         ] {

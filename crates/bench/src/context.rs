@@ -16,7 +16,7 @@ pub(crate) enum Scale {
     Instant,
     /// All scenarios together in five minutes on two processors.
     Quick,
-    /// All scenarios together in about an hour: the scale of published reports.
+    /// All scenarios together in about 65 minutes: the scale of published reports.
     Normal,
     /// Every combination of the parameters of each scenario, without a time limit.
     Full,
@@ -61,7 +61,7 @@ impl Bench {
         }
         match self.scale {
             Scale::Instant => Duration::from_millis(100),
-            Scale::Quick => (normal / 5).max(Duration::from_millis(500)),
+            Scale::Quick => (normal / 5).max(Duration::from_millis(300)),
             Scale::Normal | Scale::Full => normal,
         }
     }

@@ -47,17 +47,28 @@ impl Watch {
         self.until(&Watch::start())
     }
 
-    fn until(&self, now: &Watch) -> Option<String> {
+    /// Returns the stolen time and the load of other programs since the start, whether or not they are significant.
+    pub(crate) fn loads(&self) -> String {
+        let (steal, others) = self.shares(&Watch::start());
+        format!("steal {:.1} %, other load {:.0} % of a processor", steal * 100.0, others.max(0.0) * 100.0)
+    }
+
+    /// Returns the stolen share of the machine's time, and the CPU time of other programs as a share of a processor.
+    fn shares(&self, now: &Watch) -> (f64, f64) {
         let seconds = (now.started - self.started).as_secs_f64();
+        let total = now.system.total().saturating_sub(self.system.total()).max(1) as f64;
+        let steal = now.system.steal.saturating_sub(self.system.steal) as f64 / total;
+        let busy = now.system.busy().saturating_sub(self.system.busy()) as f64 / TICKS_PER_SECOND;
+        (steal, (busy - (now.own_seconds - self.own_seconds)) / seconds)
+    }
+
+    fn until(&self, now: &Watch) -> Option<String> {
         let mut found = Vec::new();
-        if seconds >= SECONDS_MIN {
-            let total = now.system.total().saturating_sub(self.system.total()).max(1) as f64;
-            let steal = now.system.steal.saturating_sub(self.system.steal) as f64 / total;
+        if (now.started - self.started).as_secs_f64() >= SECONDS_MIN {
+            let (steal, others) = self.shares(now);
             if steal > STEAL_SHARE_MAX {
                 found.push(format!("steal {:.1} %", steal * 100.0));
             }
-            let busy = now.system.busy().saturating_sub(self.system.busy()) as f64 / TICKS_PER_SECOND;
-            let others = (busy - (now.own_seconds - self.own_seconds)) / seconds;
             if others > OTHERS_SHARE_MAX {
                 found.push(format!("other load {:.0} % of a processor", others * 100.0));
             }

@@ -1,4 +1,4 @@
-//! The web servers of a run: Ringroad, nginx, lighttpd, H2O. Each is started in the same way: with a configuration in
+//! The web servers of a run: Ringroad, nginx, lighttpd, H2O, HAProxy. Each is started in the same way: with a configuration in
 //! its language, on a free port, and with a separate directory. At the end all its processes are ended.
 
 use std::ffi::OsString;
@@ -59,7 +59,8 @@ impl Program {
     fn head(&self, instance: &Instance) -> String {
         let (host, directory) = (instance.host, instance.directory.display());
         match self.kind {
-            ProgramKind::Echo => String::new(),
+            // HAProxy writes to its standard error, and its address is below the first section of its configuration.
+            ProgramKind::Echo | ProgramKind::Peer(Peer::Haproxy) => String::new(),
             ProgramKind::Peer(Peer::Lighttpd) => format!(
                 "server.bind = \"{host}\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
                  server.errorlog = \"{directory}/logs/error.log\"\n",
@@ -92,6 +93,7 @@ impl Program {
             ProgramKind::Ours => words(&["-p", &prefix, "-c", &conf]),
             ProgramKind::Peer(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
             ProgramKind::Peer(Peer::H2o) => words(&["-c", &conf]),
+            ProgramKind::Peer(Peer::Haproxy) => words(&["-db", "-f", &conf]),
             // Without -e, nginx complains about its compiled-in log path, which only root may open.
             ProgramKind::Peer(_) => {
                 words(&["-p", &prefix, "-c", &conf, "-e", &format!("{prefix}logs/error.log")])

@@ -17,6 +17,8 @@ pub(crate) enum Peer {
     Lighttpd,
     /// A web server that is fast with small files.
     H2o,
+    /// A proxy, which serves no files.
+    Haproxy,
     /// Verifies the figures of `bench disk`.
     Fio,
     /// Shows the system calls of `bench disk`.
@@ -27,14 +29,15 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// All peers, in the order of the report.
-    pub(crate) const ALL: [Peer; 6] =
-        [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::Strace, Peer::H2load];
+    pub(crate) const ALL: [Peer; 7] =
+        [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Haproxy, Peer::Fio, Peer::Strace, Peer::H2load];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
             Peer::Lighttpd => "lighttpd",
             Peer::H2o => "h2o",
+            Peer::Haproxy => "haproxy",
             Peer::Fio => "fio",
             Peer::Strace => "strace",
             Peer::H2load => "h2load",
@@ -57,8 +60,12 @@ impl Peer {
             return Err(format!("{name} is excluded by --peer"));
         }
         let path = named.or_else(|| in_path(name)).ok_or_else(|| self.missing())?;
-        let is_short = matches!(self, Peer::Nginx | Peer::Lighttpd);
-        let about = about(&path, if is_short { "-V" } else { "--version" });
+        let option = match self {
+            Peer::Nginx | Peer::Lighttpd => "-V",
+            Peer::Haproxy => "-v",
+            _ => "--version",
+        };
+        let about = about(&path, option);
         let version = about.lines().next().unwrap_or("version unknown").trim().to_owned();
         Ok(Tool { path, version, about })
     }

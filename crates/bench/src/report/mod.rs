@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::method::workspace::write_whole;
-use model::{FORMAT, Plot, Report};
+use model::{FORMAT, Plot, Report, Section};
 
 /// Default directory of a report.
 pub(crate) const DIRECTORY: &str = "ringroad-bench";
@@ -100,9 +100,54 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
     serde_json::from_str(&text).map_err(|error| problem(error.to_string()))
 }
 
+/// Combines the reports of several runs on one machine into one, with the sections in the order of `place`. Fails if two
+/// runs have the same scenario or differ in their scale.
+pub(crate) fn combine(runs: Vec<Report>, place: impl Fn(&str) -> Option<usize>) -> Result<Report, Failure> {
+    let mut runs = runs.into_iter();
+    let Some(mut all) = runs.next() else { return Err(Failure::Usage("no JSON file".to_owned())) };
+    for run in runs {
+        if run.scale != all.scale {
+            let problem = format!("one run is {}, another {}: repeat one of them", all.scale, run.scale);
+            return Err(Failure::Other(problem));
+        }
+        let is_known = |section: &&Section| all.sections.iter().any(|one| one.scenario == section.scenario);
+        if let Some(section) = run.sections.iter().find(is_known) {
+            return Err(Failure::Other(format!("two runs have the scenario {}", section.scenario)));
+        }
+        // Facts that differ are shown for each run, such as the load.
+        let facts: Vec<_> = run.machine.into_iter().filter(|fact| !all.machine.contains(fact)).collect();
+        all.machine.extend(facts);
+        all.seconds += run.seconds;
+        all.command.push("+".to_owned());
+        all.command.extend(run.command);
+        all.incomplete = all.incomplete.or(run.incomplete);
+        all.sections.extend(run.sections);
+    }
+    all.sections.sort_by_key(|section| place(&section.scenario));
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::model::Fact;
     use super::*;
+
+    #[test]
+    fn runs_of_different_scenarios_are_combined() {
+        let run = |name: &str, load: &str| Report {
+            sections: vec![Section { scenario: name.to_owned(), ..Section::default() }],
+            machine: vec![Fact::new("kernel", "6"), Fact::new("load", load)],
+            seconds: 2.0,
+            ..Report::default()
+        };
+        let place = |name: &str| ["wire", "http"].iter().position(|one| *one == name);
+        let all = combine(vec![run("http", "1"), run("wire", "2")], place).unwrap();
+        let names: Vec<&str> = all.sections.iter().map(|section| section.scenario.as_str()).collect();
+        assert_eq!((names, all.machine.len(), all.seconds), (vec!["wire", "http"], 3, 4.0));
+        assert!(combine(vec![run("http", "1"), run("http", "2")], place).is_err());
+        let quick = Report { scale: "quick".to_owned(), ..run("wire", "2") };
+        assert!(combine(vec![run("http", "1"), quick], place).is_err());
+    }
 
     fn directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("ringroad-report-{name}-{}", std::process::id()));

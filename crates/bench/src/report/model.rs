@@ -57,6 +57,9 @@ pub(crate) struct Section {
     pub(crate) seed: Option<String>,
     /// The question that the scenario examines, in one sentence.
     pub(crate) question: String,
+    /// Duration of the scenario in seconds; 0 in reports of earlier versions.
+    #[serde(default)]
+    pub(crate) seconds: f64,
     /// The one-line error that ended the scenario, if results are missing.
     #[serde(default)]
     pub(crate) failed: Option<String>,

@@ -74,6 +74,7 @@ struct CacheRun<'a> {
 
 impl Scenario for CacheOptions {
     const NAME: &'static str = "cache";
+    const MINUTES: u32 = 3;
     const QUICK_SHARE: u32 = 25;
     const TITLE: &'static str =
         "Work of a cache: coalesced requests, loading the index, and removing many entries";

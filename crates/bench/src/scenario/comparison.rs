@@ -30,11 +30,16 @@ pub(crate) struct Variant {
     pub(crate) location: &'static str,
 }
 
+/// Parameter of `listen` that defers accepts until the request has arrived.
+pub(crate) const DEFERRED: &str = " deferred";
+
 /// The three servers that most scenarios compare.
 pub(crate) const RING: Variant = Variant::ours("io_uring", "io_uring");
 pub(crate) const EPOLL: Variant = Variant::ours("epoll", "epoll");
 pub(crate) const NGINX: Variant = Variant::of("nginx", Peer::Nginx);
 pub(crate) const SERVERS: [Variant; 3] = [RING, EPOLL, NGINX];
+/// A proxy that serves no files.
+pub(crate) const HAPROXY: Variant = Variant::of("haproxy", Peer::Haproxy);
 
 impl Variant {
     pub(crate) const fn ours(name: &'static str, engine: &'static str) -> Variant {
@@ -63,6 +68,7 @@ impl Variant {
         match self.peer {
             None => "Ringroad",
             Some(Peer::H2o) => "H2O",
+            Some(Peer::Haproxy) => "HAProxy",
             Some(peer) => peer.name(),
         }
     }
@@ -86,9 +92,20 @@ impl Variant {
         }
     }
 
+    /// Returns the directives of a server that responds with status 200 in this location; HAProxy does so in all.
+    pub(crate) fn returning(&self, location: &str) -> String {
+        match self.peer {
+            Some(Peer::Haproxy) => "    http-request return status 200\n".to_owned(),
+            _ => format!("location {location} {{ return 200; }}\n"),
+        }
+    }
+
     /// Returns the configuration. Ringroad uses nginx's directives, so one text serves both: only the engine and the
-    /// listener differ.
+    /// listener differ. For HAProxy, `text` has its directives.
     pub(crate) fn configuration(&self, instance: &Instance, text: &Text) -> String {
+        if self.peer == Some(Peer::Haproxy) {
+            return self.configuration_of_haproxy(instance, text);
+        }
         let Text { workers, connections, events, http, server } = text;
         let (own, listen, host, port) = (self.events, self.listen, instance.host, instance.port);
         let engine = if self.engine.is_empty() { String::new() } else { format!(" use {};", self.engine) };
@@ -100,6 +117,19 @@ impl Variant {
              server {{\n        listen {host}:{port} backlog=4096{listen};\n{}    }}\n}}\n",
             indented(http, "    "),
             indented(server, "        ")
+        )
+    }
+
+    /// Returns the configuration of HAProxy: `http` are further sections, `server` the directives of the frontend.
+    fn configuration_of_haproxy(&self, instance: &Instance, text: &Text) -> String {
+        let (host, port, connections) = (instance.host, instance.port, text.connections);
+        let accepts = if self.listen == DEFERRED { " defer-accept" } else { "" };
+        // Without strict-limits it also starts with fewer descriptors than its limits could need.
+        format!(
+            "global\n    nbthread {}\n    maxconn {connections}\n    no strict-limits\ndefaults\n    mode http\n    \
+             timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    option http-keep-alive\n    \
+             http-reuse always\n{}{}frontend bench\n    bind {host}:{port} backlog 4096{accepts}\n{}",
+            text.workers, self.location, text.http, text.server
         )
     }
 

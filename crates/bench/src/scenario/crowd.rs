@@ -70,6 +70,7 @@ fn configuration(variant: &Variant, instance: &Instance, open: u32) -> String {
 
 impl Scenario for CrowdOptions {
     const NAME: &'static str = "crowd";
+    const MINUTES: u32 = 3;
     const TITLE: &'static str = "Many connections, most of them idle; latency at half load";
     const QUESTION: &'static str = "What does a request cost with many idle connections, how much memory does each idle connection need, and what is the latency at half load?";
 

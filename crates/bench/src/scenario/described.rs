@@ -17,6 +17,8 @@ pub(crate) trait Scenario: Args + 'static {
     const QUESTION: &'static str;
     /// Share of the time of `bench all --quick`: about the seconds that the scenario needs on an idle machine.
     const QUICK_SHARE: u32 = 10;
+    /// About the minutes that it needs with the default options, on an idle machine of two processors.
+    const MINUTES: u32;
 
     /// Measures, and records the measurements in its section; returns their presentation.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure>;

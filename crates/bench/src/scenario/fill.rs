@@ -121,6 +121,7 @@ pub(super) struct Entries {
 
 impl Scenario for FillOptions {
     const NAME: &'static str = "fill";
+    const MINUTES: u32 = 3;
     const TITLE: &'static str = "Filling a cache";
     const QUESTION: &'static str = "At which rate does a proxy fetch, send and store responses, and how many bytes does it write to the disk for them?";
 

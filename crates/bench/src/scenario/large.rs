@@ -87,6 +87,7 @@ const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
 impl Scenario for LargeOptions {
     const NAME: &'static str = "large";
+    const MINUTES: u32 = 4;
     const QUICK_SHARE: u32 = 20;
     const TITLE: &'static str = "One large file, cold, to a few clients";
     const QUESTION: &'static str = "At which rate is a large file sent that is not in the page cache, and how much of the machine stays idle?";

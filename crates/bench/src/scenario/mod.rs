@@ -35,6 +35,7 @@ pub(crate) struct ScenarioEntry {
     pub(crate) title: &'static str,
     pub(crate) question: &'static str,
     pub(crate) quick_share: u32,
+    pub(crate) minutes: u32,
     /// Adds the options of the command.
     pub(crate) augment: fn(Command) -> Command,
     /// Parses the options. No file is created and no process started before all options are parsed.
@@ -73,6 +74,7 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
         title: S::TITLE,
         question: S::QUESTION,
         quick_share: S::QUICK_SHARE,
+        minutes: S::MINUTES,
         augment: S::augment_args,
         prepare: prepare::<S>,
     }

@@ -158,7 +158,7 @@ pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
 /// is no figure.
 fn calls_per_response(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
     // Brief, because the number varies less than times.
-    let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(500));
+    let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(bench.scaled(50, 150, 500)));
     // Counts the server's current threads, and those that they start.
     let mut calls = Calls::start(server.child.tree())?;
     let outcome = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
@@ -177,7 +177,12 @@ pub(crate) fn compare(
     plan: &Plan,
     labels: impl Fn(&Variant) -> Option<Labels>,
 ) -> Result<(), Failure> {
+    if comparison::is_late(bench, section) {
+        return Ok(());
+    }
     bench.progress(format_args!("{}: {words}", section.scenario));
+    // A comparison that has begun is completed, so that it does not lack servers.
+    let deadline = bench.deadline.take();
     let mut chosen: Vec<(Labels, &mut Server, Plan)> = Vec::new();
     for (variant, server) in servers {
         if let Some(labels) = labels(variant) {
@@ -186,7 +191,7 @@ pub(crate) fn compare(
         }
     }
     // In the order of the rounds too: the server that was warmed up last is measured last.
-    for (_, _, plan) in chosen.iter().filter(|_| !bench.is_late()) {
+    for (_, _, plan) in &chosen {
         warm_up(bench, plan)?;
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
@@ -198,10 +203,11 @@ pub(crate) fn compare(
         }
         Ok(served.without_errors()?.run())
     })?;
-    for (labels, server, plan) in chosen.iter().filter(|_| !bench.is_late()) {
+    for (labels, server, plan) in &chosen {
         bench.check_interrupted()?;
         comparison::add(section, labels, CALLS_NAME, &calls_per_response(bench, server, plan));
     }
+    bench.deadline.set(deadline);
     Ok(())
 }
 

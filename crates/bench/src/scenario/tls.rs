@@ -87,6 +87,7 @@ struct TlsRun<'a> {
 
 impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
+    const MINUTES: u32 = 4;
     const TITLE: &'static str =
         "TLS: handshakes, keep-alive connections, idle connections, and requests during handshakes";
     const QUESTION: &'static str =

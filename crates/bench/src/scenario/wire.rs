@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, RING, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, HAPROXY, RING, Text, Variant, of};
 use super::described::Scenario;
+use super::http::proxied;
 use super::measurements::{Labels, Measurements, at, finding_of_cases, spread};
 use super::served::{self, CPU, FILES, ServerCpus};
 use crate::context::Bench;
@@ -28,13 +29,14 @@ const CONNECTIONS: u32 = 100;
 const LENGTH: Duration = Duration::from_secs(1);
 
 /// Ringroad's engines, then the peers with the modes in which they are best.
-const VARIANTS: [Variant; 5] = [
+const VARIANTS: [Variant; 6] = [
     RING,
     EPOLL,
     Variant::of("nginx, open_file_cache", Peer::Nginx).with("open_file_cache max=100; sendfile on; "),
     Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
         .with("open_file_cache max=100; sendfile off; "),
     Variant::of("h2o", Peer::H2o),
+    HAPROXY,
 ];
 
 /// A response: its path, its name, and its length in bytes, which is checked.
@@ -48,6 +50,7 @@ const CASES: [(&str, &str, Option<u64>); 5] = [
 
 impl Scenario for WireOptions {
     const NAME: &'static str = "wire";
+    const MINUTES: u32 = 5;
     const QUICK_SHARE: u32 = 20;
     const TITLE: &'static str = "Over a wire: small responses through a veth pair";
     const QUESTION: &'static str = "What does a request cost a server whose client has its own half of the network stack, as on another machine?";
@@ -65,7 +68,7 @@ impl Scenario for WireOptions {
         let files = bench.workspace.directory("wire")?;
         served::write_files(&files, FILES)?;
         let mut servers = comparison::start(bench, section, &place, (&VARIANTS, ""), |variant, instance| {
-            let server = "location = /return { return 200; }\n".to_owned();
+            let server = variant.returning("= /return");
             variant.serving(instance, &files, None, Text { server, ..Text::default() })
         })?;
         for (path, name, length) in CASES {
@@ -75,13 +78,20 @@ impl Scenario for WireOptions {
             let part = |variant: &Variant| is_measured(variant, name).then(|| of(variant, &case(name)));
             served::compare(bench, section, &mut servers, (name, path), &plan, part)?;
         }
-        Ok(results(Measurements::of(section)))
+        drop(servers);
+        let results = results(Measurements::of(section));
+        section.add_results(results);
+        proxied::add(bench, section, &place, Some(&wire.generator))?;
+        Ok(Results::default())
     }
 }
 
-/// H2O has no counterpart of `return 200`, and files have no effect on it.
+/// H2O has no counterpart of `return 200`, and files have no effect on it. HAProxy serves no files.
 fn is_measured(variant: &Variant, name: &str) -> bool {
-    name != CASES[0].1 || (variant.peer != Some(Peer::H2o) && *variant != VARIANTS[3])
+    match name == CASES[0].1 {
+        true => variant.peer != Some(Peer::H2o) && *variant != VARIANTS[3],
+        false => *variant != HAPROXY,
+    }
 }
 
 fn case(name: &str) -> Labels {

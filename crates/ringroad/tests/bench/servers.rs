@@ -90,13 +90,16 @@ fn assert_complete(report: &Value, scenario: &str) {
 fn assert_proxied_requests(report: &Value) {
     let section = &report["sections"][0];
     let tables = list(&section["tables"]);
-    for (case, response_bytes) in [
-        ("response of 10k", 10240.0),
-        ("hit of a cache of 1k", 1024.0),
-        ("hit of a cache of 10k", 10240.0),
-        ("hit of a cache of 100k", 102400.0),
-        ("upload of 16k", 9.0),
-        ("upload of 256k", 9.0),
+    for (case, response_bytes, servers) in [
+        ("response of 1k", 1024.0, 5),
+        ("response of 10k", 10240.0, 5),
+        ("response of 100k", 102400.0, 9),
+        ("response of 1m", 1048576.0, 9),
+        ("hit of a cache of 1k", 1024.0, 6),
+        ("hit of a cache of 10k", 10240.0, 6),
+        ("hit of a cache of 100k", 102400.0, 6),
+        ("upload of 16k", 9.0, 5),
+        ("upload of 256k", 9.0, 6),
     ] {
         let title = format!("Proxied, {case}, ");
         let table = tables
@@ -106,7 +109,7 @@ fn assert_proxied_requests(report: &Value) {
         let rows = list(&table["rows"]);
         let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
         assert_eq!(names[..3], ["io_uring", "epoll", "nginx"], "{case}");
-        assert_eq!(names.len(), if case.starts_with("hit") { 5 } else { 3 }, "{case}");
+        assert_eq!(names.len(), servers, "{case}: {names:?}");
         let epoll = &rows[1]["cells"];
         assert!(epoll[0]["figure"].is_object() && epoll[3]["figure"].is_object(), "{case}: {epoll}");
         let runs = list(&section["runs"]);
@@ -158,7 +161,8 @@ fn http_runs_with_the_installed_peers() {
 
 /// Runs a scenario with `--instant` and without peers; the report names the peers that were left out.
 fn runs_without_peers(scenario: &str, more: &[&str]) {
-    let without = ["--peer", "nginx=none", "--peer", "lighttpd=none", "--peer", "h2o=none"];
+    let without =
+        ["--peer", "nginx=none", "--peer", "lighttpd=none", "--peer", "h2o=none", "--peer", "haproxy=none"];
     let bench = Bench::new("bench-alone");
     let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
     assert_complete(&report, scenario);

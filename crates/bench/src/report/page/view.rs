@@ -29,7 +29,7 @@ pub(super) fn report(report: &Report) -> Value {
     let Standing { ahead, equal, behind } = ranking::standing(report);
     let standing: Vec<Value> = [("ahead", ahead), ("equal within the spread", equal), ("behind", behind)]
         .into_iter()
-        .map(|(place, cases)| context! { place, count => cases.len(), cases => cases.join("; ") })
+        .map(|(place, cases)| context! { place, count => cases.len(), cases })
         .collect();
     let advice_row = |Advice { about, setting, because }: Advice<'_>| context! { about, setting, because };
     context! {
@@ -38,6 +38,7 @@ pub(super) fn report(report: &Report) -> Value {
         command => report.command.join(" "),
         warning => scale_warning(&report.scale),
         incomplete => report.incomplete.as_deref(),
+        unmeasured => unmeasured(report),
         has_results => report.sections.iter().any(|section| !section.rankings.is_empty()),
         standing,
         better => better.into_iter().map(advice_row).collect::<Vec<Value>>(),
@@ -47,6 +48,18 @@ pub(super) fn report(report: &Report) -> Value {
         peers => facts(&report.peers),
         sections => sections.collect::<Vec<Value>>(),
     }
+}
+
+/// Whether a comparison has a figure or a failure to show.
+fn has_result(ranking: &Ranking) -> bool {
+    ranking.results.iter().any(|one| matches!(one.cell, Cell::Figure { .. } | Cell::Broken(_)))
+}
+
+/// Returns the titles of the comparisons without results, for one line instead of one for each.
+fn unmeasured(report: &Report) -> String {
+    let rankings = report.sections.iter().flat_map(|section| &section.rankings);
+    let titles = rankings.filter(|one| !has_result(one)).map(|one| one.title.as_str());
+    titles.collect::<Vec<_>>().join("; ")
 }
 
 fn facts(facts: &[Fact]) -> Vec<Value> {
@@ -81,7 +94,7 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         question => &section.question,
         failed => section.failed.as_deref(),
         seed => section.seed.as_deref().and_then(seeds::find).map(seed),
-        charts => section.rankings.iter().map(chart).collect::<Vec<Value>>(),
+        charts => section.rankings.iter().filter(|one| has_result(one)).map(chart).collect::<Vec<Value>>(),
         tables => tables(&section.tables),
         plots => figures(&section.plots),
         findings => section.findings.iter().map(finding).collect::<Vec<Value>>(),

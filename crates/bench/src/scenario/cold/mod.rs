@@ -73,6 +73,7 @@ struct ColdPlan<'a> {
 
 impl Scenario for ColdOptions {
     const NAME: &'static str = "cold";
+    const MINUTES: u32 = 12;
     const QUICK_SHARE: u32 = 55;
     const TITLE: &'static str = "Cold files";
     const QUESTION: &'static str =

@@ -197,6 +197,7 @@ fn parse(text: &str) -> Option<f64> {
 
 impl Scenario for DelayOptions {
     const NAME: &'static str = "delay";
+    const MINUTES: u32 = 2;
     const TITLE: &'static str = "Large bodies over HTTP/2 and a long round trip";
     const QUESTION: &'static str = "How long does a body of 4 MiB take over HTTP/2 and a network with a long round trip, compared with nginx?";
 

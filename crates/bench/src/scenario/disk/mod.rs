@@ -37,6 +37,7 @@ const LENGTH_OF_WRITE_UP: Duration = Duration::from_secs(60);
 
 impl Scenario for DiskOptions {
     const NAME: &'static str = "disk";
+    const MINUTES: u32 = 5;
     const QUICK_SHARE: u32 = 30;
     const TITLE: &'static str = "Reads and writes of a disk: one process with many operations in flight, or many processes with one each";
     const QUESTION: &'static str =

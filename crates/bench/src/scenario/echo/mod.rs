@@ -171,6 +171,7 @@ struct EchoPoints {
 
 impl Scenario for EchoOptions {
     const NAME: &'static str = "echo";
+    const MINUTES: u32 = 2;
     const QUICK_SHARE: u32 = 15;
     const TITLE: &'static str = "Echo and accept: the minimum work of a server on the network";
     const QUESTION: &'static str = "How many messages are echoed and how many connections accepted per second, on epoll and on io_uring, with how much CPU time and how many system calls?";

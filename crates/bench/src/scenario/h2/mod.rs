@@ -97,6 +97,7 @@ const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for FilesOptions {
     const NAME: &'static str = "h2";
+    const MINUTES: u32 = 2;
     const TITLE: &'static str = "Resident files over TLS and HTTP/2";
     const QUESTION: &'static str =
         "How much CPU time does a request over HTTP/2 and TLS take, compared with nginx and H2O?";
@@ -120,6 +121,7 @@ impl Scenario for FilesOptions {
 
 impl Scenario for CallsOptions {
     const NAME: &'static str = "grpc";
+    const MINUTES: u32 = 2;
     const TITLE: &'static str = "Proxied unary gRPC calls";
     const QUESTION: &'static str = "How much CPU time does a proxied gRPC call take, compared with nginx?";
 

@@ -1,5 +1,5 @@
 //! `bench http`: responses without disk access (`return 200`) over keep-alive and over new connections, few and many of
-//! them, by Ringroad on io_uring and on epoll, and by nginx. Repeats write-up 004.
+//! them, by Ringroad on io_uring and on epoll, by nginx and by HAProxy. Repeats write-up 004.
 //!
 //! How it is measured:
 //!
@@ -26,14 +26,14 @@
 //! text. A rate that the generator limited is not significant for the server; then the CPU time per request is used. If
 //! the server is the limit, its rate is inversely proportional to this CPU time.
 
-mod proxied;
+pub(super) mod proxied;
 mod warm;
 
 use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
+use super::comparison::{self, Compared, DEFERRED, EPOLL, HAPROXY, NGINX, RING, Text, Variant, of};
 use super::described::{Scenario, or_default};
 use super::measurements::{
     Figure, Labels, Measurements, Rows, ShownColumn, at, axis, finding_of_cases, plural, spread, under,
@@ -77,18 +77,20 @@ const NOT_BOTH: &str = "io_uring and epoll were not both measured.";
 const RING_OWN_LISTENER: Variant =
     Variant::ours("io_uring, own listeners", "io_uring").listening(" reuseport");
 /// Ringroad on io_uring, with accepts deferred until the request has arrived.
-const RING_DEFERRED: Variant = Variant::ours("io_uring, deferred", "io_uring").listening(" deferred");
-const NGINX_DEFERRED: Variant = Variant::of("nginx, deferred", Peer::Nginx).listening(" deferred");
+const RING_DEFERRED: Variant = Variant::ours("io_uring, deferred", "io_uring").listening(DEFERRED);
+const NGINX_DEFERRED: Variant = Variant::of("nginx, deferred", Peer::Nginx).listening(DEFERRED);
+const HAPROXY_DEFERRED: Variant = Variant::of("haproxy, deferred", Peer::Haproxy).listening(DEFERRED);
 
 /// All servers, in the order of tables.
-const VARIANTS: [Variant; 6] = [EPOLL, RING, RING_OWN_LISTENER, RING_DEFERRED, NGINX, NGINX_DEFERRED];
+const VARIANTS: [Variant; 8] =
+    [EPOLL, RING, RING_OWN_LISTENER, RING_DEFERRED, NGINX, NGINX_DEFERRED, HAPROXY, HAPROXY_DEFERRED];
 
 /// Whether a server is measured with this number of workers at all.
 fn is_of(variant: &Variant, workers: usize) -> bool {
     match variant.listen {
         // A single worker has a dedicated listener in any case.
         " reuseport" => workers > 1,
-        " deferred" => workers == 1,
+        DEFERRED => workers == 1,
         _ => true,
     }
 }
@@ -99,7 +101,7 @@ fn is_measured(variant: &Variant, point: Point) -> bool {
         // Listeners per worker make no difference to keep-alive connections.
         " reuseport" => point.kind == SHORT,
         // A single client that connects and sends a request does not keep a listener busy.
-        " deferred" => point.kind == SHORT && point.connections > 1,
+        DEFERRED => point.kind == SHORT && point.connections > 1,
         _ => true,
     }
 }
@@ -132,7 +134,7 @@ impl Point {
     /// Returns the labels of one server at this point. For short connections they include the accept mode.
     fn labels_of(self, variant: &Variant) -> Labels {
         let accepts = match (self.kind, *variant) {
-            (LONG, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
+            (LONG, _) | (_, RING_DEFERRED | NGINX_DEFERRED | HAPROXY_DEFERRED) => None,
             (_, RING) if self.workers > 1 => Some("single-shot"),
             (_, RING | RING_OWN_LISTENER) => Some("multishot"),
             _ => Some(variant.name),
@@ -144,6 +146,7 @@ impl Point {
 
 impl Scenario for HttpOptions {
     const NAME: &'static str = "http";
+    const MINUTES: u32 = 11;
     const QUICK_SHARE: u32 = 70;
     const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";
     const QUESTION: &'static str = "How many requests that need no disk do io_uring, epoll and nginx serve, with how much CPU time and how many system calls?";
@@ -159,7 +162,7 @@ impl Scenario for HttpOptions {
             let variants: Vec<Variant> =
                 VARIANTS.into_iter().filter(|variant| is_of(variant, workers)).collect();
             let configuration = |variant: &Variant, instance: &Instance| {
-                let server = "location / { return 200; }".to_owned();
+                let server = variant.returning("/");
                 variant.configuration(instance, &Text { workers, server, ..Text::default() })
             };
             let suffix = format!(", {workers} workers");
@@ -185,7 +188,8 @@ impl Scenario for HttpOptions {
         let results = report.results(&every);
         section.add_results(results);
         warm::add(bench, section)?;
-        proxied::add(bench, section)?;
+        let place = ServerCpus::of_one_worker(bench, section);
+        proxied::add(bench, section, &place, None)?;
         Ok(Results::default())
     }
 }
@@ -289,6 +293,7 @@ impl HttpReport<'_> {
             RATE.at("io_uring, multishot accept", accepts("multishot")),
             RATE.over("multishot / epoll", accepts("epoll")).where_(accepts("multishot")),
             RATE.at("nginx", accepts("nginx")),
+            RATE.at("haproxy", accepts("haproxy")),
         ];
         let all = [RATE, P50, P99, P999, CPU, CALLS, GENERATOR_CPU, LIMITED].map(Figure::shown);
         let by_workers = |kind: Persistence, what: &str, columns: &[ShownColumn]| {
@@ -326,7 +331,7 @@ impl HttpReport<'_> {
     /// Plots all figures of keep-alive connections, with the first number of workers.
     fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
-        let lines = under(&comparison::rows(&[EPOLL, RING, NGINX]), &kept);
+        let lines = under(&comparison::rows(&[EPOLL, RING, NGINX, HAPROXY]), &kept);
         let workers = self.description(self.first());
         let plot = |id: &str, title: &str, figure: Figure, name: &str, scale| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
@@ -406,13 +411,14 @@ impl HttpReport<'_> {
     }
 }
 
-/// Returns columns for the three servers, and the ratio of io_uring to epoll.
-fn compared(figure: Figure) -> [ShownColumn; 4] {
+/// Returns columns for the servers, and the ratio of io_uring to epoll.
+fn compared(figure: Figure) -> [ShownColumn; 5] {
     [
         figure.at("epoll", EPOLL.labels()),
         figure.at("io_uring", RING.labels()),
         figure.over("io_uring / epoll", EPOLL.labels()).where_(RING.labels()),
         figure.at("nginx", NGINX.labels()),
+        figure.at("haproxy", HAPROXY.labels()),
     ]
 }
 

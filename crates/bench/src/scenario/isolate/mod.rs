@@ -114,6 +114,7 @@ fn labels(variant: &Variant) -> Vec<Labels> {
 
 impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
+    const MINUTES: u32 = 3;
     const TITLE: &'static str =
         "Requests that need no disk or another disk, while clients wait for a slow disk";
     const QUESTION: &'static str =

@@ -61,6 +61,7 @@ const ENTRIES: Figure =
 
 impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
+    const MINUTES: u32 = 2;
     const TITLE: &'static str = "No-ops: the cost of an operation that does nothing";
     const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, what do the set-up flags change, and what does this server's engine add?";
 

@@ -111,6 +111,7 @@ fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String 
 
 impl Scenario for StreamOptions {
     const NAME: &'static str = "stream";
+    const MINUTES: u32 = 2;
     const TITLE: &'static str = "Streamed responses";
     const QUESTION: &'static str =
         "What delay does a proxy add to the first byte and to each piece of a streamed response?";
