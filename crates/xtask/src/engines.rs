@@ -1,4 +1,4 @@
-//! Determines which I/O engines a test run exercised, from the lines that the test suites append to a file.
+//! Determines which I/O engines a test run exercised, and which programs it missed, from the lines that the test suites append to a file.
 //!
 //! `testkit::engines` defines the lines and the variable that names the file; a test below keeps both sides consistent.
 //! [`Report`] summarises the lines as a table of pairs.
@@ -11,7 +11,8 @@ use crate::workspace;
 /// The environment variable that names the file for the suites' report lines.
 pub(crate) const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
 
-/// The environment variable that excuses engines that this machine does not support: `io_uring,libaio`.
+/// The environment variable that excuses engines that this machine does not support, and programs that it does not have:
+/// `io_uring,chromium`.
 pub(crate) const EXCUSED_VARIABLE: &str = "RINGROAD_CI_WITHOUT";
 
 /// The network and disk engines that a run must have exercised to pass the gate.
@@ -27,6 +28,9 @@ pub(crate) fn report_folder() -> PathBuf {
 pub(crate) fn report_file() -> PathBuf {
     report_folder().join("engine-report.txt")
 }
+
+/// What a test reports, after the name of a program or file that it needs, if it is missing.
+const MISSING: &str = " is not installed";
 
 /// Summary of the report lines.
 #[derive(Debug, Default)]
@@ -89,7 +93,13 @@ impl Report {
         text
     }
 
-    /// Returns the errors of a run: each engine that no suite exercised and `excused` does not name.
+    /// Returns the programs that tests needed and did not find.
+    fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = self.others.keys().filter_map(|reason| Some((reason.split_once(MISSING)?.0, reason)));
+        names.map(|(path, reason)| (path.rsplit('/').next().unwrap_or(path), reason.as_str()))
+    }
+
+    /// Returns the errors of a run: each engine that no suite exercised, and each missing program, unless `excused` names them.
     pub(crate) fn problems(&self, excused: &str) -> Vec<String> {
         let excused: Vec<&str> = excused.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         let mut problems: Vec<String> = self
@@ -97,9 +107,20 @@ impl Report {
             .iter()
             .map(|line| format!("unreadable line in the engine report: {line}"))
             .collect();
-        for name in excused.iter().filter(|name| !NETS.contains(name) && !DISKS.contains(name)) {
-            problems.push(format!("{EXCUSED_VARIABLE} names {name:?}, which is not an engine"));
+        let is_known = |name: &str| {
+            NETS.contains(&name)
+                || DISKS.contains(&name)
+                || self.missing().any(|(missing, _)| missing == name)
+        };
+        for name in excused.iter().filter(|name| !is_known(name)) {
+            problems.push(format!(
+                "{EXCUSED_VARIABLE} names {name:?}, which is neither an engine nor a program that a test missed"
+            ));
         }
+        let unexcused = self.missing().filter(|(name, _)| !excused.contains(name));
+        problems.extend(unexcused.map(|(name, reason)| {
+            format!("a test was skipped: {reason}; on a machine that cannot have it, set {EXCUSED_VARIABLE}={name}")
+        }));
         let missing = |role: &str, name: &str| {
             format!(
                 "{role} engine {name} was not exercised; on a machine that does not support it, set {EXCUSED_VARIABLE}={name}"
@@ -157,6 +178,17 @@ mod tests {
         let other = Report::parse("skipped: no nginx\nskipped: no nginx\n");
         assert!(other.table().ends_with("skipped for other reasons:\n  2x no nginx\n"), "{}", other.table());
         assert!(Report::parse("engines: ran epoll+thread\n").problems("io_uring")[0].contains("unreadable"));
-        assert!(Report::parse(ALL).problems("ring")[0].contains("not an engine"));
+        assert!(Report::parse(ALL).problems("ring")[0].contains("neither an engine nor"));
+    }
+
+    #[test]
+    fn a_missing_program_is_a_problem_unless_excused() {
+        let text = format!(
+            "{ALL}skipped: /usr/sbin/nginx is not installed (apt-get install nginx-light)\nskipped: needs root\n"
+        );
+        let report = Report::parse(&text);
+        let problems = report.problems("");
+        assert!(problems.len() == 1 && problems[0].ends_with("RINGROAD_CI_WITHOUT=nginx"), "{problems:?}");
+        assert_eq!(report.problems("nginx"), Vec::<String>::new());
     }
 }

@@ -18,8 +18,8 @@ fn text(name: &str) -> String {
 fn run(tool: &str, package: &str, args: &[&str]) -> Option<Output> {
     match Command::new(tool).args(args).output() {
         Ok(output) => Some(output),
-        Err(error) => {
-            skip(format_args!("{tool}: {error} (apt-get install {package})"));
+        Err(_) => {
+            skip(format_args!("{tool} is not installed (apt-get install {package})"));
             None
         }
     }

@@ -16,7 +16,7 @@ use crate::pebble::{self, Manners, Pebble};
 fn has(program: &str, package: &str) -> bool {
     let exists = Command::new(program).arg("--version").output().is_ok();
     if !exists {
-        testkit::skip(format_args!("there is no {program} ({package})"));
+        testkit::skip(format_args!("{program} is not installed ({package})"));
     }
     exists
 }
@@ -58,7 +58,7 @@ fn certbot_installs_a_certificate_with_its_nginx_plugin() {
     let output = Command::new("certbot").args(arguments.split_whitespace()).output().expect("it starts");
     let text = said(&output);
     if text.contains("The requested nginx plugin does not appear to be installed") {
-        testkit::skip(format_args!("certbot has no plugin for nginx (pip install certbot-nginx)"));
+        testkit::skip(format_args!("certbot-nginx is not installed (pip install certbot-nginx)"));
         return;
     }
     let conf = std::fs::read_to_string(dir.path().join("conf/nginx.conf")).expect("the configuration");

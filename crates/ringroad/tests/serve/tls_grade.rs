@@ -30,7 +30,7 @@ struct Graded {
 impl Graded {
     fn start() -> Option<Graded> {
         if openssl("version").is_none() {
-            testkit::skip(format_args!("there is no openssl command (apt-get install openssl)"));
+            testkit::skip(format_args!("openssl is not installed (apt-get install openssl)"));
             return None;
         }
         let authority = Authority::new("root");

@@ -32,7 +32,7 @@ const INDEX: &str = "V\t490101000000Z\t\t1001\tunknown\t/CN=good\n\
 fn has_openssl() -> bool {
     let is_there = Command::new("openssl").arg("version").output().is_ok_and(|it| it.status.success());
     if !is_there {
-        testkit::skip(format_args!("there is no openssl command (apt-get install openssl)"));
+        testkit::skip(format_args!("openssl is not installed (apt-get install openssl)"));
     }
     is_there
 }

@@ -397,8 +397,7 @@ fn the_requests_of_macos_upload_a_locked_file() {
 fn rclone_copies_checks_moves_and_removes_a_tree() {
     let rclone = "/usr/bin/rclone";
     if !std::path::Path::new(rclone).exists() {
-        println!("rclone is not installed");
-        return;
+        return testkit::skip("rclone is not installed (apt-get install rclone)");
     }
     let site = Site::start("");
     let source = TempDir::new("webdav-source");

@@ -59,7 +59,9 @@ http {
 #[test]
 fn fields_are_the_same_as_with_headers_more() {
     if !Path::new(MODULE).exists() {
-        return testkit::skip("nginx's module headers-more is not installed");
+        return testkit::skip(
+            "nginx-headers-more is not installed (apt-get install libnginx-mod-http-headers-more-filter)",
+        );
     }
     let site = TempDir::new("headers-more");
     for (name, bytes) in [("a.html", "<p>page</p>"), ("a.txt", "text")] {

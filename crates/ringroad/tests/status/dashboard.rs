@@ -147,7 +147,7 @@ fn a_browser_shows_the_values_without_console_errors() {
         return;
     }
     let Some(browser) = browser() else {
-        testkit::skip(format_args!("no chromium in PATH"));
+        testkit::skip(format_args!("chromium is not installed (apt-get install chromium)"));
         return;
     };
     let site = start();
