@@ -11,7 +11,7 @@ use http::freshness::Heuristic;
 
 use crate::shared_fetch::StallLimits;
 use crate::tasks::Cache;
-use exchange::capacity::ReclaimsSpace;
+use exchange::config::ReclaimsSpace;
 use exchange::config::{Keywords, Layered};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;

@@ -21,24 +21,20 @@ use ::tls::signing::KeyKind;
 use conf::{Args, Contexts, Error, Spec, State, value};
 use exchange::acme::{Acme, Slots, http_challenge};
 use exchange::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
-use exchange::module::BlockHooks;
+use exchange::declaration::BlockHooks;
+use exchange::module::Variable;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::shared_zone::BYTES_MIN;
-use exchange::variables::Variable;
 use http::request::Method;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Draft>(), SettingsType::of::<Acme>()],
-    http: &[HttpType::of::<Issuers>(), HttpType::of::<Slots>()],
-    blocks: BlockHooks { end, ..BlockHooks::NONE },
     // The handler runs before the server's own handlers, such as a redirect to https: the authority follows redirects,
     // but the target may have no certificate yet.
     add_to_plan: |http, scope, plan| {
@@ -48,7 +44,13 @@ pub(crate) static MODULE: Module = Module {
             plan.now(Phase::PostRead, scope.shared::<Acme>(), serve_challenge);
         }
     },
-    ..Module::named("http_acme")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Draft>(), SettingsType::of::<Acme>()],
+        http: &[HttpType::of::<Issuers>(), HttpType::of::<Slots>()],
+        blocks: BlockHooks { end, ..BlockHooks::NONE },
+        ..Declaration::named("http_acme")
+    })
 };
 
 const ONE: Args = Args::Exactly(1);

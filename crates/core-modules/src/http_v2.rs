@@ -12,15 +12,14 @@
 use conf::{Args, Contexts, Error, Spec, State};
 use exchange::config::{Cx, Scope, SettingsType};
 use exchange::http2::Http2;
-use exchange::variables::Variable;
+use exchange::module::Variable;
 use http::request::Version;
 
-use crate::{Directive, Module};
-use exchange::module::{LEVELS, SERVER_LEVELS};
+use crate::{Declaration, Directive, Module};
+use exchange::declaration::{LEVELS, SERVER_LEVELS};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES, WITHOUT_EFFECT],
     variables: &[Variable {
         name: "http2",
         get: |request, out| {
@@ -33,8 +32,11 @@ pub(crate) static MODULE: Module = Module {
         set: None,
         help: "`h2` over TLS, `h2c` in clear text, and empty for other protocols.",
     }],
-    settings: &[SettingsType::of::<Http2>()],
-    ..Module::named("http_v2")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES, WITHOUT_EFFECT],
+        settings: &[SettingsType::of::<Http2>()],
+        ..Declaration::named("http_v2")
+    })
 };
 
 /// Most directives take one argument.

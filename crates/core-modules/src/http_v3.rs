@@ -1,9 +1,9 @@
 //! `http_v3`: the variable of HTTP/3, which is not supported yet. Log formats contain it in configurations that serve without HTTP/3
 //! too.
 
-use exchange::variables::Variable;
+use exchange::module::Variable;
 
-use crate::Module;
+use crate::{Declaration, Module};
 
 /// The module. It has no directives.
 pub(crate) static MODULE: Module = Module {
@@ -13,5 +13,5 @@ pub(crate) static MODULE: Module = Module {
         set: None,
         help: "Empty, because HTTP/3 is not supported yet.",
     }],
-    ..Module::named("http_v3")
+    ..Module::of(Declaration::named("http_v3"))
 };

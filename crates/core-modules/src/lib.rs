@@ -19,7 +19,8 @@ pub mod testing;
 mod try_files;
 
 pub use acme::issuers;
-use exchange::module::{Directive, Module, Walk};
+use exchange::declaration::{Declaration, Directive, Walk};
+use exchange::module::Module;
 pub use http_core::variables::NGINX_VERSION;
 pub use ssl::{certificate_warnings, expiries};
 

@@ -4,23 +4,25 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().uris.items().is_empty() {
             plan.now(Phase::Precontent, scope.shared::<Conf>(), run);
         }
     },
-    ..Module::named("http_mirror")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_mirror")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
 use exchange::files::{self, Kind};
 use exchange::phases::{Phase, Step};
@@ -18,14 +18,16 @@ use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if let Some(files) = &scope.of::<Conf>().0 {
             plan.later(Phase::Precontent, Arc::clone(files), |files, request| Box::pin(run(files, request)));
         }
     },
-    ..Module::named("http_try_files")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_try_files")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

@@ -7,6 +7,7 @@
 mod ids;
 mod keywords;
 mod location_names;
+mod reclaimer;
 mod resolve;
 mod scope;
 mod settings;
@@ -23,22 +24,20 @@ pub use crate::settings::pools::Pools;
 pub use conf::Layered;
 pub use ids::{LocationId, ServerId};
 pub use keywords::Keywords;
+pub use reclaimer::ReclaimsSpace;
 pub use resolve::{Problems, examine, load};
 pub use scope::Scope;
 pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
 pub use settings::{HttpValues, SettingsTable};
 
 use crate::address::Address;
-use crate::capacity::ReclaimsSpace;
-use crate::module::{ModuleTable, SubrequestHooks};
-use crate::phases::Plan;
+use crate::registry::Registry;
 use crate::settings::events::EventsConf;
 use crate::settings::listen::ListenSpec;
 use crate::settings::locations::Locations;
 use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::shared_zone::Zones;
-use crate::variables::Registry;
 use telemetry::Targets;
 use transfer::files::cache::Limits;
 
@@ -56,8 +55,6 @@ pub struct Loaded {
 /// Everything that was configured.
 #[derive(Debug)]
 pub struct Config {
-    /// All modules of the server.
-    pub modules: &'static ModuleTable,
     /// The `main` context.
     pub main: MainConf,
     /// The `events` context.
@@ -79,8 +76,6 @@ pub struct Http {
     pub locations: Vec<Location>,
     /// Variables that the configuration itself defines.
     pub registry: Registry,
-    /// Hooks that modules run at the start of subrequests.
-    pub subrequest_hooks: Vec<SubrequestHooks>,
     /// Log targets without duplicates.
     pub targets: Targets,
     /// Whether an `error_log` has the level `debug`, or `debug_connection` is used: only then is a request traced.
@@ -156,8 +151,6 @@ pub struct Location {
     pub scope: Scope,
     /// Locations inside this location.
     pub nested: Locations,
-    /// The handlers of each phase in this location.
-    pub plan: Plan,
 }
 
 /// The end of a block, passed to modules that check or complete their settings of it.

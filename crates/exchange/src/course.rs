@@ -95,7 +95,7 @@ impl Waiting {
         match self {
             Waiting::Handler(place) => {
                 let generation = Rc::clone(&request.generation);
-                let step = match place.handler(&generation.config) {
+                let step = match place.handler(&generation.plans) {
                     Some(handler) => handler.later(request).await,
                     None => Step::Next,
                 };
@@ -158,9 +158,9 @@ impl PhaseCursor {
                 return Progress::Waits(Waiting::AuthDelay);
             }
             // The handler before this one may have changed the location.
-            let place = self.next.in_location(&generation.config, request.location);
+            let place = self.next.in_location(&generation.plans, request.location);
             self.next = place.next();
-            let step = match place.handler(&generation.config) {
+            let step = match place.handler(&generation.plans) {
                 None => self.end_phase(request),
                 Some(handler) => match handler.now(request) {
                     Some(step) => step,
@@ -260,7 +260,7 @@ impl PhaseCursor {
         // The end of the phase returns the stored refusal as a step. It is final: the index is beyond the last handler then.
         self.next.phase() == Phase::Access
             && request.scope().core.satisfy.any
-            && !self.next.is_behind_end(&request.generation.config)
+            && !self.next.is_behind_end(&request.generation.plans)
     }
 
     /// Whether a refusal is delayed, to slow down password guessing.

@@ -10,7 +10,7 @@ use conf::{Contexts, Error, Level, Loader, Statement, Tree};
 use io::Errno;
 
 use crate::config::Http;
-use crate::module::ModuleTable;
+use crate::declaration::Declarations;
 use crate::pattern::Pattern;
 use crate::template::Template;
 use telemetry::Reason;
@@ -19,8 +19,8 @@ use telemetry::Reason;
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
-    /// All modules of the server.
-    pub modules: &'static ModuleTable,
+    /// The declarations of all modules of the server.
+    pub modules: &'static Declarations,
     /// The complete configuration, for setters that need later statements.
     pub tree: &'a Tree,
     /// The context of the statement.

@@ -186,7 +186,7 @@ struct LineFields<'a> {
 
 /// Returns the URL of the upstream that a request is passed to. Only the passing module knows it.
 fn upstream_url(request: &Request) -> Option<Vec<u8>> {
-    let modules = request.config().modules.modules();
+    let modules = request.generation.modules.modules();
     modules.iter().find_map(|module| (module.upstream_url)(request))
 }
 

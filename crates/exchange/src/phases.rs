@@ -1,4 +1,4 @@
-//! The phases of a request with their handlers, and the filters of a response.
+//! The phases of a request with their handlers, and the filters of a response. Generic over the request.
 //!
 //! The order is nginx's. The handlers and filters of each location are listed when the configuration is read, so a
 //! request calls only modules that its location uses.
@@ -7,10 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::config::{Config, Http, LocationId, Scope};
-use crate::module::ModuleTable;
-use crate::request::Request;
-use crate::trace;
+use crate::config::LocationId;
 
 /// The phase in which a handler runs. The search for the location and the check for a changed URI happen between phases
 /// and belong to no module.
@@ -70,70 +67,78 @@ pub enum Step {
 }
 
 /// A handler of one phase in one location, bound to the settings of that location.
-pub trait Handler: Send + Sync {
+pub trait Handler<R>: Send + Sync {
     /// Runs without waiting. Returns `None`, without side effects, if it has to wait.
-    fn now(&self, request: &mut Request) -> Option<Step>;
+    fn now(&self, request: &mut R) -> Option<Step>;
 
     /// Runs if [`Handler::now`] returned `None`.
-    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a>;
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a>;
 }
 
 /// A handler that never waits.
-struct Now<C> {
+struct Now<C, R> {
     conf: Arc<C>,
-    run: fn(&C, &mut Request) -> Step,
+    run: fn(&C, &mut R) -> Step,
 }
 
-impl<C: Send + Sync> Handler for Now<C> {
-    fn now(&self, request: &mut Request) -> Option<Step> {
+impl<C: Send + Sync, R> Handler<R> for Now<C, R> {
+    fn now(&self, request: &mut R) -> Option<Step> {
         Some((self.run)(&self.conf, request))
     }
 
-    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a> {
         Box::pin(async { (self.run)(&self.conf, request) })
     }
 }
 
 /// A handler that may wait, which costs an allocation.
-struct NowOrLater<C> {
+struct NowOrLater<C, R> {
     conf: Arc<C>,
-    now: fn(&C, &mut Request) -> Option<Step>,
-    later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
+    now: fn(&C, &mut R) -> Option<Step>,
+    later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>,
 }
 
-impl<C: Send + Sync> Handler for NowOrLater<C> {
-    fn now(&self, request: &mut Request) -> Option<Step> {
+impl<C: Send + Sync, R> Handler<R> for NowOrLater<C, R> {
+    fn now(&self, request: &mut R) -> Option<Step> {
         (self.now)(&self.conf, request)
     }
 
-    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a> {
         (self.later)(&self.conf, request)
     }
 }
 
 /// A module's change to the header section of a response. To change the body too, it adds a
 /// [`crate::filter::BodyFilter`] to the response.
-pub type Filter = Box<dyn Fn(&mut Request) + Send + Sync>;
+pub type Filter<R> = Box<dyn Fn(&mut R) + Send + Sync>;
 
 /// A module's hook at the end of a request.
-pub type Logger = Box<dyn Fn(&Request) + Send + Sync>;
+pub type Logger<R> = Box<dyn Fn(&R) + Send + Sync>;
 
 /// The modules that take part in the requests of one location, each bound to its settings: handlers by phase, filters,
 /// and loggers for the end of a request.
-#[derive(Default)]
-pub struct Plan {
-    phases: [Vec<Planned>; PHASES],
-    filters: Vec<Filter>,
-    loggers: Vec<Logger>,
+pub struct Plan<R> {
+    phases: [Vec<Planned<R>>; PHASES],
+    filters: Vec<Filter<R>>,
+    loggers: Vec<Logger<R>>,
     /// The module that adds to the plan, while the plan is made.
     module: u16,
-    /// The name of that module, if its steps are traced.
-    traced: Option<&'static str>,
+    /// The name of that module with the wrapper of its handlers, if its steps are traced.
+    traced: Option<(&'static str, Wrap<R>)>,
+}
+
+/// Returns a handler of this phase that traces the steps of another one. The name is the module's.
+pub type Wrap<R> = fn(Box<dyn Handler<R>>, Phase, &'static str) -> Box<dyn Handler<R>>;
+
+impl<R> Default for Plan<R> {
+    fn default() -> Self {
+        Plan { phases: Default::default(), filters: Vec::new(), loggers: Vec::new(), module: 0, traced: None }
+    }
 }
 
 /// A handler of a plan.
-struct Planned {
-    handler: Box<dyn Handler>,
+struct Planned<R> {
+    handler: Box<dyn Handler<R>>,
     /// Index of its module in the table of modules, which is the same for the plans of all locations.
     module: u16,
 }
@@ -161,10 +166,9 @@ impl Place {
         self.phase
     }
 
-    /// Returns the handler; `None` at the end of the phase.
-    pub fn handler(self, config: &Config) -> Option<&dyn Handler> {
-        let planned =
-            config.location(self.location).plan.of_phase(self.phase).get(usize::from(self.index))?;
+    /// Returns the handler in the plan of its location; `None` at the end of the phase.
+    pub fn handler<R: 'static>(self, plans: &[Plan<R>]) -> Option<&dyn Handler<R>> {
+        let planned = plans[self.location.0 as usize].of_phase(self.phase).get(usize::from(self.index))?;
         Some(&*planned.handler)
     }
 
@@ -179,26 +183,26 @@ impl Place {
     }
 
     /// Whether the end of the phase has been handled too.
-    pub fn is_behind_end(self, config: &Config) -> bool {
-        usize::from(self.index) > config.location(self.location).plan.of_phase(self.phase).len()
+    pub fn is_behind_end<R: 'static>(self, plans: &[Plan<R>]) -> bool {
+        usize::from(self.index) > plans[self.location.0 as usize].of_phase(self.phase).len()
     }
 
     /// Returns the position for the location that the request is in now.
-    pub fn in_location(self, config: &Config, location: LocationId) -> Place {
+    pub fn in_location<R: 'static>(self, plans: &[Plan<R>], location: LocationId) -> Place {
         match self.location == location {
             true => self,
-            false => self.carried(config, location),
+            false => self.carried(plans, location),
         }
     }
 
     /// Returns the position in another location: after the module whose handler ran last.
     #[cold]
-    fn carried(self, config: &Config, location: LocationId) -> Place {
+    fn carried<R: 'static>(self, plans: &[Plan<R>], location: LocationId) -> Place {
         let start = Place::start(location, self.phase);
         // A request begins without a valid location.
         let Some(last) = self.index.checked_sub(1) else { return start };
-        let others = config.location(location).plan.of_phase(self.phase);
-        let from = config.location(self.location).plan.of_phase(self.phase);
+        let others = plans[location.0 as usize].of_phase(self.phase);
+        let from = plans[self.location.0 as usize].of_phase(self.phase);
         let index = match from.get(usize::from(last)) {
             Some(last) => others.partition_point(|other| other.module <= last.module),
             None => others.len() + 1,
@@ -207,25 +211,20 @@ impl Place {
     }
 }
 
-impl Plan {
-    /// Returns the plan of a location with these settings.
-    pub fn of(modules: &ModuleTable, http: &Http, scope: &Scope) -> Plan {
-        let mut plan = Plan::default();
-        for (index, module) in modules.modules().iter().enumerate() {
-            plan.module = index as u16;
-            plan.traced = http.traces.then_some(module.name);
-            (module.add_to_plan)(http, scope, &mut plan);
-        }
-        if http.traces {
-            // After all other filters.
-            plan.filters.push(Box::new(trace::response));
-            plan.loggers.insert(0, Box::new(trace::end));
-        }
-        plan
+impl<R: 'static> Plan<R> {
+    /// Begins the part of a module, whose handlers are wrapped if its steps are traced.
+    pub(crate) fn begin(&mut self, module: u16, traced: Option<(&'static str, Wrap<R>)>) {
+        (self.module, self.traced) = (module, traced);
+    }
+
+    /// Adds a filter after, and a logger before, those of all modules.
+    pub(crate) fn enclose(&mut self, filter: fn(&mut R), logger: fn(&R)) {
+        self.filters.push(Box::new(filter));
+        self.loggers.insert(0, Box::new(logger));
     }
 
     /// Adds a handler.
-    fn add(&mut self, phase: Phase, handler: Box<dyn Handler>) {
+    fn add(&mut self, phase: Phase, handler: Box<dyn Handler<R>>) {
         let (handlers, module) = (&mut self.phases[phase as usize], self.module);
         // A position in another plan would be ambiguous.
         debug_assert!(
@@ -233,14 +232,14 @@ impl Plan {
             "a module has one handler in a phase"
         );
         let handler = match self.traced {
-            Some(name) => Box::new(trace::Traced { handler, phase, name }),
+            Some((name, wrap)) => wrap(handler, phase, name),
             None => handler,
         };
         handlers.push(Planned { handler, module });
     }
 
     /// Adds a handler that never waits.
-    pub fn now<C>(&mut self, phase: Phase, conf: Arc<C>, run: fn(&C, &mut Request) -> Step)
+    pub fn now<C>(&mut self, phase: Phase, conf: Arc<C>, run: fn(&C, &mut R) -> Step)
     where
         C: Send + Sync + 'static,
     {
@@ -252,8 +251,8 @@ impl Plan {
         &mut self,
         phase: Phase,
         conf: Arc<C>,
-        now: fn(&C, &mut Request) -> Option<Step>,
-        later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
+        now: fn(&C, &mut R) -> Option<Step>,
+        later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>,
     ) where
         C: Send + Sync + 'static,
     {
@@ -261,19 +260,15 @@ impl Plan {
     }
 
     /// Adds a handler that always waits.
-    pub fn later<C>(
-        &mut self,
-        phase: Phase,
-        conf: Arc<C>,
-        later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
-    ) where
+    pub fn later<C>(&mut self, phase: Phase, conf: Arc<C>, later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>)
+    where
         C: Send + Sync + 'static,
     {
         self.now_or_later(phase, conf, |_, _| None, later);
     }
 
     /// Adds a header filter for responses.
-    pub fn filter<C>(&mut self, conf: Arc<C>, run: fn(&C, &mut Request))
+    pub fn filter<C>(&mut self, conf: Arc<C>, run: fn(&C, &mut R))
     where
         C: Send + Sync + 'static,
     {
@@ -281,7 +276,7 @@ impl Plan {
     }
 
     /// Adds a logger, which runs at the end of a request.
-    pub fn log<C>(&mut self, conf: Arc<C>, run: fn(&C, &Request))
+    pub fn log<C>(&mut self, conf: Arc<C>, run: fn(&C, &R))
     where
         C: Send + Sync + 'static,
     {
@@ -293,24 +288,24 @@ impl Plan {
         self.of_phase(phase).len()
     }
 
-    fn of_phase(&self, phase: Phase) -> &[Planned] {
+    fn of_phase(&self, phase: Phase) -> &[Planned<R>] {
         &self.phases[phase as usize]
     }
 
     /// Returns the header filters of a response, in order.
-    pub fn filters(&self) -> &[Filter] {
+    pub fn filters(&self) -> &[Filter<R>] {
         &self.filters
     }
 
     /// Notifies the modules of the end of a request.
-    pub fn end(&self, request: &Request) {
+    pub fn end(&self, request: &R) {
         for logger in &self.loggers {
             logger(request);
         }
     }
 }
 
-impl std::fmt::Debug for Plan {
+impl<R> std::fmt::Debug for Plan<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.phases.iter().map(Vec::len)).finish()
     }

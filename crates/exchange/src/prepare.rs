@@ -29,7 +29,7 @@ pub fn filter(request: &mut Request) -> Option<u16> {
     // then restored, so that this server's own fields are not added twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
-    for filter in generation.config.location(request.location).plan.filters() {
+    for filter in generation.plans[request.location.0 as usize].filters() {
         filter(request);
         if let refusal @ Some(_) = request.response.refusal.take() {
             request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));

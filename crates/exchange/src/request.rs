@@ -22,12 +22,15 @@ use crate::client::Client;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
 use crate::facts::Facts;
+use crate::module::{ModuleTable, Plan};
+use crate::registry::Registry;
 use crate::response::Response;
 use crate::secured::Secured;
 use crate::settings::listen::Listen;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
-use crate::variables::ModuleVariables;
+use crate::variables::{HasVariables, Variables};
+use telemetry::Level;
 use telemetry::named::NamedLogs;
 use telemetry::sink::LogTarget;
 use telemetry::traffic::Traffic;
@@ -41,6 +44,12 @@ use transfer::received::ReceivedBody;
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
+    /// All modules of the server.
+    pub modules: &'static ModuleTable,
+    /// The handlers of the phases, by [`LocationId`].
+    pub plans: Arc<[Plan]>,
+    /// The functions of the variables.
+    pub variables: Variables<Request>,
     /// Facts about the roots, by index of the location.
     pub roots: Rc<Roots>,
     /// `open_file_cache`
@@ -346,7 +355,7 @@ impl Request {
 
     /// Resets everything but retains the memory. Each field is named, so that a new one cannot be forgotten.
     pub fn clear(&mut self) {
-        self.clear_captures();
+        self.captures.clear();
         #[rustfmt::skip]
         let Request {
             real_client, head, raw, raw_start, method, method_replaced, host, uri, args, internal, is_detached, is_awaited,
@@ -388,6 +397,16 @@ impl Request {
         (*body, *is_body_consumed, *background) = (None, false, None);
         (*incoming, *body_was_streamed, *ignores_body) = (None, false, false);
         is_ended.set(false);
+    }
+
+    /// Calls a function for a response that is not sent, and drops the values and the groups of matches that it has stored.
+    pub fn look_ahead<T>(&mut self, look: impl FnOnce(&mut Request) -> T) -> T {
+        let values = self.shared.slots.snapshot();
+        let captures = self.captures.clone();
+        let seen = look(self);
+        self.shared.slots.restore(values);
+        self.captures = captures;
+        seen
     }
 
     /// Returns a subrequest with this request's header section and variables, for the same server.
@@ -450,15 +469,15 @@ impl Request {
         &self.location().scope
     }
 
-    /// Returns the variables of all modules.
-    pub(crate) fn variables(&self) -> &'static ModuleVariables {
-        self.generation.config.modules.variables()
+    /// Returns the modules that take part in requests of the current location.
+    pub fn plan(&self) -> &Plan {
+        &self.generation.plans[self.location.0 as usize]
     }
 
     /// Notifies the modules of the location of the request's end.
     pub fn end(&self) {
         self.is_ended.set(true);
-        self.location().plan.end(self);
+        self.plan().end(self);
     }
 
     /// Whether its log lines were written.
@@ -559,5 +578,35 @@ impl Request {
     /// Returns the time since the first byte of the request.
     pub fn elapsed(&self) -> Duration {
         rt::now().saturating_duration_since(self.started)
+    }
+}
+
+impl HasVariables for Request {
+    fn variables(&self) -> &Variables<Request> {
+        &self.generation.variables
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.config().http.registry
+    }
+
+    fn slots(&self) -> &Slots {
+        &self.shared.slots
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn shared_extensions(&self) -> &RefCell<Extensions> {
+        &self.shared.extensions
+    }
+
+    fn warns_of_uninitialized(&self) -> bool {
+        self.scope().core.uninitialized_variable_warn
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        Request::log(self, level, message);
     }
 }

@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 
 use crate::pattern::{Match, SearchAborted};
-use crate::request::Request;
-use crate::variables::Origin;
+use crate::registry::Origin;
+use crate::variables::HasVariables;
 use telemetry::Level;
 
 /// Maximum nesting of value computations, as in nginx. Chains in real configurations have a few links, so only loops reach
@@ -22,6 +22,9 @@ pub struct Slots {
     /// Number of nested computations in progress.
     depth: Cell<u32>,
 }
+
+/// The values of a request at one time.
+pub(crate) struct Snapshot(Vec<Value>);
 
 /// The value of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,16 @@ impl Slots {
     pub fn clear(&mut self) {
         self.values.get_mut().clear();
         self.depth.set(0);
+    }
+
+    /// Returns a copy of the values, and [`Slots::restore`] puts it back.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.values.borrow().clone())
+    }
+
+    /// Drops all values since the snapshot.
+    pub(crate) fn restore(&self, Snapshot(values): Snapshot) {
+        *self.values.borrow_mut() = values;
     }
 
     fn read(&self, slot: u32, out: &mut Vec<u8>) -> SlotRead {
@@ -87,88 +100,81 @@ struct Matched {
     spans: Vec<Option<(usize, usize)>>,
 }
 
-impl Request {
-    /// Calls a function for a response that is not sent, and drops the values and the groups of matches that it has stored.
-    pub fn look_ahead<T>(&mut self, look: impl FnOnce(&mut Request) -> T) -> T {
-        let values = self.shared.slots.values.borrow().clone();
-        let captures = self.captures.clone();
-        let seen = look(self);
-        *self.shared.slots.values.borrow_mut() = values;
-        self.captures = captures;
-        seen
-    }
-
+impl Slots {
     /// Appends the value of a variable of the configuration, computing it if necessary; returns `false` if it has none.
-    pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
-        match self.shared.slots.read(slot, out) {
+    pub fn value<R: HasVariables>(request: &R, slot: u32, out: &mut Vec<u8>) -> bool {
+        match request.slots().read(slot, out) {
             SlotRead::Computed(found) => found,
-            SlotRead::Unset => self.make(slot, out),
-            SlotRead::Pending => self.refuse_cycle(self.config().http.registry.name(slot)),
+            SlotRead::Unset => Slots::make(request, slot, out),
+            SlotRead::Pending => refuse_cycle(request, request.registry().name(slot)),
         }
     }
 
     /// Sets the value of a variable of the configuration until the end of the request.
-    pub fn set_slot(&self, slot: u32, value: Vec<u8>) {
-        self.shared.slots.put(slot, Value::Text(value), self.config().http.registry.count());
+    pub fn set<R: HasVariables>(request: &R, slot: u32, value: Vec<u8>) {
+        request.slots().put(slot, Value::Text(value), request.registry().count());
     }
 
     /// Appends the value of an unassigned slot.
-    fn make(&self, slot: u32, out: &mut Vec<u8>) -> bool {
-        let registry = &self.config().http.registry;
+    fn make<R: HasVariables>(request: &R, slot: u32, out: &mut Vec<u8>) -> bool {
+        let (registry, slots) = (request.registry(), request.slots());
+        if let Some(compute) = request.variables().computation(slot) {
+            let start = out.len();
+            slots.put(slot, Value::Pending, registry.count());
+            let found = nested(request, registry.name(slot), || compute.value(request, out));
+            let value = match found {
+                _ if compute.is_volatile() => Value::Unset,
+                true => Value::Text(out[start..].to_vec()),
+                false => Value::Nothing,
+            };
+            slots.put(slot, value, registry.count());
+            return found;
+        }
         match registry.origin(slot) {
-            Origin::Computed(compute) => {
-                let start = out.len();
-                self.shared.slots.put(slot, Value::Pending, registry.count());
-                let found = self.nested(registry.name(slot), || compute.value(self, out));
-                let value = match found {
-                    _ if compute.is_volatile() => Value::Unset,
-                    true => Value::Text(out[start..].to_vec()),
-                    false => Value::Nothing,
-                };
-                self.shared.slots.put(slot, value, registry.count());
-                found
-            }
-            Origin::Family(variable) => variable.value(self, out),
+            Origin::Family(variable) => variable.value(request, out),
             Origin::Group => false,
-            Origin::Assigned | Origin::Unknown => {
-                if self.scope().core.uninitialized_variable_warn {
+            Origin::Assigned | Origin::Computed | Origin::Unknown => {
+                if request.warns_of_uninitialized() {
                     let name = registry.name(slot);
-                    self.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
+                    request.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
                 }
                 // Stored, so that the warning is logged only once.
-                self.set_slot(slot, Vec::new());
+                Slots::set(request, slot, Vec::new());
                 true
             }
         }
     }
+}
 
-    /// Computes a value from other values, which may be recursive; beyond the maximum depth there is no value.
-    pub fn nested(&self, name: &str, compute: impl FnOnce() -> bool) -> bool {
-        let depth = self.shared.slots.depth.get();
-        if depth >= DEPTH_MAX {
-            return self.refuse_cycle(name);
-        }
-        self.shared.slots.depth.set(depth + 1);
-        let found = compute();
-        self.shared.slots.depth.set(depth);
-        found
+/// Computes a value from other values, which may be recursive; beyond the maximum depth there is no value.
+pub fn nested<R: HasVariables>(request: &R, name: &str, compute: impl FnOnce() -> bool) -> bool {
+    let depth = &request.slots().depth;
+    let before = depth.get();
+    if before >= DEPTH_MAX {
+        return refuse_cycle(request, name);
     }
+    depth.set(before + 1);
+    let found = compute();
+    depth.set(before);
+    found
+}
 
-    fn refuse_cycle(&self, name: &str) -> bool {
-        self.log(Level::Error, format_args!("cycle while evaluating variable \"{name}\""));
-        false
-    }
+fn refuse_cycle<R: HasVariables>(request: &R, name: &str) -> bool {
+    request.log(Level::Error, format_args!("cycle while evaluating variable \"{name}\""));
+    false
+}
 
+impl Captures {
     /// Appends the text of a group of the last match.
-    pub fn capture(&self, number: u8, out: &mut Vec<u8>) -> bool {
-        let Matched { subject, spans } = &*self.captures.0.borrow();
+    pub fn append(&self, number: u8, out: &mut Vec<u8>) -> bool {
+        let Matched { subject, spans } = &*self.0.borrow();
         let span = spans.get(number as usize).copied().flatten();
         span.map(|(start, end)| out.extend_from_slice(&subject[start..end])).is_some()
     }
 
     /// Stores a match of `subject`.
-    pub fn set_captures(&self, subject: &[u8], groups: impl Iterator<Item = Option<(usize, usize)>>) {
-        let mut matched = self.captures.0.borrow_mut();
+    pub fn set(&self, subject: &[u8], groups: impl Iterator<Item = Option<(usize, usize)>>) {
+        let mut matched = self.0.borrow_mut();
         matched.subject.clear();
         matched.subject.extend_from_slice(subject);
         matched.spans.clear();
@@ -176,24 +182,24 @@ impl Request {
     }
 
     /// Clears the last match, as conditions and rewrites without a match do.
-    pub fn clear_captures(&self) {
-        self.captures.0.borrow_mut().spans.clear();
+    pub fn clear(&self) {
+        self.0.borrow_mut().spans.clear();
     }
 }
 
 impl SearchAborted<'_> {
     /// Logs the aborted search.
-    pub fn log(&self, subject: &[u8], request: &Request) {
+    pub fn log<R: HasVariables>(&self, subject: &[u8], request: &R) {
         request.log(Level::Alert, format_args!("{}", self.words(subject)));
     }
 }
 
 impl Match<'_> {
     /// Stores the groups in the request, as `$1` and by name.
-    pub fn store(&self, subject: &[u8], request: &Request) {
-        request.set_captures(subject, self.spans());
+    pub fn store<R: HasVariables>(&self, subject: &[u8], request: &R) {
+        request.captures().set(subject, self.spans());
         for (slot, (start, end)) in self.named() {
-            request.set_slot(slot, subject[start..end].to_vec());
+            Slots::set(request, slot, subject[start..end].to_vec());
         }
     }
 }

@@ -15,7 +15,9 @@ use rt::local::{Counted, Event, WaitGroup};
 use crate::capacity::{Capacity, Waits};
 use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
+use crate::module::{ModuleTable, Plan};
 use crate::request::{ConnInfo, Generation, Request};
+use crate::variables::Variables;
 use telemetry::Level;
 use telemetry::clock::Clock;
 use telemetry::files::{LogFiles, Opened};
@@ -32,6 +34,9 @@ use transfer::files::{RootFacts, Roots};
 pub struct ConfigVersion {
     /// The configuration.
     pub config: Arc<Config>,
+    modules: &'static ModuleTable,
+    plans: Arc<[Plan]>,
+    variables: Variables<Request>,
     /// Facts about the roots, by location.
     roots: Arc<Vec<RootFacts>>,
     /// Number of the configuration version in this worker, from 1 on.
@@ -41,15 +46,24 @@ pub struct ConfigVersion {
 }
 
 impl ConfigVersion {
-    /// Returns the version with this number and the facts of its roots by location. `in_force` is dropped when the
-    /// configuration is no longer used.
+    /// Returns the version with this number and the facts of its roots by location, for the modules that read the
+    /// configuration. `in_force` is dropped when the configuration is no longer used.
     pub fn new(
+        modules: &'static ModuleTable,
         config: &Arc<Config>,
         roots: Vec<RootFacts>,
         number: u64,
         in_force: Arc<dyn Any + Send + Sync>,
     ) -> ConfigVersion {
-        ConfigVersion { config: Arc::clone(config), roots: Arc::new(roots), number, in_force }
+        ConfigVersion {
+            config: Arc::clone(config),
+            modules,
+            plans: modules.plans(config),
+            variables: Variables::new(modules.variables(), &config.http),
+            roots: Arc::new(roots),
+            number,
+            in_force,
+        }
     }
 }
 
@@ -103,7 +117,7 @@ impl Thread {
     pub fn new(shared: Arc<Shared>, version: ConfigVersion, logs: LogFiles, files: Opened) -> Thread {
         let slots_max = version.config.events().worker_connections as usize;
         let mut locals = Extensions::default();
-        for module in version.config.modules.modules() {
+        for module in version.modules.modules() {
             (module.thread.make)(&mut locals);
         }
         let capacity = Capacity::new(slots_max, version.config.main().workers.count());
@@ -136,14 +150,14 @@ impl Thread {
     }
 
     fn notify_modules(self: &Rc<Self>, before: Option<&Generation>) {
-        for module in self.generation().config.modules.modules() {
+        for module in self.generation().modules.modules() {
             (module.thread.configured)(self, before);
         }
     }
 
     /// Lets a module close an idle connection to free a slot; returns whether there was one.
     pub fn close_idle(&self) -> bool {
-        self.generation().config.modules.modules().iter().any(|module| (module.thread.close_idle)(self))
+        self.generation().modules.modules().iter().any(|module| (module.thread.close_idle)(self))
     }
 
     /// Returns the state of a module on this thread.
@@ -187,7 +201,7 @@ impl Thread {
     /// Stops: closes idle connections immediately, others after the response in flight.
     pub fn drain(&self) {
         self.draining.set();
-        for module in self.generation().config.modules.modules() {
+        for module in self.generation().modules.modules() {
             (module.thread.drain)(self);
         }
         self.capacity.wake(|kind| kind == Waits::Idle);
@@ -253,12 +267,15 @@ impl Thread {
 
 /// Returns this thread's view of a configuration. Its logs are looked up here, not per request.
 fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generation {
-    let ConfigVersion { config, roots, number, in_force } = version;
+    let ConfigVersion { config, modules, plans, variables, roots, number, in_force } = version;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     let roots = Rc::new(Roots::new(roots));
     Generation {
         config,
+        modules,
+        plans,
+        variables,
         roots,
         open_files,
         number,

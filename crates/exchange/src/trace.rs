@@ -11,11 +11,20 @@ use crate::response::Body;
 use telemetry::ForLog;
 
 /// A handler whose steps are traced.
-pub(crate) struct Traced {
-    pub(crate) handler: Box<dyn Handler>,
-    pub(crate) phase: Phase,
+struct Traced {
+    handler: Box<dyn Handler<Request>>,
+    phase: Phase,
     /// The name of its module.
-    pub(crate) name: &'static str,
+    name: &'static str,
+}
+
+/// Returns a handler that traces the steps of another one.
+pub(crate) fn traced(
+    handler: Box<dyn Handler<Request>>,
+    phase: Phase,
+    name: &'static str,
+) -> Box<dyn Handler<Request>> {
+    Box::new(Traced { handler, phase, name })
 }
 
 impl Traced {
@@ -28,7 +37,7 @@ impl Traced {
     }
 }
 
-impl Handler for Traced {
+impl Handler<Request> for Traced {
     fn now(&self, request: &mut Request) -> Option<Step> {
         if !request.is_traced() {
             return self.handler.now(request);

@@ -7,24 +7,26 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Settings, SettingsType};
+use exchange::declaration::LEVELS;
 use exchange::filter::{BodyFilter, FilterError, Output};
-use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::subrequest::Subrequest;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_addition")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_addition")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -7,32 +7,34 @@ use conf::{Args, Spec, State};
 
 use crate::compress;
 use crate::gzip::{self, power_of_two};
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
-use exchange::module::{LEVELS, LEVELS_AND_IF};
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
-use exchange::variables::Variable;
 use transfer::coding;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "brotli_ratio",
         get: |request, out| encoder::ratio(&request.extensions, "br", out),
         set: None,
         help: "The ratio by which brotli reduced the body of the response.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_brotli_filter")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_brotli_filter")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

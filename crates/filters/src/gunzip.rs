@@ -6,24 +6,26 @@
 use conf::{Args, Spec, State};
 use http::request::Method;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
+use exchange::declaration::LEVELS;
 use exchange::filter::{BodyFilter, FilterError, Output};
-use exchange::module::LEVELS;
 use exchange::request::Request;
 use transfer::coding::gzip::Decoder;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_gunzip")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_gunzip")
+    })
 };
 
 const BUFFERS_WHY: &str = "decompressed data is sent before more is produced";

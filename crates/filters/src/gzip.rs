@@ -6,32 +6,34 @@
 use conf::{Args, Error, Spec, State, value};
 
 use crate::compress;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Cx, Settings, SettingsType};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
-use exchange::module::{LEVELS, LEVELS_AND_IF};
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
-use exchange::variables::Variable;
 use transfer::coding;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES, ACCEPTED],
     variables: &[Variable {
         name: "gzip_ratio",
         get: |request, out| encoder::ratio(&request.extensions, "gzip", out),
         set: None,
         help: "The ratio by which gzip reduced the body of the response.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_gzip")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES, ACCEPTED],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_gzip")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

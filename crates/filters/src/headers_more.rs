@@ -11,9 +11,9 @@ use http::conditional::Etag;
 use http::request::{Head, HeaderId};
 
 use crate::headers::on_one_line;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::module::LEVELS_AND_IF;
+use exchange::declaration::LEVELS_AND_IF;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::{ContentType, Response};
@@ -21,8 +21,6 @@ use exchange::template::Template;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         if !conf.of_requests.is_empty() {
@@ -32,7 +30,11 @@ pub(crate) static MODULE: Module = Module {
             plan.filter(scope.shared::<Conf>(), change_response);
         }
     },
-    ..Module::named("http_headers_more_filter")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_headers_more_filter")
+    })
 };
 
 const fn spec(name: &'static str, help: &'static str) -> Spec {

@@ -22,7 +22,8 @@ pub mod testing;
 mod userid;
 mod zstd;
 
-use exchange::module::{Directive, Module};
+use exchange::declaration::{Declaration, Directive};
+use exchange::module::Module;
 
 /// The modules, in the order of the filters: each filter gets the response as changed by the filters before it.
 pub static MODULES: &[&Module] = &[

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Outcome, Strength, Validators};
 use http::request::HeaderId;
 
-use crate::Module;
+use crate::{Declaration, Module};
 use exchange::request::Request;
 use exchange::response::{Body, NotModified};
 
 /// The module. Its directive `if_modified_since` belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
     add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
-    ..Module::named("http_not_modified")
+    ..Module::of(Declaration::named("http_not_modified"))
 };
 
 /// Evaluates preconditions before the body is read, so that a file that the client has cached is not read.

@@ -9,7 +9,7 @@ use http::request::{HeaderId, Method};
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::Module;
+use crate::{Declaration, Module};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
 use transfer::body::Piece;
@@ -18,7 +18,7 @@ use transfer::body::ranged::{RangedBody, Subrange};
 /// The module. Its directive `max_ranges` belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
     add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
-    ..Module::named("http_range")
+    ..Module::of(Declaration::named("http_range"))
 };
 
 /// Leaves the response unchanged unless it is a complete body of known size that supports ranges.

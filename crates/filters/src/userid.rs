@@ -13,12 +13,13 @@ use std::sync::{Arc, OnceLock};
 use conf::{Args, Error, Spec, value};
 use http::request::HeaderId;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::declaration::LEVELS;
 use exchange::facts::Fact;
-use exchange::module::LEVELS;
+use exchange::module::Variable;
 use exchange::request::{Address, Request};
-use exchange::variables::{Assign, Variable};
+use exchange::variables::Assign;
 use http::base64;
 use http::cookie::cookie_in;
 use telemetry::time_zone::since_1970;
@@ -26,15 +27,17 @@ use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().get().mode >= Mode::V1 {
             plan.filter(scope.shared::<Conf>(), send_cookie);
         }
     },
-    ..Module::named("http_userid")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_userid")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

@@ -7,33 +7,35 @@
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use crate::{brotli, compress, gzip};
 use exchange::accept_encoding;
 use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
-use exchange::module::{LEVELS, LEVELS_AND_IF};
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
-use exchange::variables::Variable;
 use transfer::coding;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "zstd_ratio",
         get: |request, out| encoder::ratio_in_thousandths(&request.extensions, "zstd", out),
         set: None,
         help: "The ratio by which zstd reduced the body of the response.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_zstd_filter")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_zstd_filter")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -37,7 +37,7 @@ impl Client {
     /// Connects, sends one request, and measures the length of the response.
     #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
     async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
-        let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
+        let version = ConfigVersion::new(modules::all(), config, root_facts(config), 1, Arc::new(()));
         let logs = LogFiles::new(1, true);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

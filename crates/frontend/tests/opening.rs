@@ -37,7 +37,7 @@ struct Server {
 
 impl Server {
     fn new(config: &Arc<Config>) -> Server {
-        let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
+        let version = ConfigVersion::new(modules::all(), config, root_facts(config), 1, Arc::new(()));
         let logs = LogFiles::new(1, true);
         let thread = Thread::new(Arc::new(Shared::default()), version, logs, OpenedLogs::default());
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

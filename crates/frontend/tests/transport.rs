@@ -271,7 +271,7 @@ fn send_request(server: &str, asked: &Asked<'_>) -> (Got, After) {
     let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
     let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
     runtime.block_on(async {
-        let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
+        let version = ConfigVersion::new(modules::all(), &config, root_facts(&config), 1, Arc::new(()));
         let logs = LogFiles::new(1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());

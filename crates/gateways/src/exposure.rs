@@ -3,14 +3,14 @@
 
 use conf::{Layered, Statement, Tree};
 
-use crate::Module;
+use crate::{Declaration, Module};
 use exchange::config::{Inner, Scope, Settings, SettingsType};
-use exchange::module::OWN;
+use exchange::declaration::OWN;
 use exchange::template;
 
 /// The module, which only has settings.
 pub(crate) static MODULE: Module =
-    Module { settings: &[SettingsType::of::<Exposure>()], ..Module::named(OWN) };
+    Module::of(Declaration { settings: &[SettingsType::of::<Exposure>()], ..Declaration::named(OWN) });
 
 /// What the directives of a block allow.
 #[derive(Clone, Debug, Default)]

@@ -23,16 +23,10 @@ use exchange::request::Request;
 use upstream::Outgoing;
 
 /// The module.
-pub(crate) static MODULE: Module = Module {
-    directives: &[
-        DIRECTIVES,
-        Rows::<Grpc>::CONNECTION,
-        Rows::<Grpc>::FIELDS,
-        Rows::<Grpc>::SOCKETS,
-        Rows::<Grpc>::TLS,
-    ],
-    ..passing::module::<Grpc>("http_grpc")
-};
+pub(crate) static MODULE: Module = passing::module::<Grpc>(
+    "http_grpc",
+    &[DIRECTIVES, Rows::<Grpc>::CONNECTION, Rows::<Grpc>::FIELDS, Rows::<Grpc>::SOCKETS, Rows::<Grpc>::TLS],
+);
 
 /// The settings of a block: those of HTTP, of which the grpc directives set only some.
 #[derive(Clone, Debug)]

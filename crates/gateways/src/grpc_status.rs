@@ -27,17 +27,15 @@ use http::StatusCode;
 use http::h2::ErrorCode;
 use http::request::{HeaderId, Version};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};
-use exchange::module::{LEVELS, OWN};
+use exchange::declaration::{LEVELS, OWN};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
 use upstream::state;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         let is_on = conf.is_on.unwrap_or(scope.core.pass == "grpc");
@@ -45,7 +43,11 @@ pub(crate) static MODULE: Module = Module {
             plan.filter(Arc::new(is_on), |&shows_errors, request| filter(request, shows_errors));
         }
     },
-    ..Module::named(OWN)
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named(OWN)
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

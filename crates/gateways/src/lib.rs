@@ -32,7 +32,8 @@ mod upstream_sticky;
 mod upstream_zone;
 mod uwsgi;
 
-use exchange::module::{Directive, Module, Walk};
+use exchange::declaration::{Declaration, Directive, Walk};
+use exchange::module::Module;
 pub use exposure::{may_tunnel, open_purge};
 pub use fastcgi::advice;
 pub use upstream_state::save;

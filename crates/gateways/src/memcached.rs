@@ -28,10 +28,8 @@ use telemetry::Level;
 use upstream::{Outgoing, OutgoingBody};
 
 /// The module.
-pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES, Rows::<Memcached>::CONNECTION],
-    ..passing::module::<Memcached>("http_memcached")
-};
+pub(crate) static MODULE: Module =
+    passing::module::<Memcached>("http_memcached", &[DIRECTIVES, Rows::<Memcached>::CONNECTION]);
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use ::conf::{Args, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
-use exchange::module::{BlockHooks, LEVELS};
+use exchange::declaration::{BlockHooks, LEVELS};
 use peers::resolve::resolver::Resolver;
 use peers::resolve::settings::Settings;
 use peers::resolve::{Conf, HttpConf};
 
 /// The module. In nginx these directives belong to the HTTP core; only modules that pass requests on use them.
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: Module = Module::of(Declaration {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<HttpConf>()],
@@ -27,8 +27,8 @@ pub(crate) static MODULE: Module = Module {
         },
         ..BlockHooks::NONE
     },
-    ..Module::named("http_core")
-};
+    ..Declaration::named("http_core")
+});
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(

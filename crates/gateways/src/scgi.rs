@@ -17,8 +17,9 @@ use exchange::request::Request;
 use upstream::Outgoing;
 
 /// The module.
-pub(crate) static MODULE: Module = Module {
-    directives: &[
+pub(crate) static MODULE: Module = passing::module::<Scgi>(
+    "http_scgi",
+    &[
         DIRECTIVES,
         Rows::<Scgi>::CONNECTION,
         Rows::<Scgi>::FIELDS,
@@ -27,8 +28,7 @@ pub(crate) static MODULE: Module = Module {
         Rows::<Scgi>::STORE,
         Rows::<Scgi>::CACHE,
     ],
-    ..passing::module::<Scgi>("http_scgi")
-};
+);
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]

@@ -20,15 +20,15 @@ use http::range::ContentRange;
 use http::request::HeaderId;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use caching::fetch::detached;
 use caching::requested_range::{RenewsSlice, SliceStart, slice_start};
 use exchange::config::{Settings, SettingsType};
 use exchange::course;
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::response::Body;
-use exchange::variables::Variable;
 use telemetry::Level;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody, Subrange};
@@ -36,30 +36,32 @@ use transfer::body::source::BodySource;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[&[Directive::scope(
-        Spec::new(
-            "http_slice",
-            "slice",
-            LEVELS,
-            Args::Exactly(1),
-            "Size of the slices, for `$slice_range`; 0 disables slices.",
-        )
-        .default("0"),
-        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().size),
-    )]],
     variables: &[Variable {
         name: "slice_range",
         get: show_range,
         set: None,
         help: "The range of the requested slice, in the form of `Range`.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().size > 0 {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_slice")
+    ..Module::of(Declaration {
+        directives: &[&[Directive::scope(
+            Spec::new(
+                "http_slice",
+                "slice",
+                LEVELS,
+                Args::Exactly(1),
+                "Size of the slices, for `$slice_range`; 0 disables slices.",
+            )
+            .default("0"),
+            |scope, cx| cx.size(&mut scope.make_mut::<Conf>().size),
+        )]],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_slice")
+    })
 };
 
 /// The settings of a block.

@@ -24,16 +24,16 @@ use exchange::request::Request;
 use upstream::{Outgoing, OutgoingBody};
 
 /// The module.
-pub(crate) static MODULE: Module = Module {
-    directives: &[
+pub(crate) static MODULE: Module = passing::module::<Tunnel>(
+    "http_tunnel",
+    &[
         DIRECTIVES,
         Rows::<Tunnel>::CONNECTION,
         Rows::<Tunnel>::TUNNELS,
         Rows::<Tunnel>::SOCKETS,
         Rows::<Tunnel>::SEND_LOWAT,
     ],
-    ..passing::module::<Tunnel>("http_tunnel")
-};
+);
 
 /// The module has no settings.
 #[derive(Clone, Debug, Default)]

@@ -3,14 +3,14 @@
 //! Log formats that are copied between sites contain these variables, whether or not a location passes requests on. As in nginx
 //! they are empty for a request without an upstream.
 
-use crate::Module;
+use crate::{Declaration, Module};
+use exchange::module::{Prefixed, Variable};
 use exchange::request::Request;
-use exchange::variables::{Prefixed, Variable};
 use upstream::state;
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::named("http_upstream") };
+    Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::of(Declaration::named("http_upstream")) };
 
 const VARIABLES: &[Variable] = &[
     variable("upstream_addr", state::addr, "Addresses of the servers that were tried."),

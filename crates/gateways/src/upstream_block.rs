@@ -5,9 +5,10 @@
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
 use crate::resolver;
-use crate::{Directive, Module, Walk};
+use crate::{Declaration, Directive, Module, Walk};
 use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
-use exchange::module::{BlockHooks, ThreadHooks, UpstreamHooks};
+use exchange::declaration::{BlockHooks, UpstreamHooks};
+use exchange::module::ThreadHooks;
 use peers::Upstreams;
 use peers::address::Url;
 use peers::lines::{Accepts, Draft, Line, Method, Source};
@@ -17,10 +18,6 @@ use upstream::Pools;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Draft>()],
-    http: &[HttpType::of::<Upstreams>()],
-    blocks: BlockHooks { upstream: Some(UpstreamHooks { begin, end }), ..BlockHooks::NONE },
     upstream_url: upstream::state::url,
     thread: ThreadHooks {
         make: |locals| locals.insert(Pools::default()),
@@ -29,7 +26,13 @@ pub(crate) static MODULE: Module = Module {
         drain: |thread| thread.local::<Pools>().clear(),
         close_idle: |thread| thread.local::<Pools>().close_oldest(),
     },
-    ..Module::named("http_upstream")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Draft>()],
+        http: &[HttpType::of::<Upstreams>()],
+        blocks: BlockHooks { upstream: Some(UpstreamHooks { begin, end }), ..BlockHooks::NONE },
+        ..Declaration::named("http_upstream")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

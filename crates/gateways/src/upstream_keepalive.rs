@@ -2,13 +2,13 @@
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope};
 use peers::lines::Draft;
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_keepalive") };
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_keepalive") });
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_upstream_keepalive", name, Contexts::UPSTREAM, args, help)

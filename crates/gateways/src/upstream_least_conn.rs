@@ -3,12 +3,12 @@
 use conf::{Args, Contexts, Spec};
 
 use crate::upstream_block::set_method;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use peers::lines::{Draft, Method};
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_least_conn") };
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_least_conn") });
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(

@@ -3,13 +3,13 @@
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::upstream_block::set_method;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope};
 use peers::lines::{Draft, Method};
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_random") };
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_random") });
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(

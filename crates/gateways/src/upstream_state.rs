@@ -10,17 +10,18 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
 
 use crate::upstream_block::add_server;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope};
+use exchange::declaration::OWN;
 use exchange::error_log;
-use exchange::module::OWN;
 use exchange::thread::Thread;
 use peers::Group;
 use peers::lines::Draft;
 use telemetry::{Level, Reason};
 
 /// The module.
-pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("upstream_state") };
+pub(crate) static MODULE: Module =
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("upstream_state") });
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(

@@ -5,25 +5,24 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::shared_zone::BYTES_MIN;
-use exchange::variables::VarRef;
+use exchange::var_ref::VarRef;
 use peers::Upstreams;
 use peers::lines::Draft;
 use peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     add_to_plan: |http, _, plan| {
         // Known only when the configuration is complete.
         if http.of::<Upstreams>().groups().any(|group| group.sets_cookies()) {
             plan.filter(Arc::new(()), |(), request| add_cookie(request));
         }
     },
-    ..Module::named("http_upstream_sticky")
+    ..Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_sticky") })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
@@ -220,8 +219,10 @@ mod tests {
              upstream d { server a; sticky cookie srv expires=max samesite=$arg_s; }
              server { }",
         );
-        let filters =
-            |config: &Config| config.http.locations.last().expect("it is there").plan.filters().len();
+        let filters = |config: &Config| {
+            let location = config.http.locations.last().expect("it is there");
+            crate::all().plan(&config.http, &location.scope).filters().len()
+        };
         let with_cookies = filters(&config);
         let config = loaded("upstream a { server a; sticky route $arg_r; } server { }");
         assert_eq!(filters(&config) + 1, with_cookies);

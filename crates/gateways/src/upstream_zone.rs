@@ -5,7 +5,7 @@
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope};
 use exchange::shared_zone::BYTES_MIN;
 use peers::ServersZone;
@@ -13,7 +13,7 @@ use peers::lines::Draft;
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_zone") };
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_zone") });
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(

@@ -19,8 +19,9 @@ use telemetry::Level;
 use upstream::Outgoing;
 
 /// The module.
-pub(crate) static MODULE: Module = Module {
-    directives: &[
+pub(crate) static MODULE: Module = passing::module::<Uwsgi>(
+    "http_uwsgi",
+    &[
         DIRECTIVES,
         Rows::<Uwsgi>::CONNECTION,
         Rows::<Uwsgi>::FIELDS,
@@ -30,8 +31,7 @@ pub(crate) static MODULE: Module = Module {
         Rows::<Uwsgi>::CACHE,
         Rows::<Uwsgi>::TLS,
     ],
-    ..passing::module::<Uwsgi>("http_uwsgi")
-};
+);
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]

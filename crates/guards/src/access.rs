@@ -2,9 +2,9 @@
 
 use conf::{Args, Contexts, Error, Spec};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::network::Network;
 use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
@@ -12,15 +12,17 @@ use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         // Locations without rules skip the module.
         if !scope.of::<Conf>().rules.items().is_empty() {
             plan.now(Phase::Access, scope.shared::<Conf>(), run);
         }
     },
-    ..Module::named("http_access")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_access")
+    })
 };
 
 /// Includes `limit_except`.

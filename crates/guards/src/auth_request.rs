@@ -6,27 +6,29 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
 use exchange::credentials;
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 use exchange::template::Template;
-use exchange::variables::VarRef;
+use exchange::var_ref::VarRef;
 use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().uri.is_some() {
             plan.later(Phase::Access, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
         }
     },
-    ..Module::named("http_auth_request")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_auth_request")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[
@@ -92,9 +94,9 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(mut child) = subrequest::fetch(request, &wanted).await else { return Step::Status(500) };
     let mut values = Vec::new();
     for (variable, value) in conf.variables.items() {
-        let value = value.rendered(&child);
+        let value = value.rendered(&*child);
         // Assigned in the subrequest too, because later values of `auth_request_set` may use this variable.
-        variable.assign(&mut child, &value);
+        variable.assign(&mut *child, &value);
         values.push((variable, value));
     }
     let status = child.response.status;
@@ -136,7 +138,7 @@ mod tests {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let location = location.expect("it is there");
             let conf = location.scope.of::<Conf>();
-            let handlers = location.plan.count(Phase::Access);
+            let handlers = crate::all().plan(&config.http, &location.scope).count(Phase::Access);
             (conf.uri.clone(), conf.variables.items().len(), handlers)
         };
         assert_eq!(conf("/1"), (Some("/a".into()), 1, 1));

@@ -8,18 +8,21 @@ use conf::{Args, Error, Spec};
 use http::connection::Browser;
 use http::request::HeaderId;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
+use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::variables::{Assign, Variable};
+use exchange::variables::Assign;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
-    ..Module::named("http_browser")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_browser")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

@@ -23,7 +23,8 @@ mod split_clients;
 pub mod testing;
 
 use exchange::config::Scope;
-use exchange::module::{Directive, Module};
+use exchange::declaration::{Declaration, Directive};
+use exchange::module::Module;
 
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[

@@ -5,28 +5,26 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, SettingsType};
-use exchange::module::{LEVELS, SubrequestHooks};
+use exchange::declaration::LEVELS;
+use exchange::module::{SubrequestHooks, Variable};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
 use exchange::shared_zone::table::{Key, Table};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
-use exchange::variables::Variable;
 use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "limit_conn_status",
         get: status_text,
         set: None,
         help: "The result of `limit_conn`: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         // Locations without limits skip the module.
         if !scope.of::<Conf>().limits.items().is_empty() {
@@ -34,7 +32,11 @@ pub(crate) static MODULE: Module = Module {
         }
     },
     subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
-    ..Module::named("http_limit_conn")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_limit_conn")
+    })
 };
 
 const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {

@@ -11,29 +11,27 @@ use std::time::{Duration, Instant};
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, SettingsType};
 use exchange::course::pause;
-use exchange::module::{LEVELS, SubrequestHooks};
+use exchange::declaration::LEVELS;
+use exchange::module::{SubrequestHooks, Variable};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};
 use exchange::shared_zone::table::{Entry, Table};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
-use exchange::variables::Variable;
 use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "limit_req_status",
         get: status_text,
         set: None,
         help: "The result of `limit_req`: `PASSED`, `DELAYED`, `REJECTED`, and the last two with `_DRY_RUN`.",
     }],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().limits.items().is_empty() {
             plan.now_or_later(Phase::Preaccess, scope.shared::<Conf>(), run, |_, request| {
@@ -42,7 +40,11 @@ pub(crate) static MODULE: Module = Module {
         }
     },
     subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
-    ..Module::named("http_limit_req")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_limit_req")
+    })
 };
 
 const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {

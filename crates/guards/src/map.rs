@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, State, Statement};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::Cx;
-use exchange::module::NO_HASH;
+use exchange::declaration::NO_HASH;
 use exchange::pattern::Pattern;
 use exchange::request::Request;
 use exchange::template::Template;
-use exchange::variables::Compute;
+use exchange::variables::{self, Compute};
 use exchange::wildcard::{HostTable, Refusal};
 
 /// The module.
-pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_map") };
+pub(crate) static MODULE: Module =
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_map") });
 
 const DIRECTIVES: &[Directive] = &[
     // The value is computed at its first use, so unused maps cost a request nothing.
@@ -90,7 +91,7 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
-    cx.http.registry.compute(slot, Arc::new(reader.map));
+    variables::compute(cx.http, slot, Arc::new(reader.map));
     Ok(())
 }
 
@@ -187,7 +188,7 @@ impl Map {
     }
 }
 
-impl Compute for Map {
+impl Compute<Request> for Map {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let mut text = self.source.rendered(request);
         // A trailing dot does not change a host name.

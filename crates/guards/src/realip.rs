@@ -9,19 +9,17 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::request::HeaderId;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
+use exchange::module::Variable;
 use exchange::network::Network;
 use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
-use exchange::variables::Variable;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().from.items().is_empty() {
             // Early, so that rewriting uses the address; and again for locations with other settings.
@@ -29,7 +27,11 @@ pub(crate) static MODULE: Module = Module {
             plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
         }
     },
-    ..Module::named("http_realip")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_realip")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[

@@ -8,22 +8,25 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec};
 use http::request::HeaderId;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
-use exchange::module::BlockHooks;
+use exchange::declaration::BlockHooks;
+use exchange::module::Variable;
 use exchange::pattern::{Pattern, SearchAborted};
 use exchange::request::Request;
 use exchange::settings::names::ServerName;
-use exchange::variables::{Assign, Variable};
+use exchange::variables::Assign;
 use exchange::wildcard::{HostTable, Refusal};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
-    blocks: BlockHooks { end, ..BlockHooks::NONE },
-    ..Module::named("http_referer")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        blocks: BlockHooks { end, ..BlockHooks::NONE },
+        ..Declaration::named("http_referer")
+    })
 };
 
 const CONTEXTS: Contexts = Contexts::SERVER.or(Contexts::LOCATION);

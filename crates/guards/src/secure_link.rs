@@ -6,21 +6,24 @@ use conf::{Args, Error, Spec};
 use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
+use exchange::module::Variable;
 use exchange::request::Request;
+use exchange::slots::nested;
 use exchange::template::Template;
-use exchange::variables::Variable;
 use http::base64;
 use telemetry::time_zone::since_1970;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
-    ..Module::named("http_secure_link")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_secure_link")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[
@@ -86,7 +89,7 @@ const VARIABLES: &[Variable] = &[
     // For use in the hashed text; otherwise any client could change the time.
     Variable {
         name: "secure_link_expires",
-        get: |request, out| request.nested("secure_link_expires", || expires(request, out)),
+        get: |request, out| nested(request, "secure_link_expires", || expires(request, out)),
         set: None,
         help: "Expiry time of the request's link, in seconds since 1970.",
     },
@@ -154,7 +157,7 @@ fn link(request: &Request, out: &mut Vec<u8>) -> bool {
             })
         }
         // The texts may refer to this variable by mistake; then it has no value, instead of an endless recursion.
-        Conf::Signed(signed) => request.nested("secure_link", || {
+        Conf::Signed(signed) => nested(request, "secure_link", || {
             let found = is_current(signed, request);
             if let Some(is_current) = found {
                 out.push(if is_current { b'1' } else { b'0' });

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, Statement};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::Cx;
 use exchange::request::Request;
 use exchange::template::Template;
-use exchange::variables::Compute;
+use exchange::variables::{self, Compute};
 
 /// The module.
 pub(crate) static MODULE: Module =
-    Module { directives: &[DIRECTIVES], ..Module::named("http_split_clients") };
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_split_clients") });
 
 const DIRECTIVES: &[Directive] = &[Directive::http(
     Spec::new(
@@ -76,7 +76,7 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
         below += share.map_or(0, |share| share * u64::from(u32::MAX) / ALL);
         parts.push(Part { below: share.map(|_| below as u32), value: value.into() });
     }
-    cx.http.registry.compute(slot, Arc::new(Split { source, parts }));
+    variables::compute(cx.http, slot, Arc::new(Split { source, parts }));
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn share_of(text: &str) -> Option<u64> {
     format!("{whole}{fraction:0<2}").parse().ok().filter(|&share| share > 0)
 }
 
-impl Compute for Split {
+impl Compute<Request> for Split {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         // There are few rows, so a linear search is the fastest.
         let hash = murmur2(&self.source.rendered(request));

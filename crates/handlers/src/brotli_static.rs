@@ -8,17 +8,19 @@ use conf::{Args, Spec, value};
 
 use crate::gzip_static;
 use crate::precompressed::{self, Later, MODES, Sibling, StaticMode};
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: precompressed::add_to_plan::<Conf>,
-    ..Module::named("http_brotli_static")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_brotli_static")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

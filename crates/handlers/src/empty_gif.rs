@@ -4,7 +4,7 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Inner, Settings, SettingsType};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
@@ -12,14 +12,16 @@ use exchange::response::ContentType;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
             plan.now(Phase::Content, scope.shared::<Conf>(), respond);
         }
     },
-    ..Module::named("http_empty_gif")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_empty_gif")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

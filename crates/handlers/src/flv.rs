@@ -6,21 +6,23 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Spec};
 
 use crate::static_file;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Inner, Settings, SettingsType};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
             plan.later(Phase::Content, Arc::new(()), |(), request| Box::pin(run(request)));
         }
     },
-    ..Module::named("http_flv")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_flv")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

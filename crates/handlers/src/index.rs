@@ -4,10 +4,10 @@ use conf::{Args, Error, Spec};
 use http::request::Method;
 use io::Errno;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::declaration::LEVELS;
 use exchange::files::{self, Failure, Kind};
-use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::template::Template;
@@ -15,14 +15,16 @@ use telemetry::{Level, Reason};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
             Box::pin(run(conf, request))
         });
     },
-    ..Module::named("http_index")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_index")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

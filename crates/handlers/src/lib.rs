@@ -19,7 +19,8 @@ mod static_file;
 pub mod testing;
 mod zstd_static;
 
-use exchange::module::{Directive, Module};
+use exchange::declaration::{Declaration, Directive};
+use exchange::module::Module;
 
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[

@@ -7,7 +7,8 @@ use crate::static_file;
 use exchange::accept_encoding;
 use exchange::config::{Http, Scope, Settings};
 use exchange::files::{self, Failure, Found};
-use exchange::phases::{Phase, Plan, Step};
+use exchange::module::Plan;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use telemetry::Level;
 

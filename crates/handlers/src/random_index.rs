@@ -4,16 +4,14 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 
 use crate::autoindex::listing::Listing;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};
+use exchange::module::Variable;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::variables::Variable;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
@@ -33,7 +31,11 @@ pub(crate) static MODULE: Module = Module {
         set: None,
         help: "The name of the file that `random_index` chose.",
     }],
-    ..Module::named("http_random_index")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_random_index")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

@@ -8,7 +8,7 @@ use http::conditional::Etag;
 use http::request::Method;
 use smallvec::smallvec;
 
-use crate::Module;
+use crate::{Declaration, Module};
 use exchange::files::{self, Failure, Found, Opened};
 use exchange::phases::{Later, Phase, Step};
 use exchange::request::Request;
@@ -26,7 +26,7 @@ pub(crate) static MODULE: Module = Module {
             |(), request| later(request),
         );
     },
-    ..Module::named("http_static")
+    ..Module::of(Declaration::named("http_static"))
 };
 
 /// Serves a file without waiting for the disk, if `open_file_cache` has the file or the kernel has cached its path. So no

@@ -203,15 +203,20 @@ impl Parts {
         std::fs::write(directory.join("page.html"), body())?;
         let text = configuration(directory, location);
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let config =
-            exchange::config::load(modules::all(), &Source::new("/nginx.conf"), directory, &loader)?.config;
+        let config = exchange::config::load(
+            modules::all().declarations(),
+            &Source::new("/nginx.conf"),
+            directory,
+            &loader,
+        )?
+        .config;
         config.http.zones.begin(&Zones::default());
         config.http.of::<Upstreams>().begin(&Upstreams::default());
         // Log lines go to /dev/null, so that the disk has no influence.
         let log =
             |name| Ok((directory.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
-        let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
+        let version = ConfigVersion::new(modules::all(), &config, root_facts(&config), 1, Arc::new(()));
         let files = LogFiles::new(1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&directory.join("origin"))?;

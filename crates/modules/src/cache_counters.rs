@@ -6,11 +6,11 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use caching::metrics;
 use caching::settings::Caches;
 use exchange::config::{Inner, Settings, SettingsType};
-use exchange::module::OWN;
+use exchange::declaration::OWN;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -18,14 +18,16 @@ use telemetry::metric::{Form, Page};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now(Phase::Content, scope.shared::<Conf>(), run);
         }
     },
-    ..Module::named(OWN)
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named(OWN)
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

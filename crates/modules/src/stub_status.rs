@@ -4,25 +4,27 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Inner, Settings, SettingsType};
+use exchange::module::Variable;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::variables::Variable;
 use telemetry::tally::Totals;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now(Phase::Content, scope.shared::<Conf>(), run);
         }
     },
-    ..Module::named("http_stub_status")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_stub_status")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

@@ -18,7 +18,12 @@ pub fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Error> {
     let main = [("/conf/nginx.conf", format!("{text}\nevents {{}}"))];
     let others = files.iter().map(|(path, text)| (*path, (*text).to_owned()));
     let loader: MapLoader = main.into_iter().chain(others).collect();
-    exchange::config::load(crate::all(), &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
+    exchange::config::load(
+        crate::all().declarations(),
+        &Source::new("/conf/nginx.conf"),
+        Path::new("/prefix"),
+        &loader,
+    )
 }
 
 /// Returns the configuration with this `http` block.

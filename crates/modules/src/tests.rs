@@ -20,7 +20,7 @@ const PLACES: &[(Contexts, &str, &str)] = &[
 ];
 
 fn directives() -> impl Iterator<Item = &'static Directive> {
-    all().directives().iter().copied()
+    all().declarations().directives().iter().copied()
 }
 
 /// Returns the errors of a configuration with this directive, for each context that allows it.
@@ -38,7 +38,7 @@ fn errors(directive: &Directive, args: &str) -> Vec<String> {
 /// Every directive has the contexts, arguments and braces that it has in nginx.
 #[test]
 fn directive_tables_match_nginx() {
-    let table = all().specs();
+    let table = all().declarations().specs();
     let mut differences = conf::differences(table);
     // nginx parses this directive as a flag too, but its table does not restrict the arguments.
     differences
@@ -51,7 +51,7 @@ fn directive_tables_match_nginx() {
 /// A directive belongs to the same module as in nginx, because `-V` reports the modules to tools.
 #[test]
 fn directives_are_in_the_module_of_nginx() {
-    for spec in all().specs().specs() {
+    for spec in all().declarations().specs().specs() {
         let mut rows = conf::nginx_directives().iter().filter(|row| row.name == spec.name).peekable();
         let known = rows.peek().is_none() || rows.any(|row| row.module == spec.module);
         assert!(known || spec.module == "ringroad", "{} in {}", spec.name, spec.module);
@@ -66,7 +66,9 @@ fn all_directives_of_the_core_exist() {
         .filter(|row| {
             matches!(row.module, "http_core" | "nginx" | "event" | "epoll" | "http_index" | "http_log")
         })
-        .filter(|row| all().specs().named(row.name).iter().all(|spec| spec.module != row.module))
+        .filter(|row| {
+            all().declarations().specs().named(row.name).iter().all(|spec| spec.module != row.module)
+        })
         .map(|row| row.name)
         .collect();
     assert_eq!(missing, Vec::<&str>::new());

@@ -10,7 +10,7 @@ use exchange::request::Request;
 use exchange::shared_zone::table::Table;
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
-use exchange::variables::VarRef;
+use exchange::var_ref::VarRef;
 use telemetry::time_zone::since_1970;
 
 /// Maximum length in bytes of a server ID in a session: that of an MD5 hash in hexadecimal.

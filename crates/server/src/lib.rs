@@ -30,7 +30,7 @@ pub fn load(
     prefix: &std::path::Path,
     loader: &dyn conf::Loader,
 ) -> Result<config::Loaded, conf::Error> {
-    let loaded = config::load(modules::all(), source, prefix, loader);
+    let loaded = config::load(modules::all().declarations(), source, prefix, loader);
     // The statements need as much memory as the settings.
     thread_alloc::release_pages();
     loaded
@@ -42,12 +42,12 @@ pub fn examine(
     prefix: &std::path::Path,
     loader: &dyn conf::Loader,
 ) -> config::Problems {
-    config::examine(modules::all(), source, prefix, loader)
+    config::examine(modules::all().declarations(), source, prefix, loader)
 }
 
 /// Returns the directives of all modules.
 pub fn directives() -> &'static conf::Table {
-    modules::all().specs()
+    modules::all().declarations().specs()
 }
 
 /// Returns warnings of certificates that have expired or will soon, and the time until these warnings change.

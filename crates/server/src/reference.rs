@@ -35,7 +35,7 @@ pub fn reference() -> String {
 
 /// Returns the directives of all modules, in the order of the tables.
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    modules::all().directives().iter().map(|directive| &directive.spec)
+    modules::all().declarations().directives().iter().map(|directive| &directive.spec)
 }
 
 /// Modules of nginx that are not counted: they run programs or transform content, and will not be supported.

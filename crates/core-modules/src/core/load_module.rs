@@ -7,7 +7,7 @@ use std::path::Path;
 use conf::{Error, ErrorKind, Span, Statement, Verdict};
 
 use exchange::config::Cx;
-use exchange::module::ModuleTable;
+use exchange::declaration::Declarations;
 
 /// Implements the setter of `load_module`.
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -57,7 +57,7 @@ fn module_of(path: &str) -> String {
 }
 
 /// Whether this server has that module.
-fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
+fn is_built_in(modules: &Declarations, module: &str) -> bool {
     // The module names of directives are checked too, because a module here may have directives of several modules of nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
     modules.modules().iter().any(|ours| name(ours.name) == module)

@@ -10,8 +10,10 @@ mod tests;
 
 pub(crate) use main::read_error_log;
 
-use crate::Module;
+use crate::{Declaration, Module};
 
 /// The module.
-pub(crate) static MODULE: Module =
-    Module { directives: &[main::DIRECTIVES, events::DIRECTIVES], ..Module::named("nginx") };
+pub(crate) static MODULE: Module = Module::of(Declaration {
+    directives: &[main::DIRECTIVES, events::DIRECTIVES],
+    ..Declaration::named("nginx")
+});

@@ -22,7 +22,12 @@ fn events_of(text: &str) -> Result<EventsConf, String> {
     let loader: conf::MapLoader =
         [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();
     let source = conf::Source::new("/conf/nginx.conf");
-    let loaded = exchange::config::load(crate::all(), &source, std::path::Path::new("/prefix"), &loader);
+    let loaded = exchange::config::load(
+        crate::all().declarations(),
+        &source,
+        std::path::Path::new("/prefix"),
+        &loader,
+    );
     loaded.map(|loaded| loaded.config.events().clone()).map_err(|error| error.to_string())
 }
 
@@ -149,7 +154,7 @@ fn required_blocks_must_appear_once() {
     let load = |text: &str| {
         let loader: conf::MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
         exchange::config::load(
-            crate::all(),
+            crate::all().declarations(),
             &conf::Source::new("/conf/nginx.conf"),
             std::path::Path::new("/prefix"),
             &loader,

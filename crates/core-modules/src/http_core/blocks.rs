@@ -5,7 +5,7 @@ use conf::{Args, Contexts, Error, State};
 use crate::http_core::{core, listen};
 use crate::{Directive, Walk};
 use exchange::config::Cx;
-use exchange::module::{LEVELS, NO_HASH};
+use exchange::declaration::{LEVELS, NO_HASH};
 use exchange::settings::listen::ServerDraft;
 use exchange::settings::names::ServerName;
 

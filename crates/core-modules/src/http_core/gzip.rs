@@ -10,7 +10,7 @@ use conf::{Args, Error, value};
 use crate::Directive;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::settings::gzip_clients::Proxied;
 
 pub(super) const DIRECTIVES: &[Directive] = &[

@@ -17,28 +17,30 @@ use std::path::Path;
 
 use ::conf::{Args, Contexts, Spec};
 
-use crate::Module;
-use exchange::module::BlockHooks;
+use crate::{Declaration, Module};
+use exchange::declaration::BlockHooks;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[
-        blocks::DIRECTIVES,
-        reading::DIRECTIVES,
-        serving::DIRECTIVES,
-        open_files::DIRECTIVES,
-        gzip::DIRECTIVES,
-    ],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
-    blocks: BlockHooks {
-        needs: |_, scope, needs| {
-            needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
-            needs.temp_directories.insert(scope.core.body_files.temp_path.0.clone());
+    ..Module::of(Declaration {
+        directives: &[
+            blocks::DIRECTIVES,
+            reading::DIRECTIVES,
+            serving::DIRECTIVES,
+            open_files::DIRECTIVES,
+            gzip::DIRECTIVES,
+        ],
+        blocks: BlockHooks {
+            needs: |_, scope, needs| {
+                needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
+                needs.temp_directories.insert(scope.core.body_files.temp_path.0.clone());
+            },
+            ..BlockHooks::NONE
         },
-        ..BlockHooks::NONE
-    },
-    ..Module::named("http_core")
+        ..Declaration::named("http_core")
+    })
 };
 
 const fn core(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {

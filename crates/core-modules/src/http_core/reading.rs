@@ -6,7 +6,7 @@ use conf::{Args, Error, Spec};
 use crate::Directive;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
-use exchange::module::{LEVELS, OWN, SERVER_LEVELS};
+use exchange::declaration::{LEVELS, OWN, SERVER_LEVELS};
 use exchange::settings::keepalive::KeepaliveDisable;
 use exchange::settings::keepalive::LingeringClose;
 use transfer::received::BodyInFile;

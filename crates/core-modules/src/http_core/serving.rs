@@ -8,7 +8,7 @@ use crate::Directive;
 use crate::core::read_error_log;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
-use exchange::module::{LEVELS, LEVELS_AND_IF, OWN};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF, OWN};
 use exchange::settings::core::Core;
 use exchange::settings::core::FoundBy;
 use exchange::settings::files::Root;

@@ -12,9 +12,11 @@ use io::sys::TcpInfo;
 use exchange::credentials::Credentials;
 use exchange::effect;
 use exchange::files;
+use exchange::module::{Prefixed, Variable};
 use exchange::request::{Address, Request};
 use exchange::response::Response;
-use exchange::variables::{Assign, Prefixed, Variable};
+use exchange::slots::nested;
+use exchange::variables::Assign;
 use telemetry::time_zone::since_1970;
 use telemetry::{Level, Reason};
 
@@ -342,7 +344,7 @@ fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
 
 fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
     // The variables of a root may refer to this variable again.
-    request.nested("document_root", || {
+    nested(request, "document_root", || {
         files::root_of(request, out);
         true
     })
@@ -350,7 +352,7 @@ fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Appends the root without symbolic links, resolved at most a second ago, so that a switched link takes effect.
 fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
-    request.nested("realpath_root", || {
+    nested(request, "realpath_root", || {
         let mut root = Vec::new();
         files::root_of(request, &mut root);
         if root.is_empty() {
@@ -369,7 +371,7 @@ fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Appends the path, which changes with `$uri`.
 fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
-    request.nested("request_filename", || {
+    nested(request, "request_filename", || {
         files::path_of(request, &request.uri, out);
         true
     })
@@ -398,7 +400,7 @@ fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
         let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
         conf::value::size(std::str::from_utf8(&rate).ok()?).ok()
     };
-    request.nested("limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
+    nested(request, "limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
 }
 
 /// Sets the rate; an invalid size leaves it unchanged.

@@ -8,40 +8,43 @@ use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
+use exchange::declaration::{BlockHooks, LEVELS};
 use exchange::files::links::rule_of;
-use exchange::module::{BlockHooks, LEVELS};
+use exchange::registry::VariableNames;
 use exchange::request::Request;
 use exchange::template::{Template, variable_name};
-use exchange::variables::{ModuleVariables, VarRef};
+use exchange::var_ref::VarRef;
 use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
 use telemetry::{Hold, Kind, Target, TargetId, Targets};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
-    http: &[HttpType::of::<Formats>(), HttpType::of::<LogCaches>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().logs().is_empty() {
             plan.log(scope.shared::<Conf>(), write);
         }
     },
-    blocks: BlockHooks {
-        end: |http, scope, end| {
-            if end.kind == BlockKind::Http && scope.of::<Conf>().is_start {
-                scope.make_mut::<Conf>().set_default_format(LogFormat::combined(http.registry.modules()));
-            }
-            Ok(())
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        http: &[HttpType::of::<Formats>(), HttpType::of::<LogCaches>()],
+        blocks: BlockHooks {
+            end: |http, scope, end| {
+                if end.kind == BlockKind::Http && scope.of::<Conf>().is_start {
+                    scope.make_mut::<Conf>().set_default_format(LogFormat::combined(http.registry.modules()));
+                }
+                Ok(())
+            },
+            needs: |http, scope, needs| {
+                needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
+            },
+            ..BlockHooks::NONE
         },
-        needs: |http, scope, needs| {
-            needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
-        },
-        ..BlockHooks::NONE
-    },
-    ..Module::named("http_log")
+        ..Declaration::named("http_log")
+    })
 };
 
 const DIRECTIVES: &[Directive] = &[
@@ -438,7 +441,7 @@ impl LogEscape {
 
 impl LogFormat {
     /// Returns nginx's built-in format.
-    fn combined(variables: &ModuleVariables) -> LogFormat {
+    fn combined(variables: &VariableNames) -> LogFormat {
         let text = |text: &str| Part::Text(text.into());
         let variable = |name: &str| Part::Variable(variables.named(name).expect("the modules have it"));
         let parts = vec![

@@ -12,7 +12,7 @@ use exchange::files;
 use exchange::pattern::Pattern;
 use exchange::request::Request;
 use exchange::template::Template;
-use exchange::variables::VarRef;
+use exchange::var_ref::VarRef;
 use telemetry::ForLog;
 
 /// A condition.
@@ -182,7 +182,7 @@ pub(super) fn find(
     note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.for_log()));
     match &found {
         Some(found) => found.store(subject, request),
-        None => request.clear_captures(),
+        None => request.captures.clear(),
     }
     Some(found.is_some())
 }

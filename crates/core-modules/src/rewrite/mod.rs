@@ -14,11 +14,12 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, value};
 use io::op::Source;
 
-use crate::{Directive, Module, Walk};
+use crate::{Declaration, Directive, Module, Walk};
 use condition::Condition;
 use exchange::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
-use exchange::module::{BlockHooks, ConditionHooks};
-use exchange::phases::{Phase, Plan, Step};
+use exchange::declaration::{BlockHooks, ConditionHooks};
+use exchange::module::Plan;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::template::Template;
@@ -28,25 +29,27 @@ use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         add_script(plan, Phase::ServerRewrite, &conf.server_script);
         add_script(plan, Phase::Rewrite, &conf.script);
     },
-    blocks: BlockHooks {
-        complete: |scope, end| scope.make_mut::<Conf>().complete(end.kind),
-        conditions: Some(ConditionHooks {
-            read: |scope, cx| scope.make_mut::<Conf>().add_condition(cx),
-            join: |scope, from, inside, location| {
-                let block = std::mem::take(&mut inside.make_mut::<Conf>().draft);
-                scope.make_mut::<Conf>().draft.fill(from, block, location)
-            },
-        }),
-        ..BlockHooks::NONE
-    },
-    ..Module::named("http_rewrite")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        blocks: BlockHooks {
+            complete: |scope, end| scope.make_mut::<Conf>().complete(end.kind),
+            conditions: Some(ConditionHooks {
+                read: |scope, cx| scope.make_mut::<Conf>().add_condition(cx),
+                join: |scope, from, inside, location| {
+                    let block = std::mem::take(&mut inside.make_mut::<Conf>().draft);
+                    scope.make_mut::<Conf>().draft.fill(from, block, location)
+                },
+            }),
+            ..BlockHooks::NONE
+        },
+        ..Declaration::named("http_rewrite")
+    })
 };
 
 /// Adds a script to the plan. At server level it runs again after each internal redirect, as in nginx.
@@ -245,7 +248,7 @@ fn respond(request: &mut Request, status: u16, text: Option<&Template>) -> Step 
 mod tests {
     use super::Conf;
     use crate::testing::{error, load, loaded};
-    use exchange::config::{Config, ServerId};
+    use exchange::config::{Config, Location, ServerId};
     use exchange::phases::Phase;
 
     /// Returns the script of the server and that of the location that was read last.
@@ -259,7 +262,8 @@ mod tests {
 
     /// Returns the number of handlers in each location.
     fn counts(config: &Config, phase: Phase) -> Vec<usize> {
-        config.http.locations.iter().map(|location| location.plan.count(phase)).collect()
+        let plan = |location: &Location| crate::all().plan(&config.http, &location.scope);
+        config.http.locations.iter().map(|location| plan(location).count(phase)).collect()
     }
 
     #[test]
@@ -309,7 +313,7 @@ mod tests {
                 && location.scope.core.sending.sendfile.is_none()
                 && !inside.scope.core.responding.etag
         );
-        assert_eq!(inside.plan.count(Phase::Precontent), 0);
+        assert_eq!(crate::all().plan(&config.http, &inside.scope).count(Phase::Precontent), 0);
     }
 
     #[test]

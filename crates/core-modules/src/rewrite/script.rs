@@ -15,7 +15,7 @@ use exchange::files;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::template::Template;
-use exchange::variables::VarRef;
+use exchange::var_ref::VarRef;
 use telemetry::{Level, Reason};
 
 /// Instructions in the order of the configuration, while blocks are read.

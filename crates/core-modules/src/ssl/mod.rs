@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use ::conf::{Args, Error, Level, Spec, State, value};
 use ::tls::sessions::{self, SessionCache};
 use exchange::config::{Cx, Http, Scope, Server, SettingsType};
-use exchange::module::{BlockHooks, SERVER_LEVELS};
+use exchange::declaration::{BlockHooks, SERVER_LEVELS};
 use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
 use exchange::shared_zone::Kind;
@@ -31,17 +31,19 @@ use exchange::tls_arguments::{
 pub use self::expiry::{certificate_warnings, expiries};
 
 use self::conf::Conf;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, AUTHORITIES, SESSIONS, WITHOUT_EFFECT],
     variables: variables::VARIABLES,
-    settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
-    blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
-    addresses: borrowed::prepare,
-    check,
-    ..Module::named("http_ssl")
+    ..Module::of(Declaration {
+        directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, AUTHORITIES, SESSIONS, WITHOUT_EFFECT],
+        settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
+        blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
+        addresses: borrowed::prepare,
+        check,
+        ..Declaration::named("http_ssl")
+    })
 };
 
 /// One argument.

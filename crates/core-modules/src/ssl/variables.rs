@@ -5,9 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ::tls::certificate::to_pem;
 use ::tls::x509::{Certificate, NameForm};
 use ::tls::{SignatureScheme, ciphers, groups, seen};
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::secured::Secured;
-use exchange::variables::{Assign, Variable};
+use exchange::variables::Assign;
 
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;

@@ -9,7 +9,6 @@
 
 mod descriptors;
 pub mod disk;
-mod reclaimer;
 mod waiting;
 mod windows;
 
@@ -23,7 +22,6 @@ use rt::net::Stopper;
 
 use descriptors::Descriptors;
 pub use disk::DiskSpace;
-pub use reclaimer::ReclaimsSpace;
 use telemetry::limited::Limited;
 pub use waiting::Waits;
 pub(crate) use waiting::{Entry, GRACE};

@@ -16,20 +16,19 @@ use crate::config::{
     BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Needs, Scope, Server, ServerId,
     Start,
 };
-use crate::module::{ModuleTable, Set, Walk};
-use crate::phases::Plan;
+use crate::declaration::{Declarations, Set, Walk};
+use crate::registry::Registry;
 use crate::settings::core::LimitExcept;
 use crate::settings::events::EventsConf;
 use crate::settings::listen;
 use crate::settings::listen::ServerDraft;
 use crate::settings::locations::{Locations, Name};
 use crate::settings::main::MainConf;
-use crate::variables::Registry;
 use telemetry::Targets;
 
 /// Reads and resolves a configuration with the directives of these modules. `prefix` is the base of relative paths.
 pub fn load(
-    modules: &'static ModuleTable,
+    modules: &'static Declarations,
     source: &Source,
     prefix: &Path,
     loader: &dyn Loader,
@@ -39,26 +38,22 @@ pub fn load(
     resolver.main_block(&tree.statements).map_err(|error| first_in_file(error, &tree, modules))?;
     resolver.finish()?;
     let Resolver { main, events, mut http, warnings, .. } = resolver;
-    // The handlers are listed once here, so that requests need not query the modules.
-    let mut locations = std::mem::take(&mut http.locations);
     let mut needs = Needs::default();
-    for location in &mut locations {
-        location.plan = Plan::of(modules, &http, &location.scope);
+    for location in &http.locations {
         http.servers[location.server.0 as usize].accepts_connect |= location.scope.core.accepts_connect;
         for module in modules.modules() {
             (module.blocks.needs)(&http, &location.scope, &mut needs);
         }
     }
-    http.locations = locations;
     if http.servers.is_empty() {
         add_unreachable_server(modules, prefix, &main, &mut http);
     }
-    let config = Arc::new(Config { modules, main, events, http, needs });
+    let config = Arc::new(Config { main, events, http, needs });
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
 /// Returns the error that is first in its file: a check at the end of a block is made before the blocks inside are read.
-fn first_in_file(found: Error, tree: &Tree, modules: &'static ModuleTable) -> Error {
+fn first_in_file(found: Error, tree: &Tree, modules: &'static Declarations) -> Error {
     let is_above = |error: &Error| match (error.span(), found.span()) {
         (Some(one), Some(other)) => one.file == other.file && one.line < other.line,
         _ => false,
@@ -68,11 +63,11 @@ fn first_in_file(found: Error, tree: &Tree, modules: &'static ModuleTable) -> Er
 
 /// Adds a server with default settings, to which no address leads. Connections whose address a reload has removed refer
 /// to the first server until they end.
-fn add_unreachable_server(modules: &'static ModuleTable, prefix: &Path, main: &MainConf, http: &mut Http) {
+fn add_unreachable_server(modules: &'static Declarations, prefix: &Path, main: &MainConf, http: &mut Http) {
     let mut scope = Scope::start(modules.settings(), &mut Start { prefix, targets: &mut http.targets });
     scope.core.error_log = main.error_log.clone();
-    let (nested, plan) = (Locations::default(), Plan::default());
-    http.locations.push(Location { name: "server".to_owned(), server: ServerId(0), scope, nested, plan });
+    let nested = Locations::default();
+    http.locations.push(Location { name: "server".to_owned(), server: ServerId(0), scope, nested });
     let (name, root, locations) = (String::new(), LocationId(0), Locations::default());
     http.servers.push(Server { name, root, locations, accepts_connect: false, position: None });
 }
@@ -88,7 +83,7 @@ pub struct Problems {
 
 /// Finds all errors of a configuration, not only the first one, which [`load`] returns.
 pub fn examine(
-    modules: &'static ModuleTable,
+    modules: &'static Declarations,
     source: &Source,
     prefix: &Path,
     loader: &dyn Loader,
@@ -192,7 +187,7 @@ fn hostname() -> String {
 
 /// A configuration while it is being read.
 struct Resolver<'a> {
-    modules: &'static ModuleTable,
+    modules: &'static Declarations,
     tree: &'a Tree,
     prefix: &'a Path,
     conf_prefix: &'a Path,
@@ -221,7 +216,7 @@ struct Around<'a> {
 
 impl<'a> Resolver<'a> {
     fn new(
-        modules: &'static ModuleTable,
+        modules: &'static Declarations,
         tree: &'a Tree,
         bases: Bases<'a>,
         loader: &'a dyn Loader,
@@ -239,7 +234,6 @@ impl<'a> Resolver<'a> {
                 prefix: directory_base(bases.prefix),
                 conf_prefix: directory_base(bases.conf),
                 registry: Registry::with_modules(Arc::clone(modules.variables())),
-                subrequest_hooks: modules.subrequest_hooks(),
                 values: modules.http_values(),
                 ..Http::default()
             },
@@ -472,8 +466,8 @@ impl<'a> Resolver<'a> {
     /// Adds a location. The locations of all servers are in one vector, so that a request refers to its location by index.
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
-        let (nested, plan) = (Locations::default(), Plan::default());
-        self.http.locations.push(Location { name: name.into(), server: self.server, scope, nested, plan });
+        let nested = Locations::default();
+        self.http.locations.push(Location { name: name.into(), server: self.server, scope, nested });
         id
     }
 

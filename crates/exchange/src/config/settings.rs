@@ -1,6 +1,6 @@
 //! The settings of modules for one block: a slot for each type, shared with the enclosing blocks until it is changed.
 //!
-//! A module declares its settings in its [`crate::module::Module`]. It gets them from a [`Scope`](crate::config::Scope)
+//! A module declares its settings in its [`crate::declaration::Declaration`]. It gets them from a [`Scope`](crate::config::Scope)
 //! by their type, which is private to the module, so that no module can use the settings of another module.
 
 use std::any::{Any, TypeId};
@@ -45,7 +45,7 @@ pub enum Inner {
 
 type Value = Arc<dyn Any + Send + Sync>;
 
-/// One type of settings, for [`crate::module::Module::settings`].
+/// One type of settings, for [`crate::declaration::Declaration::settings`].
 #[derive(Clone, Copy)]
 pub struct SettingsType {
     id: fn() -> TypeId,
@@ -72,7 +72,7 @@ fn cast<C: Settings>(value: &Value) -> &C {
     value.downcast_ref().expect("the place was found by the type")
 }
 
-/// A type of values that exist once for all of `http`, for [`crate::module::Module::http`].
+/// A type of values that exist once for all of `http`, for [`crate::declaration::Declaration::http`].
 #[derive(Clone, Copy)]
 pub struct HttpType {
     make: fn() -> Box<dyn Any + Send + Sync>,

@@ -10,7 +10,7 @@ use crate::config::{Cx, Settings};
 use crate::request::Request;
 use crate::response::ContentType;
 use crate::settings::media_types::{MediaTypes, split_charset};
-use crate::variables::VarRef;
+use crate::var_ref::VarRef;
 use telemetry::{ForLog, Level};
 
 /// The charsets that the directives of a configuration name.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conf::{Error, Statement};
 
 use crate::config::{Cx, Layered, Settings};
-use crate::request::Request;
 use crate::template::Template;
+use crate::variables::HasVariables;
 use telemetry::{ForLog, Level};
 
 /// The limits of a block and their settings.
@@ -100,7 +100,7 @@ pub fn without_zone(statement: &Statement) -> Error {
 
 /// Returns the key of a request by a template with the text `text`. An empty key is not limited. A key that is too long
 /// for nginx is logged.
-pub fn key_of(request: &Request, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
+pub fn key_of<R: HasVariables>(request: &R, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
     let key = key.rendered(request);
     if key.len() > len_max {
         let value = key.for_log();

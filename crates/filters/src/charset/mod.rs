@@ -15,9 +15,10 @@ use conf::{Args, Contexts, Error, Spec};
 use map::Maps;
 use recode::Recode;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
-use exchange::module::{LEVELS, LEVELS_AND_IF, SubrequestHooks};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF};
+use exchange::module::SubrequestHooks;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::settings::charset::{Charset, Charsets, Conf, named, target_charset};
@@ -26,9 +27,6 @@ use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
-    http: &[HttpType::of::<Charsets>(), HttpType::of::<Maps>()],
     add_to_plan: |http, scope, plan| {
         // In all locations, if any charset is configured: an upstream may set it (`X-Accel-Charset`) for the file of an
         // internal redirect.
@@ -37,8 +35,13 @@ pub(crate) static MODULE: Module = Module {
         }
     },
     subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
-    check: |http, _| check(http),
-    ..Module::named("http_charset")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        http: &[HttpType::of::<Charsets>(), HttpType::of::<Maps>()],
+        check: |http, _| check(http),
+        ..Declaration::named("http_charset")
+    })
 };
 
 const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {

@@ -11,22 +11,24 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::conditional::Etag;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
-use exchange::module::LEVELS_AND_IF;
+use exchange::declaration::LEVELS_AND_IF;
 use exchange::request::Request;
 use exchange::template::Template;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_headers")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_headers")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -9,24 +9,26 @@ mod values;
 
 use conf::{Args, Contexts, Spec, State};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};
-use exchange::module::{LEVELS, LEVELS_AND_IF};
+use exchange::declaration::{LEVELS, LEVELS_AND_IF};
+use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
-use exchange::variables::Variable;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
     variables: VARIABLES,
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_ssi")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_ssi")
+    })
 };
 
 /// Returns a row of this module.
@@ -150,7 +152,7 @@ mod tests {
         assert_eq!(conf("/2"), (false, false, true, 9));
         let filters = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").plan.filters().len()
+            crate::all().plan(&config.http, &location.expect("it is there").scope).filters().len()
         };
         assert_eq!(filters("/1"), filters("/2") + 1);
         assert_eq!(

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::template::Template;
@@ -20,14 +20,16 @@ use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().pairs.items().is_empty() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    ..Module::named("http_sub")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_sub")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -22,18 +22,20 @@ use conf::FastCgi;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[
-        directives::DIRECTIVES,
-        Rows::<FastCgi>::CONNECTION,
-        Rows::<FastCgi>::FIELDS,
-        Rows::<FastCgi>::SOCKETS,
-        Rows::<FastCgi>::BODIES,
-        Rows::<FastCgi>::SEND_LOWAT,
-        Rows::<FastCgi>::STORE,
-        Rows::<FastCgi>::CACHE,
-    ],
     variables: script::VARIABLES,
-    ..passing::module::<FastCgi>("http_fastcgi")
+    ..passing::module::<FastCgi>(
+        "http_fastcgi",
+        &[
+            directives::DIRECTIVES,
+            Rows::<FastCgi>::CONNECTION,
+            Rows::<FastCgi>::FIELDS,
+            Rows::<FastCgi>::SOCKETS,
+            Rows::<FastCgi>::BODIES,
+            Rows::<FastCgi>::SEND_LOWAT,
+            Rows::<FastCgi>::STORE,
+            Rows::<FastCgi>::CACHE,
+        ],
+    )
 };
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use crate::fastcgi::conf::FastCgi;
 use crate::passing::Passing;
+use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::variables::Variable;
 
 pub(super) const VARIABLES: &[Variable] = &[
     Variable {

@@ -38,7 +38,8 @@ fn the_last_fastcgi_split_path_info_of_a_block_is_used() {
 
 #[test]
 fn every_directive_of_the_nginx_module_exists() {
-    let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
+    let here: Vec<&str> =
+        crate::all().declarations().directives().iter().map(|directive| directive.spec.name).collect();
     let rows = conf::nginx_directives().iter().filter(|row| row.module == "http_fastcgi");
     let missing: Vec<&str> = rows.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());

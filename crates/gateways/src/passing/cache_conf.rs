@@ -19,7 +19,7 @@ use crate::passing::spec::row;
 use crate::passing::{Family, Passing, Rows};
 use caching::settings::{CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit};
 use exchange::config::{Cx, Http, Layered};
-use exchange::module::{LEVELS, OWN};
+use exchange::declaration::{LEVELS, OWN};
 use exchange::template::{Template, variable_name};
 
 impl<F: Family> Rows<F> {

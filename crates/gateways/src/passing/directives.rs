@@ -12,7 +12,7 @@ use crate::passing::reply;
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
 use exchange::config::Cx;
-use exchange::module::{LEVELS, OWN};
+use exchange::declaration::{LEVELS, OWN};
 use upstream::{Bind, BindAddr, NextUpstream};
 
 impl<F: Family> Rows<F> {

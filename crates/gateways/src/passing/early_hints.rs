@@ -12,7 +12,7 @@ use crate::Directive;
 use crate::passing::{Family, Passing, reply};
 use exchange::client::Interim;
 use exchange::config::{Cx, Layered, Scope, Settings};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::request::Request;
 use exchange::template::Template;
 use upstream::MakeInterim;

@@ -46,13 +46,14 @@ use std::sync::Arc;
 use ::conf::Error;
 use http::request::{BodyLength, HeaderId, Method};
 
-use crate::Module;
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};
 use crate::passing::request::Fill;
+use crate::{Declaration, Directive, Module};
 use caching::settings::Caches;
 use exchange::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
-use exchange::module::{BlockHooks, ThreadHooks};
+use exchange::declaration::BlockHooks;
+use exchange::module::ThreadHooks;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::request_body;
@@ -61,24 +62,26 @@ use upstream::{Failure, Outgoing};
 
 /// The shared module: the caches, and `early_hints`, which has no prefix.
 pub(crate) static MODULE: Module = Module {
-    directives: &[early_hints::DIRECTIVES],
-    settings: &[SettingsType::of::<early_hints::EarlyHints>()],
-    http: &[HttpType::of::<Caches>()],
-    blocks: BlockHooks {
-        needs: |http, _, needs| {
-            let caches = &http.of::<Caches>().zones;
-            needs.temp_directories.extend(caches.iter().map(|zone| zone.kind().path.clone()));
-        },
-        ..BlockHooks::NONE
-    },
-    check: |http, _| cache_conf::check(http),
     thread: ThreadHooks {
         make: |locals| locals.insert(caching::tally::ThreadTallies::default()),
         configured: caching::tasks::tend,
         drain: |thread| caching::tasks::stop(&thread.generation()),
         ..ThreadHooks::NONE
     },
-    ..Module::named("passing")
+    ..Module::of(Declaration {
+        directives: &[early_hints::DIRECTIVES],
+        settings: &[SettingsType::of::<early_hints::EarlyHints>()],
+        http: &[HttpType::of::<Caches>()],
+        blocks: BlockHooks {
+            needs: |http, _, needs| {
+                let caches = &http.of::<Caches>().zones;
+                needs.temp_directories.extend(caches.iter().map(|zone| zone.kind().path.clone()));
+            },
+            ..BlockHooks::NONE
+        },
+        check: |http, _| cache_conf::check(http),
+        ..Declaration::named("passing")
+    })
 };
 
 /// Creates the requests of a protocol and converts its responses.
@@ -210,11 +213,12 @@ impl<F: Family> Passing<F> {
     }
 }
 
-/// Creates the module of a protocol, to be completed with its directives and variables.
-pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
+/// Creates the module of a protocol with these directives, to be completed with its variables.
+pub(crate) const fn module<F: Family>(
+    name: &'static str,
+    directives: &'static [&'static [Directive]],
+) -> Module {
     Module {
-        prefix: F::PREFIX,
-        settings: Passing::<F>::SETTINGS,
         add_to_plan: |_, scope, plan| {
             if is_active::<F>(scope) {
                 let passing = scope.shared::<Passing<F>>();
@@ -230,45 +234,51 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                 );
             }
         },
-        blocks: BlockHooks {
-            end: |_, scope, end| {
-                // The block has the settings of the outer block.
-                if scope.of::<Passing<F>>().finished.0 {
+        ..Module::of(Declaration {
+            prefix: F::PREFIX,
+            directives,
+            settings: Passing::<F>::SETTINGS,
+            blocks: BlockHooks {
+                end: |_, scope, end| {
+                    // The block has the settings of the outer block.
+                    if scope.of::<Passing<F>>().finished.0 {
+                        scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
+                        return Ok(());
+                    }
+                    let Passing { conf, protocol, finished } = scope.make_mut::<Passing<F>>();
+                    finished.0 = true;
+                    if F::HAS_BUFFERS {
+                        conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
+                    }
+                    if F::KEY_DEFAULT.is_none() && conf.cache.zone.is_on() && conf.cache.key.is_none() {
+                        let prefix = F::PREFIX;
+                        let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
+                        return Err(Error::at(end.span.clone(), fault));
+                    }
+                    protocol.finish(conf);
+                    // After the protocol, which may never buffer.
+                    conf.cache.is_buffered = conf.upstream.buffering;
+                    conf.upstream.stores = conf.store.is_on();
+                    ssl::finish(conf, end.span)?;
                     scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
-                    return Ok(());
-                }
-                let Passing { conf, protocol, finished } = scope.make_mut::<Passing<F>>();
-                finished.0 = true;
-                if F::HAS_BUFFERS {
-                    conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
-                }
-                if F::KEY_DEFAULT.is_none() && conf.cache.zone.is_on() && conf.cache.key.is_none() {
-                    let prefix = F::PREFIX;
-                    let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
-                    return Err(Error::at(end.span.clone(), fault));
-                }
-                protocol.finish(conf);
-                // After the protocol, which may never buffer.
-                conf.cache.is_buffered = conf.upstream.buffering;
-                conf.upstream.stores = conf.store.is_on();
-                ssl::finish(conf, end.span)?;
-                scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
+                    Ok(())
+                },
+                needs: |_, scope, needs| {
+                    let conf = &scope.of::<Passing<F>>().conf;
+                    if is_active::<F>(scope) && F::HAS_BUFFERS {
+                        needs.temp_directories.insert(conf.upstream.temp_path.0.clone());
+                    }
+                    needs.transparent_bind |=
+                        conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
+                },
+                ..BlockHooks::NONE
+            },
+            check: |http, warnings| {
+                cache_conf::warn_of_credentials::<F>(http, warnings);
                 Ok(())
             },
-            needs: |_, scope, needs| {
-                let conf = &scope.of::<Passing<F>>().conf;
-                if is_active::<F>(scope) && F::HAS_BUFFERS {
-                    needs.temp_directories.insert(conf.upstream.temp_path.0.clone());
-                }
-                needs.transparent_bind |= conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
-            },
-            ..BlockHooks::NONE
-        },
-        check: |http, warnings| {
-            cache_conf::warn_of_credentials::<F>(http, warnings);
-            Ok(())
-        },
-        ..Module::named(name)
+            ..Declaration::named(name)
+        })
     }
 }
 

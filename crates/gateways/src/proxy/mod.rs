@@ -21,21 +21,23 @@ pub(crate) use request::build;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[
-        directives::DIRECTIVES,
-        rewrites::DIRECTIVES,
-        Rows::<Http>::CONNECTION,
-        Rows::<Http>::TUNNELS,
-        Rows::<Http>::FIELDS,
-        Rows::<Http>::SOCKETS,
-        Rows::<Http>::BODIES,
-        Rows::<Http>::SEND_LOWAT,
-        Rows::<Http>::STORE,
-        Rows::<Http>::CACHE,
-        Rows::<Http>::TLS,
-    ],
     variables: variables::VARIABLES,
-    ..passing::module::<Http>("http_proxy")
+    ..passing::module::<Http>(
+        "http_proxy",
+        &[
+            directives::DIRECTIVES,
+            rewrites::DIRECTIVES,
+            Rows::<Http>::CONNECTION,
+            Rows::<Http>::TUNNELS,
+            Rows::<Http>::FIELDS,
+            Rows::<Http>::SOCKETS,
+            Rows::<Http>::BODIES,
+            Rows::<Http>::SEND_LOWAT,
+            Rows::<Http>::STORE,
+            Rows::<Http>::CACHE,
+            Rows::<Http>::TLS,
+        ],
+    )
 };
 
 #[cfg(test)]

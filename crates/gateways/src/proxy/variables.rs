@@ -9,8 +9,9 @@ use crate::passing::Family;
 use crate::passing::pass::{Destination, TargetParts};
 use crate::passing::request::Context;
 use crate::proxy::Http;
+use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::variables::{Assign, Variable};
+use exchange::variables::Assign;
 
 pub(super) const VARIABLES: &[Variable] = &[
     // As in nginx, `$proxy_host` and `$proxy_port` can be set; otherwise they have a value once the destination is determined.

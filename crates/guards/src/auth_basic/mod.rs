@@ -12,11 +12,11 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Spec};
 use io::Errno;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};
 use exchange::credentials::{self, Credentials};
+use exchange::declaration::LEVELS;
 use exchange::files;
-use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::AuthChallenges;
@@ -26,8 +26,6 @@ use user_file::FileError;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             // `ask` rejects a request without credentials immediately; only `check` may wait for the file.
@@ -36,7 +34,11 @@ pub(crate) static MODULE: Module = Module {
             });
         }
     },
-    ..Module::named("http_auth_basic")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_auth_basic")
+    })
 };
 
 const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);

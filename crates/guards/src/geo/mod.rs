@@ -11,15 +11,17 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, Statement};
 
 use crate::realip::behind_proxies;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::Cx;
 use exchange::network::Network;
 use exchange::request::{Address, Request};
-use exchange::variables::{Compute, VarRef};
+use exchange::var_ref::VarRef;
+use exchange::variables::{self, Compute};
 use table::{Added, Networks, Ranges, Stretches, ValueIndex};
 
 /// The module.
-pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_geo") };
+pub(crate) static MODULE: Module =
+    Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_geo") });
 
 /// The value is computed at its first use, so an unused `geo` costs a request nothing.
 const DIRECTIVES: &[Directive] = &[Directive::http(
@@ -85,7 +87,7 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
-    cx.http.registry.compute(slot, Arc::new(reader.finish(source)));
+    variables::compute(cx.http, slot, Arc::new(reader.finish(source)));
     Ok(())
 }
 
@@ -283,7 +285,7 @@ impl Geo {
     }
 }
 
-impl Compute for Geo {
+impl Compute<Request> for Geo {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let ip = match self.address(request) {
             // An IPv4-mapped client address is looked up as IPv4.

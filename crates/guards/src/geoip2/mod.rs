@@ -11,21 +11,23 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
 use crate::realip::behind_proxies;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use database::{BYTES_MAX, Bytes, Database, Step};
 use exchange::config::{Cx, HttpType};
 use exchange::module::ThreadHooks;
 use exchange::network::Network;
 use exchange::request::{Address, Request};
 use exchange::template::Template;
-use exchange::variables::Compute;
+use exchange::variables::{self, Compute};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    http: &[HttpType::of::<Conf>()],
     thread: ThreadHooks { configured: reload::tend, ..ThreadHooks::NONE },
-    ..Module::named("http_geoip2")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        http: &[HttpType::of::<Conf>()],
+        ..Declaration::named("http_geoip2")
+    })
 };
 
 /// Returns the row of a directive, which is allowed in `http`.
@@ -107,7 +109,7 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
     let database = Arc::new(Database::new(path, reader, interval));
     for (slot, source) in variables {
         let variable = Variable { database: Arc::clone(&database), source };
-        cx.http.registry.compute(slot, Arc::new(variable));
+        variables::compute(cx.http, slot, Arc::new(variable));
     }
     cx.http.make_mut::<Conf>().databases.push(database);
     Ok(())
@@ -224,7 +226,7 @@ struct Variable {
     source: ValueSource,
 }
 
-impl Compute for Variable {
+impl Compute<Request> for Variable {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match &self.source {
             ValueSource::Record(record) => {

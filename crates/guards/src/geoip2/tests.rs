@@ -150,7 +150,12 @@ fn load(http: &str) -> Result<Loaded, Error> {
         ("/prefix/bad.mmdb", b"no database".to_vec()),
     ];
     let loader: MapLoader = files.into_iter().collect();
-    exchange::config::load(crate::all(), &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
+    exchange::config::load(
+        crate::all().declarations(),
+        &Source::new("/conf/nginx.conf"),
+        Path::new("/prefix"),
+        &loader,
+    )
 }
 
 #[test]

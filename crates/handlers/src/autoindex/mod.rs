@@ -11,9 +11,9 @@ use conf::{Args, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -24,8 +24,6 @@ use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
@@ -33,7 +31,11 @@ pub(crate) static MODULE: Module = Module {
             });
         }
     },
-    ..Module::named("http_autoindex")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_autoindex")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

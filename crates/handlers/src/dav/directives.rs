@@ -9,7 +9,7 @@ use http::request::Method;
 use super::locks::{Declared, Zone};
 use crate::Directive;
 use exchange::config::{Cx, Keywords, Scope, Settings};
-use exchange::module::LEVELS;
+use exchange::declaration::LEVELS;
 use exchange::shared_zone;
 use exchange::stored_file;
 

@@ -37,7 +37,7 @@ use http::request::{BodyLength, HeaderId, Method};
 use http::webdav::body::BODY_MAX;
 use http::webdav::xml::XmlError;
 
-use crate::Module;
+use crate::{Declaration, Module};
 pub(crate) use directives::Conf;
 use exchange::config::SettingsType;
 use exchange::files;
@@ -51,8 +51,6 @@ use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[directives::DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_on() {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
@@ -60,7 +58,11 @@ pub(crate) static MODULE: Module = Module {
             });
         }
     },
-    ..Module::named("http_dav")
+    ..Module::of(Declaration {
+        directives: &[directives::DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_dav")
+    })
 };
 
 /// Decides before the disk is accessed: the request is passed to another module, rejected, or waits for its body.

@@ -14,10 +14,10 @@ use conf::{Args, Contexts, Error, Spec, value};
 use io::Errno;
 
 use crate::static_file;
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Inner, Settings, SettingsType};
+use exchange::declaration::{LEVELS, OWN};
 use exchange::files::{self, Opened};
-use exchange::module::{LEVELS, OWN};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use movie::{Around, Cut, Fault, Movie, Span};
@@ -27,14 +27,16 @@ use transfer::body::read::DIRECT_ALIGNMENT;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.later(Phase::Content, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
         }
     },
-    ..Module::named("http_mp4")
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        ..Declaration::named("http_mp4")
+    })
 };
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {

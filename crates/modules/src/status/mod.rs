@@ -22,10 +22,11 @@ use transfer::body::choose::Mover;
 
 use self::watch::Watchable;
 use self::zones::{Named, StatusZones};
-use crate::{Directive, Module};
+use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
-use exchange::module::{LEVELS, OWN, ThreadHooks};
-use exchange::phases::{Phase, Plan};
+use exchange::declaration::{LEVELS, OWN};
+use exchange::module::{Plan, ThreadHooks};
+use exchange::phases::Phase;
 use exchange::request::Request;
 use exchange::settings::main::MainConf;
 use io::op::DiskVia;
@@ -34,13 +35,15 @@ pub use metrics::metrics;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES],
-    settings: &[SettingsType::of::<Conf>()],
-    http: &[HttpType::of::<StatusZones>(), HttpType::of::<Watchable>()],
     add_to_plan,
-    check,
     thread: ThreadHooks { configured: zones::configured, ..ThreadHooks::NONE },
-    ..Module::named(OWN)
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        settings: &[SettingsType::of::<Conf>()],
+        http: &[HttpType::of::<StatusZones>(), HttpType::of::<Watchable>()],
+        check,
+        ..Declaration::named(OWN)
+    })
 };
 
 /// The contexts of pages; nginx allows `api` only in locations.

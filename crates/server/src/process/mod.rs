@@ -27,6 +27,7 @@ pub use engine::Choice;
 use events::{Events, InForce, Running, Turn};
 use exchange::config::Config;
 use exchange::files::root_facts;
+use exchange::module::ModuleTable;
 use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::ConfigVersion;
@@ -109,6 +110,7 @@ pub enum ExitReason {
 
 /// The threads of a worker process.
 pub struct Worker {
+    modules: &'static ModuleTable,
     threads: Vec<rt::thread::Worker<()>>,
     orders: Vec<mailbox::Sender<Order>>,
     choice: Choice,
@@ -121,9 +123,14 @@ pub struct Worker {
     config: Mutex<Arc<Config>>,
 }
 
-/// Returns a version of the configuration; `events` reports the end of its use.
-fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVersion {
-    ConfigVersion::new(config, root_facts(config), number, InForce::new(number, events))
+/// Returns a version of the configuration for these modules; `events` reports the end of its use.
+fn version(
+    modules: &'static ModuleTable,
+    config: &Arc<Config>,
+    number: u64,
+    events: &Arc<Events>,
+) -> ConfigVersion {
+    ConfigVersion::new(modules, config, root_facts(config), number, InForce::new(number, events))
 }
 
 /// Maximum number of queued orders per thread. A thread with more unprocessed orders hangs.
@@ -144,22 +151,33 @@ impl Worker {
     /// Starts the threads. When the function returns, all threads accept connections. Must be called after privileges
     /// were dropped. `addresses` are the resolved names of another process ([`Worker::take_addresses`]).
     pub fn start(config: &Arc<Config>, resources: Resources, addresses: &str) -> Result<Worker, StartError> {
+        Worker::start_with_modules(modules::all(), config, resources, addresses)
+    }
+
+    /// As [`Worker::start`], with the modules that read the configuration.
+    pub fn start_with_modules(
+        modules: &'static ModuleTable,
+        config: &Arc<Config>,
+        resources: Resources,
+        addresses: &str,
+    ) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
         config.http.of::<Upstreams>().begin_with(addresses);
         let spare = resources.try_clone().map_err(StartError::Descriptor)?;
-        let (worker, started) = Worker::start_threads(config, choice, resources)?;
+        let (worker, started) = Worker::start_threads(modules, config, choice, resources)?;
         let Err(error) = started else { return Ok(worker) };
         let second = worker.choice.without_ring(config, &error);
         // The threads started so far hold memory that the next attempt needs.
         worker.stop();
         worker.wait();
-        let (worker, started) = Worker::start_threads(config, second.ok_or(error)??, spare)?;
+        let (worker, started) = Worker::start_threads(modules, config, second.ok_or(error)??, spare)?;
         started.map(|()| worker)
     }
 
     /// Starts the threads one after the other until a start fails. The threads begin to accept connections when all are
     /// started.
     fn start_threads(
+        modules: &'static ModuleTable,
         config: &Arc<Config>,
         choice: Choice,
         resources: Resources,
@@ -168,15 +186,23 @@ impl Worker {
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         config.http.zones.begin(&Zones::default());
-        let version = version(config, 1, &events);
+        let version = version(modules, config, 1, &events);
         let shared = Arc::new(Shared::default());
         let for_lines = Arc::clone(&events);
         shared.watch.set_bell(move || for_lines.note_lines());
         let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
         let newest = AtomicU64::new(1);
         let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
-        let mut worker =
-            Worker { threads, orders, choice, events, newest, shared: Arc::clone(&shared), config: in_force };
+        let mut worker = Worker {
+            modules,
+            threads,
+            orders,
+            choice,
+            events,
+            newest,
+            shared: Arc::clone(&shared),
+            config: in_force,
+        };
         for (number, part) in split(resources, count)?.into_iter().enumerate() {
             let (sender, orders) = mailbox::channel(ORDERS_MAX);
             let setup = Setup {
@@ -234,7 +260,7 @@ impl Worker {
         resolve::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);
-        let version = version(config, number, &self.events);
+        let version = version(self.modules, config, number, &self.events);
         let (taken, answers) = mpsc::sync_channel(count);
         for (orders, resources) in self.orders.iter().zip(parts) {
             send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use crate::support::Site;
+use exchange::declaration::Declaration;
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::module::{Module, ModuleTable};
 use exchange::request::Request;
@@ -20,7 +21,7 @@ static FAULTY: Module = Module {
         });
         plan.log(Arc::new(()), |(), request| assert!(request.args != b"log", "a fault of a log"));
     },
-    ..Module::named("faulty")
+    ..Module::of(Declaration::named("faulty"))
 };
 
 /// A stage that passes the first 200 000 bytes, most of which are sent.

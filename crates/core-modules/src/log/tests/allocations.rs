@@ -35,7 +35,7 @@ const HEAD: &[u8] =
 
 /// Returns a request that was read, on a thread with its own configuration.
 fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
-    let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
+    let version = ConfigVersion::new(crate::all(), config, root_facts(config), 1, Arc::new(()));
     let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(1, true), files));
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
     let conn =

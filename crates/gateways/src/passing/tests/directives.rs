@@ -180,7 +180,8 @@ fn a_block_passes_requests_on_with_one_protocol() {
         .locations
         .iter()
         .map(|location| {
-            (location.name.as_str(), location.scope.core.pass, location.plan.count(Phase::Content))
+            let plan = crate::all().plan(&config.http, &location.scope);
+            (location.name.as_str(), location.scope.core.pass, plan.count(Phase::Content))
         })
         .collect();
     let expected = [
@@ -390,7 +391,8 @@ fn certificates_with_variables_are_read_during_handshakes() {
 
 #[test]
 fn every_directive_of_the_module_exists() {
-    let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
+    let here: Vec<&str> =
+        crate::all().declarations().directives().iter().map(|directive| directive.spec.name).collect();
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());

@@ -49,23 +49,22 @@ const PASS: &[Directive] = &[Directive::scope(
     pass::set::<Echo>,
 )];
 
-static ECHO: Module = Module {
-    directives: &[
-        PASS,
-        Rows::<Echo>::CONNECTION,
-        Rows::<Echo>::BODIES,
-        Rows::<Echo>::STORE,
-        Rows::<Echo>::CACHE,
-    ],
-    ..module::<Echo>("http_echo")
-};
+static ECHO: Module = module::<Echo>(
+    "http_echo",
+    &[PASS, Rows::<Echo>::CONNECTION, Rows::<Echo>::BODIES, Rows::<Echo>::STORE, Rows::<Echo>::CACHE],
+);
 
 /// Loads a configuration with this `http` block, with a server that has the protocol.
 fn load(http: &str) -> Result<Loaded, Error> {
     let table = Box::leak(Box::new(ModuleTable::new(&[core_modules::MODULES, MODULES, &[&ECHO]])));
     let text = format!("http {{ {http} }}\nevents {{}}");
     let loader: MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
-    exchange::config::load(table, &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
+    exchange::config::load(
+        table.declarations(),
+        &Source::new("/conf/nginx.conf"),
+        Path::new("/prefix"),
+        &loader,
+    )
 }
 
 #[test]

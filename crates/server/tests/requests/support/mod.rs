@@ -52,12 +52,13 @@ impl Site {
             format!("events {{ use epoll; {events} }} http {{ aio off; error_log error.log; {http} }}");
         let source = Source::new("/nginx.conf");
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let loaded = exchange::config::load(modules, &source, folder.path(), &loader);
+        let loaded = exchange::config::load(modules.declarations(), &source, folder.path(), &loader);
         let loaded = loaded.expect("the configuration is right");
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
         let listeners = vec![(ListenAddr::Inet(address), vec![listener.into()])];
-        let worker = Worker::start(&loaded.config, Resources { listeners, logs }, "").expect("it starts");
+        let worker = Worker::start_with_modules(modules, &loaded.config, Resources { listeners, logs }, "");
+        let worker = worker.expect("it starts");
         Site { worker: Some(worker), address, folder }
     }
 
