@@ -284,14 +284,14 @@ fn measure(
 
 /// How long the remaining scenarios of a run with the default duration of measurements will take.
 struct Expected {
-    /// Minutes of all remaining scenarios; `None` if the options change the durations.
+    /// Minutes of all remaining scenarios; `None` for a single scenario, and if the options change the durations.
     minutes: Option<u32>,
     repetitions: u32,
 }
 
 impl Expected {
-    fn of<'a>(common: &Common, bench: &Bench, names: impl Iterator<Item = &'a str>) -> Expected {
-        let is_known = bench.scale == Scale::Normal && common.seconds.is_none();
+    fn of<'a>(common: &Common, bench: &Bench, names: impl ExactSizeIterator<Item = &'a str>) -> Expected {
+        let is_known = bench.scale == Scale::Normal && common.seconds.is_none() && names.len() > 1;
         let repetitions = bench.repetitions();
         let minutes = is_known.then(|| names.map(|name| minutes(name, repetitions)).sum());
         Expected { minutes, repetitions }

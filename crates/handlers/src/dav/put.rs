@@ -17,6 +17,10 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::stored_file::{Destination, Fault, Writer};
 use telemetry::{Level, Reason};
+use transfer::incoming::Piece;
+
+/// Maximum number of pieces of a body in one write: 256 KiB.
+const PIECES_MAX: usize = 4;
 
 /// Performs the checks that need no disk: rejects requests, or requests the body.
 pub(super) fn begin(request: &mut Request) -> Option<Step> {
@@ -106,9 +110,17 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
                 refusal(request, status, format_args!("the body of a PUT was not received completely"))
             })?;
             let Some(piece) = piece else { return Ok(()) };
-            for source in piece {
-                writer.append(source.bytes()).await.map_err(|fault| log_failure(request, fault))?;
+            let mut bytes = Vec::new();
+            let mut add =
+                |piece: Piece| piece.iter().for_each(|source| bytes.extend_from_slice(source.bytes()));
+            add(piece);
+            // Bytes that have arrived meanwhile belong to the same write, because each write waits for the disk engine.
+            for _ in 1..PIECES_MAX {
+                rt::yield_now().await;
+                let Some(piece) = incoming.try_next() else { break };
+                add(piece);
             }
+            writer.append(&bytes).await.map_err(|fault| log_failure(request, fault))?;
         }
     }
     // Another module has already read the body.
