@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::capacity::{Entry, GRACE, Resource, WINDOWS_BYTES_MAX};
+use crate::capacity::{Entry, Resource, WINDOWS_BYTES_MAX};
 use crate::error_log;
 use crate::request::Generation;
 use crate::thread::Thread;
@@ -68,20 +68,19 @@ impl Thread {
     /// connections.
     pub async fn slot_for_upstream(&self) -> Option<Counted> {
         let capacity = &self.capacity;
-        let mut has_waited = false;
+        let began = rt::now();
         // New connections may take the freed slots, so the number of attempts is limited.
-        for _ in 0..=2 * capacity.slots_for_clients() {
-            if capacity.has_slot_for_upstream() {
-                break;
-            }
+        let mut attempts = 2 * capacity.slots_for_clients() + 1;
+        while !capacity.has_slot_for_upstream() && attempts > 0 {
             if self.reclaim(Resource::Connection).await {
+                attempts -= 1;
                 continue;
             }
-            if has_waited || !capacity.has_silent() {
+            let waited = rt::now().saturating_duration_since(began);
+            if capacity.grace().is_none_or(|grace| waited >= grace) {
                 break;
             }
-            has_waited = true;
-            rt::sleep_until(rt::now() + GRACE).await;
+            capacity.changed_for_upstream().await;
         }
         if !capacity.has_slot_for_upstream() {
             self.tally.count_refused(Refusal::Upstream, 1);

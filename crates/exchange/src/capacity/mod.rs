@@ -4,8 +4,8 @@
 //! a reserve for the files, upstreams and temporary files of accepted connections. If connections, descriptors or
 //! receive buffers run out, the connections that cost least are closed first; `waiting` has the order.
 //!
-//! Connections to upstreams leave the last slots to clients. A request that gets no slot for its upstream fails soon, and
-//! releases the slot of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
+//! Connections to upstreams leave the last slots to clients. A request that gets no slot for its upstream fails after about a second,
+//! or at once if no connection can be closed in this time, and releases the slot of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
 
 mod descriptors;
 pub mod disk;
@@ -274,8 +274,23 @@ impl Capacity {
         self.free_slots() > self.slots_for_clients()
     }
 
+    /// Waits until there may be a slot for an upstream connection, or a connection to close for it.
+    pub(crate) async fn changed_for_upstream(&self) {
+        let enough = self.slots_max.saturating_sub(self.slots_for_clients() + 1);
+        rt::select(self.slots.at_most(enough), rt::sleep_until(rt::now() + GRACE)).await;
+    }
+
+    /// Returns how long it takes until a present connection can be closed, if it turns out to stall or to be silent; `None` if there
+    /// is no such connection.
+    pub(crate) fn grace(&self) -> Option<Duration> {
+        match self.lists.has_stalls() {
+            true => Some(STALL + GRACE),
+            false => self.has_silent().then_some(GRACE),
+        }
+    }
+
     /// Whether there are connections that may turn out to be silent.
-    pub(crate) fn has_silent(&self) -> bool {
+    fn has_silent(&self) -> bool {
         self.lists.quiet() > 0
     }
 

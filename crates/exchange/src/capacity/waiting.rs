@@ -187,6 +187,11 @@ impl Lists {
         self.quiet.borrow().count()
     }
 
+    /// Whether there are connections that can be closed if they stall for [`STALL`].
+    pub(super) fn has_stalls(&self) -> bool {
+        self.bodies.borrow().count() + self.reads.borrow().count() > 0
+    }
+
     /// Wakes connections of the ranks `Quiet` and `Protected` that wait for a matching reason.
     pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
         for list in [&self.quiet, &self.protected] {

@@ -123,6 +123,27 @@ fn tunnels_whose_clients_have_left_are_closed_for_new_clients() {
     gate.open();
 }
 
+/// Clients that leave at the same time as others need connections to upstreams: a request waits for the slots of their tunnels.
+#[test]
+fn tunnels_whose_clients_have_left_are_closed_for_connections_to_upstreams() {
+    let gate = Arc::new(Gate::new());
+    let origin = ignoring_origin(&gate, false);
+    let other = Origin::start(|_| testkit::Reply::text("ok"));
+    let settings = format!(
+        "proxy_half_close_timeout 600s; location /pass {{ access_log off; proxy_pass http://{}; }}",
+        other.addr()
+    );
+    let server = serve(&origin, &settings, 64);
+    // 64 slots less the four that upstreams leave to clients.
+    let tunnels: Vec<Client> = (0..30).map(|_| tunnel(&server)).collect();
+    drop(tunnels);
+    for number in 0..40 {
+        let response = Client::connect(server.addr(0)).get("/pass");
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"), "request {number}");
+    }
+    gate.open();
+}
+
 /// With a limit on connections, the slot of a client that has left is free for the next client at once, although the rate limit permits
 /// no byte for a second. Of several attempts one has to be fast, since the machine may be busy.
 #[test]
