@@ -2,16 +2,17 @@
 //!
 //! [`of_crate`] lists the imports between the library files of one crate. It follows paths that start with `crate`,
 //! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test modules
-//! are ignored. A file that is used only through a field or a method is not detected. [`circles`] finds the files that
-//! import each other; the module `circles` limits their number.
+//! are ignored. A re-export (`pub use`) is an import of the file that has it, and an import of the re-exported name is an
+//! import of the file of its item. A file that is used only through a field or a method is not detected. [`circles`] finds the files
+//! that import each other; the module `circles` limits their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shape::{Patterns, pattern};
 use crate::workspace::SourceFile;
 
-/// Maximum number of parts of a path that is followed. It ends the search for re-exports that refer to themselves.
-const PATH_PARTS_MAX: usize = 16;
+/// Maximum number of declarations that are followed for one path. It ends the search for declarations that refer to themselves.
+const DECLARATIONS_MAX: usize = 16;
 
 /// The imports between files: from each file, identified by its path below `src`, to the files that it imports.
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
@@ -19,31 +20,34 @@ pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 /// Returns the imports of the crate in `crates/NAME/src`.
 pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) -> Imports {
     let root = format!("crates/{name}/src/");
-    let declaration = pattern(r"\bpub(?:\([^)]*\))?\s+use\s+([^;]+);");
+    let declaration = pattern(r"\buse\s+([^;]+);");
     let library = files.iter().filter(|file| patterns.is_library(&file.path));
     let codes: Vec<(&str, String)> = library
         .filter_map(|file| Some((file.path.strip_prefix(&root)?, code_of(patterns.library_part(&file.text)))))
         .collect();
     let mut known = Modules {
         files: codes.iter().map(|(path, _)| (module_of(path), *path)).collect(),
-        exports: BTreeMap::new(),
+        declared: BTreeMap::new(),
     };
     for (path, code) in &codes {
         let module = module_of(path);
         for captures in declaration.captures_iter(code) {
-            for Named { path: target, name } in known.paths_in(&captures[1], &module) {
-                let exported = module.iter().map(|part| (*part).to_owned()).chain([name]).collect();
-                known.exports.insert(exported, target);
+            for (name, target) in known.named_in(&captures[1], &module) {
+                let declared = module.iter().map(|part| (*part).to_owned()).chain([name]).collect();
+                known.declared.insert(declared, target);
             }
         }
     }
     let mut imports = Imports::new();
     for (path, code) in &codes {
-        let targets = imports.entry((*path).to_owned()).or_default();
-        let without_exports = declaration.replace_all(code, "");
-        for named in known.paths_in(&without_exports, &module_of(path)) {
-            targets.extend(known.file_of(&named.path).filter(|target| target != path).map(str::to_owned));
+        let module = module_of(path);
+        let mut paths = known.paths_in(&declaration.replace_all(code, ""), &module);
+        for captures in declaration.captures_iter(code) {
+            paths.extend(known.named_in(&captures[1], &module).into_iter().filter_map(|(_, target)| target));
         }
+        let files = paths.iter().filter_map(|path| known.file_of(path));
+        let others = files.filter(|target| target != path).map(str::to_owned).collect();
+        imports.insert((*path).to_owned(), others);
     }
     imports
 }
@@ -52,11 +56,11 @@ pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) ->
 struct Modules<'a> {
     /// The file of each module.
     files: BTreeMap<Vec<&'a str>, &'a str>,
-    /// Renames by `pub use` declarations: the new path, and the path that it refers to.
-    exports: BTreeMap<Vec<String>, Vec<String>>,
+    /// Names by `use` declarations: the new path, and the path that it refers to; `None` if it is outside the crate.
+    declared: BTreeMap<Vec<String>, Option<Vec<String>>>,
 }
 
-/// A path in the code, and the local name of its item.
+/// A path as the code has it, and the local name of its item.
 struct Named {
     path: Vec<String>,
     name: String,
@@ -114,25 +118,37 @@ fn code_of(text: &str) -> String {
 }
 
 impl<'a> Modules<'a> {
-    /// Returns the file of the item that a path refers to. Re-exports are followed.
+    /// Returns the file of the item that a path refers to. Declarations are followed, so that a name in the root of the crate is in
+    /// `lib.rs` only if no `use` has it from elsewhere.
     fn file_of(&self, path: &[String]) -> Option<&'a str> {
-        for len in (1..=path.len().min(PATH_PARTS_MAX)).rev() {
-            let names: Vec<&str> = path[..len].iter().map(String::as_str).collect();
-            // A module takes precedence over an item that is exported under the same name.
-            if let Some(file) = self.files.get(&names) {
-                return Some(file);
-            }
-            if let Some(target) = self.exports.get(&path[..len]) {
-                let whole: Vec<String> = target.iter().chain(&path[len..]).cloned().collect();
-                return self.file_of(&whole);
-            }
+        let mut path = path.to_vec();
+        for _ in 0..DECLARATIONS_MAX {
+            let mut len = path.len();
+            let declared = loop {
+                // A module takes precedence over an item that is declared under the same name.
+                let names: Vec<&str> = path[..len].iter().map(String::as_str).collect();
+                if let Some(file) = self.files.get(&names) {
+                    return Some(file);
+                }
+                if let Some(target) = self.declared.get(&path[..len]) {
+                    break target.as_ref()?;
+                }
+                len = len.checked_sub(1)?;
+            };
+            path = declared.iter().chain(&path[len..]).cloned().collect();
         }
         None
     }
 
-    /// Returns the paths in the code that start with `crate`, `super`, `self` or a child module, relative to the
-    /// crate's root.
-    fn paths_in(&self, code: &str, module: &[&str]) -> Vec<Named> {
+    /// Returns the names that a `use` declaration declares, each with its path from the crate's root; `None` if it is outside the crate.
+    fn named_in(&self, text: &str, module: &[&str]) -> Vec<(String, Option<Vec<String>>)> {
+        let mut found = Vec::new();
+        tree(&[], text, &mut found);
+        found.into_iter().map(|Named { path, name }| (name, self.rooted(&path, module))).collect()
+    }
+
+    /// Returns the paths in code without `use` declarations, from the crate's root.
+    fn paths_in(&self, code: &str, module: &[&str]) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         for (at, _) in code.match_indices("::") {
             let start =
@@ -141,29 +157,34 @@ impl<'a> Modules<'a> {
             if code[..start].ends_with([':', '$']) {
                 continue;
             }
-            let (first, mut rest) = (&code[start..at], &code[at + 2..]);
-            let mut base = module.to_vec();
-            match first {
-                "crate" => base.clear(),
-                "self" => {}
-                "super" => {
-                    base.pop();
-                    while let Some(after) = rest.strip_prefix("super::") {
-                        base.pop();
-                        rest = after;
-                    }
-                }
-                child => {
-                    base.push(child);
-                    if !self.files.keys().any(|known| *known == base) {
-                        continue;
-                    }
-                }
-            }
-            let base: Vec<String> = base.into_iter().map(str::to_owned).collect();
-            tree(&base, rest, &mut found);
+            tree(&[], &code[start..], &mut found);
         }
-        found
+        found.into_iter().filter_map(|named| self.rooted(&named.path, module)).collect()
+    }
+
+    /// Returns a path from the crate's root, if it starts with `crate`, `super`, `self` or a child module.
+    fn rooted(&self, path: &[String], module: &[&str]) -> Option<Vec<String>> {
+        let mut base = module.to_vec();
+        let ups = path.iter().take_while(|part| *part == "super").count();
+        let rest = match path.first()?.as_str() {
+            "crate" => {
+                base.clear();
+                &path[1..]
+            }
+            "self" => &path[1..],
+            "super" => {
+                base.truncate(base.len().saturating_sub(ups));
+                &path[ups..]
+            }
+            child => {
+                base.push(child);
+                if !self.files.contains_key(&base) {
+                    return None;
+                }
+                &path[1..]
+            }
+        };
+        Some(base.into_iter().map(str::to_owned).chain(rest.iter().cloned()).collect())
     }
 }
 
@@ -188,7 +209,7 @@ fn tree<'a>(base: &[String], text: &'a str, found: &mut Vec<Named>) -> &'a str {
         }
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
         let (name, after) = rest.split_at(end);
-        if !name.is_empty() && name != "self" {
+        if !name.is_empty() && (name != "self" || path.is_empty()) {
             path.push(name.to_owned());
         }
         match after.strip_prefix("::") {
@@ -236,12 +257,26 @@ mod tests {
             ("x.rs", ""),
             ("y.rs", "use crate::{E, X};\n"),
         ]);
-        assert_eq!(targets(&found, "lib.rs"), ["b.rs"]);
+        assert_eq!(targets(&found, "lib.rs"), ["b.rs", "c/d.rs", "c/mod.rs"]);
         assert_eq!(targets(&found, "b.rs"), ["c/d.rs", "c/mod.rs", "h.rs", "x.rs"]);
         assert_eq!(targets(&found, "c/mod.rs"), ["b.rs"]);
         assert_eq!(targets(&found, "c/d.rs"), ["c/mod.rs", "h.rs"]);
         assert_eq!(targets(&found, "h.rs"), [""; 0]);
         assert_eq!(targets(&found, "y.rs"), ["c/d.rs", "c/mod.rs"]);
+    }
+
+    #[test]
+    fn names_of_the_root_are_in_its_file() {
+        let found = imports(&[
+            ("lib.rs", "mod b;\npub use b::B;\nuse other::{Outside, b::Too};\npub struct Here;\n"),
+            ("b.rs", "use crate::Here;\n"),
+            ("c.rs", "use crate::{B, Outside, Too};\nuse super::Too;\n"),
+            ("d.rs", "use self::x;\nuse self::y as x;\nuse self::x as y;\n"),
+        ]);
+        assert_eq!(targets(&found, "b.rs"), ["lib.rs"]);
+        assert_eq!(targets(&found, "c.rs"), ["b.rs"]);
+        assert_eq!(targets(&found, "d.rs"), [""; 0]);
+        assert_eq!(circles(&found), BTreeSet::from([vec!["b.rs", "lib.rs"]]));
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Shape {
     pub(crate) dialect: Vec<String>,
     /// Type names, each with the positions of its declarations.
     pub(crate) types: BTreeMap<String, Vec<String>>,
+    /// Number of files in the largest import cycle.
+    pub(crate) cycle_files: usize,
     /// Number of uses of `unsafe`.
     pub(crate) unsafe_uses: usize,
     /// Positions of uses of `unsafe` without a justification.

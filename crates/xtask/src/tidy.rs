@@ -80,9 +80,12 @@ impl Tree {
         }
         let ratchet = Ratchet::parse(&workspace::read(ratchet::FILE)?)
             .map_err(|detail| Failure::Format { what: ratchet::FILE, detail })?;
-        let imports_of =
-            |(name, _): &(String, Shape)| (name.clone(), imports::of_crate(name, &files, &patterns));
-        let imports = shapes.iter().map(imports_of).collect();
+        let mut imports = Vec::new();
+        for (name, shape) in &mut shapes {
+            let found = imports::of_crate(name, &files, &patterns);
+            shape.cycle_files = imports::circles(&found).iter().map(Vec::len).max().unwrap_or(0);
+            imports.push((name.clone(), found));
+        }
         Ok(Tree { files, shapes, unsafe_files, ratchet, imports })
     }
 
@@ -144,7 +147,11 @@ impl Tree {
 
     /// Checks that import cycles are small and within one directory.
     fn circle_problems(&self) -> Vec<String> {
-        self.imports.iter().flat_map(|(name, imports)| circles::check(name, imports)).collect()
+        let tolerated = |name| self.ratchet.tolerated(name, Metric::CycleFiles);
+        self.imports
+            .iter()
+            .flat_map(|(name, imports)| circles::check(name, imports, tolerated(name)))
+            .collect()
     }
 
     fn print_table(&self) {
