@@ -82,6 +82,19 @@ fn only_the_described_job_runs() {
 }
 
 #[test]
+fn files_of_a_set_are_opened_read_and_closed() {
+    let section = section(&["disk", "--files", "6k", "--size", "1"]);
+    let rows = section["tables"][0]["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8, "two engines at four depths");
+    // Threads work everywhere.
+    for run in section["runs"].as_array().expect("runs") {
+        let figure = |name: &str| run["figures"][name].as_f64().unwrap_or_default();
+        let is_complete = figure("requests") > 0.0 && figure("body_bytes") == figure("requests") * 6144.0;
+        assert!(is_complete || run["labels"]["engine"] == "uring", "{run}");
+    }
+}
+
+#[test]
 fn a_named_file_is_read_and_not_removed() {
     let dir = TempDir::new("disk");
     dir.write("data", vec![7u8; 2 << 20]);
@@ -100,6 +113,7 @@ fn wrong_arguments_of_disk_cause_one_line() {
     assert_refused(&["disk", "--engine", "mmap"], "possible values: sync, threads");
     assert_refused(&["disk", "--depth", "0"], "--depth");
     assert_refused(&["disk", "--bs", "3m"], "--bs");
+    assert_refused(&["disk", "--files", "4k", "--depth", "1"], "--depth");
     assert_refused(&["disk", "--rw", "trim"], "--rw");
     assert_refused(&["disk", "--size", "0"], "--size");
     // More than the capacity of any disk.

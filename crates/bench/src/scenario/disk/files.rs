@@ -12,7 +12,7 @@ use bare::Noise;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
-use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Wait};
+use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -116,8 +116,8 @@ struct FileReader<'a> {
     via: DiskVia,
     /// Random generator that picks the files.
     noise: Noise,
-    /// Files in progress, by the engine slot of their operation: when they were begun, and their stage.
-    files: HashMap<u32, (Instant, Stage)>,
+    /// Files in progress, by their operation: when they were begun, and their stage.
+    files: HashMap<OpId, (Instant, Stage)>,
     outcome: JobOutcome,
 }
 
@@ -154,7 +154,7 @@ impl<'a> FileReader<'a> {
     /// table has a slot for each of them.
     fn submit(&mut self, op: Op, begun: Instant, stage: Stage) -> Result<(), String> {
         let id = self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())?;
-        self.files.insert(id.slot, (begun, stage));
+        self.files.insert(id, (begun, stage));
         Ok(())
     }
 
@@ -168,8 +168,8 @@ impl<'a> FileReader<'a> {
     }
 
     fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
-        // A slot has at most one operation at a time, so the slot number alone identifies the file.
-        let Some((begun, stage)) = self.files.remove(&completion.id.slot) else { return Ok(()) };
+        // Not by the slot alone: an operation of the same batch may have been submitted into the slot of this one.
+        let Some((begun, stage)) = self.files.remove(&completion.id) else { return Ok(()) };
         let result = completion.result.map_err(std::io::Error::from);
         match stage {
             Stage::Opening => {

@@ -3,7 +3,7 @@
 //! [`options`] are the user's, [`job`] is a job as data, [`drive`] the loop that executes it on the queue of an engine
 //! ([`engines`]), [`worker`] the process that runs the loop. [`fio`] repeats jobs by fio, [`strace`] shows their system
 //! calls. [`tables`] has the jobs of the report and presents their results. [`files`] opens, reads and closes a set of files
-//! instead, for `bench cold`.
+//! instead, for `bench cold` and for `--files` ([`set`]).
 
 mod drive;
 mod engines;
@@ -11,6 +11,7 @@ pub(crate) mod files;
 mod fio;
 mod job;
 mod options;
+mod set;
 mod strace;
 mod tables;
 pub(crate) mod worker;
@@ -45,6 +46,10 @@ impl Scenario for DiskOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         self.check_file()?;
+        if let Some(file_bytes) = self.files {
+            let seconds = self.length(bench).as_secs_f64();
+            return set::run(bench, section, file_bytes, self.size_bytes(bench), seconds);
+        }
         let (path, bytes) = self.target(bench)?;
         let tools = Tools::find(bench, section);
         let base = Job { seconds: self.length(bench).as_secs_f64(), ..Job::new(path.clone(), bytes) };
@@ -133,12 +138,17 @@ impl DiskOptions {
             // fio is started in another working directory.
             return Ok((std::path::absolute(path).map_err(failure)?, bytes));
         }
-        let bytes = self.size.unwrap_or(bench.scaled(8, 512, 2048)) << 20;
+        let bytes = self.size_bytes(bench);
         bench.workspace.need_space(bytes)?;
         let path = bench.workspace.directory("disk")?.join("data");
         bench.progress(format_args!("disk: writing a file of {} MiB", bytes >> 20));
         fill(bench, &path, bytes)?;
         Ok((path, bytes))
+    }
+
+    /// Returns the number of bytes of the files that are created.
+    fn size_bytes(&self, bench: &Bench) -> u64 {
+        self.size.unwrap_or(bench.scaled(8, 512, 2048)) << 20
     }
 
     /// Returns the duration of one job. One second suffices for a device with thousands of operations per second; the

@@ -36,7 +36,7 @@ pub(crate) struct DiskOptions {
     /// Use the page cache instead of bypassing it (O_DIRECT)
     #[arg(long)]
     buffered: bool,
-    /// Size in MiB of the file that is created for the run [default: 2048; 512 with --quick]
+    /// Size in MiB of the file, or of all files, that are created for the run [default: 2048; 512 with --quick]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub(super) size: Option<u64>,
     /// File or block device to use instead
@@ -45,6 +45,9 @@ pub(crate) struct DiskOptions {
     /// Allow jobs that write to overwrite that file (never a block device)
     #[arg(long, requires = "file")]
     overwrite: bool,
+    /// Open, read and close random files of this size instead, 512 to 1m
+    #[arg(long, value_name = "SIZE", value_parser = block, conflicts_with_all = ["file", "write_up", "engine", "rw", "bs", "depth", "jobs", "processes", "buffered"])]
+    pub(super) files: Option<u32>,
     /// Only the write-up's job, one minute for each variant
     #[arg(long = "seed-002")]
     pub(super) write_up: bool,
