@@ -5,8 +5,8 @@ use http::request::{HeaderId, Method};
 
 use crate::request::Request;
 
-/// Whether the request's credentials are for this server as a forward proxy (RFC 9110 section 11.7). An error page has another
-/// method than the client's request.
+/// Whether the request's credentials are for this server as a forward proxy (RFC 9110 section 11.7). `error_page` changes
+/// [`Request::method`] to GET, but not the header section, so that `$remote_user` is the same in an error page.
 pub fn are_for_proxy(request: &Request) -> bool {
     request.head.method() == Method::Connect
 }

@@ -8,8 +8,9 @@ use crate::request::HeaderId;
 
 /// Whether a field of this name is never passed on, in either direction. `Upgrade` is included: a proxy that forwards an upgrade
 /// adds the field again. `Trailer` is not included: it describes the message, and only the obsolete RFC 2616 lists it as
-/// hop-by-hop. `Proxy-Authenticate` and `Proxy-Authorization` are passed on as in nginx, which is a gateway and not a proxy in
-/// the sense of the RFC; RFC 9110 section 11.7 permits it.
+/// hop-by-hop. `Proxy-Authenticate` and `Proxy-Authorization` are passed on as in nginx: for all methods but CONNECT the server is a
+/// gateway, to which these fields are not addressed. A CONNECT request passes no fields to its target; only the subrequest of
+/// `auth_request` does, whose upstream checks them (RFC 9110 section 11.7.2 permits to relay them).
 #[must_use]
 pub fn is_hop_by_hop(id: HeaderId) -> bool {
     matches!(
