@@ -27,11 +27,11 @@ use rt::local::Event;
 use crate::filler::Filler;
 use crate::filling::{Filling, SharedHead};
 use crate::policy::{self, CacheCandidate, Failed, OriginRequest, now_ms};
-use crate::purge::slices_tag;
 use crate::record::{self, Record, Status, Unstored};
 use crate::requested_range::{SliceStart, slice_start};
 use crate::settings::CacheConf;
 use crate::shared_fetch::{FetchLeader, Joined, Outcome, Refreshed, StallLimits};
+use crate::slices::slices_tag;
 use crate::tasks::Cache;
 use crate::trailed::with_trailers;
 use crate::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
@@ -56,6 +56,8 @@ pub struct Fetch {
     pub stale: Option<Rc<Hit>>,
     /// Times without progress after which requests no longer wait for a fetch in flight.
     pub limits: StallLimits,
+    /// Whether the upstream is asked to confirm the stored response even without `proxy_cache_revalidate`.
+    pub is_confirming: bool,
 }
 
 /// The metadata of a stored response to be revalidated. It suffices for a conditional request, and does not keep the entry in use.
@@ -214,7 +216,7 @@ impl Fetch {
     }
 
     /// Returns the stored response for a request.
-    async fn find(&self, request: &Request) -> Option<Hit> {
+    pub(super) async fn find(&self, request: &Request) -> Option<Hit> {
         let selector = |vary: &[u8]| policy::variant_of(request, vary);
         let access = access(request, &self.store);
         self.store.find_by(&self.key, &self.text, &selector, access).await.ok().flatten()
@@ -494,13 +496,13 @@ impl Fetch {
         });
     }
 
-    /// Returns the request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle conditions
-    /// incorrectly, and nginx sends none by default.
+    /// Returns the request to the upstream. Stale responses are revalidated only with `proxy_cache_revalidate`: some upstreams handle
+    /// conditions incorrectly, and nginx sends none by default.
     fn upstream_request(&self, request: &Request, conf: &CacheConf) -> UpstreamRequest {
         let mut upstream_request = UpstreamRequest { is_shared: true, ..UpstreamRequest::default() };
         // An entry with holes cannot be served, so a 304 would not help.
         let is_answer = self.stale.as_ref().is_none_or(|hit| parts::is_servable(request, hit));
-        if !conf.revalidate || !is_answer {
+        if !(conf.revalidate || self.is_confirming) || !is_answer {
             return upstream_request;
         }
         if let Some(known) = self.known(request) {

@@ -30,6 +30,7 @@ pub mod record;
 pub mod requested_range;
 pub mod settings;
 pub mod shared_fetch;
+pub mod slices;
 pub mod stored;
 pub mod tally;
 pub mod tasks;
@@ -52,7 +53,7 @@ use rt::{Either, select};
 use crate::fetch::Fetch;
 use crate::policy::{Failed, Grade, now_ms};
 use crate::record::{Record, Status, Unstored};
-use crate::requested_range::{RenewsSlice, RequestedRange};
+use crate::requested_range::{RenewsSlice, RequestedRange, slice_start};
 use crate::settings::{CacheConf, Stale};
 use crate::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch, StallLimits};
 use crate::tasks::Cache;
@@ -148,6 +149,10 @@ pub async fn serve(
     let result = match is_for_origin(request) {
         true => Box::pin(lookup.run_for_origin(request)).await,
         false => lookup.run(request).await,
+    };
+    let result = match result {
+        Ok(reply) if slice_start(request).is_some() => Box::pin(lookup.confirmed_slice(request, reply)).await,
+        result => result,
     };
     let record = record::of(request);
     record.key = lookup.text;
@@ -739,6 +744,7 @@ impl CacheLookup<'_> {
             text: self.text.clone(),
             stale: stale.map(Rc::new),
             limits: self.conf.stall_limits(),
+            is_confirming: false,
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ::cache::{Key, PurgeEffect, Scope, StoreError};
 
 use crate::requested_range::slice_start;
+use crate::slices::slices_tag;
 use crate::tasks::Cache;
 use exchange::request::Request;
 use telemetry::Level;
@@ -28,19 +29,6 @@ pub const TAGS_MAX: usize = 64;
 
 /// Maximum length in bytes of a key, pattern or tag in a purge: the store's limit for keys.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
-
-/// Returns the tag of all slices of a response, if the key `text` contains the range of the slice at `start`. The tag depends on the
-/// remaining text.
-pub fn slices_tag(text: &[u8], start: u64) -> Option<Vec<u8>> {
-    let range = format!("bytes={start}-");
-    let at = text.windows(range.len()).rposition(|window| window == range.as_bytes())?;
-    let (before, after) = (&text[..at], &text[at + range.len()..]);
-    let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let digest = Key::of(&[before, b"bytes=*", &after[digits..]].concat());
-    let mut tag = b"slices:".to_vec();
-    digest.0.iter().for_each(|byte| tag.extend_from_slice(format!("{byte:02x}").as_bytes()));
-    Some(tag)
-}
 
 /// Purges on behalf of a request, and returns the status. 204: purged; 404: no entry has the key; 400: not a valid pattern or tag;
 /// 503: the cache is not open, or another process owns the directory; 500: disk error. The number of entries that match a pattern

@@ -116,7 +116,8 @@ fn first_byte(request: &Request) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wrong {
     Status(u16),
-    Etag,
+    /// nginx compares entity tags only.
+    Validator,
     NoRange,
     NoLength,
     Range {
@@ -134,7 +135,7 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Wrong::Status(status) => write!(f, "unexpected status code {status} in slice response"),
-            Wrong::Etag => f.write_str("etag mismatch in slice response"),
+            Wrong::Validator => f.write_str("etag mismatch in slice response"),
             Wrong::NoRange => f.write_str("invalid range in slice response"),
             Wrong::NoLength => f.write_str("no complete length in slice response"),
             Wrong::Range { found, expected } => write!(
@@ -163,8 +164,18 @@ fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64
     Ok((found, length))
 }
 
-fn etag_of(request: &Request) -> Option<Vec<u8>> {
-    request.response.etag.as_ref().map(|etag| etag.as_bytes().to_vec())
+/// The validator of a slice, by which slices of different versions are told apart.
+#[derive(PartialEq, Eq)]
+enum Validator {
+    Etag(Vec<u8>),
+    /// Without an entity tag.
+    Modified(i64),
+}
+
+fn validator_of(request: &Request) -> Option<Validator> {
+    let response = &request.response;
+    let etag = response.etag.as_ref().map(|etag| Validator::Etag(etag.as_bytes().to_vec()));
+    etag.or_else(|| response.last_modified.map(Validator::Modified))
 }
 
 /// Converts the response for a slice to the complete response. Other responses are unchanged.
@@ -182,13 +193,13 @@ fn filter(conf: &Conf, request: &mut Request) {
             return;
         }
     };
-    let (seed, etag) = (RefCell::new(detached(request)), etag_of(request));
+    let (seed, validator) = (RefCell::new(detached(request)), validator_of(request));
     let response = &mut request.response;
     (response.status, response.reason, response.content_range) = (200, None, None);
     (response.content_length, response.allow_ranges) = (Some(length), true);
     response.remove_field(b"Accept-Ranges");
     let body = std::mem::take(&mut response.body);
-    let shared = Rc::new(Shared { seed, etag, size, length, first: slice.start });
+    let shared = Rc::new(Shared { seed, validator, size, length, first: slice.start });
     let slices = Slices { shared, first: RefCell::new(Some((slice.start, body))) };
     response.body = Body::Ranged(RangedBody::new(Box::new(slices), length));
 }
@@ -197,8 +208,8 @@ fn filter(conf: &Conf, request: &mut Request) {
 struct Shared {
     /// The request from which requests for further slices are created.
     seed: RefCell<Box<Request>>,
-    /// Entity tag of the first slice, which further slices must match: cached slices may be of different versions.
-    etag: Option<Vec<u8>>,
+    /// The validator of the first slice, which further slices must have too: cached slices may be of different versions.
+    validator: Option<Validator>,
     size: u64,
     /// Length of the complete response in bytes.
     length: u64,
@@ -292,9 +303,9 @@ impl Shared {
     /// response cannot be completed, because its head was sent.
     async fn fetch(&self, start: u64) -> Option<Body> {
         let (mut request, mut checked) = self.request(start, false).await;
-        if matches!(checked, Err(Wrong::Etag | Wrong::Length { .. })) {
+        if matches!(checked, Err(Wrong::Validator | Wrong::Length { .. })) {
             (request, checked) = self.request(start, true).await;
-            if matches!(checked, Err(Wrong::Etag | Wrong::Length { .. })) {
+            if matches!(checked, Err(Wrong::Validator | Wrong::Length { .. })) {
                 // The fill continues without this reader.
                 drop(self.request(self.first, true).await);
             }
@@ -321,7 +332,9 @@ impl Shared {
             run.await;
         }
         let checked = match request.response.status {
-            206 if self.etag.is_some() && etag_of(&request) != self.etag => Err(Wrong::Etag),
+            206 if self.validator.is_some() && validator_of(&request) != self.validator => {
+                Err(Wrong::Validator)
+            }
             206 => slice_of(&request, start, self.size).and_then(|(_, length)| match length {
                 length if length == self.length => Ok(()),
                 found => Err(Wrong::Length { found, expected: self.length }),
