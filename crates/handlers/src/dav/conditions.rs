@@ -30,6 +30,12 @@ pub(super) fn if_field(request: &Request) -> Result<Option<If<'_>>, u16> {
 
 /// Checks that a client may make these changes, given by the path of each resource. Does nothing without `dav_ext_lock`.
 pub(super) async fn check(conf: &Conf, request: &Request, changes: &[(&[u8], Change)]) -> Result<(), u16> {
+    check_if(conf, request).await?;
+    check_locks(conf, request, changes)
+}
+
+/// Checks the conditions of `If`. Does nothing without `dav_ext_lock`.
+pub(super) async fn check_if(conf: &Conf, request: &Request) -> Result<(), u16> {
     let Some(zone) = &conf.lock else { return Ok(()) };
     let (locks, now) = (zone.state(), rt::now());
     let sent = if_field(request)?;
@@ -38,7 +44,7 @@ pub(super) async fn check(conf: &Conf, request: &Request, changes: &[(&[u8], Cha
     {
         return Err(412);
     }
-    check_locks(conf, request, changes)
+    Ok(())
 }
 
 /// Checks that no lock of another client forbids these changes, whatever the conditions of `If`.
@@ -98,10 +104,10 @@ async fn is_list_true(request: &Request, locks: &Locks, list: &List<'_>, now: In
             None => return false,
         },
     };
-    let lock = locks.covering(&key(&path), now);
+    let covering = locks.covering(&key(&path), now);
     for condition in &list.conditions {
         let is_so = match condition.state {
-            ResourceState::Token(token) => lock.as_ref().is_some_and(|lock| lock.token.as_bytes() == token),
+            ResourceState::Token(token) => covering.iter().any(|lock| lock.token.as_bytes() == token),
             ResourceState::Etag(tag) => has_etag(request, &path, tag).await,
         };
         if is_so == condition.is_not {

@@ -1,4 +1,4 @@
-//! LOCK and UNLOCK (RFC 4918 sections 9.10 and 9.11): exclusive write locks, as in dav-ext. A LOCK of a path without a
+//! LOCK and UNLOCK (RFC 4918 sections 9.10 and 9.11): exclusive and shared write locks. A LOCK of a path without a
 //! resource creates an empty file.
 
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use io::op::OpenHow;
 use rustix::fs::OFlags;
 
 use super::conditions::{self, creator, field, if_field};
-use super::locks::{Change, Holder, Lock, Refused, Zone, key};
+use super::locks::{Change, Holder, Lock, Refused, Zone, key, network_of};
 use super::properties;
 use super::resource::{Done, OperationError, Resource, fault};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
@@ -53,9 +53,6 @@ fn refresh(zone: &Zone, request: &Request) -> Result<Lock, u16> {
 
 /// Creates a lock, and an empty file if no resource exists. Returns the status and the lock.
 async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) -> Result<(u16, Lock), u16> {
-    if !info.is_exclusive {
-        return Err(refusal(request, 409, format_args!("shared locks are unsupported")));
-    }
     let is_deep = match depth(request, Depth::Infinity) {
         Depth::Zero => false,
         Depth::Infinity => true,
@@ -67,18 +64,23 @@ async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) ->
         Err(OperationError { errno: Errno::NOENT, .. }) => true,
         Err(trouble) => return Err(trouble.log(request, 409)),
     };
-    let change = if is_new { Change::Created } else { Change::Content };
-    conditions::check(conf, request, &[(resource.full(), change)]).await?;
+    if is_new {
+        conditions::check(conf, request, &[(resource.full(), Change::Created)]).await?;
+    } else {
+        conditions::check_if(conf, request).await?;
+    }
     let mut root = Vec::new();
     escape_uri(&request.uri, &mut root);
     let expires = rt::now() + timeout(zone, request);
-    let lock = Lock { token: token(), root, is_deep, owner: info.owner, creator: creator(request), expires };
+    let LockInfo { is_exclusive, owner } = info;
+    let (creator, network) = (creator(request), network_of(request.client()));
+    let lock = Lock { token: token(), root, is_deep, is_exclusive, owner, creator, network, expires };
     let path = key(resource.full());
     zone.state().acquire(path.clone(), lock.clone(), rt::now()).map_err(|refused| match refused {
         Refused::Locked => refusal(request, 423, format_args!("the resource is locked")),
         Refused::Full => {
             let name = zone.name();
-            refusal(request, 507, format_args!("the zone \"{name}\" of locks is full"))
+            refusal(request, 507, format_args!("the zone \"{name}\" of locks has no space for this client"))
         }
     })?;
     if !is_new {
@@ -87,7 +89,7 @@ async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) ->
     match create(&resource, conf.access).await {
         Ok(()) => Ok((201, lock)),
         Err(trouble) => {
-            zone.state().forget(&path);
+            zone.state().withdraw(&path, &lock.token);
             Err(trouble.log(request, 409))
         }
     }

@@ -1,17 +1,20 @@
-//! Locks of resources (RFC 4918 section 6): exclusive write locks in a shared zone, found by the path of the resource.
+//! Locks of resources (RFC 4918 section 6): exclusive and shared write locks in a shared zone, found by the path of the resource.
 //!
 //! ```text
 //!   a change of /a/b/c needs the token of a lock of /a/b/c, of a deep lock of /a/b, /a or /, and of a lock of /a/b if the
 //!   change adds or removes the name c
 //! ```
 //!
-//! A lock ends by UNLOCK, by its timeout, or with its resource. The size of the zone bounds the number of locks: a full
-//! zone refuses new ones.
+//! Of several shared locks the change needs the token of one. A lock ends by UNLOCK, by its timeout, or with its resource. The size
+//! of the zone bounds the number of locks, and one client gets at most half of what the others leave: a client without space gets
+//! no new lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exchange::address::Address;
 use exchange::shared_zone::{self, Kind};
 use http::webdav::body::Owner;
 
@@ -52,10 +55,26 @@ pub(super) struct Locks {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The locks by path without a trailing slash.
-    by_path: BTreeMap<Vec<u8>, Lock>,
+    /// The locks by path without a trailing slash; several locks of a path are shared.
+    by_path: BTreeMap<Vec<u8>, Vec<Lock>>,
     /// Bytes in use.
     bytes: u64,
+    /// Bytes in use by client.
+    by_client: HashMap<ClientNetwork, u64>,
+}
+
+/// The network of a client: its IPv4 address, or the first 64 bits of its IPv6 address. `None` for UNIX-domain sockets.
+pub(super) type ClientNetwork = Option<IpAddr>;
+
+/// Returns the network of a client.
+pub(super) fn network_of(client: &Address) -> ClientNetwork {
+    match client {
+        Address::Unix(_) => None,
+        Address::Inet(address) => Some(match address.ip().to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+            ip => ip,
+        }),
+    }
 }
 
 /// A lock.
@@ -67,10 +86,14 @@ pub(super) struct Lock {
     pub(super) root: Vec<u8>,
     /// Whether the lock covers everything below a collection (`Depth: infinity`).
     pub(super) is_deep: bool,
+    /// Whether there is no other lock beside it.
+    pub(super) is_exclusive: bool,
     /// The owner, as the client calls itself.
     pub(super) owner: Owner,
     /// The authenticated client that has created it.
     pub(super) creator: Vec<u8>,
+    /// The network of this client.
+    pub(super) network: ClientNetwork,
     /// The time until which the lock is valid.
     pub(super) expires: Instant,
 }
@@ -110,7 +133,7 @@ fn cost(path: &[u8], lock: &Lock) -> u64 {
 pub(super) enum Refused {
     /// Another lock covers the resource, or a resource below it.
     Locked,
-    /// The zone is full.
+    /// The zone is full, or the client has its share.
     Full,
 }
 
@@ -145,29 +168,52 @@ fn above(key: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl Table {
-    fn valid(&self, key: &[u8], now: Instant) -> Option<&Lock> {
-        self.by_path.get(key).filter(|lock| lock.expires > now)
+    fn valid(&self, key: &[u8], now: Instant) -> impl Iterator<Item = &Lock> {
+        self.by_path.get(key).into_iter().flatten().filter(move |lock| lock.expires > now)
     }
 
-    /// Returns the lock that covers a resource.
-    fn covering(&self, key: &[u8], now: Instant) -> Option<&Lock> {
-        let inherited = || above(key).find_map(|key| self.valid(key, now).filter(|lock| lock.is_deep));
-        self.valid(key, now).or_else(inherited)
+    /// Returns the locks that cover a resource, each with its path.
+    fn covering<'t>(&'t self, key: &'t [u8], now: Instant) -> impl Iterator<Item = (&'t [u8], &'t Lock)> {
+        let of = move |path: &'t [u8]| self.valid(path, now).map(move |lock| (path, lock));
+        of(key).chain(above(key).flat_map(of).filter(|(_, lock)| lock.is_deep))
     }
 
-    /// Returns the locks of resources below a collection.
-    fn below<'t>(&'t self, key: &'t [u8], now: Instant) -> impl Iterator<Item = (&'t Vec<u8>, &'t Lock)> {
+    /// Returns the locks of each resource below a collection.
+    fn below<'t>(
+        &'t self,
+        key: &'t [u8],
+        now: Instant,
+    ) -> impl Iterator<Item = impl Iterator<Item = &'t Lock>> {
         let start = [key, b"/"].concat();
         let range = self.by_path.range(start..);
         range
             .take_while(move |(path, _)| path.get(key.len()) == Some(&b'/') && path.starts_with(key))
-            .filter(move |(_, lock)| lock.expires > now)
+            .map(move |(_, locks)| locks.iter().filter(move |lock| lock.expires > now))
     }
 
-    fn remove(&mut self, key: &[u8]) {
-        if let Some(lock) = self.by_path.remove(key) {
-            self.bytes -= cost(key, &lock);
+    /// Removes the locks of a path for which `ends` is true.
+    fn remove(&mut self, key: &[u8], ends: impl Fn(&Lock) -> bool) {
+        let Some(locks) = self.by_path.get_mut(key) else { return };
+        for lock in locks.extract_if(.., |lock| ends(lock)) {
+            let cost = cost(key, &lock);
+            self.bytes -= cost;
+            if let Some(bytes) = self.by_client.get_mut(&lock.network) {
+                *bytes -= cost;
+            }
+            if self.by_client.get(&lock.network) == Some(&0) {
+                self.by_client.remove(&lock.network);
+            }
         }
+        if locks.is_empty() {
+            self.by_path.remove(key);
+        }
+    }
+
+    /// Returns the path and the token of a lock that covers a resource and that the client holds.
+    fn held(&self, key: &[u8], holder: Holder<'_>, now: Instant) -> Option<(Vec<u8>, String)> {
+        let mut covering = self.covering(key, now);
+        let (path, lock) = covering.find(|(_, lock)| holder.has(lock))?;
+        Some((path.to_vec(), lock.token.clone()))
     }
 }
 
@@ -176,35 +222,41 @@ impl Locks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the client has space for `cost` bytes more: at most half of what the other clients leave.
+    fn has_space(&self, table: &Table, network: ClientNetwork, cost: u64) -> bool {
+        let own = table.by_client.get(&network).copied().unwrap_or(0);
+        own + cost <= self.bytes_max.saturating_sub(table.bytes - own) / 2
+    }
+
     /// Adds a lock.
     pub(super) fn acquire(&self, key: Vec<u8>, lock: Lock, now: Instant) -> Result<(), Refused> {
         let mut table = self.lock();
-        let is_taken =
-            table.covering(&key, now).is_some() || lock.is_deep && table.below(&key, now).next().is_some();
-        if is_taken {
+        let excludes = |other: &Lock| lock.is_exclusive || other.is_exclusive;
+        if table.covering(&key, now).any(|(_, other)| excludes(other))
+            || lock.is_deep && table.below(&key, now).any(|mut locks| locks.any(excludes))
+        {
             return Err(Refused::Locked);
         }
-        table.remove(&key);
+        table.remove(&key, |lock| lock.expires <= now);
         let cost = cost(&key, &lock);
-        if table.bytes + cost > self.bytes_max {
-            let Table { by_path, bytes } = &mut *table;
-            by_path.retain(|path, lock| {
-                let is_valid = lock.expires > now;
-                *bytes -= if is_valid { 0 } else { self::cost(path, lock) };
-                is_valid
-            });
+        if !self.has_space(&table, lock.network, cost) {
+            let is_expired = |locks: &Vec<Lock>| locks.iter().any(|lock| lock.expires <= now);
+            let expired = table.by_path.iter().filter(|(_, locks)| is_expired(locks));
+            let expired: Vec<Vec<u8>> = expired.map(|(path, _)| path.clone()).collect();
+            expired.iter().for_each(|path| table.remove(path, |lock| lock.expires <= now));
         }
-        if table.bytes + cost > self.bytes_max {
+        if !self.has_space(&table, lock.network, cost) {
             return Err(Refused::Full);
         }
         table.bytes += cost;
-        table.by_path.insert(key, lock);
+        *table.by_client.entry(lock.network).or_default() += cost;
+        table.by_path.entry(key).or_default().push(lock);
         Ok(())
     }
 
-    /// Returns the lock that covers a resource.
-    pub(super) fn covering(&self, key: &[u8], now: Instant) -> Option<Lock> {
-        self.lock().covering(key, now).cloned()
+    /// Returns the locks that cover a resource.
+    pub(super) fn covering(&self, key: &[u8], now: Instant) -> Vec<Lock> {
+        self.lock().covering(key, now).map(|(_, lock)| lock.clone()).collect()
     }
 
     /// Prolongs the lock that covers a resource, if the client holds it.
@@ -216,11 +268,8 @@ impl Locks {
         time: Duration,
     ) -> Option<Lock> {
         let mut table = self.lock();
-        let owner = std::iter::once(key).chain(above(key)).find(|path| {
-            let lock = table.valid(path, now).filter(|lock| *path == key || lock.is_deep);
-            lock.is_some_and(|lock| holder.has(lock))
-        })?;
-        let lock = table.by_path.get_mut(owner)?;
+        let (path, token) = table.held(key, holder, now)?;
+        let lock = table.by_path.get_mut(&path)?.iter_mut().find(|lock| lock.token == token)?;
         lock.expires = now + time;
         Some(lock.clone())
     }
@@ -228,11 +277,14 @@ impl Locks {
     /// Removes the lock that covers a resource, if the client holds it.
     pub(super) fn release(&self, key: &[u8], holder: Holder<'_>, now: Instant) -> bool {
         let mut table = self.lock();
-        let found = std::iter::once(key).chain(above(key)).find(|path| {
-            let lock = table.valid(path, now).filter(|lock| *path == key || lock.is_deep);
-            lock.is_some_and(|lock| holder.has(lock))
-        });
-        found.map(|key| table.remove(key)).is_some()
+        let Some((path, token)) = table.held(key, holder, now) else { return false };
+        table.remove(&path, |lock| lock.token == token);
+        true
+    }
+
+    /// Removes the lock with this token of a resource.
+    pub(super) fn withdraw(&self, key: &[u8], token: &str) {
+        self.lock().remove(key, |lock| lock.token == token);
     }
 
     /// Removes the locks of a removed resource and of everything below it.
@@ -241,19 +293,24 @@ impl Locks {
         let start = [key, b"/"].concat();
         let below = table.by_path.range(start.clone()..).take_while(|(path, _)| path.starts_with(&start));
         let below: Vec<Vec<u8>> = below.map(|(path, _)| path.clone()).collect();
-        below.iter().for_each(|key| table.remove(key));
-        table.remove(key);
+        below.iter().for_each(|key| table.remove(key, |_| true));
+        table.remove(key, |_| true);
     }
 
     /// Whether a client may make a change.
     pub(super) fn permits(&self, key: &[u8], change: Change, holder: Holder<'_>, now: Instant) -> bool {
         let table = self.lock();
-        let has = |lock: &Lock| holder.has(lock);
+        let permits = |key| are_met(table.covering(key, now).map(|(_, lock)| lock), holder);
         let parent = above(key).next().filter(|_| change != Change::Content);
-        table.covering(key, now).is_none_or(has)
-            && parent.and_then(|parent| table.covering(parent, now)).is_none_or(has)
-            && (change != Change::Tree || table.below(key, now).all(|(_, lock)| has(lock)))
+        permits(key)
+            && parent.is_none_or(permits)
+            && (change != Change::Tree || table.below(key, now).all(|locks| are_met(locks, holder)))
     }
+}
+
+/// Whether there are no locks, or the client holds one of them.
+fn are_met<'t>(mut locks: impl Iterator<Item = &'t Lock>, holder: Holder<'_>) -> bool {
+    locks.next().is_none_or(|first| holder.has(first) || locks.any(|lock| holder.has(lock)))
 }
 
 #[cfg(test)]
@@ -269,8 +326,10 @@ mod tests {
             token: token.into(),
             root: b"/x".to_vec(),
             is_deep,
+            is_exclusive: true,
             owner: Owner::default(),
             creator: b"me".to_vec(),
+            network: None,
             expires,
         }
     }
@@ -305,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_full_zone_refuses_locks_until_others_expire() {
-        let (locks, now) = (locks(1000), Instant::now());
+        let (locks, now) = (locks(2000), Instant::now());
         let later = now + Duration::from_secs(9);
         let take = |path: &[u8], now| locks.acquire(key(path), lock("t", false, later), now);
         assert_eq!(
@@ -315,5 +374,57 @@ mod tests {
         assert_eq!(take(b"/e", now), Err(Refused::Full));
         let renewed = locks.acquire(key(b"/e"), lock("t", false, later + Duration::from_secs(9)), later);
         assert_eq!(renewed, Ok(()));
+    }
+
+    #[test]
+    fn a_client_gets_half_of_what_the_others_leave() {
+        let (locks, now) = (locks(1 << 20), Instant::now());
+        let later = now + Duration::from_secs(9);
+        let used_by = |client: u8| {
+            let network = Some(IpAddr::from([192, 0, 2, client]));
+            let take = |number: u32| {
+                let lock = Lock { network, ..lock("t", false, later) };
+                locks.acquire(key(format!("/{client}/{number}").as_bytes()), lock, now)
+            };
+            (0..10_000).find(|number| take(*number) == Err(Refused::Full)).map(u64::from)
+        };
+        let used = [1, 2, 3].map(|client| used_by(client).unwrap());
+        assert!(used[0] > 1000 && used[1] >= used[0] / 2 - 20 && used[2] >= used[0] / 4 - 20, "{used:?}");
+    }
+
+    #[test]
+    fn the_networks_of_ipv6_clients_have_64_bits() {
+        let of = |text: &str| network_of(&Address::Inet(text.parse().unwrap()));
+        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1]:2"));
+        assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
+        assert_eq!(of("[::ffff:192.0.2.1]:1"), of("192.0.2.1:2"));
+        assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
+    }
+
+    #[test]
+    fn shared_locks_exclude_exclusive_ones_and_permit_their_holders() {
+        let (locks, now) = (locks(1 << 20), Instant::now());
+        let later = now + Duration::from_secs(9);
+        let shared = |token| Lock { is_exclusive: false, ..lock(token, true, later) };
+        assert_eq!(locks.acquire(key(b"/a"), shared("s"), now), Ok(()));
+        assert_eq!(locks.acquire(key(b"/a"), shared("t"), now), Ok(()));
+        assert_eq!(locks.acquire(key(b"/a/b"), shared("u"), now), Ok(()));
+        for path in [&b"/a"[..], b"/a/b", b"/a/c", b"/"] {
+            let exclusive = lock("x", true, later);
+            assert_eq!(locks.acquire(key(path), exclusive, now), Err(Refused::Locked));
+        }
+        let holds = |token: &'static [u8]| {
+            let holder = Holder { creator: b"me", tokens: &[token] };
+            locks.permits(&key(b"/a/b"), Change::Content, holder, now)
+        };
+        assert!([&b"s"[..], b"t", b"u"].into_iter().all(holds) && !holds(b"x"));
+        assert_eq!(locks.covering(&key(b"/a/b"), now).len(), 3);
+        let release = |token: &'static [u8]| {
+            locks.release(&key(b"/a"), Holder { creator: b"me", tokens: &[token] }, now)
+        };
+        assert!(release(b"s") && !release(b"s") && !holds(b"s") && holds(b"t"));
+        locks.forget(&key(b"/a"));
+        let table = locks.lock();
+        assert_eq!((table.bytes, table.by_client.len()), (0, 0));
     }
 }

@@ -34,10 +34,8 @@ pub(super) struct Listed<'r> {
     /// Its URI, not escaped.
     pub(super) uri: Vec<u8>,
     pub(super) stat: Stat,
-    /// The lock that covers it.
-    pub(super) lock: Option<Lock>,
-    /// Whether the location has locks.
-    pub(super) has_locks: bool,
+    /// The locks that cover it; `None` if the location has no locks.
+    pub(super) locks: Option<Vec<Lock>>,
     pub(super) now: Instant,
 }
 
@@ -138,13 +136,14 @@ impl Listed<'_> {
                 let tag = Etag::of_file(self.stat.modified, self.stat.size);
                 xml::escape(&String::from_utf8_lossy(tag.as_bytes()), out);
             }
-            "supportedlock" if self.has_locks => out.push_str(
-                "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry>",
-            ),
-            "lockdiscovery" if self.has_locks => {
-                if let Some(lock) = &self.lock {
-                    push_lock(lock, self.now, out);
+            "supportedlock" if self.locks.is_some() => {
+                for scope in ["exclusive", "shared"] {
+                    let _ = write!(out, "<D:lockentry><D:lockscope><D:{scope}/></D:lockscope>");
+                    out.push_str("<D:locktype><D:write/></D:locktype></D:lockentry>");
                 }
+            }
+            "lockdiscovery" if self.locks.is_some() => {
+                self.locks.iter().flatten().for_each(|lock| push_lock(lock, self.now, out));
             }
             _ => {
                 out.truncate(start);
@@ -181,9 +180,9 @@ pub(super) fn push_changed(names: &[&PropertyName], status: &str, out: &mut Stri
 
 /// Appends an element `activelock`.
 pub(super) fn push_lock(lock: &Lock, now: Instant, out: &mut String) {
-    out.push_str(
-        "<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope><D:exclusive/></D:lockscope>",
-    );
+    let scope = if lock.is_exclusive { "exclusive" } else { "shared" };
+    let _ = write!(out, "<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope><D:{scope}/>");
+    out.push_str("</D:lockscope>");
     let depth = if lock.is_deep { "infinity" } else { "0" };
     let _ = write!(out, "<D:depth>{depth}</D:depth>");
     push_owner(&lock.owner, out);

@@ -93,8 +93,8 @@ impl Listing<'_> {
         let now = rt::now();
         let zone = self.conf.lock.as_ref();
         let path = || key(&join(self.path, below));
-        let lock = zone.and_then(|zone| zone.state().covering(&path(), now));
-        let listed = Listed { request: self.request, uri, stat, lock, has_locks: zone.is_some(), now };
+        let locks = zone.map(|zone| zone.state().covering(&path(), now));
+        let listed = Listed { request: self.request, uri, stat, locks, now };
         listed.push(&self.wanted, &mut self.text);
         if self.text.len() > RESPONSE_MAX {
             let what = format_args!("the response to PROPFIND is larger than {RESPONSE_MAX} bytes");

@@ -320,10 +320,40 @@ fn a_lock_of_a_missing_resource_creates_an_empty_file_and_is_refreshed() {
     // The zone's timeout is the maximum.
     assert!(text.contains("<D:timeout>Second-99<") || text.contains("<D:timeout>Second-100<"), "{text}");
     assert_eq!(site.status("LOCK", "/missing/new.txt", &[], LOCK), 409);
-    let shared = LOCK.replace("exclusive", "shared");
-    assert_eq!(site.status("LOCK", "/a.txt", &[], &shared), 409);
     let Answer(_, text, _) = site.send("PROPFIND", "/new.txt", &[("Depth", "0")], "");
     assert!(text.contains(token.trim_matches(['<', '>'])), "{text}");
+}
+
+/// Several clients share a lock: each can change the resource, others cannot.
+#[test]
+fn shared_locks_stand_beside_each_other_and_exclude_exclusive_ones() {
+    let site = Site::start("");
+    let shared = LOCK.replace("exclusive", "shared");
+    let user = |name: &str| format!("Basic {}", if name == "one" { "b25lOng=" } else { "dHdvOng=" });
+    let lock = |name: &str| {
+        let Answer(status, text, token) =
+            site.send("LOCK", "/a.txt", &[("Depth", "0"), ("Authorization", &user(name))], &shared);
+        assert_eq!(status, 200, "{text}");
+        assert!(text.contains("<D:shared/>") && !text.contains("<D:exclusive/>"), "{text}");
+        token
+    };
+    let (one, two) = (lock("one"), lock("two"));
+    assert_eq!(site.status("LOCK", "/a.txt", &[], LOCK), 423);
+    assert_eq!(site.status("PUT", "/a.txt", &[], "x"), 423);
+    for (name, token) in [("one", &one), ("two", &two)] {
+        let sent = format!("({token})");
+        let fields = [("If", sent.as_str()), ("Authorization", &user(name))];
+        assert_eq!(site.status("PUT", "/a.txt", &fields, name), 204);
+    }
+    let Answer(_, text, _) = site.send("PROPFIND", "/a.txt", &[("Depth", "0")], "");
+    assert_eq!(text.matches("<D:activelock>").count(), 2, "{text}");
+    assert!(text.contains("<D:lockscope><D:exclusive/>") && text.contains("<D:lockscope><D:shared/>"));
+    for (name, token) in [("one", &one), ("two", &two)] {
+        let fields = [("Lock-Token", token.as_str()), ("Authorization", &user(name))];
+        assert_eq!(site.status("UNLOCK", "/a.txt", &fields, ""), 204);
+    }
+    assert_eq!(site.status("LOCK", "/a.txt", &[], LOCK), 200);
+    assert_eq!(site.status("LOCK", "/a.txt", &[], &shared), 423);
 }
 
 #[test]
