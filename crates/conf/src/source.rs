@@ -58,6 +58,8 @@ pub struct Source {
     pub prefix: PathBuf,
     /// The text of `-g`, parsed before the main file; may be empty.
     pub globals: String,
+    /// Directives of the main context, each of which applies only if neither the files nor `-g` have it there; may be empty.
+    pub defaults: String,
 }
 
 impl Source {
@@ -65,13 +67,19 @@ impl Source {
     pub fn new(main: impl Into<PathBuf>) -> Source {
         let main = main.into();
         let prefix = main.parent().map(Path::to_owned).unwrap_or_default();
-        Source { main, prefix, globals: String::new() }
+        Source { main, prefix, globals: String::new(), defaults: String::new() }
     }
 
     /// Sets the text of `-g`.
     #[must_use]
     pub fn with_globals(self, globals: impl Into<String>) -> Source {
         Source { globals: globals.into(), ..self }
+    }
+
+    /// Sets the directives that apply unless the configuration has them.
+    #[must_use]
+    pub fn with_defaults(self, defaults: impl Into<String>) -> Source {
+        Source { defaults: defaults.into(), ..self }
     }
 }
 

@@ -168,6 +168,13 @@ fn read(source: &Source, loader: &dyn Loader, recovers: bool) -> Result<Tree, Er
             Err(kind) => return Err(Error::unplaced(kind)),
         }
     }
+    let mut defaults = Vec::new();
+    let mut text = Lexer::new(source.defaults.as_bytes(), FileId::COMMAND_LINE);
+    // A fault of this text is in the tree like every other one.
+    let _ = reader.statements(&mut text, &Ends::WithText, &mut defaults);
+    defaults.retain(|default| !statements.iter().any(|known| known.name.text == default.name.text));
+    // Before the blocks, which inherit from them.
+    statements.splice(0..0, defaults);
     Ok(Tree { files: reader.files, statements })
 }
 

@@ -390,6 +390,25 @@ fn a_missing_main_file_is_reported_without_a_line() {
     assert_eq!(error.to_string(), r#"open() "/x/n.conf" failed (2: No such file or directory)"#);
 }
 
+#[test]
+fn a_default_applies_unless_the_main_context_has_the_directive() {
+    let names = |files: &[(&str, &str)], globals: &str| {
+        let loader: MapLoader = files.iter().map(|(path, text)| (Path::new(DIR).join(path), *text)).collect();
+        let source = Source::new(Path::new(DIR).join("n.conf")).with_globals(globals);
+        let tree = conf::parse(&source.with_defaults("error_log stderr; pid p;"), &loader);
+        let statements = tree.expect("n.conf is there").statements;
+        let name = |statement: &conf::Statement| {
+            statement.texts().fold(statement.name.text.clone(), |all, text| all + " " + text)
+        };
+        statements.iter().map(name).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(names(&[("n.conf", "user u;")], ""), "error_log stderr, pid p, user u");
+    assert_eq!(names(&[("n.conf", "user u; error_log e;")], ""), "pid p, user u, error_log e");
+    assert_eq!(names(&[("n.conf", "http { error_log e; }")], ""), "error_log stderr, pid p, http");
+    assert_eq!(names(&[("n.conf", "include i;"), ("i", "error_log e;")], ""), "pid p, error_log e");
+    assert_eq!(names(&[("n.conf", "pid q;")], "error_log e;"), "error_log e, pid q");
+}
+
 /// Parses files in memory; the directory is [`DIR`].
 fn read(files: &[(&str, &str)], globals: &str) -> Tree {
     let place = |(path, text): &(&str, &str)| (Path::new(DIR).join(path), text.replace("DIR", DIR));

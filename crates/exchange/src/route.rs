@@ -6,7 +6,6 @@ use crate::address::Address;
 use crate::config::{Config, LocationId, ServerId};
 pub use crate::find_location::Candidate;
 use crate::network::Network;
-use crate::settings::listen::ListenAddr;
 use crate::settings::locations::Locations;
 
 /// The route of a request, as far as the tables decide it.
@@ -24,11 +23,7 @@ pub struct Route {
 
 /// Returns the socket and the server of a request. `ip` is the address in the URL, if it has one.
 pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
-    let inet = |address: &ListenAddr| match address {
-        ListenAddr::Inet(address) => Some(*address),
-        ListenAddr::Unix(_) => None,
-    };
-    let on_port = config.http.listens.iter().filter_map(|listen| Some((inet(&listen.spec.addr)?, listen)));
+    let on_port = config.http.listens.iter().filter_map(|listen| Some((listen.spec.addr.inet()?, listen)));
     let on_port: Vec<_> = on_port.filter(|(address, _)| address.port() == port).collect();
     let takes = |address: &SocketAddr| match ip {
         Some(ip) if address.ip().is_unspecified() => address.is_ipv4() == ip.is_ipv4(),

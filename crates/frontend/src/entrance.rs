@@ -11,7 +11,7 @@ use exchange::config::ServerId;
 use exchange::http2::Http2;
 use exchange::request::{Address, ConnInfo, Generation};
 use exchange::settings::core::Core;
-use exchange::settings::listen::{Listen, ListenAddr, is_wildcard_for};
+use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::thread::Thread;
 use exchange::{effect, tls};
 
@@ -40,10 +40,7 @@ impl Entrance {
                 listens.iter().position(|listen| wanted(&listen.spec.addr))
             };
             // A wildcard that a reload has added includes the address.
-            let around = || match self.address {
-                ListenAddr::Inet(addr) => at(&|wildcard| is_wildcard_for(wildcard, addr)),
-                ListenAddr::Unix(_) => None,
-            };
+            let around = || at(&|wildcard| wildcard.is_wildcard_for(&self.address));
             let index = at(&|addr| *addr == self.address).or_else(around);
             self.index.set((generation.number, index.unwrap_or(usize::MAX)));
         }

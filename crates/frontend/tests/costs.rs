@@ -47,7 +47,7 @@ impl Client {
         for socket in [&peer, &served] {
             socket.set_nonblocking(true).expect("a socket");
         }
-        let configured = ListenAddr::Inet(([127, 0, 0, 1], 80).into());
+        let configured = ListenAddr::Tcp(([127, 0, 0, 1], 80).into());
         let entrance = Rc::new(Entrance::new(configured, Address::Inet(address)));
         let counted = thread.enter();
         rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));

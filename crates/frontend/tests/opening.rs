@@ -42,7 +42,7 @@ impl Server {
         let thread = Thread::new(Arc::new(Shared::default()), version, logs, OpenedLogs::default());
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let bound = Address::Inet(listener.local_addr().expect("a bound socket"));
-        let configured = ListenAddr::Inet(([127, 0, 0, 1], 80).into());
+        let configured = ListenAddr::Tcp(([127, 0, 0, 1], 80).into());
         Server { thread: Rc::new(thread), entrance: Rc::new(Entrance::new(configured, bound)), listener }
     }
 

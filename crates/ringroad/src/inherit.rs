@@ -26,7 +26,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{SocketType, sockopt};
 
-use crate::listen::{Keepalive, ListenAddr, ListenOptions, Listener, Listeners, errno_text};
+use crate::listen::{ListenAddr, ListenSpec, Listener, Listeners, errno_text};
 use crate::log::{Level, Log};
 
 /// nginx's variable with the inherited sockets.
@@ -124,8 +124,8 @@ impl Inherited {
         match listeners.iter_mut().find(|listener| listener.actual == address) {
             Some(listener) => listener.sockets.push(Rc::new(socket)),
             None => {
-                let (options, sockets) = (unknown_options(&address), vec![Rc::new(socket)]);
-                listeners.push(Listener { options, sockets, actual: address, is_from_systemd });
+                let (spec, sockets) = (unknown_options(&address), vec![Rc::new(socket)]);
+                listeners.push(Listener { spec, sockets, actual: address, is_from_systemd });
                 self.numbers.push(number);
             }
         }
@@ -220,7 +220,7 @@ fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
     }
     let name = rustix::net::getsockname(socket)?;
     if let Ok(address) = SocketAddr::try_from(name.clone()) {
-        return Ok(ListenAddr::Inet(address));
+        return Ok(ListenAddr::Tcp(address));
     }
     let name = rustix::net::SocketAddrUnix::try_from(name).map_err(|_| Errno::AFNOSUPPORT)?;
     let path = name.path_bytes().ok_or(Errno::AFNOSUPPORT)?;
@@ -229,20 +229,10 @@ fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
 
 /// Returns options that stand for an unknown state of a socket, so that `deferred` and `fastopen` are reset if
 /// necessary.
-fn unknown_options(address: &ListenAddr) -> ListenOptions {
-    let is_inet = matches!(address, ListenAddr::Inet(_));
-    ListenOptions {
-        address: address.clone(),
-        backlog: 0,
-        reuseport: false,
-        ipv6only: true,
-        keepalive: Keepalive::Unset,
-        receive_buffer: None,
-        send_buffer: None,
-        deferred: is_inet,
-        fastopen: is_inet.then_some(0),
-        place: String::new(),
-    }
+fn unknown_options(address: &ListenAddr) -> ListenSpec {
+    let is_tcp = matches!(address, ListenAddr::Tcp(_));
+    let fastopen = is_tcp.then_some(0);
+    ListenSpec { deferred: is_tcp, fastopen, ..ListenSpec::of(address.clone(), "", None) }
 }
 
 #[cfg(test)]

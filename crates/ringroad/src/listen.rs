@@ -11,13 +11,12 @@
 //! | the first configuration, with sockets of another process | as at a reload, see `inherit` |
 //! | `reuseport` or the number of threads changes | sockets are added or closed, the first ones stay |
 
-use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,8 +24,9 @@ use ::io::sys;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, sockopt};
+pub(crate) use server::settings::listen::{ListenAddr, ListenSpec, SoKeepalive};
 
-use crate::log::{Level, Log};
+use crate::log::{Level, Log, place_of};
 
 /// Number of bind attempts for an address in use, and the pause between them: as in nginx, to survive a restart in
 /// which the old server has not yet closed its sockets.
@@ -37,80 +37,10 @@ const BIND_PAUSE: Duration = Duration::from_millis(500);
 /// up to a time of its SYN-ACK retransmissions.
 const DEFER_SECONDS: u32 = 1;
 
-/// An address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ListenAddr {
-    /// IP address and port; with port 0 the kernel selects a port.
-    Inet(SocketAddr),
-    /// Path of a unix socket.
-    Unix(PathBuf),
-}
-
-impl ListenAddr {
-    /// Parses the format of `Display`.
-    pub(crate) fn parse(text: &str) -> Option<ListenAddr> {
-        match text.strip_prefix("unix:") {
-            Some(path) => Some(ListenAddr::Unix(path.into())),
-            None => text.parse().ok().map(ListenAddr::Inet),
-        }
-    }
-}
-
-impl fmt::Display for ListenAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ListenAddr::Inet(address) => write!(f, "{address}"),
-            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// TCP keepalive, `so_keepalive=`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Keepalive {
-    /// The system default.
-    #[default]
-    Unset,
-    /// Off.
-    Off,
-    /// On, with the given idle time, interval and number of probes.
-    On { idle: Option<Duration>, interval: Option<Duration>, probes: Option<u32> },
-}
-
-/// One address with its options.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListenOptions {
-    pub(crate) address: ListenAddr,
-    /// Length of the accept queue.
-    pub(crate) backlog: i32,
-    /// Whether each worker thread has a separate socket.
-    pub(crate) reuseport: bool,
-    /// Whether an IPv6 wildcard address does not accept IPv4 connections.
-    pub(crate) ipv6only: bool,
-    pub(crate) keepalive: Keepalive,
-    /// `rcvbuf`, bytes.
-    pub(crate) receive_buffer: Option<usize>,
-    /// `sndbuf`, bytes.
-    pub(crate) send_buffer: Option<usize>,
-    /// `deferred`: accept a connection only when data has arrived.
-    pub(crate) deferred: bool,
-    /// `fastopen`: maximum length of the queue of connections with data whose handshake is not complete.
-    pub(crate) fastopen: Option<u32>,
-    /// ` in FILE:LINE` of the directive, for messages; may be empty.
-    pub(crate) place: String,
-}
-
-impl ListenOptions {
-    /// Returns the number of sockets of the address.
-    pub(crate) fn sockets(&self, threads: u32) -> usize {
-        if self.reuseport { threads.max(1) as usize } else { 1 }
-    }
-}
-
 /// The sockets of one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
-    pub(crate) options: ListenOptions,
+    pub(crate) spec: ListenSpec,
     /// One socket, or one per thread. Sockets that the previous configuration had too are shared with it.
     pub(crate) sockets: Vec<Rc<OwnedFd>>,
     /// The address with the port that the kernel selected.
@@ -140,25 +70,25 @@ struct Refusal {
 impl Listeners {
     /// Opens new sockets and takes over existing ones.
     pub(crate) fn open(
-        wanted: &[ListenOptions],
+        wanted: &[ListenSpec],
         threads: u32,
         old: Option<&Listeners>,
         log: &Log,
     ) -> Result<Listeners, NotListening> {
         let mut opened = Listeners::default();
-        let mut missing: Vec<&ListenOptions> = wanted.iter().collect();
+        let mut missing: Vec<&ListenSpec> = wanted.iter().collect();
         for attempt in 1..=BIND_TRIES {
             let mut busy = Vec::new();
-            for options in missing {
-                match open_one(options, threads, old, log) {
+            for spec in missing {
+                match open_one(spec, threads, old, log) {
                     Ok(listener) => opened.0.push(listener),
                     Err(refusal) => {
-                        log.emerg(refusal.text(options));
+                        log.emerg(refusal.text(spec));
                         if refusal.errno != Errno::ADDRINUSE {
                             opened.forget(old);
                             return Err(NotListening);
                         }
-                        busy.push(options);
+                        busy.push(spec);
                     }
                 }
             }
@@ -184,13 +114,13 @@ impl Listeners {
     /// For `-t`: checks whether the sockets could be opened. An address in use is not an error. All sockets are closed
     /// again. `reuseport` is not set: the kernel would assign connections of the running server to the new socket, and
     /// reset them when it is closed.
-    pub(crate) fn try_open(wanted: &[ListenOptions], log: &Log) -> Result<(), NotListening> {
-        for options in wanted {
-            match open_one(&ListenOptions { reuseport: false, ..options.clone() }, 1, None, log) {
+    pub(crate) fn try_open(wanted: &[ListenSpec], log: &Log) -> Result<(), NotListening> {
+        for spec in wanted {
+            match open_one(&ListenSpec { reuseport: false, ..spec.clone() }, 1, None, log) {
                 Ok(listener) => Listeners(vec![listener]).forget(None),
                 Err(refusal) if refusal.errno == Errno::ADDRINUSE => {}
                 Err(refusal) => {
-                    log.emerg(refusal.text(options));
+                    log.emerg(refusal.text(spec));
                     return Err(NotListening);
                 }
             }
@@ -200,13 +130,13 @@ impl Listeners {
 
     /// Returns the sockets of an address.
     pub(crate) fn find(&self, address: &ListenAddr) -> Option<&Listener> {
-        self.0.iter().find(|listener| listener.options.address == *address)
+        self.0.iter().find(|listener| listener.spec.addr == *address)
     }
 
     /// Removes the files of unix sockets that `kept` does not use. A socket is closed when its last owner is dropped.
     pub(crate) fn forget(&self, kept: Option<&Listeners>) {
         for listener in &self.0 {
-            let address = &listener.options.address;
+            let address = &listener.spec.addr;
             let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
             if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_from_systemd) {
                 // The file may have been removed already, which is not an error.
@@ -217,15 +147,15 @@ impl Listeners {
 
     /// Sorts the listeners in the order of the configuration. The order differs if an address was bound only by a
     /// retry.
-    fn in_order_of(mut self, wanted: &[ListenOptions]) -> Listeners {
-        self.0.sort_by_key(|listener| wanted.iter().position(|options| *options == listener.options));
+    fn in_order_of(mut self, wanted: &[ListenSpec]) -> Listeners {
+        self.0.sort_by_key(|listener| wanted.iter().position(|spec| *spec == listener.spec));
         self
     }
 }
 
 impl Refusal {
-    fn text(&self, options: &ListenOptions) -> String {
-        let ListenOptions { address, place, .. } = options;
+    fn text(&self, spec: &ListenSpec) -> String {
+        let (address, place) = (&spec.addr, place_of(spec.position.as_ref()));
         let (reason, remedy) = (errno_text(self.errno), bind_remedy(self.errno));
         format!("{}() to {address} failed ({reason}){place}{remedy}", self.call)
     }
@@ -257,43 +187,43 @@ pub(crate) fn error_text(error: &io::Error) -> String {
 
 /// Returns the sockets of one address: existing sockets, and new ones if more are needed.
 fn open_one(
-    options: &ListenOptions,
+    spec: &ListenSpec,
     threads: u32,
     old: Option<&Listeners>,
     log: &Log,
 ) -> Result<Listener, Refusal> {
-    let count = options.sockets(threads);
-    let inherited = old.and_then(|old| old.find(&options.address));
+    let count = spec.sockets(threads);
+    let inherited = old.and_then(|old| old.find(&spec.addr));
     let mut sockets: Vec<Rc<OwnedFd>> = inherited.map_or_else(Vec::new, |old| old.sockets.clone());
     sockets.truncate(count);
     for socket in &sockets {
         if let Some(old) = inherited {
-            unset(socket, &old.options, options);
+            unset(socket, &old.spec, spec);
         }
-        configure(socket, options, log);
+        configure(socket, spec, log);
         // Also changes the backlog of a socket that is already listening.
-        rustix::net::listen(socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
+        rustix::net::listen(socket, backlog(spec)).map_err(|errno| Refusal { call: "listen", errno })?;
     }
     // With port 0 the second socket must use the port of the first.
     let mut actual = inherited.map(|old| old.actual.clone());
     while sockets.len() < count {
-        let address = actual.as_ref().unwrap_or(&options.address);
-        let socket = open_socket(address, options, log)?;
+        let address = actual.as_ref().unwrap_or(&spec.addr);
+        let socket = open_socket(address, spec, log)?;
         if actual.is_none() {
-            actual = Some(actual_address(&socket, &options.address)?);
+            actual = Some(actual_address(&socket, &spec.addr)?);
         }
         sockets.push(Rc::new(socket));
     }
-    let actual = actual.unwrap_or_else(|| options.address.clone());
+    let actual = actual.unwrap_or_else(|| spec.addr.clone());
     let is_from_systemd = inherited.is_some_and(|old| old.is_from_systemd);
-    Ok(Listener { options: options.clone(), sockets, actual, is_from_systemd })
+    Ok(Listener { spec: spec.clone(), sockets, actual, is_from_systemd })
 }
 
 /// Opens a listening socket. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).
-fn open_socket(address: &ListenAddr, options: &ListenOptions, log: &Log) -> Result<OwnedFd, Refusal> {
+fn open_socket(address: &ListenAddr, spec: &ListenSpec, log: &Log) -> Result<OwnedFd, Refusal> {
     let family = match address {
-        ListenAddr::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
-        ListenAddr::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        ListenAddr::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
+        ListenAddr::Tcp(SocketAddr::V6(_)) => AddressFamily::INET6,
         ListenAddr::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -301,66 +231,74 @@ fn open_socket(address: &ListenAddr, options: &ListenOptions, log: &Log) -> Resu
     let socket = socket.map_err(|errno| Refusal { call: "socket", errno })?;
     let set = |outcome: Result<(), Errno>| outcome.map_err(|errno| Refusal { call: "setsockopt", errno });
     set(sockopt::set_socket_reuseaddr(&socket, true))?;
-    if options.reuseport {
+    if spec.reuseport {
         set(sockopt::set_socket_reuseport(&socket, true))?;
     }
     if family == AddressFamily::INET6 {
-        set(sockopt::set_ipv6_v6only(&socket, options.ipv6only))?;
+        set(sockopt::set_ipv6_v6only(&socket, spec.ipv6only))?;
     }
-    configure(&socket, options, log);
+    configure(&socket, spec, log);
     match address {
-        ListenAddr::Inet(inet) => bind(&socket, inet).map_err(|errno| Refusal { call: "bind", errno })?,
+        ListenAddr::Tcp(inet) => bind(&socket, inet).map_err(|errno| Refusal { call: "bind", errno })?,
         ListenAddr::Unix(path) => bind_unix(&socket, path, log)?,
     }
-    rustix::net::listen(&socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
+    rustix::net::listen(&socket, backlog(spec)).map_err(|errno| Refusal { call: "listen", errno })?;
     Ok(socket)
 }
 
 /// Sets options that may also be changed on an existing socket. If an option fails, the socket is used without it.
-fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
+fn configure(socket: &OwnedFd, spec: &ListenSpec, log: &Log) {
     let check = |what: &str, outcome: Result<(), Errno>| {
         if let Err(errno) = outcome {
-            let address = &options.address;
+            let address = &spec.addr;
             let reason = errno_text(errno);
             log.write(Level::Alert, format_args!("setsockopt({what}) {address} failed ({reason}), ignored"));
         }
     };
-    if let Some(bytes) = options.receive_buffer {
+    // A size above the address space cannot be set, and is ignored.
+    let size = |bytes: Option<u64>| bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    if let Some(bytes) = size(spec.rcvbuf) {
         check("SO_RCVBUF", sockopt::set_socket_recv_buffer_size(socket, bytes));
     }
-    if let Some(bytes) = options.send_buffer {
+    if let Some(bytes) = size(spec.sndbuf) {
         check("SO_SNDBUF", sockopt::set_socket_send_buffer_size(socket, bytes));
     }
-    if options.reuseport {
+    if spec.reuseport {
         check("SO_REUSEPORT", sockopt::set_socket_reuseport(socket, true));
     }
-    if options.deferred {
+    if spec.deferred {
         check("TCP_DEFER_ACCEPT", sys::set_defer_accept(socket.as_fd(), DEFER_SECONDS));
     }
-    if let Some(queue) = options.fastopen {
+    if let Some(queue) = spec.fastopen {
         check("TCP_FASTOPEN", sys::set_fastopen(socket.as_fd(), queue));
     }
-    match options.keepalive {
-        Keepalive::Unset => {}
-        Keepalive::Off => check("SO_KEEPALIVE", sockopt::set_socket_keepalive(socket, false)),
-        Keepalive::On { idle, interval, probes } => {
+    let seconds = |time: u32| Duration::from_secs(u64::from(time));
+    match spec.so_keepalive {
+        None => {}
+        Some(SoKeepalive::Off) => check("SO_KEEPALIVE", sockopt::set_socket_keepalive(socket, false)),
+        Some(SoKeepalive::On { idle, interval, count }) => {
             check("SO_KEEPALIVE", sockopt::set_socket_keepalive(socket, true));
             if let Some(idle) = idle {
-                check("TCP_KEEPIDLE", sockopt::set_tcp_keepidle(socket, idle));
+                check("TCP_KEEPIDLE", sockopt::set_tcp_keepidle(socket, seconds(idle)));
             }
             if let Some(interval) = interval {
-                check("TCP_KEEPINTVL", sockopt::set_tcp_keepintvl(socket, interval));
+                check("TCP_KEEPINTVL", sockopt::set_tcp_keepintvl(socket, seconds(interval)));
             }
-            if let Some(probes) = probes {
-                check("TCP_KEEPCNT", sockopt::set_tcp_keepcnt(socket, probes));
+            if let Some(count) = count {
+                check("TCP_KEEPCNT", sockopt::set_tcp_keepcnt(socket, count));
             }
         }
     }
 }
 
+/// Returns the length of the accept queue for listen(2).
+fn backlog(spec: &ListenSpec) -> i32 {
+    i32::try_from(spec.backlog).unwrap_or(i32::MAX)
+}
+
 /// Resets `deferred` and `fastopen` if the previous configuration has set them and the new one does not. As in nginx,
 /// other options keep their values. This cannot fail, since the socket supports these options.
-fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
+fn unset(socket: &OwnedFd, old: &ListenSpec, new: &ListenSpec) {
     if old.deferred && !new.deferred {
         let _ = sys::set_defer_accept(socket.as_fd(), 0);
     }
@@ -403,7 +341,7 @@ fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, R
     }
     let name = rustix::net::getsockname(socket).map_err(|errno| Refusal { call: "getsockname", errno })?;
     let name = SocketAddr::try_from(name).map_err(|errno| Refusal { call: "getsockname", errno })?;
-    Ok(ListenAddr::Inet(name))
+    Ok(ListenAddr::Tcp(name))
 }
 
 /// Returns the address for a client on this machine: a wildcard address is replaced by the loopback address.
@@ -433,32 +371,23 @@ mod tests {
     use std::io::Write;
     use std::net::TcpStream;
 
-    fn options(deferred: bool) -> ListenOptions {
-        ListenOptions {
-            address: ListenAddr::parse("127.0.0.1:0").expect("an address"),
-            backlog: 16,
-            reuseport: false,
-            ipv6only: true,
-            keepalive: Keepalive::Unset,
-            receive_buffer: None,
-            send_buffer: None,
-            deferred,
-            fastopen: deferred.then_some(8),
-            place: String::new(),
-        }
+    fn spec(deferred: bool) -> ListenSpec {
+        let address = ListenAddr::parse("127.0.0.1:0").expect("an address");
+        let fastopen = deferred.then_some(8);
+        ListenSpec { backlog: 16, deferred, fastopen, ..ListenSpec::of(address, "", None) }
     }
 
     #[test]
     fn a_test_of_the_configuration_takes_no_connection_of_a_running_server() {
         let log = Log::stderr(Level::Emerg);
-        let shared = ListenOptions { reuseport: true, backlog: 512, ..options(false) };
+        let shared = ListenSpec { reuseport: true, backlog: 512, ..spec(false) };
         let running = Listeners::open(std::slice::from_ref(&shared), 1, None, &log).expect("a free port");
         let actual = running.0[0].actual.clone();
-        let ListenAddr::Inet(address) = actual else { panic!("a port") };
+        let ListenAddr::Tcp(address) = actual else { panic!("a port") };
         let clients = std::thread::spawn(move || {
             (0..200).map(|_| TcpStream::connect(address).expect("it listens")).collect::<Vec<_>>()
         });
-        let tested = [ListenOptions { address: actual, ..shared }];
+        let tested = [ListenSpec { addr: actual, ..shared }];
         while !clients.is_finished() {
             Listeners::try_open(&tested, &log).expect("an address in use is no error");
         }
@@ -470,14 +399,14 @@ mod tests {
     #[test]
     fn deferred_accept_is_turned_off_by_a_reload_without_it() {
         let log = Log::stderr(Level::Alert);
-        let first = Listeners::open(&[options(true)], 1, None, &log).expect("a free port");
-        let ListenAddr::Inet(address) = first.0[0].actual else { panic!("a port") };
+        let first = Listeners::open(&[spec(true)], 1, None, &log).expect("a free port");
+        let ListenAddr::Tcp(address) = first.0[0].actual else { panic!("a port") };
         let accept = |listeners: &Listeners| rustix::net::accept(&*listeners.0[0].sockets[0]);
         let mut silent = TcpStream::connect(address).expect("it listens");
         assert_eq!(accept(&first).expect_err("no data yet"), Errno::AGAIN);
         silent.write_all(b"x").expect("connected");
         accept(&first).expect("data is there");
-        let second = Listeners::open(&[options(false)], 1, Some(&first), &log).expect("the same socket");
+        let second = Listeners::open(&[spec(false)], 1, Some(&first), &log).expect("the same socket");
         assert!(Rc::ptr_eq(&first.0[0].sockets[0], &second.0[0].sockets[0]));
         let _silent = TcpStream::connect(address).expect("it listens");
         accept(&second).expect("nothing is waited for");

@@ -19,6 +19,11 @@ use server::telemetry::syslog::{self, Socket};
 pub(crate) use server::telemetry::{ErrorTarget, Level, Target};
 use server::telemetry::{Form, JsonLine, append_printable};
 
+/// Returns ` in FILE:LINE` of a directive, for the end of a message; nothing without a position.
+pub(crate) fn place_of(position: Option<&conf::Span>) -> String {
+    position.map(|position| format!(" in {position}")).unwrap_or_default()
+}
+
 /// Target of lines.
 #[derive(Clone, Debug)]
 enum Output {

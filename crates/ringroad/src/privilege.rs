@@ -9,18 +9,12 @@ use std::ffi::CString;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+pub(crate) use server::settings::main::UserSpec;
+
+use crate::log::place_of;
 
 /// The user of workers if the configuration does not name one.
 pub(crate) const DEFAULT_USER: &str = "nobody";
-
-/// The `user` directive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UserSpec {
-    pub(crate) user: String,
-    pub(crate) group: Option<String>,
-    /// ` in FILE:LINE`, for messages; empty without a directive.
-    pub(crate) place: String,
-}
 
 /// A user and its group as ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +40,14 @@ pub(crate) fn resolve(spec: Option<&UserSpec>) -> Result<Resolved, String> {
         // Loading the configuration has already caused a warning about the directive.
         return Ok(Resolved::default());
     }
-    let default = UserSpec { user: DEFAULT_USER.to_owned(), group: None, place: String::new() };
+    let default = UserSpec { user: DEFAULT_USER.to_owned(), group: None, position: None };
     let written = spec.is_some();
     let spec = spec.unwrap_or(&default);
     let user = match User::from_name(&spec.user) {
         Ok(Some(user)) => user,
-        Ok(None) | Err(_) => return Err(format!("getpwnam(\"{}\") failed{}", spec.user, spec.place)),
+        Ok(None) | Err(_) => {
+            return Err(format!("getpwnam(\"{}\") failed{}", spec.user, place_of(spec.position.as_ref())));
+        }
     };
     let (gid, warning) = find_group(spec, &user)?;
     let credentials = Credentials { user: user.name, uid: user.uid.as_raw(), gid: gid.as_raw() };
@@ -65,7 +61,7 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
         return Ok((group.gid, None));
     }
     if spec.group.is_some() {
-        return Err(format!("getgrnam(\"{name}\") failed{}", spec.place));
+        return Err(format!("getgrnam(\"{name}\") failed{}", place_of(spec.position.as_ref())));
     }
     // nginx fails here if no group has the user's name. This server does not, because Debian has no group with the name
     // of the default user.
@@ -73,8 +69,10 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
         Ok(Some(group)) => format!("\"{}\"", group.name),
         Ok(None) | Err(_) => user.gid.to_string(),
     };
-    let warning =
-        format!("there is no group \"{name}\", using primary group {own} of user \"{name}\"{}", spec.place);
+    let warning = format!(
+        "there is no group \"{name}\", using primary group {own} of user \"{name}\"{}",
+        place_of(spec.position.as_ref())
+    );
     Ok((user.gid, Some(warning)))
 }
 
@@ -133,10 +131,12 @@ fn keep_net_raw() -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conf::{FileId, Span};
 
     fn spec(user: &str, group: Option<&str>) -> UserSpec {
         let group = group.map(str::to_owned);
-        UserSpec { user: user.to_owned(), group, place: " in a.conf:1".to_owned() }
+        let position = Span { file: FileId::file("a.conf".as_ref()), line: 1 };
+        UserSpec { user: user.to_owned(), group, position: Some(position) }
     }
 
     #[test]

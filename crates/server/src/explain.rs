@@ -7,6 +7,7 @@ use io::engine::Caps;
 use exchange::config::{Config, LocationId, Server};
 use exchange::settings::locations::Locations;
 use transfer::body::choose;
+use transfer::body::rules::Sending;
 
 /// Returns a line for each location, with its server, its name, and the engine for small files and for files of at
 /// least the size of `directio`. Lines about likely mistakes follow.
@@ -36,26 +37,23 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
-/// Returns the engines for the settings of the first server, without its name.
-pub fn default_movers(config: &Config, caps: &Caps) -> String {
-    let mut text = String::new();
-    if let Some(server) = config.http.servers.first() {
-        line(&mut text, config, caps, "_", server.root);
-    }
-    text.split_once(": ").map(|(_, movers)| movers.trim_end().to_owned()).unwrap_or_default()
-}
-
-/// Writes the line of a location. Size zero stands for small files. By default a different engine sends long files, and
-/// files of at least the size of `directio`.
-fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
-    let location = config.location(id);
-    let core = &location.scope.core;
-    let mover = |size| choose::mover(&core.sending, caps, size);
-    // Writing to a `String` cannot fail.
-    let _ = write!(text, "server {server}, {}: {}", location.name, mover(0));
-    let from = core.sending.directio.unwrap_or(choose::LONG_FROM);
+/// Returns the engine for small files and for files of at least the size of `directio`, with these settings. Size zero stands for
+/// small files. By default a different engine sends long files, and files of at least the size of `directio`.
+pub fn movers(sending: &Sending, caps: &Caps) -> String {
+    let mover = |size| choose::mover(sending, caps, size);
+    let from = sending.directio.unwrap_or(choose::LONG_FROM);
+    let mut text = mover(0).to_string();
     if mover(from) != mover(0) {
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "; files of {from} bytes and more: {}", mover(from));
     }
-    text.push('\n');
+    text
+}
+
+/// Writes the line of a location.
+fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
+    let location = config.location(id);
+    let movers = movers(&location.scope.core.sending, caps);
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(text, "server {server}, {}: {movers}", location.name);
 }

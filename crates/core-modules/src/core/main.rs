@@ -190,7 +190,8 @@ fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
         );
     }
     let group = cx.statement.args.get(1).map(|word| word.text.clone());
-    main.user = Some(UserSpec { user: cx.arg(0).to_owned(), group });
+    main.user =
+        Some(UserSpec { user: cx.arg(0).to_owned(), group, position: Some(cx.statement.span().clone()) });
     Ok(())
 }
 

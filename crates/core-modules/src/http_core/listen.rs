@@ -22,7 +22,7 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
     let text = cx.arg(0);
     let addrs = resolve(text)
         .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
-    let mut spec = ListenSpec::of(addrs[0].clone(), text, cx.statement.span().clone());
+    let mut spec = ListenSpec::of(addrs[0].clone(), text, Some(cx.statement.span().clone()));
     let (mut default_server, mut protocols) = (false, Options::default());
     for option in cx.statement.texts().skip(1) {
         match option {
@@ -141,7 +141,7 @@ fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     };
     let with_ports =
         (ports.0..=ports.1).flat_map(|port| ips.iter().map(move |ip| SocketAddr::new(*ip, port)));
-    Ok(with_ports.map(ListenAddr::Inet).collect())
+    Ok(with_ports.map(ListenAddr::Tcp).collect())
 }
 
 /// Parses a port, or the first and the last port of a range.

@@ -14,20 +14,50 @@ use crate::config::ServerId;
 use crate::settings::main::started_as_root;
 use crate::settings::names::{NameTable, ServerName};
 
-/// The address of a listening socket.
+/// The key of a listening socket: its transport and its address. Sockets of two transports may have the same IP address and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
-    /// IPv4 or IPv6.
-    Inet(SocketAddr),
-    /// The path of a UNIX-domain socket.
+    /// TCP over IPv4 or IPv6. With port 0 the kernel selects a port.
+    Tcp(SocketAddr),
+    /// The path of a stream socket in the UNIX domain.
     Unix(PathBuf),
+}
+
+impl ListenAddr {
+    /// Parses the format of `Display`.
+    pub fn parse(text: &str) -> Option<ListenAddr> {
+        match text.strip_prefix("unix:") {
+            Some(path) => Some(ListenAddr::Unix(path.into())),
+            None => text.parse().ok().map(ListenAddr::Tcp),
+        }
+    }
+
+    /// Returns the IP address and port; `None` for a path.
+    pub fn inet(&self) -> Option<SocketAddr> {
+        match self {
+            ListenAddr::Tcp(addr) => Some(*addr),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+
+    /// Whether this is the wildcard address that also accepts the connections of `other`: of the same transport, family and port.
+    pub fn is_wildcard_for(&self, other: &ListenAddr) -> bool {
+        match (self, other) {
+            (ListenAddr::Tcp(wildcard), ListenAddr::Tcp(addr)) => {
+                wildcard.ip().is_unspecified()
+                    && wildcard.is_ipv4() == addr.is_ipv4()
+                    && wildcard.port() == addr.port()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Formats an address as nginx does: `0.0.0.0:80`, `[::]:80`, `unix:/run/x`.
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ListenAddr::Inet(addr) => addr.fmt(f),
+            ListenAddr::Tcp(addr) => addr.fmt(f),
             ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -58,8 +88,8 @@ pub struct ListenSpec {
     pub ipv6only: bool,
     /// Whether any option of the socket was set.
     pub set: bool,
-    /// The position of the directive; of a server without `listen` that of its block.
-    pub position: Span,
+    /// The position of the directive; of a server without `listen` that of its block. `None` if it is not in a file.
+    pub position: Option<Span>,
 }
 
 /// `so_keepalive`
@@ -125,14 +155,14 @@ impl ListenAddress {
     pub fn default_address(position: Span) -> ListenAddress {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        let spec = ListenSpec::of(ListenAddr::Inet(addr), "*", position);
+        let spec = ListenSpec::of(ListenAddr::Tcp(addr), "*", Some(position));
         ListenAddress { spec, default_server: false, protocols: Options::default() }
     }
 }
 
 impl ListenSpec {
     /// Returns the settings of an address with nginx's defaults.
-    pub fn of(addr: ListenAddr, text: &str, position: Span) -> ListenSpec {
+    pub fn of(addr: ListenAddr, text: &str, position: Option<Span>) -> ListenSpec {
         ListenSpec {
             addr,
             text: text.to_owned(),
@@ -147,6 +177,11 @@ impl ListenSpec {
             set: false,
             position,
         }
+    }
+
+    /// Returns the number of sockets of the address.
+    pub fn sockets(&self, threads: u32) -> usize {
+        if self.reuseport { threads.max(1) as usize } else { 1 }
     }
 }
 
@@ -317,20 +352,20 @@ pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec
         }
     }
     let mut listens: Vec<Listen> = Vec::new();
-    let mut inner: Vec<(SocketAddr, Servers)> = Vec::new();
+    let mut inner: Vec<(ListenAddr, IpAddr, Servers)> = Vec::new();
     for index in 0..entries.len() {
         let entry = &entries[index];
         let servers = servers_of(entry, &drafts, warnings)?;
-        match entry.spec.addr {
-            ListenAddr::Inet(addr) if !entry.spec.set && has_wildcard(&entries, addr) => {
-                inner.push((addr, servers));
+        match entry.spec.addr.inet() {
+            Some(addr) if !entry.spec.set && has_wildcard(&entries, &entry.spec.addr) => {
+                inner.push((entry.spec.addr.clone(), addr.ip(), servers));
             }
             _ => listens.push(Listen { spec: entry.spec.clone(), servers, inner: Vec::new() }),
         }
     }
-    for (addr, servers) in inner {
-        let around = listens.iter_mut().find(|listen| is_wildcard_for(&listen.spec.addr, addr));
-        around.expect("`inner` has only addresses with a wildcard").inner.push((addr.ip(), servers));
+    for (addr, ip, servers) in inner {
+        let around = listens.iter_mut().find(|listen| listen.spec.addr.is_wildcard_for(&addr));
+        around.expect("`inner` has only addresses with a wildcard").inner.push((ip, servers));
     }
     Ok(listens)
 }
@@ -355,7 +390,8 @@ fn add(
         });
         return Ok(());
     };
-    let fault = |what: &str| Err(Error::at(&listen.spec.position, format_args!("{what} {addr}")));
+    let fault =
+        |what: &str| Err(Error::at_known(listen.spec.position.as_ref(), format_args!("{what} {addr}")));
     if entry.servers.contains(&position) {
         return fault("a duplicate listen");
     }
@@ -367,7 +403,7 @@ fn add(
     }
     if entry.protocols.note(entry.options, entry.spec.set, listen) {
         let message = format_args!("protocol options redefined for {addr}");
-        warnings.push(Error::at(&listen.spec.position, message).with_level(conf::Level::Warn));
+        warnings.push(Error::at_known(listen.spec.position.as_ref(), message).with_level(conf::Level::Warn));
     }
     entry.servers.push(position);
     entry.options = entry.options.and(listen.protocols);
@@ -397,18 +433,7 @@ fn servers_of(
 }
 
 /// Whether a wildcard address on the same port also accepts the connections of this address.
-fn has_wildcard(entries: &[GatheredAddress], addr: SocketAddr) -> bool {
-    !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
-}
-
-/// Whether an address is the wildcard address of the family and port of `addr`.
-pub fn is_wildcard_for(wildcard: &ListenAddr, addr: SocketAddr) -> bool {
-    match wildcard {
-        ListenAddr::Inet(wildcard) => {
-            wildcard.ip().is_unspecified()
-                && wildcard.is_ipv4() == addr.is_ipv4()
-                && wildcard.port() == addr.port()
-        }
-        ListenAddr::Unix(_) => false,
-    }
+fn has_wildcard(entries: &[GatheredAddress], addr: &ListenAddr) -> bool {
+    let is_specific = addr.inet().is_some_and(|addr| !addr.ip().is_unspecified());
+    is_specific && entries.iter().any(|entry| entry.spec.addr.is_wildcard_for(addr))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use conf::Error;
+use conf::{Error, Span};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::settings::pools::Pools;
@@ -57,6 +57,8 @@ pub struct UserSpec {
     pub user: String,
     /// The group's name, if given.
     pub group: Option<String>,
+    /// The position of the directive.
+    pub position: Option<Span>,
 }
 
 /// The number of worker threads.

@@ -86,10 +86,7 @@ fn public_listen<'h>(http: &'h Http, location: &Location) -> Option<&'h str> {
 
 /// Whether other machines may reach an address.
 fn is_public(address: &ListenAddr) -> bool {
-    match address {
-        ListenAddr::Inet(address) => !address.ip().is_loopback(),
-        ListenAddr::Unix(_) => false,
-    }
+    address.inet().is_some_and(|address| !address.ip().is_loopback())
 }
 
 #[cfg(test)]

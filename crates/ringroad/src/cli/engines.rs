@@ -53,7 +53,7 @@ fn become_worker(given: &Arguments) -> Result<String, String> {
         let user = User::from_uid(Uid::effective()).ok().flatten();
         return Ok(user.map_or_else(|| Uid::effective().to_string(), |user| user.name));
     }
-    let spec = name.map(|user| UserSpec { user, group: None, place: String::new() });
+    let spec = name.map(|user| UserSpec { user, group: None, position: None });
     let Some(credentials) = privilege::resolve(spec.as_ref())?.credentials else {
         return Ok("root".to_owned());
     };

@@ -384,7 +384,7 @@ mod tests {
                 directory: Some("/srv/cores".into()),
             },
             listeners: vec![
-                (ListenAddr::Inet("[::1]:80".parse().expect("an address")), 4),
+                (ListenAddr::Tcp("[::1]:80".parse().expect("an address")), 4),
                 (ListenAddr::Unix("/run/a socket".into()), 1),
             ],
             logs: vec!["/srv/logs/error.log".into()],

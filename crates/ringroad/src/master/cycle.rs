@@ -87,7 +87,7 @@ impl Cycle {
             limits: self.site.settings.limits.clone(),
             listeners: listeners
                 .iter()
-                .map(|listener| (listener.options.address.clone(), listener.sockets.len() as u64))
+                .map(|listener| (listener.spec.addr.clone(), listener.sockets.len() as u64))
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             addresses: String::new(),
@@ -119,7 +119,7 @@ impl Cycle {
         for listener in &self.listeners.0 {
             let sockets: std::io::Result<Vec<OwnedFd>> =
                 listener.sockets.iter().map(|socket| socket.try_clone()).collect();
-            resources.listeners.push((listener.options.address.clone(), sockets?));
+            resources.listeners.push((listener.spec.addr.clone(), sockets?));
         }
         for (path, file) in &self.logs {
             resources.logs.push((path.clone(), file.try_clone()?));
@@ -146,7 +146,7 @@ impl Cycle {
     pub(crate) fn new_addresses(&self, old: Option<&Cycle>) -> Vec<ListenAddr> {
         let known = |address: &ListenAddr| old.is_some_and(|old| old.listeners.find(address).is_some());
         let listeners = self.listeners.0.iter();
-        let fresh = listeners.filter(|listener| !known(&listener.options.address));
+        let fresh = listeners.filter(|listener| !known(&listener.spec.addr));
         fresh.map(|listener| listener.actual.clone()).collect()
     }
 }

@@ -716,8 +716,8 @@ fn move_pid_file(file: &mut Option<PidFile>, request: &Request, cycle: &Cycle) {
 /// Prints URLs for a browser, if the server was started manually without a configuration.
 fn print_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {
-        if let ListenAddr::Inet(address) = listener.actual {
-            let is_tls = cycle.site.settings.tls_listens.contains(&listener.options.address);
+        if let ListenAddr::Tcp(address) = listener.actual {
+            let is_tls = cycle.site.settings.tls_listens.contains(&listener.spec.addr);
             let scheme = if is_tls { "https" } else { "http" };
             let line = format!("{scheme}://{}/\n", reachable(address));
             let _ = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());

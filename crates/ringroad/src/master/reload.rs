@@ -232,8 +232,8 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
 pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
     let key = |site: &Site| site::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));
-    for options in &new.settings.listens {
-        let (address, count) = (&options.address, options.sockets(new.settings.threads));
+    for spec in &new.settings.listens {
+        let (address, count) = (&spec.addr, spec.sockets(new.settings.threads));
         let known = old.listeners.find(address).map(|known| known.sockets.len());
         if let Some(before) = known.filter(|before| *before != count) {
             reasons.push(format!("listen {address}: {before} -> {count} sockets"));

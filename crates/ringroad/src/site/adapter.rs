@@ -1,10 +1,10 @@
 //! Adapter between crate `server` and the code that controls processes.
 //!
-//! It converts everything that both crates share: levels, addresses, socket options, limits (per thread in the server,
-//! per process here), and errors of the configuration language.
+//! It converts levels, limits (per thread in the server, per process here), and errors of the configuration language.
+//! Listening sockets and log targets have the types of the server in both crates.
 //!
-//! The server has no default error log, because the command line determines it; [`load`] adds it to the text of `-g` if
-//! the configuration has none. Master and worker load the same text through this module, with the same result.
+//! The server has no default error log, because the command line determines it; [`load`] passes it as a directive that
+//! applies if the configuration has none. Master and worker load the same text through this module, with the same result.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use std::time::Duration;
 use conf::MapLoader;
 use io::engine::{Caps, NetKind};
 use io::probe::Probe;
+use server::Sending;
 use server::config::Loaded;
 use server::process::StartError;
 use server::settings::events::Method;
-use server::settings::listen;
 
 pub(crate) use server::acme::issuers;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
-pub(crate) use server::process::ProcessKey;
+pub(crate) use server::process::{ProcessKey, Resources};
 pub(crate) use server::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
 pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
@@ -32,15 +32,14 @@ pub(crate) use server::{
     certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
 };
 
-use super::{Files, NotReloaded, Problem, Refused, Resources, Settings, Site};
+use super::{Files, NotReloaded, Problem, Refused, Settings, Site};
 use crate::contain::contain;
 use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
-use crate::listen::{Keepalive, ListenAddr, ListenOptions};
+use crate::listen::ListenSpec;
 use crate::loader::DiskLoader;
-use crate::log::Level;
-use crate::paths::{Paths, Request};
-use crate::privilege::UserSpec;
+use crate::log::{Level, place_of};
+use crate::paths::Request;
 use crate::reloads::Reloads;
 
 /// The level of an `error_log` directive without a level, and of the default error log.
@@ -64,18 +63,10 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
         None => &disk,
     };
     // Included names are relative to the directory of the main file, all other paths to the prefix.
-    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let source = source_of(request).with_defaults(default_error_log(request.places.error_log.as_deref()));
     // A reload reads the file in the process that must not end.
-    let load = |source: &conf::Source| {
-        contain("the reading of the configuration", || load_text(source, request, loader))
-            .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))
-    };
-    let mut loaded = load(&source)?;
-    if loaded.config.main().error_log.targets.items().is_empty() {
-        let globals =
-            format!("{} {}", request.globals, default_error_log(request.places.error_log.as_deref()));
-        loaded = load(&source.with_globals(globals))?;
-    }
+    let loaded = contain("the reading of the configuration", || load_text(&source, request, loader))
+        .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))?;
     let settings = settings(&loaded, request);
     let files = loaded.sources.iter().map(|file| (file.path.clone(), file.text.to_vec())).collect();
     let data = loaded.config.data_files().map(|(path, bytes)| (path.to_owned(), bytes.to_vec())).collect();
@@ -83,9 +74,13 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     Ok(Site { config: loaded.config, settings, files, data, warnings })
 }
 
+fn source_of(request: &Request) -> conf::Source {
+    conf::Source::new(&request.main).with_globals(&request.globals)
+}
+
 /// Returns all errors of a configuration that [`load`] rejects, as far as parsing can continue after an error.
 pub(crate) fn problems(request: &Request) -> Vec<Problem> {
-    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let source = source_of(request);
     let found = server::examine(&source, &request.places.prefix, &DiskLoader::new(request));
     let problem = |(index, error): (usize, conf::Error)| Problem {
         level: level_of(&error),
@@ -99,7 +94,7 @@ pub(crate) fn problems(request: &Request) -> Vec<Problem> {
 /// Returns the position of the directive that names a file, for a message about this file: ` in FILE:LINE`, or nothing if
 /// the file is a default.
 pub(crate) fn place_of_file(request: &Request, file: &Path) -> String {
-    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let source = source_of(request);
     let Ok(tree) = conf::parse(&source, &DiskLoader::new(request)) else { return String::new() };
     let names_it = |word: &conf::Word| request.places.prefix.join(&word.text) == file;
     let mut place = None;
@@ -108,7 +103,7 @@ pub(crate) fn place_of_file(request: &Request, file: &Path) -> String {
             place.get_or_insert(visit.statement.span());
         }
     });
-    place.map(|place| format!(" in {place}")).unwrap_or_default()
+    place_of(place)
 }
 
 /// Maximum number of problems that are shown with their line. The file is read again for each of them, and a
@@ -152,13 +147,14 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
     let main = config.main();
     let threads = u32::try_from(main.workers.count()).unwrap_or(u32::MAX);
     let each_thread = u64::from(threads);
-    let user = main.user.as_ref().map(|spec| UserSpec {
-        user: spec.user.clone(),
-        group: spec.group.clone(),
-        place: place_of("user", loaded, request),
-    });
+    // The text of `ringroad serve` is not in a file.
+    let is_in_file = request.text.is_none();
+    let listen = |spec: &ListenSpec| ListenSpec {
+        position: spec.position.clone().filter(|_| is_in_file),
+        ..spec.clone()
+    };
     Settings {
-        user,
+        user: main.user.clone(),
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
@@ -177,8 +173,8 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
         connections: config.events().worker_connections,
-        listens: config.listens().map(|spec| listen_options(spec, request)).collect(),
-        tls_listens: config.tls_listens().map(|spec| address_of(&spec.addr)).collect(),
+        listens: config.listens().map(listen).collect(),
+        tls_listens: config.tls_listens().map(|spec| spec.addr.clone()).collect(),
         log_files: config.log_files(),
         // `serve` creates no directories in the served directory of the user.
         temp_directories: if request.places.pid.is_some() { config.temp_directories() } else { Vec::new() },
@@ -186,23 +182,12 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
     }
 }
 
-/// Returns ` in FILE:LINE` of a directive in the main context, for messages of checks in this crate.
-fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
-    let source = conf::Source::new(&request.main).with_globals(&request.globals);
-    let tree = conf::parse(&source, &MapLoader::from(&loaded.sources)).ok();
-    let span = tree.and_then(|tree| {
-        let mut found = tree.statements.into_iter().filter(|statement| statement.name.text == directive);
-        found.next().map(|statement| statement.span)
-    });
-    span.map(|span| format!(" in {span}")).unwrap_or_default()
-}
-
 /// Maximum number of log lines about the changes of a reload.
 const CHANGES_MAX: usize = 100;
 
 /// Returns the differences between two configurations, one line per directive, with its position.
 pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> {
-    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let source = source_of(request);
     let parse = |site: &Site| {
         let loader: MapLoader = site.files.iter().cloned().collect();
         conf::parse(&source, &loader).map(|tree| tree.statements).unwrap_or_default()
@@ -220,38 +205,6 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
         more => lines.push(format!("{more} further changes")),
     }
     lines
-}
-
-/// Converts an address from the server's type to that of this crate.
-fn address_of(address: &listen::ListenAddr) -> ListenAddr {
-    match address {
-        listen::ListenAddr::Inet(address) => ListenAddr::Inet(*address),
-        listen::ListenAddr::Unix(path) => ListenAddr::Unix(path.clone()),
-    }
-}
-
-/// Converts listen options from the server's types to those of this crate.
-fn listen_options(spec: &listen::ListenSpec, request: &Request) -> ListenOptions {
-    let seconds = |time: u32| Duration::from_secs(u64::from(time));
-    ListenOptions {
-        address: address_of(&spec.addr),
-        backlog: i32::try_from(spec.backlog).unwrap_or(i32::MAX),
-        reuseport: spec.reuseport,
-        ipv6only: spec.ipv6only,
-        keepalive: match spec.so_keepalive {
-            None => Keepalive::Unset,
-            Some(listen::SoKeepalive::Off) => Keepalive::Off,
-            Some(listen::SoKeepalive::On { idle, interval, count }) => {
-                Keepalive::On { idle: idle.map(seconds), interval: interval.map(seconds), probes: count }
-            }
-        },
-        receive_buffer: spec.rcvbuf.and_then(|bytes| usize::try_from(bytes).ok()),
-        send_buffer: spec.sndbuf.and_then(|bytes| usize::try_from(bytes).ok()),
-        deferred: spec.deferred,
-        fastopen: spec.fastopen,
-        // The text of `ringroad serve` is not in a file.
-        place: if request.text.is_some() { String::new() } else { format!(" in {}", spec.position) },
-    }
 }
 
 /// For a test of the configuration: returns the start error of `use io_uring` if io_uring is not available.
@@ -290,28 +243,23 @@ pub(crate) fn set_ticket_secret(bytes: &[u8]) {
 
 /// Describes how bodies are transferred in each location on this machine.
 pub(crate) fn explain(config: &Config) -> String {
-    server::explain(config, &caps(config))
+    server::explain(config, &caps(config.events().method))
 }
 
 /// Returns the default engine for file bodies on this machine.
 pub(crate) fn default_movers() -> String {
-    const TEXT: &str = "events {} http { access_log off; server { listen 127.0.0.1:0; } }";
-    let main = PathBuf::from("/ringroad-engines");
-    let places = Paths::below(Path::new("/"));
-    let request = Request { main, globals: String::new(), places, text: Some(TEXT.to_owned()) };
-    let site = load(&request, Files::Disk);
-    site.map(|site| server::default_movers(&site.config, &caps(&site.config))).unwrap_or_default()
+    server::movers(&Sending::default(), &caps(None))
 }
 
 /// Returns the engine for the body of a file of this size in a location.
 pub(crate) fn mover(config: &Config, place: &FoundLocation, bytes: u64) -> String {
-    server::route::mover(config, &caps(config), place, bytes)
+    server::route::mover(config, &caps(config.events().method), place, bytes)
 }
 
-/// Returns the features of this machine for a configuration.
-fn caps(config: &Config) -> Caps {
+/// Returns the features of this machine for the method of a configuration.
+fn caps(method: Option<Method>) -> Caps {
     let probe = Probe::run();
-    let net = match config.events().method {
+    let net = match method {
         Some(Method::Uring) => NetKind::Uring,
         Some(Method::Epoll) => NetKind::Epoll,
         None => probe.best_net(),
@@ -339,7 +287,7 @@ impl Worker {
         resources: Resources,
         addresses: &str,
     ) -> Result<Worker, String> {
-        let started = server::process::Worker::start(config, for_server(resources), addresses);
+        let started = server::process::Worker::start(config, resources, addresses);
         started.map(Worker).map_err(|error| error.to_string())
     }
 
@@ -363,7 +311,7 @@ impl Worker {
     /// addresses, and all log files. Returns the number of the new configuration, as [`Worker::take_retired`] returns
     /// it later.
     pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, NotReloaded> {
-        self.0.reload(config, for_server(resources)).map_err(|error| match error {
+        self.0.reload(config, resources).map_err(|error| match error {
             StartError::Descriptor(_) => NotReloaded::Unchanged(error.to_string()),
             _ => NotReloaded::InParts(error.to_string()),
         })
@@ -455,14 +403,4 @@ impl Worker {
     pub(crate) fn wait(self) -> bool {
         self.0.wait() == server::process::ExitReason::Ordered
     }
-}
-
-/// Converts resources to the server's types; descriptors are moved.
-fn for_server(resources: Resources) -> server::process::Resources {
-    let address = |address| match address {
-        ListenAddr::Inet(address) => listen::ListenAddr::Inet(address),
-        ListenAddr::Unix(path) => listen::ListenAddr::Unix(path),
-    };
-    let listeners = resources.listeners.into_iter().map(|(at, fds)| (address(at), fds)).collect();
-    server::process::Resources { listeners, logs: resources.logs }
 }

@@ -1,4 +1,4 @@
-//! The interface of this crate to a configuration and to the server: the only module that uses crate `server`.
+//! The interface of this crate to a configuration and to the server, whose functions only this module calls.
 //!
 //! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
 //! server running in this process.
@@ -9,18 +9,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, WATCHERS_MAX, Watcher, Worker, apply,
-    certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
-    find_location, issuers, load, missing_names, mover, path_and_query, place_of_file, problems,
+    Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, Resources, WATCHERS_MAX, Watcher,
+    Worker, apply, certificate_warnings, changes, configure_arguments, counters, covers, default_movers,
+    explain, find_location, issuers, load, missing_names, mover, path_and_query, place_of_file, problems,
     publish_reloads, reference, ring_warning, route, search_pattern, set_respawned, set_ticket_secret,
     state_files, table, tickets,
 };
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::limits::ProcessLimits;
-use crate::listen::{ListenAddr, ListenOptions};
+use crate::listen::{ListenAddr, ListenSpec};
 use crate::log::{ErrorTarget, Level};
 use crate::privilege::UserSpec;
 
@@ -80,7 +79,7 @@ pub(crate) struct Settings {
     /// `worker_connections`, per thread.
     pub(crate) connections: u32,
     /// The listen addresses, without duplicates.
-    pub(crate) listens: Vec<ListenOptions>,
+    pub(crate) listens: Vec<ListenSpec>,
     /// The listen addresses that use TLS.
     pub(crate) tls_listens: Vec<ListenAddr>,
     /// Files that the master opens for writing.
@@ -89,15 +88,6 @@ pub(crate) struct Settings {
     pub(crate) temp_directories: Vec<PathBuf>,
     /// `error_log` of the process, or the default.
     pub(crate) error_log: Vec<ErrorTarget>,
-}
-
-/// Open descriptors for the server.
-#[derive(Debug, Default)]
-pub(crate) struct Resources {
-    /// One socket per address, or one per thread.
-    pub(crate) listeners: Vec<(ListenAddr, Vec<OwnedFd>)>,
-    /// Log files, opened for appending.
-    pub(crate) logs: Vec<(PathBuf, OwnedFd)>,
 }
 
 /// Why a new configuration is not in effect.

@@ -28,7 +28,8 @@ impl ProcessKey {
     pub fn of(config: &Config) -> ProcessKey {
         let main = config.main();
         ProcessKey {
-            user: main.user.clone(),
+            // The line of the directive may change.
+            user: main.user.clone().map(|user| UserSpec { position: None, ..user }),
             workers: main.workers,
             affinity: main.affinity.clone(),
             limits: (main.worker_rlimit_nofile, main.worker_rlimit_core, main.worker_priority),
