@@ -16,13 +16,14 @@ use std::process::ExitCode;
 
 use io::engine::EngineConfig;
 use io::op::{DeviceId, OpenHow, RecvInto, Source};
+use io::slab::{Key, Slab};
 use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Segments, Wait};
 use rustix::fs::OFlags;
 
 const DEVICE: DeviceId = DeviceId(0);
 const BLOCK: u64 = 4096;
 
-/// The purpose of the operation in a slot, with the index of its connection.
+/// The purpose of an operation, with the index of its connection.
 #[derive(Clone, Copy, Default)]
 enum Step {
     #[default]
@@ -45,7 +46,7 @@ struct Server {
     engine: Box<dyn Engine>,
     listener: Fd,
     root: String,
-    steps: Vec<Step>,
+    steps: Slab<Step>,
     connections: Vec<Connection>,
 }
 
@@ -71,8 +72,13 @@ fn serve(address: &str, root: String) -> Result<(), Box<dyn std::error::Error>> 
         ops_max: 1 << 14,
         ..EngineConfig::default()
     };
-    let mut server =
-        Server { engine: io::build(config)?, listener, root, steps: Vec::new(), connections: Vec::new() };
+    let mut server = Server {
+        engine: io::build(config)?,
+        listener,
+        root,
+        steps: Slab::default(),
+        connections: Vec::new(),
+    };
     server.accept();
     let mut batch = Vec::new();
     loop {
@@ -85,8 +91,12 @@ fn serve(address: &str, root: String) -> Result<(), Box<dyn std::error::Error>> 
 
 impl Server {
     fn handle(&mut self, completion: Completion) {
-        let Completion { id, result, more, payload } = completion;
-        let step = self.steps.get(id.slot as usize).copied().unwrap_or_default();
+        let Completion { token, result, more, payload, .. } = completion;
+        let key = Key::unpack(token);
+        let step = self.steps.get(key).map_or(Step::Nothing, |step| *step);
+        if !more {
+            self.steps.remove(key);
+        }
         match (step, payload) {
             (Step::Accept, Payload::Accepted(socket)) => {
                 self.accept();
@@ -165,11 +175,10 @@ impl Server {
 
     /// Submits an operation. The table of operations is larger than the number of connections of a benchmark.
     fn submit(&mut self, op: Op, step: Step) {
-        let Ok(id) = self.engine.submit(op) else { return };
-        let slot = id.slot as usize;
-        if slot >= self.steps.len() {
-            self.steps.resize(slot + 1, Step::Nothing);
+        let (key, place) = self.steps.insert();
+        *place = step;
+        if self.engine.submit(op, key.pack()).is_err() {
+            self.steps.remove(key);
         }
-        self.steps[slot] = step;
     }
 }

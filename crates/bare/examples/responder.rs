@@ -14,7 +14,8 @@ use std::process::ExitCode;
 
 use io::engine::{EngineConfig, NetKind};
 use io::op::{RecvInto, Source};
-use io::{Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
+use io::slab::{Key, Slab};
+use io::{Completion, Engine, Fd, Op, Payload, Segments, Wait};
 
 const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
@@ -55,34 +56,16 @@ fn serve(address: &str, net: NetKind) -> Result<(), Box<dyn std::error::Error>> 
     }
 }
 
-/// The socket of each receive in flight, by the engine's slot.
-#[derive(Default)]
-struct Sockets(Vec<Option<(OpId, Fd)>>);
+/// The socket of each receive in flight. The keys are the tokens of the receives.
+type Sockets = Slab<Option<Fd>>;
 
-impl Sockets {
-    fn insert(&mut self, id: OpId, socket: Fd) {
-        let place = id.slot as usize;
-        if place >= self.0.len() {
-            self.0.resize(place + 1, None);
-        }
-        self.0[place] = Some((id, socket));
-    }
-
-    fn get(&self, id: OpId) -> Option<&Fd> {
-        let (known, socket) = self.0.get(id.slot as usize)?.as_ref()?;
-        (*known == id).then_some(socket)
-    }
-
-    fn remove(&mut self, id: OpId) {
-        if let Some(place) = self.0.get_mut(id.slot as usize) {
-            place.take_if(|(known, _)| *known == id);
-        }
-    }
-}
+/// Token of operations whose completions need no action, or none that depends on the token.
+const NO_TOKEN: u64 = u64::MAX;
 
 /// Handles a completion. Completions of sends and of failed operations need no action.
 fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, completion: Completion) {
-    let Completion { id, result, more, payload } = completion;
+    let Completion { token, result, more, payload, .. } = completion;
+    let key = Key::unpack(token);
     match payload {
         Payload::Accepted(socket) => {
             accept(engine, listener);
@@ -91,33 +74,32 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, complet
             receive(engine, sockets, socket);
         }
         Payload::Buf(_) if result.is_ok_and(|count| count > 0) => {
-            let Some(socket) = sockets.get(id).cloned() else { return };
+            let Some(socket) = sockets.get(key).and_then(|socket| socket.clone()) else { return };
             let mut data = Segments::new();
             data.push(Source::Static(RESPONSE));
             let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
-            submit(engine, send);
+            submit(engine, send, NO_TOKEN);
             if !more {
-                sockets.remove(id);
+                sockets.remove(key);
                 receive(engine, sockets, socket);
             }
         }
-        _ if !more => sockets.remove(id),
+        _ if !more && sockets.get(key).is_some() => sockets.remove(key),
         _ => {}
     }
 }
 
 fn accept(engine: &mut dyn Engine, listener: &Fd) {
-    submit(engine, Op::Accept { listener: listener.clone(), multishot: false });
+    submit(engine, Op::Accept { listener: listener.clone(), multishot: false }, NO_TOKEN);
 }
 
 fn receive(engine: &mut dyn Engine, sockets: &mut Sockets, socket: Fd) {
-    let op = Op::Recv { socket: socket.clone(), into: RecvInto::Stream };
-    if let Some(id) = submit(engine, op) {
-        sockets.insert(id, socket);
-    }
+    let (key, place) = sockets.insert();
+    *place = Some(socket.clone());
+    submit(engine, Op::Recv { socket, into: RecvInto::Stream }, key.pack());
 }
 
 /// Submits an operation. The table of operations is larger than the number of connections of a benchmark.
-fn submit(engine: &mut dyn Engine, op: Op) -> Option<OpId> {
-    engine.submit(op).ok()
+fn submit(engine: &mut dyn Engine, op: Op, token: u64) {
+    let _submitted = engine.submit(op, token);
 }

@@ -43,17 +43,14 @@ pub trait Engine {
     /// Returns the buffer pool of this thread.
     fn pool(&self) -> &Pool;
 
-    /// Accepts an operation without blocking. A later [`Engine::turn`] returns the result, never this call. `Err`
-    /// returns the operation when the table of operations is full, or has no slot for the operation's device. So a disk
-    /// that hangs stops neither sockets nor other disks.
-    ///
-    /// A slot is not reused before [`Engine::turn`] has returned the terminal completion of its operation, or the
-    /// operation was abandoned. A caller that processes a complete batch before it submits therefore has at most one
-    /// operation per slot.
+    /// Accepts an operation without blocking. A later [`Engine::turn`] returns the result, never this call. The
+    /// completions have `token`, with which the caller finds its record of the operation. `Err` returns the operation
+    /// when the table of operations is full, or has no slot for the operation's device. So a disk that hangs stops
+    /// neither sockets nor other disks.
     ///
     /// A receive into the pool ([`crate::op::RecvInto`]) never fails with `ENOBUFS`: without a free buffer the engine
     /// queues it and restarts it when a buffer is available.
-    fn submit(&mut self, op: Op) -> Result<OpId, Op>;
+    fn submit(&mut self, op: Op, token: u64) -> Result<OpId, Op>;
 
     /// Requests an early end of the operation. The terminal completion still arrives: `ECANCELED`, or the result if the
     /// operation completed before. Operations on files that have started run to their end.

@@ -22,6 +22,7 @@ pub mod probe;
 mod segments;
 mod shared_bytes;
 pub mod shm;
+pub mod slab;
 mod slot;
 pub mod sys;
 mod uring;

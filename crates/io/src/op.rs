@@ -18,15 +18,8 @@ pub(crate) use crate::fd::WeakFd;
 pub(crate) use crate::segments::Ends;
 pub use crate::segments::{SEGMENTS_MAX, Segment, Segments, Source};
 
-/// Identifier of an operation in flight: a slot and its generation. The generation changes with each use of the slot,
-/// so a stale identifier never matches a later operation in the same slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct OpId {
-    /// Index in the engine's table; dense and small, so that callers can use it as an index too.
-    pub slot: u32,
-    /// Number of uses of the slot.
-    pub generation: u32,
-}
+/// Identifier of an operation in flight, in the engine's table.
+pub type OpId = crate::slab::Key;
 
 /// The device that a file is on (`st_dev`). Limits per device keep a slow device from occupying every kernel worker and
 /// pool thread.
@@ -130,9 +123,10 @@ pub enum Interest {
 
 /// An I/O operation. It is an enum and not a trait: io_uring builds the submission entries of all operations in one
 /// match, and the other backends make the system calls in another match.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Op {
     /// No operation; completes with 0.
+    #[default]
     Nop,
     /// Accepts a connection from a listening socket, close-on-exec and non-blocking: [`Payload::Accepted`]. With
     /// `multishot`, accepts repeatedly; only for a socket that no other thread accepts from.
@@ -408,7 +402,7 @@ impl Op {
                 *payload = Payload::Segments(std::mem::take(data));
             }
             Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
-            _ => *payload = std::mem::replace(self, Op::Nop).into_lent_payload(result),
+            _ => *payload = std::mem::take(self).into_lent_payload(result),
         }
     }
 
@@ -573,6 +567,8 @@ pub enum Payload {
 pub struct Completion {
     /// The operation.
     pub id: OpId,
+    /// The number that the caller has submitted the operation with.
+    pub token: u64,
     /// The count or 0, or the error.
     pub result: Result<u32, Errno>,
     /// Whether further completions of the same operation follow. Each operation has exactly one completion with `more`
@@ -583,4 +579,4 @@ pub struct Completion {
 }
 
 // Both are moved several times between queues and tables, so larger fields are boxed.
-const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 56);
+const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 64);

@@ -5,7 +5,7 @@
 //! that descriptors are closed and buffers returned, but no completion is reported.
 //!
 //! ```text
-//! Free --insert--> Busy --finish(more=false)--> Retired --recycle--> Free (next generation)
+//! Free --insert--> Busy ----------finish(more=false)--> Free (next generation)
 //!                   |                             ^
 //!                   +--abandon--> Abandoned ------+
 //! ```
@@ -20,8 +20,8 @@ use std::collections::VecDeque;
 use rustix::io::Errno;
 
 use crate::op::{Completion, DeviceId, Op, OpId, Payload};
-
-const CHUNK_SLOTS: usize = 256;
+use crate::slab::Slab;
+use crate::uring::state::RingState;
 
 /// Divisor of the number of slots that gives the number for operations on files. The other slots are for sockets,
 /// which must continue while disks hang.
@@ -29,16 +29,8 @@ const DISK_DIVISOR: usize = 2;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
-    /// Slots in chunks of [`CHUNK_SLOTS`]. The box of a freed chunk is empty until the chunk is needed again.
-    chunks: Vec<Box<[Slot]>>,
-    /// Generation of new slots: above those of freed slots, so that no identifier is used twice.
-    first_generation: u32,
-    /// Free slots, last in, first out: recently used slots stay in the CPU cache.
-    free: Vec<u32>,
-    /// Slots of ended operations whose completions may not have been returned yet.
-    retired: Vec<u32>,
+    table: Slab<Slot>,
     max: usize,
-    live: usize,
     /// The slots that operations on files use. `composite::backends`, which sets the routes, counts the operations when
     /// they start.
     pub(crate) disks: DiskSlots,
@@ -53,14 +45,17 @@ pub(crate) struct Slots {
 /// A slot for an operation.
 #[derive(Default)]
 pub(crate) struct Slot {
-    generation: u32,
-    state: SlotState,
-    /// The operation; backends remove fields when they complete it.
-    pub(crate) op: Option<Op>,
+    /// The operation; backends remove fields when they complete it. [`Op::Nop`] in an unused slot.
+    pub(crate) op: Op,
+    /// The number with which the caller recognises the completion.
+    token: u64,
+    is_abandoned: bool,
     /// The backend that has the operation, recorded when it starts.
     pub(crate) route: Route,
     /// The device whose share of workers the operation uses.
     pub(crate) gated: Option<DeviceId>,
+    /// The state in io_uring, if that has the operation.
+    pub(crate) ring: RingState,
 }
 
 /// The backend that carries out an operation, after unavailable backends were replaced.
@@ -94,27 +89,12 @@ impl Route {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SlotState {
-    /// No operation.
-    #[default]
-    Free,
-    /// In flight, with a caller.
-    Busy,
-    /// In flight without a caller.
-    Abandoned,
-}
-
 impl Slots {
     /// Creates a table of at most `max` operations.
     pub(crate) fn new(max: u32) -> Slots {
         Slots {
-            chunks: Vec::new(),
-            first_generation: 0,
-            free: Vec::new(),
-            retired: Vec::new(),
+            table: Slab::default(),
             max: max as usize,
-            live: 0,
             disks: DiskSlots::new((max as usize / DISK_DIVISOR).max(1)),
             submitted: 0,
             completed: 0,
@@ -125,104 +105,71 @@ impl Slots {
 
     /// Returns the number of operations in flight.
     pub(crate) fn live(&self) -> usize {
-        self.live
+        self.table.len()
     }
 
-    /// Adds an operation, or returns it when the table is full.
-    pub(crate) fn insert(&mut self, op: Op) -> Result<OpId, Op> {
-        if self.live >= self.max {
-            return Err(op);
-        }
-        if self.free.is_empty() {
-            self.add_chunk();
-        }
-        let index = self.free.pop().expect("a chunk was just added");
-        assert!(self.live < self.max, "the table has room");
-        self.live += 1;
+    /// Whether no further operation can be added.
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.len() >= self.max
+    }
+
+    /// Adds an operation, whose completions will have `token`.
+    ///
+    /// # Panics
+    /// When the table is full.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, op: Op, token: u64) -> (OpId, &mut Slot) {
+        assert!(!self.is_full(), "the table has room");
         self.submitted += 1;
-        let slot = self.at(index);
-        assert!(slot.state == SlotState::Free && slot.op.is_none(), "a free slot has no operation");
-        slot.state = SlotState::Busy;
+        let (id, slot) = self.table.insert();
+        let unused = std::mem::replace(&mut slot.op, op);
+        debug_assert!(matches!(unused, Op::Nop), "a free slot has no operation");
+        // There is nothing to drop, which the compiler does not know.
+        std::mem::forget(unused);
+        slot.token = token;
+        slot.is_abandoned = false;
         slot.route = Route::Net;
-        slot.op = Some(op);
-        Ok(OpId { slot: index, generation: slot.generation })
+        (id, slot)
     }
 
-    fn add_chunk(&mut self) {
-        let place = self.chunks.iter().position(|chunk| chunk.is_empty()).unwrap_or_else(|| {
-            self.chunks.push(Box::default());
-            self.chunks.len() - 1
-        });
-        let fresh = || Slot { generation: self.first_generation, ..Slot::default() };
-        self.chunks[place] = (0..CHUNK_SLOTS).map(|_| fresh()).collect();
-        let first = (place * CHUNK_SLOTS) as u32;
-        self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
-    }
-
-    /// Frees chunks without an operation, and without a slot whose completion may not have been returned yet.
+    /// Frees the memory of unused slots.
     pub(crate) fn trim(&mut self) {
-        for (place, chunk) in self.chunks.iter_mut().enumerate().filter(|(_, chunk)| !chunk.is_empty()) {
-            let is_retired = self.retired.iter().any(|&index| index as usize / CHUNK_SLOTS == place);
-            if !is_retired && chunk.iter().all(|slot| slot.state == SlotState::Free) {
-                let newest = chunk.iter().map(|slot| slot.generation).max().unwrap_or(0);
-                self.first_generation = self.first_generation.max(newest.wrapping_add(1));
-                *chunk = Box::default();
-            }
-        }
-        let chunks = &self.chunks;
-        self.free.retain(|&index| !chunks[index as usize / CHUNK_SLOTS].is_empty());
-        self.free.shrink_to_fit();
+        self.table.trim();
     }
 
-    /// Allows the slots of ended operations to be reused: their callers have received the completions. Until then, each
-    /// slot has one identifier only, so that a caller's table by slot needs no further check.
-    pub(crate) fn recycle(&mut self) {
-        self.free.append(&mut self.retired);
-        // Consistency check: each submitted operation has ended or is in flight.
-        assert_eq!(self.submitted, self.completed + self.live as u64, "an operation was lost");
-    }
-
-    fn at(&mut self, index: u32) -> &mut Slot {
-        &mut self.chunks[index as usize / CHUNK_SLOTS][index as usize % CHUNK_SLOTS]
+    /// Checks that each submitted operation has ended or is in flight.
+    pub(crate) fn check(&self) {
+        assert_eq!(self.submitted, self.completed + self.table.len() as u64, "an operation was lost");
     }
 
     /// Returns the slot of an operation that is in flight.
+    #[inline]
     pub(crate) fn get(&mut self, id: OpId) -> Option<&mut Slot> {
-        let chunk = self.chunks.get_mut(id.slot as usize / CHUNK_SLOTS)?;
-        let slot = chunk.get_mut(id.slot as usize % CHUNK_SLOTS)?;
-        (slot.state != SlotState::Free && slot.generation == id.generation).then_some(slot)
+        self.table.get(id)
     }
 
     /// Returns the slot of an operation that a backend has not finished.
     ///
     /// # Panics
     /// When the operation is not in flight: a defect of the backend.
+    #[inline]
     pub(crate) fn held(&mut self, id: OpId) -> &mut Slot {
-        self.get(id).expect("a backend's operation is in flight until the backend finishes it")
+        self.table.held(id)
     }
 
     /// Returns the operation that a backend has not finished, as [`Slots::held`].
-    ///
-    /// # Panics
-    /// When the backend has removed the operation.
     pub(crate) fn op(&mut self, id: OpId) -> &mut Op {
-        self.held(id).op.as_mut().expect("an operation is in its slot between calls")
+        &mut self.held(id).op
     }
 
     /// Marks an operation as abandoned; returns whether it was in flight with a caller.
     pub(crate) fn abandon(&mut self, id: OpId) -> bool {
-        match self.get(id) {
-            Some(slot) if slot.state == SlotState::Busy => {
-                slot.state = SlotState::Abandoned;
-                true
-            }
-            _ => false,
-        }
+        self.get(id).is_some_and(|slot| !std::mem::replace(&mut slot.is_abandoned, true))
     }
 
     /// Whether an operation in flight is abandoned.
     pub(crate) fn is_abandoned(&mut self, id: OpId) -> bool {
-        self.get(id).is_some_and(|slot| slot.state == SlotState::Abandoned)
+        self.get(id).is_some_and(|slot| slot.is_abandoned)
     }
 
     /// Reports a result. Without `more`, the slot is free afterwards and its memory is dropped, so the kernel must no
@@ -244,8 +191,8 @@ impl Slots {
             debug_assert!(false, "a completion for {id:?}, which is not in flight");
             return;
         };
-        if slot.state != SlotState::Abandoned {
-            out.push(Completion { id, result, more, payload });
+        if !slot.is_abandoned {
+            out.push(Completion { id, token: slot.token, result, more, payload });
         }
     }
 
@@ -257,51 +204,39 @@ impl Slots {
         &mut self,
         id: OpId,
         out: &mut Vec<Completion>,
-        conclude: impl FnOnce(&mut Op, &mut Completion),
+        conclude: impl FnOnce(&mut Slot, &mut Completion),
     ) {
-        let Some(slot) = self.get(id) else {
-            self.unmatched += 1;
-            debug_assert!(false, "an end of {id:?}, which is not in flight");
-            return;
-        };
-        // As an iterator: with `push`, it would be built on the stack first.
-        out.extend(std::iter::once_with(|| Completion {
-            id,
-            result: Ok(0),
-            more: false,
-            payload: Payload::None,
-        }));
-        let done = out.last_mut().expect("it was just added");
-        conclude(slot.op.as_mut().expect("an operation is in its slot until it ends"), done);
-        slot.op = None;
-        assert_ne!(slot.state, SlotState::Free, "an operation ends once");
-        if slot.state == SlotState::Abandoned {
-            out.pop();
+        let ended = self.table.remove_after(id, |slot| {
+            let token = slot.token;
+            // As an iterator: with `push`, it would be built on the stack first.
+            out.extend(std::iter::once_with(|| Completion {
+                id,
+                token,
+                result: Ok(0),
+                more: false,
+                payload: Payload::None,
+            }));
+            let done = out.last_mut().expect("it was just added");
+            conclude(slot, done);
+            slot.op = Op::Nop;
+            if slot.is_abandoned {
+                out.pop();
+            }
+            self.released.extend(slot.gated.take());
+            if let Some(device) = slot.route.device() {
+                self.disks.leave(device);
+            }
+        });
+        debug_assert!(ended.is_some(), "an end of {id:?}, which is not in flight");
+        match ended {
+            Some(()) => self.completed += 1,
+            None => self.unmatched += 1,
         }
-        slot.state = SlotState::Free;
-        slot.generation = slot.generation.wrapping_add(1);
-        let disk = slot.route.device();
-        if let Some(device) = slot.gated.take() {
-            self.released.push(device);
-        }
-        if let Some(device) = disk {
-            self.disks.leave(device);
-        }
-        self.retired.push(id.slot);
-        assert!(self.live > 0, "an operation that ends was in flight");
-        self.live -= 1;
-        self.completed += 1;
     }
 
     /// Returns the identifiers of all operations in flight.
     pub(crate) fn in_flight(&self) -> Vec<OpId> {
-        let slots = self.chunks.iter().enumerate().flat_map(|(place, chunk)| {
-            chunk.iter().enumerate().map(move |(index, slot)| (place * CHUNK_SLOTS + index, slot))
-        });
-        slots
-            .filter(|(_, slot)| slot.state != SlotState::Free)
-            .map(|(index, slot)| OpId { slot: index as u32, generation: slot.generation })
-            .collect()
+        self.table.iter().map(|(id, _)| id).collect()
     }
 }
 
@@ -435,43 +370,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operation_ids_are_never_reused() {
+    fn an_operation_that_ends_makes_room() {
         let mut slots = Slots::new(1);
         let mut out = Vec::new();
-        let first = slots.insert(Op::Nop).unwrap();
-        assert!(slots.insert(Op::Nop).is_err(), "the table is full");
+        assert!(!slots.is_full());
+        let (first, _) = slots.insert(Op::Nop, 7);
+        assert!(slots.is_full());
         slots.finish(first, Ok(0), false, Payload::None, &mut out);
-        slots.recycle();
-        let second = slots.insert(Op::Nop).unwrap();
-        assert_eq!(first.slot, second.slot);
-        assert_ne!(first, second);
-        assert!(slots.get(first).is_none());
-        assert_eq!(out.len(), 1);
-    }
-
-    #[test]
-    fn freed_slot_chunks_are_reused_with_new_ids() {
-        let mut slots = Slots::new(1000);
-        let mut out = Vec::new();
-        let ids: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();
-        // One operation of the second chunk remains.
-        ids.iter()
-            .filter(|id| id.slot != 300)
-            .for_each(|&id| slots.finish(id, Ok(0), false, Payload::None, &mut out));
-        let kept = ids[300];
-        // Their completions were not returned yet.
-        slots.trim();
-        assert!(slots.chunks.iter().all(|chunk| !chunk.is_empty()));
-        let other = slots.insert(Op::Nop).unwrap();
-        assert!(ids.iter().all(|id| id.slot != other.slot));
-        slots.finish(other, Ok(0), false, Payload::None, &mut out);
-        slots.recycle();
-        slots.trim();
-        assert!(slots.chunks[0].is_empty() && slots.chunks[2].is_empty());
-        assert!(slots.get(kept).is_some() && slots.get(ids[0]).is_none());
-        assert_eq!(slots.in_flight(), [kept]);
-        let again: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();
-        assert!(again.iter().all(|id| !ids.contains(id)));
+        assert_eq!((out.len(), out[0].token), (1, 7));
+        assert!(!slots.is_full());
+        slots.check();
     }
 
     #[test]
@@ -479,7 +387,7 @@ mod tests {
         let mut slots = Slots::new(4);
         let mut out = Vec::new();
         let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let id = slots.insert(Op::Nop).unwrap();
+        let (id, _) = slots.insert(Op::Nop, 0);
         assert!(slots.abandon(id));
         assert!(!slots.abandon(id));
         slots.finish(id, Ok(3), false, Payload::Accepted(theirs), &mut out);

@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use io::slab::Slab;
+
 use crate::panics;
 use crate::remote::{MAIN, Remote, TaskId};
 use crate::wait_list::WaitList;
@@ -127,7 +129,7 @@ impl Executor {
 
     /// Makes all tasks ready, so that each checks a state that has changed for all of them.
     pub(crate) fn wake_all(&self) {
-        let ids: Vec<TaskId> = self.tasks.borrow().live_ids().collect();
+        let ids: Vec<TaskId> = self.tasks.borrow().0.iter().map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.wake_task(id));
     }
 
@@ -219,12 +221,12 @@ impl Executor {
 
     /// Returns the number of tasks that have not ended.
     pub(crate) fn live(&self) -> usize {
-        self.tasks.borrow().live
+        self.tasks.borrow().0.len()
     }
 
     /// Frees unused memory of tables and lists.
     pub(crate) fn trim(&self) {
-        self.tasks.borrow_mut().trim();
+        self.tasks.borrow_mut().0.trim();
         self.ready.borrow_mut().shrink_to(READY_KEPT);
         self.yielded.borrow_mut().shrink_to(READY_KEPT);
     }
@@ -256,114 +258,67 @@ struct Task {
 
 /// All tasks of a runtime.
 #[derive(Default)]
-struct Tasks {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    live: usize,
-    /// Generation of new slots: above those of freed slots, so that an old waker never matches a new task.
-    first_generation: u32,
-}
+struct Tasks(Slab<Slot>);
 
-/// A slot, aligned to a CPU cache line: with many tasks, none is in the CPU cache when it is polled.
-#[repr(align(64))]
+/// A slot of the table of tasks.
+#[derive(Default)]
 struct Slot {
-    generation: u32,
     /// Whether the task is in the ready queue.
     queued: bool,
-    /// Whether the slot has a task that has not ended.
-    live: bool,
     /// Header of the last task; its memory is reused for the next task when no waker refers to it.
     header: Option<Arc<Header>>,
     /// `None` while the task is polled, and in a free slot.
     task: Option<Task>,
 }
 
-const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(Slab::<Slot>::ENTRY_BYTES == 64);
 
 impl Tasks {
     /// Adds a task, which is not queued yet.
     fn insert(&mut self, future: Pin<Box<dyn Future<Output = ()>>>, remote: &Arc<Remote>) -> TaskId {
-        self.live += 1;
-        let Some(place) = self.free.pop() else {
-            let id = TaskId { slot: self.slots.len() as u32, generation: self.first_generation };
-            let header = Arc::new(Header { id, remote: Arc::clone(remote) });
-            let task = Some(Task { waker: Waker::from(Arc::clone(&header)), future });
-            let header = Some(header);
-            self.slots.push(Slot { generation: id.generation, queued: false, live: true, header, task });
-            return id;
-        };
-        let slot = &mut self.slots[place as usize];
-        let id = TaskId { slot: place, generation: slot.generation };
+        let (id, slot) = self.0.insert();
+        assert!(slot.task.is_none(), "a free slot has no task");
         let fresh = || Arc::new(Header { id, remote: Arc::clone(remote) });
         let header = slot.header.get_or_insert_with(fresh);
         match Arc::get_mut(header) {
             Some(header) => header.id = id,
             None => *header = fresh(),
         }
-        assert!(!slot.live && slot.task.is_none(), "a free slot has no task");
-        slot.live = true;
         slot.task = Some(Task { waker: Waker::from(Arc::clone(header)), future });
         id
     }
 
     /// Marks a task as queued; returns `false` when it is queued already, or has ended.
     fn queue(&mut self, id: TaskId) -> bool {
-        self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
-    }
-
-    /// Returns all tasks that have not ended.
-    fn live_ids(&self) -> impl Iterator<Item = TaskId> {
-        let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
-        live.map(|(index, slot)| TaskId { slot: index as u32, generation: slot.generation })
+        self.0.get(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
     }
 
     /// Takes a queued task, to be polled and then put back or ended.
     fn take(&mut self, id: TaskId) -> Option<Task> {
-        let slot = self.slot(id)?;
+        let slot = self.0.get(id)?;
         slot.queued = false;
         slot.task.take()
     }
 
     /// Puts back a task that has not ended.
     fn put_back(&mut self, id: TaskId, task: Task) {
-        let slot = &mut self.slots[id.slot as usize];
-        assert!(slot.live && slot.task.is_none(), "a task that was taken is put back");
+        let slot = self.0.held(id);
+        assert!(slot.task.is_none(), "a task that was taken is put back");
         slot.task = Some(task);
-    }
-
-    /// Returns the slot of a task that has not ended.
-    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(id.slot as usize)?;
-        (slot.generation == id.generation && slot.live).then_some(slot)
     }
 
     /// Frees the slot of a task that has ended.
     fn end(&mut self, id: TaskId) {
-        let slot = &mut self.slots[id.slot as usize];
-        assert!(slot.live && slot.generation == id.generation, "a task ends once");
+        let slot = self.0.held(id);
         assert!(slot.task.is_none(), "the future of a task is dropped before its slot is free");
-        (slot.live, slot.queued) = (false, false);
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(id.slot);
-        self.live -= 1;
-    }
-
-    /// Frees unused slots at the end, and memory that other slots keep for reuse.
-    fn trim(&mut self) {
-        while let Some(slot) = self.slots.pop_if(|slot| !slot.live) {
-            self.first_generation = self.first_generation.max(slot.generation.wrapping_add(1));
-        }
-        self.slots.shrink_to_fit();
-        self.free =
-            (0..self.slots.len() as u32).rev().filter(|&place| !self.slots[place as usize].live).collect();
-        self.slots.iter_mut().filter(|slot| !slot.live).for_each(|slot| slot.header = None);
+        slot.queued = false;
+        self.0.remove(id);
     }
 
     /// Takes any task that has not ended, for the end of the runtime.
     fn take_any(&mut self) -> Option<(TaskId, Option<Task>)> {
-        let place = self.slots.iter().position(|slot| slot.live)?;
-        let slot = &mut self.slots[place];
-        Some((TaskId { slot: place as u32, generation: slot.generation }, slot.task.take()))
+        let (id, _) = self.0.iter().next()?;
+        Some((id, self.take(id)))
     }
 }
 

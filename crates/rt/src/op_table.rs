@@ -1,7 +1,7 @@
 //! Operations in flight in the runtime: the waiting task of each operation, and its results.
 //!
-//! A *wait* is the runtime's record of one operation. It has a separate identifier, because an operation may be queued
-//! until the engine has a free slot and it gets an [`io::OpId`].
+//! A *wait* is the runtime's record of one operation. Its identifier is the token of the operation, which the engine
+//! returns with each completion. The operation has an [`io::OpId`] once it is in the engine; it may be queued before.
 //!
 //! ```text
 //!          free slot              terminal completion         results taken
@@ -18,39 +18,23 @@
 use std::collections::VecDeque;
 
 use io::op::DeviceId;
+use io::slab::Slab;
 use io::{Completion, Errno, Fd, Op, OpId, Payload};
 
 use crate::executor::Waiter;
 
-/// Identifier of a wait; the generation prevents a stale identifier from matching a later wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpHandle {
-    index: u32,
-    generation: u32,
-}
+/// Identifier of a wait.
+pub(crate) type OpHandle = io::slab::Key;
 
-impl OpHandle {
-    /// Returns the index of the wait, which is reused after the wait has ended.
-    pub(crate) fn index(self) -> u32 {
-        self.index
-    }
-}
-
-/// Limit on the untaken results of an ordinary operation: none.
-pub(crate) const UNLIMITED: u32 = u32::MAX;
+/// Limit on the untaken results of an ordinary operation: more than any operation has.
+pub(crate) const UNLIMITED: u16 = u16::MAX;
 
 /// All waits of a runtime, and the operations for which the engine had no free slot.
 #[derive(Default)]
 pub(crate) struct OpTable {
-    waits: Vec<OpState>,
-    free: Vec<u32>,
-    /// Generation of new records: above those of records that were freed.
-    first_generation: u32,
-    /// Index of the wait of each slot of the engine. By the contract, a slot has one operation at a time.
-    by_slot: Vec<u32>,
+    waits: Slab<OpState>,
     outcomes: Outcomes,
     pub(crate) backlog: Backlog,
-    pub(crate) live: usize,
     pub(crate) unmatched: u64,
 }
 
@@ -105,12 +89,10 @@ fn device_of(op: &Op) -> Option<DeviceId> {
     op.on_disk().map(|(_, device)| device)
 }
 
-/// A wait, aligned to a CPU cache line. With many connections, the record of an operation is not in the CPU cache when
-/// it completes, so each completion loads this line; it must need only one.
+/// A wait. With many connections, its entry is not in the CPU cache when the operation completes, so each completion
+/// loads the entry, which must need only one cache line.
 #[derive(Default)]
-#[repr(align(64))]
 pub(crate) struct OpState {
-    generation: u32,
     pub(crate) stage: Stage,
     owner: Owner,
     /// Descriptor to close through the engine after the last result, if the results are dropped.
@@ -119,11 +101,11 @@ pub(crate) struct OpState {
     /// Results that the task has not taken yet.
     pub(crate) results: Results,
     /// Number of further results that may be stored before the operation is cancelled.
-    capacity: u32,
+    capacity: u16,
     pub(crate) cancelled: bool,
 }
 
-const _: () = assert!(size_of::<OpState>() == 64);
+const _: () = assert!(Slab::<OpState>::ENTRY_BYTES == 64);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -157,37 +139,30 @@ pub(crate) struct Filed {
 }
 
 impl OpTable {
+    /// Returns the number of waits.
+    pub(crate) fn live(&self) -> usize {
+        self.waits.len()
+    }
+
     /// Adds a wait that has no operation in the engine yet.
-    pub(crate) fn insert(&mut self, limit: u32) -> OpHandle {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.waits.push(OpState { generation: self.first_generation, ..OpState::default() });
-            (self.waits.len() - 1) as u32
-        });
-        let wait = &mut self.waits[index as usize];
+    pub(crate) fn insert(&mut self, limit: u16) -> OpHandle {
+        let (id, wait) = self.waits.insert();
         assert_eq!(wait.stage, Stage::Free, "a record has one operation at a time");
         wait.stage = Stage::Queued;
         wait.capacity = limit;
         wait.cancelled = false;
-        self.live += 1;
-        OpHandle { index, generation: wait.generation }
+        id
     }
 
-    /// Frees the memory of unused waits at the end of the table.
+    /// Frees the memory of unused waits and results.
     pub(crate) fn trim(&mut self) {
-        while let Some(wait) = self.waits.pop_if(|wait| wait.stage == Stage::Free) {
-            self.first_generation = self.first_generation.max(wait.generation.wrapping_add(1));
-        }
-        self.waits.shrink_to_fit();
-        let is_free = |place: &u32| self.waits[*place as usize].stage == Stage::Free;
-        self.free = (0..self.waits.len() as u32).rev().filter(is_free).collect();
-        assert_eq!(self.free.len() + self.live, self.waits.len(), "a record is free or in use");
-        self.by_slot.shrink_to_fit();
+        self.waits.trim();
         self.outcomes.trim();
     }
 
     /// Returns the next result of a wait; the last result frees the wait.
     pub(crate) fn take(&mut self, id: OpHandle) -> Option<Outcome> {
-        let wait = self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)?;
+        let wait = self.waits.get(id)?;
         let outcome = self.outcomes.pop(&mut wait.results)?;
         wait.capacity = wait.capacity.saturating_add(1);
         if !outcome.more {
@@ -199,7 +174,7 @@ impl OpTable {
 
     /// Ends a queued wait as cancelled.
     pub(crate) fn end(&mut self, id: OpHandle) {
-        let wait = &mut self.waits[id.index as usize];
+        let wait = self.waits.held(id);
         assert_eq!(wait.stage, Stage::Queued, "the engine ends submitted operations");
         wait.stage = Stage::Ended;
         let cancelled = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
@@ -208,7 +183,7 @@ impl OpTable {
 
     /// Drops the results of a wait from now on. After the last result, `closes` is closed.
     pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
-        let wait = &mut self.waits[id.index as usize];
+        let wait = self.waits.held(id);
         assert_eq!(wait.owner, Owner::Task, "an operation is left once");
         (wait.owner, wait.closes, wait.waiter) = (Owner::Dropped, closes, Waiter::Empty);
         self.outcomes.clear(&mut wait.results);
@@ -216,57 +191,36 @@ impl OpTable {
 
     /// Whether operations whose results are dropped are still in flight: descriptors that are being closed.
     pub(crate) fn closing(&self) -> bool {
-        self.waits.iter().any(|wait| wait.owner == Owner::Dropped)
+        self.waits.iter().any(|(_, wait)| wait.owner == Owner::Dropped)
     }
 
     pub(crate) fn get(&mut self, id: OpHandle) -> Option<&mut OpState> {
-        self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
+        self.waits.get(id)
     }
 
     /// Frees a wait and its results; its identifier is invalid from now on.
     pub(crate) fn release(&mut self, id: OpHandle) {
-        let wait = &mut self.waits[id.index as usize];
-        assert!(wait.stage != Stage::Free, "a record is released once");
-        wait.generation = wait.generation.wrapping_add(1);
-        wait.stage = Stage::Free;
-        (wait.owner, wait.closes, wait.waiter) = (Owner::Task, None, Waiter::Empty);
+        let wait = self.waits.held(id);
+        (wait.stage, wait.owner, wait.closes, wait.waiter) = (Stage::Free, Owner::Task, None, Waiter::Empty);
         self.outcomes.clear(&mut wait.results);
-        self.free.push(id.index);
-        assert!(self.live > 0, "a released record was counted");
-        self.live -= 1;
+        self.waits.remove(id);
     }
 
     /// Records the engine's identifier of a submitted operation.
-    pub(crate) fn bind(&mut self, id: OpHandle, op: OpId) {
-        let slot = op.slot as usize;
-        if slot >= self.by_slot.len() {
-            self.by_slot.resize(slot + 1, u32::MAX);
-        }
-        let before = std::mem::replace(&mut self.by_slot[slot], id.index) as usize;
-        let same_slot = |stage| matches!(stage, Stage::InFlight(known) if known.slot == op.slot);
-        assert!(
-            !self.waits.get(before).is_some_and(|wait| same_slot(wait.stage)),
-            "the engine used a slot again before it returned the completion"
-        );
-        self.waits[id.index as usize].stage = Stage::InFlight(op);
-    }
-
-    /// Returns the wait of an operation that is in the engine.
-    pub(crate) fn handle_of(&self, op: OpId) -> Option<OpHandle> {
-        let index = *self.by_slot.get(op.slot as usize)?;
-        let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::InFlight(op))?;
-        Some(OpHandle { index, generation: wait.generation })
+    pub(crate) fn set_in_flight(&mut self, id: OpHandle, op: OpId) {
+        self.waits.held(id).stage = Stage::InFlight(op);
     }
 
     /// Stores a completion in its wait.
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
-        let Completion { id: op, result, more, payload } = completion;
-        let Some(id) = self.handle_of(op) else {
+        let Completion { id: op, token, result, more, payload } = completion;
+        let id = OpHandle::unpack(token);
+        let Some(wait) = self.waits.get(id) else {
             self.unmatched += 1;
             return Filed::default();
         };
+        debug_assert_eq!(wait.stage, Stage::InFlight(op), "a completion is of an operation in the engine");
         let mut filed = Filed::default();
-        let wait = &mut self.waits[id.index as usize];
         if wait.owner == Owner::Task {
             self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
             wait.capacity = wait.capacity.saturating_sub(1);

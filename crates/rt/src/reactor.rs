@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use io::engine::{Caps, DRAIN_DEFAULT};
-use io::{Completion, Drained, Engine, Fd, Op, OpId, Pool, Wait};
+use io::{Completion, Drained, Engine, Fd, Op, Pool, Wait};
 
 use crate::buffer_queue::BufferQueue;
 use crate::disk_watch::DiskWatch;
@@ -94,7 +94,7 @@ impl Counters {
             polls: executor.polls.get(),
             turns: reactor.turns.get(),
             timers: reactor.timers.borrow().len(),
-            operations: ops.live + reactor.to_close.borrow().len(),
+            operations: ops.live() + reactor.to_close.borrow().len(),
             backlogged: ops.backlog.added,
             unmatched: ops.unmatched,
             wakeups: executor.remote.wakeups(),
@@ -408,7 +408,7 @@ impl Reactor {
     /// Records a completion and handles its consequences.
     pub(crate) fn file(&self, completion: Completion) {
         if self.disks.is_any_in_flight() && !completion.more {
-            self.show_end(completion.id);
+            self.disks.end(OpHandle::unpack(completion.token).slot, self.now.get());
         }
         let Filed { wake, cancel, close } = self.ops.borrow_mut().file(completion);
         if let Some(id) = cancel {
@@ -420,15 +420,8 @@ impl Reactor {
         self.wake(wake);
     }
 
-    /// Reports the end of an operation to the observer.
-    fn show_end(&self, op: OpId) {
-        if let Some(id) = self.ops.borrow().handle_of(op) {
-            self.disks.end(id.index(), self.now.get());
-        }
-    }
-
     /// Submits an operation, or queues it when the engine is full. After `limit` untaken results the operation is cancelled.
-    pub(crate) fn start(&self, op: Op, limit: u32) -> OpHandle {
+    pub(crate) fn start(&self, op: Op, limit: u16) -> OpHandle {
         let mut ops = self.ops.borrow_mut();
         let id = ops.insert(limit);
         if self.closed.get() {
@@ -438,14 +431,14 @@ impl Reactor {
         if self.disks.is_observed()
             && let Some((kind, device)) = op.on_disk()
         {
-            self.disks.begin(id.index(), kind, device, self.now.get());
+            self.disks.begin(id.slot, kind, device, self.now.get());
         }
         let refused = match ops.backlog.is_ahead_of(&op) {
-            false => self.engine.borrow_mut().submit(op),
+            false => self.engine.borrow_mut().submit(op, id.pack()),
             true => Err(op),
         };
         match refused {
-            Ok(op) => ops.bind(id, op),
+            Ok(op) => ops.set_in_flight(id, op),
             Err(op) => ops.backlog.push(id, op),
         }
         id
@@ -459,8 +452,8 @@ impl Reactor {
         }
         for (device, mut queue) in std::mem::take(&mut ops.backlog.queues) {
             while let Some((id, op)) = queue.pop_front() {
-                match self.engine.borrow_mut().submit(op) {
-                    Ok(op) => ops.bind(id, op),
+                match self.engine.borrow_mut().submit(op, id.pack()) {
+                    Ok(op) => ops.set_in_flight(id, op),
                     Err(op) => {
                         queue.push_front((id, op));
                         ops.backlog.queues.push((device, queue));
@@ -508,7 +501,7 @@ impl Reactor {
             Stage::Queued => {
                 let waiter = std::mem::take(&mut wait.waiter);
                 ops.end(id);
-                self.disks.abandon(id.index());
+                self.disks.abandon(id.slot);
                 ops.backlog.remove(id);
                 drop(ops);
                 self.wake(waiter);
@@ -526,7 +519,7 @@ impl Reactor {
             Stage::Queued => ops.backlog.remove(id),
             Stage::Ended | Stage::Free => {}
         }
-        self.disks.abandon(id.index());
+        self.disks.abandon(id.slot);
         ops.release(id);
     }
 

@@ -11,14 +11,8 @@ use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Identifier of a task of one runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskId {
-    /// Index in the table of tasks.
-    pub slot: u32,
-    /// Number of uses of the slot.
-    pub generation: u32,
-}
+/// Identifier of a task of one runtime, in its table of tasks.
+pub type TaskId = io::slab::Key;
 
 /// Identifier of the future that `block_on` runs, which has no slot.
 pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };

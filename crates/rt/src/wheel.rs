@@ -14,23 +14,15 @@ const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 /// End of a list of entries.
 const NONE: u32 = u32::MAX;
 
-/// Identifier of an entry; the generation prevents a stale key from matching a later entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    index: u32,
-    generation: u32,
-}
+pub(crate) use io::slab::Key;
+use io::slab::Slab;
 
 /// Entries of type `T`, each with the tick at which it is due.
 pub(crate) struct Wheel<T> {
     /// The current tick: all entries due up to it have been returned.
     now: u64,
     levels: [Level; LEVELS],
-    entries: Vec<Entry<T>>,
-    free: u32,
-    /// Generation of new entries: above those of freed entries.
-    first_generation: u32,
-    live: usize,
+    entries: Slab<Entry<T>>,
 }
 
 #[derive(Clone)]
@@ -41,86 +33,65 @@ struct Level {
 }
 
 struct Entry<T> {
-    generation: u32,
+    /// `None` in an unused entry.
     value: Option<T>,
     due: u64,
     position: WheelSlot,
-    /// Neighbours in the slot's list; `next` links the free list too.
+    /// Neighbours in the slot's list.
     previous: u32,
     next: u32,
 }
 
 /// A slot of a level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WheelSlot {
     level: u8,
     slot: u8,
+}
+
+impl<T> Default for Entry<T> {
+    fn default() -> Entry<T> {
+        Entry { value: None, due: 0, position: WheelSlot::default(), previous: NONE, next: NONE }
+    }
 }
 
 impl<T> Wheel<T> {
     /// Returns an empty wheel at tick 0.
     pub(crate) fn new() -> Wheel<T> {
         let level = Level { occupied: 0, heads: [NONE; SLOTS] };
-        Wheel {
-            now: 0,
-            levels: std::array::from_fn(|_| level.clone()),
-            entries: Vec::new(),
-            free: NONE,
-            first_generation: 0,
-            live: 0,
-        }
+        Wheel { now: 0, levels: std::array::from_fn(|_| level.clone()), entries: Slab::default() }
     }
 
     /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.live
+        self.entries.len()
     }
 
     /// Adds an entry. The next [`Wheel::advance`] returns an entry that is already due.
     pub(crate) fn insert(&mut self, due: u64, value: T) -> Key {
-        let index = self.free;
-        let index = if index == NONE {
-            let position = WheelSlot { level: 0, slot: 0 };
-            let generation = self.first_generation;
-            self.entries.push(Entry { generation, value: None, due, position, previous: NONE, next: NONE });
-            (self.entries.len() - 1) as u32
-        } else {
-            self.free = self.entries[index as usize].next;
-            index
-        };
-        let entry = &mut self.entries[index as usize];
+        let (key, entry) = self.entries.insert();
         assert!(entry.value.is_none(), "a free entry has no value");
         entry.due = due;
         entry.value = Some(value);
-        let generation = entry.generation;
-        self.live += 1;
-        self.link(index);
-        Key { index, generation }
+        self.link(key.slot);
+        key
     }
 
     /// Removes an entry; returns `None` if it was returned or removed before.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        self.get_mut(key)?;
-        self.unlink(key.index);
-        self.release(key.index)
+        self.entries.get(key)?;
+        self.unlink(key.slot);
+        self.release(key)
     }
 
-    /// Frees the memory of unused entries at the end.
+    /// Frees the memory of unused entries.
     pub(crate) fn trim(&mut self) {
-        while let Some(entry) = self.entries.pop_if(|entry| entry.value.is_none()) {
-            self.first_generation = self.first_generation.max(entry.generation.wrapping_add(1));
-        }
-        self.entries.shrink_to_fit();
-        self.free = NONE;
-        for (index, entry) in self.entries.iter_mut().enumerate().filter(|(_, entry)| entry.value.is_none()) {
-            entry.next = std::mem::replace(&mut self.free, index as u32);
-        }
+        self.entries.trim();
     }
 
     /// Returns the value of an entry that was not returned or removed yet.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let entry = self.entries.get_mut(key.index as usize)?;
-        entry.value.as_mut().filter(|_| entry.generation == key.generation)
+        self.entries.get(key)?.value.as_mut()
     }
 
     /// Returns the next tick at which [`Wheel::advance`] has work; no entry becomes due before this tick. It is the
@@ -135,11 +106,10 @@ impl<T> Wheel<T> {
             self.now = self.now.max(tick);
             let mut index = self.levels[position.level as usize].take(position.slot);
             while index != NONE {
-                let entry = &mut self.entries[index as usize];
+                let (key, entry) = self.entries.at(index);
                 let next = entry.next;
                 if entry.due <= self.now {
-                    let key = Key { index, generation: entry.generation };
-                    if let Some(value) = self.release(index) {
+                    if let Some(value) = self.release(key) {
                         due(key, value);
                     }
                 } else {
@@ -149,7 +119,6 @@ impl<T> Wheel<T> {
             }
         }
         self.now = self.now.max(now);
-        assert!(self.live <= self.entries.len(), "an entry is counted once");
     }
 
     /// Returns the first slot that is not empty, and its tick. Lower levels are checked first: their entries are due
@@ -168,16 +137,16 @@ impl<T> Wheel<T> {
     fn link(&mut self, index: u32) {
         // Entries that are due are put into the current slot. The farthest usable slot is the last one that cannot be
         // mistaken for the current slot.
-        let due = self.entries[index as usize].due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
+        let due = self.entries.at(index).1.due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
         let differs = (due ^ self.now) | 1;
         let level = ((u64::BITS - 1 - differs.leading_zeros()) / SLOT_BITS) as usize;
         let level = level.min(LEVELS - 1);
         let slot = ((due >> (SLOT_BITS * level as u32)) & (SLOTS as u64 - 1)) as usize;
         let head = self.levels[level].heads[slot];
         if head != NONE {
-            self.entries[head as usize].previous = index;
+            self.entries.at(head).1.previous = index;
         }
-        let entry = &mut self.entries[index as usize];
+        let (_, entry) = self.entries.at(index);
         entry.position = WheelSlot { level: level as u8, slot: slot as u8 };
         entry.previous = NONE;
         entry.next = head;
@@ -186,12 +155,12 @@ impl<T> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { previous, next, position, .. } = self.entries[index as usize];
+        let (_, &mut Entry { previous, next, position, .. }) = self.entries.at(index);
         if next != NONE {
-            self.entries[next as usize].previous = previous;
+            self.entries.at(next).1.previous = previous;
         }
         if previous != NONE {
-            self.entries[previous as usize].next = next;
+            self.entries.at(previous).1.next = next;
             return;
         }
         let level = &mut self.levels[position.level as usize];
@@ -202,14 +171,10 @@ impl<T> Wheel<T> {
     }
 
     /// Frees an entry that is in no list.
-    fn release(&mut self, index: u32) -> Option<T> {
-        assert!(self.live > 0, "a released entry was counted");
-        let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        entry.next = self.free;
-        self.free = index;
-        self.live -= 1;
-        entry.value.take()
+    fn release(&mut self, key: Key) -> Option<T> {
+        let value = self.entries.get(key)?.value.take();
+        self.entries.remove(key);
+        value
     }
 }
 

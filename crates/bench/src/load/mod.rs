@@ -10,7 +10,6 @@
 pub(crate) mod command;
 mod link;
 mod outcome;
-pub(crate) mod owners;
 mod plan;
 mod reader;
 mod request;

@@ -149,7 +149,7 @@ impl Backends {
     /// limited, because the kernel does not pass them to a worker.
     fn start_limited(&mut self, id: OpId, device: DeviceId) {
         let slot = self.slots.held(id);
-        if !matches!(&slot.op, Some(Op::Read { file, .. }) if file.is_direct()) {
+        if !matches!(&slot.op, Op::Read { file, .. } if file.is_direct()) {
             if self.ring_limit.enter(device, self.ring_share, id).is_none() {
                 return;
             }
@@ -288,16 +288,18 @@ impl Engine for Backends {
         &self.pool
     }
 
-    fn submit(&mut self, op: Op) -> Result<OpId, Op> {
+    fn submit(&mut self, op: Op, token: u64) -> Result<OpId, Op> {
         if self.is_leaking {
             return Err(op);
         }
         let disk = op.disk();
-        if disk.is_some_and(|(_, device)| !self.slots.disks.has_room(device)) {
+        let has_room =
+            !self.slots.is_full() && disk.is_none_or(|(_, device)| self.slots.disks.has_room(device));
+        if !has_room {
             self.table_full += 1;
             return Err(op);
         }
-        let id = self.slots.insert(op).inspect_err(|_| self.table_full += 1)?;
+        let (id, _) = self.slots.insert(op, token);
         match disk {
             Some((via, device)) => self.start_disk(id, via, device),
             None => match &mut self.net {
@@ -341,7 +343,7 @@ impl Engine for Backends {
         if self.is_leaking {
             return Err(Errno::CANCELED);
         }
-        self.slots.recycle();
+        self.slots.check();
         if let Some(libaio) = &mut self.libaio {
             libaio.submit(&mut self.slots, &mut self.done);
         }

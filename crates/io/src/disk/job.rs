@@ -18,7 +18,7 @@ use crate::disk::{directory, owner};
 use crate::op::{Completion, DirEntry, Fd, NewFile, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 
 /// An operation that was passed to a pool thread.
 pub(crate) struct Job {
@@ -63,7 +63,7 @@ impl Job {
     pub(crate) fn take(op: &mut Op) -> Job {
         let uncached = is_uncached(op);
         assert!(!matches!(op, Op::Nop), "an operation leaves its slot once");
-        Job { op: ManuallyDrop::new(std::mem::replace(op, Op::Nop)), uncached }
+        Job { op: ManuallyDrop::new(std::mem::take(op)), uncached }
     }
 
     /// Makes the system calls and waits for them.
@@ -299,7 +299,7 @@ impl Outcome {
 
     /// Ends the operation in the slot with this outcome.
     pub(crate) fn deliver(self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        slots.end(id, done, |op, done| {
+        slots.end(id, done, |Slot { op, .. }, done| {
             if let (true, Some(file)) = (self.refused_uncached, op.moved_file()) {
                 file.refuse_uncached();
             }

@@ -223,7 +223,7 @@ impl Libaio {
         while let Some(event) = self.context.next_event() {
             assert!(self.in_flight > 0, "a completed request was submitted");
             self.in_flight -= 1;
-            let id = OpId { slot: event.data as u32, generation: (event.data >> 32) as u32 };
+            let id = OpId::unpack(event.data);
             let result = match usize::try_from(event.result) {
                 Ok(count) => Ok(count),
                 Err(_) => Err(Errno::from_raw_os_error(-event.result as i32)),
@@ -245,13 +245,11 @@ impl Libaio {
 
 /// Returns the kernel's request structure for a read, which stays in its slot.
 fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
-    let op = slots.get(id).and_then(|slot| slot.op.as_mut());
-    let Some(Op::Read { file, offset, len, buf, .. }) = op else {
+    let Op::Read { file, offset, len, buf, .. } = slots.op(id) else {
         unreachable!("only reads are given to libaio");
     };
-    let name = u64::from(id.generation) << 32 | u64::from(id.slot);
     Request {
-        data: name,
+        data: id.pack(),
         opcode: COMMAND_PREAD,
         file: file.as_raw_fd() as u32,
         bytes: u64::from(*len).min(buf.capacity() as u64),

@@ -39,7 +39,7 @@ impl Epoll {
             };
             return self.recv_pooled(id, &socket, bytes, streams, slots, done);
         }
-        let op = std::mem::replace(slots.op(id), Op::Nop);
+        let op = std::mem::take(slots.op(id));
         match op {
             Op::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
             Op::Close { fd } => {
@@ -276,7 +276,7 @@ impl Epoll {
 
     /// Completes a cancelled operation, which has been removed from all queues.
     pub(super) fn end_cancelled(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let listener = match slots.get(id).and_then(|slot| slot.op.as_ref()) {
+        let listener = match slots.get(id).map(|slot| &slot.op) {
             Some(Op::Accept { listener, .. }) => Some(listener.clone()),
             _ => None,
         };

@@ -328,8 +328,8 @@ fn token(entry: &SocketEntry, fd: &Fd) -> u64 {
 
 /// Completes an operation with an error, and returns its caller's memory.
 fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
-    slots.end(id, done, |op, done| {
+    slots.end(id, done, |slot, done| {
         done.result = Err(error);
-        op.return_resources(Err(error), &mut done.payload);
+        slot.op.return_resources(Err(error), &mut done.payload);
     });
 }

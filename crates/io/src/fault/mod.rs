@@ -4,12 +4,11 @@
 //! completions, so that every failure looks like a failure of the kernel. A short receive leaves the remaining bytes
 //! for the next one. A failed send returns its segments. A delayed completion ends the wait of a turn when it is due.
 //! The operations have separate identifiers, because an operation may have ended in the real engine while its caller
-//! still waits. [`FaultPlan`] is the plan, [`table`] maps the identifiers.
+//! still waits; the real engine has them as tokens. [`FaultPlan`] is the plan.
 
 mod carry;
 mod paths;
 mod plan;
-mod table;
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -21,11 +20,11 @@ use rustix::io::Errno;
 use crate::buf::{Buf, Pool};
 use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
 use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
+use crate::slab::Slab;
 use carry::Carried;
 use paths::Paths;
 use plan::{Fault, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
-use table::OpMap;
 
 /// Minimum length of a direct read in bytes: the alignment that every device accepts.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -37,7 +36,7 @@ const PARKED_FOR: Duration = Duration::from_millis(1);
 pub struct FaultEngine {
     inner: Box<dyn Engine>,
     rules: Vec<RuleState>,
-    table: OpMap<Live>,
+    table: Slab<Option<Live>>,
     /// Completions to be returned in the next turn.
     ready: VecDeque<Completion>,
     /// Delayed completions, unordered.
@@ -56,6 +55,8 @@ pub struct FaultEngine {
 
 /// An operation of the caller.
 struct Live {
+    /// The caller's token.
+    token: u64,
     name: Option<&'static str>,
     /// Its identifier in the real engine, while it is in flight there.
     inner: Option<OpId>,
@@ -93,7 +94,7 @@ impl FaultEngine {
         FaultEngine {
             inner,
             rules: plan.rules.iter().cloned().map(RuleState::new).collect(),
-            table: OpMap::default(),
+            table: Slab::default(),
             ready: VecDeque::new(),
             delayed: Vec::new(),
             lost: Vec::new(),
@@ -158,7 +159,7 @@ impl FaultEngine {
     /// Completes an operation without passing it to the real engine.
     fn inject(&mut self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
         self.injected += 1;
-        self.ready.push_back(Completion { id, result, more: false, payload });
+        self.ready.push_back(completion(id, result, false, payload));
     }
 
     /// Returns the remaining bytes of an earlier shortened receive.
@@ -212,16 +213,15 @@ impl FaultEngine {
             Some(Remainder::First(buf)) => Some(buf),
             None => None,
         };
-        let inner = self.inner.submit(op).inspect_err(|op| {
+        let inner = self.inner.submit(op, id.pack()).inspect_err(|op| {
             if let (Some(buf), Op::Recv { socket, .. }) = (&first, op) {
                 self.carried.put(socket, buf);
             }
         })?;
-        self.table.get(id).expect("an operation that starts is in the table").inner = Some(inner);
-        self.table.join(inner, id);
+        self.live(id).expect("an operation that starts is in the table").inner = Some(inner);
         self.ready.extend(first.map(|buf| {
             let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
-            Completion { id, result, more: true, payload }
+            completion(id, result, true, payload)
         }));
         Ok(())
     }
@@ -239,12 +239,9 @@ impl FaultEngine {
 
     /// Handles a completion of the real engine.
     fn pass(&mut self, mut completion: Completion, now: Instant) {
-        let Some(id) = self.table.outer(completion.id) else { return };
+        let id = OpId::unpack(completion.token);
         let inner = std::mem::replace(&mut completion.id, id);
-        if !completion.more {
-            self.table.part(inner);
-        }
-        let Some(live) = self.table.get(id) else { return };
+        let Some(live) = self.table.get(id).and_then(Option::as_mut) else { return };
         if !completion.more {
             live.inner = None;
         }
@@ -270,8 +267,8 @@ impl FaultEngine {
     }
 
     /// Returns one completion of a stream as two.
-    fn pass_in_halves(&mut self, completion: Completion, kept: usize, now: Instant) {
-        let Completion { id, payload: Payload::Buf(mut buf), .. } = completion else { return };
+    fn pass_in_halves(&mut self, whole: Completion, kept: usize, now: Instant) {
+        let Completion { id, payload: Payload::Buf(mut buf), .. } = whole else { return };
         let rest = self.inner.pool().get(buf.len() - kept).map(|mut rest| {
             rest.append(&buf[kept..]);
             rest
@@ -281,7 +278,7 @@ impl FaultEngine {
         }
         for buf in [Some(buf), rest].into_iter().flatten() {
             let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
-            self.hold_or_deliver(Completion { id, result, more: true, payload }, now);
+            self.hold_or_deliver(completion(id, result, true, payload), now);
         }
     }
 
@@ -289,7 +286,7 @@ impl FaultEngine {
     /// confirmed the end, and is then returned as the last one.
     fn pass_multishot(&mut self, inner: OpId, completion: Completion, now: Instant) {
         let id = completion.id;
-        let Some(live) = self.table.get(id) else { return };
+        let Some(live) = self.live(id) else { return };
         let name = live.name;
         if let Some(mut held) = live.ending.take() {
             if completion.more {
@@ -304,7 +301,7 @@ impl FaultEngine {
         }
         if completion.more && self.ends(name) {
             self.inner.cancel(inner);
-            if let Some(live) = self.table.get(id) {
+            if let Some(live) = self.live(id) {
                 live.ending = Some(completion);
             }
             return;
@@ -313,7 +310,7 @@ impl FaultEngine {
     }
 
     fn hold_or_deliver(&mut self, completion: Completion, now: Instant) {
-        let Some(live) = self.table.get(completion.id) else { return };
+        let Some(live) = self.live(completion.id) else { return };
         match live.delay {
             _ if live.loses => self.lost.extend((!completion.more).then_some(completion)),
             Some(delay) => self.delayed.push((now + delay, completion)),
@@ -331,12 +328,28 @@ impl FaultEngine {
                 false => place += 1,
             }
         }
-        for completion in self.ready.drain(..) {
+        while let Some(mut completion) = self.ready.pop_front() {
+            let live = self
+                .live(completion.id)
+                .expect("an operation is in the table until its completion is returned");
+            completion.token = live.token;
             if !completion.more {
-                self.table.remove(completion.id);
+                self.remove(completion.id);
             }
             batch.push(completion);
         }
+    }
+
+    /// Returns the record of an operation that has not ended for the caller.
+    fn live(&mut self, id: OpId) -> Option<&mut Live> {
+        self.table.get(id)?.as_mut()
+    }
+
+    /// Removes an operation; its identifier is invalid from now on.
+    fn remove(&mut self, id: OpId) -> Option<Live> {
+        let live = self.table.get(id)?.take();
+        self.table.remove(id);
+        live
     }
 
     /// Returns how long the real engine may wait.
@@ -363,7 +376,7 @@ impl Engine for FaultEngine {
         self.inner.pool()
     }
 
-    fn submit(&mut self, mut op: Op) -> Result<OpId, Op> {
+    fn submit(&mut self, mut op: Op, token: u64) -> Result<OpId, Op> {
         let name = name_of(&op);
         let mut names = self.names(&op);
         let fault = match &op {
@@ -378,7 +391,9 @@ impl Engine for FaultEngine {
             Op::Recv { socket, .. } if shortens => Some(socket.clone()),
             _ => None,
         };
-        let id = self.table.insert(Live {
+        let (id, live) = self.table.insert();
+        *live = Some(Live {
+            token,
             name,
             inner: None,
             path: names.pop().filter(|_| name == Some("open")),
@@ -408,7 +423,7 @@ impl Engine for FaultEngine {
         match self.start(id, op) {
             Ok(()) => Ok(id),
             Err(mut op) => {
-                if let Some(live) = self.table.remove(id) {
+                if let Some(live) = self.remove(id) {
                     undo_op(&live.undo, &mut op);
                 }
                 Err(op)
@@ -420,9 +435,9 @@ impl Engine for FaultEngine {
         if let Some(place) = self.parked.iter().position(|(parked, _)| *parked == id) {
             let (_, op) = self.parked.remove(place);
             let (result, payload) = (Err(Errno::CANCELED), op.into_payload());
-            return self.ready.push_back(Completion { id, result, more: false, payload });
+            return self.ready.push_back(completion(id, result, false, payload));
         }
-        if let Some(inner) = self.table.get(id).and_then(|live| live.inner) {
+        if let Some(inner) = self.live(id).and_then(|live| live.inner) {
             self.inner.cancel(inner);
         }
     }
@@ -431,8 +446,7 @@ impl Engine for FaultEngine {
         self.ready.retain(|completion| completion.id != id);
         self.delayed.retain(|(_, completion)| completion.id != id);
         self.parked.retain(|(parked, _)| *parked != id);
-        if let Some(inner) = self.table.remove(id).and_then(|live| live.inner) {
-            self.table.part(inner);
+        if let Some(inner) = self.remove(id).and_then(|live| live.inner) {
             self.inner.abandon(inner);
         }
     }
@@ -481,6 +495,11 @@ impl Engine for FaultEngine {
     fn take_note(&mut self) -> Option<Note> {
         self.inner.take_note()
     }
+}
+
+/// Returns a completion, to which [`FaultEngine::deliver`] adds the caller's token.
+fn completion(id: OpId, result: Result<u32, Errno>, more: bool, payload: Payload) -> Completion {
+    Completion { id, token: 0, result, more, payload }
 }
 
 /// Halves the number of bytes of an operation; returns the data for reverting that.

@@ -6,12 +6,13 @@
 use rustix::io::Errno;
 
 use super::Uring;
-use super::entry::{Phase, Tag};
+use super::entry::Tag;
 use super::recv::{Group, RecvRing};
 use super::ring::{Cqe, adopt};
+use super::state::Phase;
 use crate::buf::Buf;
 use crate::op::{Completion, Op, OpId, Payload, RecvInto};
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 
 /// `IORING_CQE_F_*`: a provided buffer was used, and its number is in the upper half; more completions follow; this is
 /// the notification that a zero-copy send no longer needs its memory.
@@ -39,7 +40,7 @@ impl Uring {
             Some(Tag::Cancel(id)) => {
                 // ENOENT or EALREADY. In most cases the operation has just completed. But an operation that was woken
                 // and is about to run cannot be found either, and would continue.
-                if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
+                if out.slots.get(id).is_some_and(|slot| slot.ring.phase == Phase::Kernel) {
                     self.recancel.push(id);
                 }
             }
@@ -61,11 +62,11 @@ impl Uring {
     }
 
     fn complete_op(&mut self, id: OpId, cqe: Cqe, buf: &mut Option<Buf>, out: &mut Out<'_>) {
-        let op = out.slots.get(id).and_then(|slot| slot.op.as_ref());
-        let (Some(op), Some(flight)) = (op, self.flights.get(id)) else {
+        let Some(slot) = out.slots.get(id).filter(|slot| slot.ring.phase != Phase::Idle) else {
             out.slots.unmatched += 1;
             return;
         };
+        let (op, state) = (&slot.op, &slot.ring);
         let result = match cqe.result {
             // The result of a notification is a set of flags that includes the sign bit.
             _ if cqe.flags & NOTIFICATION != 0 => Ok(0),
@@ -75,10 +76,10 @@ impl Uring {
         let more = cqe.flags & MORE != 0;
         match op {
             // The slot of a zero-copy send that awaits its notification has no operation.
-            _ if flight.phase == Phase::Notice => self.sent(id, result, cqe.flags, true, out),
+            _ if state.phase == Phase::Notice => self.sent(id, result, cqe.flags, true, out),
             Op::Send { zero_copy, .. } => {
-                let zero_copy = *zero_copy && self.zero_copy && !flight.copying;
-                if zero_copy || flight.phase != Phase::Kernel {
+                let zero_copy = *zero_copy && self.zero_copy && !state.copying;
+                if zero_copy || state.phase != Phase::Kernel {
                     self.sent(id, result, cqe.flags, zero_copy, out);
                 } else {
                     // A single completion, the most frequent case.
@@ -138,14 +139,12 @@ impl Uring {
         if more {
             return;
         }
-        let cancelled = self.flights.get(id).is_some_and(|flight| flight.cancelled);
+        let cancelled = out.slots.held(id).ring.cancelled;
         match result {
             Err(Errno::NOBUFS) if !cancelled && self.use_small_buffer(id, out.slots) => self.again(id, out),
             Err(Errno::NOBUFS) if !cancelled => {
                 self.counters.recv_starved += 1;
-                if let Some(flight) = self.flights.get(id) {
-                    flight.phase = Phase::Starved;
-                }
+                out.slots.held(id).ring.phase = Phase::Starved;
                 self.starved.push_back(id);
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
@@ -157,9 +156,10 @@ impl Uring {
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 assert!(buf.is_some() || !matches!(result, Ok(1..)), "bytes come in a provided buffer");
-                self.flights.end(id);
-                let payload = buf.map_or(Payload::None, Payload::Buf);
-                out.slots.finish(id, result, false, payload, out.done);
+                out.slots.end(id, out.done, |slot, done| {
+                    self.flights.end(&mut slot.ring);
+                    (done.result, done.payload) = (result, buf.map_or(Payload::None, Payload::Buf));
+                });
             }
         }
     }
@@ -176,12 +176,12 @@ impl Uring {
 
     /// Restarts an operation that the kernel has ended, unless its caller has cancelled it.
     fn again(&mut self, id: OpId, out: &mut Out<'_>) {
-        let Some(flight) = self.flights.get(id) else { return };
-        if flight.cancelled {
+        let state = &mut out.slots.held(id).ring;
+        if state.cancelled {
             self.finish(id, Err(Errno::CANCELED), out.slots, out.done);
             return;
         }
-        flight.phase = Phase::Kernel;
+        state.phase = Phase::Kernel;
         self.counters.rearmed += 1;
         self.stage(id, out.slots, out.done);
     }
@@ -189,33 +189,32 @@ impl Uring {
     /// Handles a completion of a send. With zero copy, the kernel uses the memory until the notification, which also
     /// follows an error that has `MORE`.
     fn sent(&mut self, id: OpId, result: Result<u32, Errno>, flags: u32, zero_copy: bool, out: &mut Out<'_>) {
-        let Some(flight) = self.flights.get(id) else { return };
+        let slot = out.slots.held(id);
         let (more, notification) = (flags & MORE != 0, flags & NOTIFICATION != 0);
         // A unix socket does not support zero copy, and the memory to be locked may exceed the limit.
         let refused = zero_copy && matches!(result, Err(Errno::OPNOTSUPP | Errno::NOMEM | Errno::NOBUFS));
-        match (flight.phase, notification) {
+        match (slot.ring.phase, notification) {
             (Phase::Notice, true) => {
-                let data = flight.retained.take();
-                self.flights.end(id);
-                out.slots.end(id, out.done, |_, done| {
-                    done.payload = data.map_or(Payload::None, Payload::Segments)
+                out.slots.end(id, out.done, |slot, done| {
+                    done.payload = slot.ring.retained.take().map_or(Payload::None, Payload::Segments);
+                    self.flights.end(&mut slot.ring);
                 });
             }
             (Phase::Copying, true) => self.again(id, out),
             (Phase::Kernel, false) if refused => {
-                flight.copying = true;
+                slot.ring.copying = true;
                 self.counters.zero_copy_refused += 1;
                 if more {
-                    flight.phase = Phase::Copying;
+                    slot.ring.phase = Phase::Copying;
                 } else {
                     self.again(id, out);
                 }
             }
             (Phase::Kernel, false) if more => {
-                flight.phase = Phase::Notice;
+                slot.ring.phase = Phase::Notice;
                 // The kernel needs only the bytes: the socket can be closed, even if the client never acknowledges them.
-                if let Op::Send { data, .. } = std::mem::replace(out.slots.op(id), Op::Nop) {
-                    flight.retained = Some(data);
+                if let Op::Send { data, .. } = std::mem::take(&mut slot.op) {
+                    slot.ring.retained = Some(data);
                 }
                 out.slots.finish(id, result, true, Payload::None, out.done);
             }
@@ -241,9 +240,9 @@ impl Uring {
     /// Handles the completion of a link. Without a privilege, linking by descriptor fails with the same error as a
     /// missing directory, so the link is retried by the path in /proc.
     fn link_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
-        let Some(flight) = self.flights.get(id) else { return };
-        if result == Err(Errno::NOENT) && !flight.by_proc {
-            flight.by_proc = true;
+        let state = &mut out.slots.held(id).ring;
+        if result == Err(Errno::NOENT) && !state.by_proc {
+            state.by_proc = true;
             self.stage(id, out.slots, out.done);
         } else {
             self.finish(id, result, out.slots, out.done);
@@ -251,16 +250,19 @@ impl Uring {
     }
 
     fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
-        let flights = &mut self.flights;
-        out.slots.end(id, out.done, |op, done| match (op, result) {
-            (Op::Accept { .. }, Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
-            (Op::Open { .. }, Ok(fd)) => done.payload = Payload::Opened(adopt(fd)),
-            (Op::Stat { .. }, Ok(_)) => done.payload = Payload::Stat(Box::new(flights.scratch(id).stat())),
-            (op, result) => {
-                done.result = result;
-                op.return_resources(result, &mut done.payload);
+        out.slots.end(id, out.done, |Slot { op, ring, .. }, done| {
+            match (op, result) {
+                (Op::Accept { .. }, Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
+                (Op::Open { .. }, Ok(fd)) => done.payload = Payload::Opened(adopt(fd)),
+                (Op::Stat { .. }, Ok(_)) => {
+                    done.payload = Payload::Stat(Box::new(self.flights.scratch(ring).stat()));
+                }
+                (op, result) => {
+                    done.result = result;
+                    op.return_resources(result, &mut done.payload);
+                }
             }
+            self.flights.end(ring);
         });
-        self.flights.end(id);
     }
 }

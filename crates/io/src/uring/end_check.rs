@@ -14,7 +14,8 @@
 use std::os::fd::AsRawFd;
 
 use super::Uring;
-use super::entry::{self, InFlight, Phase};
+use super::entry;
+use super::state::Phase;
 use crate::op::{Fd, Op, OpId, RecvInto};
 use crate::slot::Slots;
 use crate::sys;
@@ -45,14 +46,13 @@ impl Uring {
         }
         let mut unchecked_ends = std::mem::take(&mut self.unchecked_ends);
         unchecked_ends.streams.retain(|&id| {
-            let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_end_unknown()) else {
+            // A receive that waits for a buffer is restarted anyway; a cancelled one needs no check.
+            let waits =
+                slots.get(id).is_some_and(|slot| slot.ring.phase == Phase::Kernel && !slot.ring.cancelled);
+            let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_end_unknown() && waits)
+            else {
                 return false;
             };
-            // A receive that waits for a buffer is restarted anyway; a cancelled one needs no check.
-            let waits = |flight: &mut InFlight| flight.phase == Phase::Kernel && !flight.cancelled;
-            if !self.flights.get(id).is_some_and(waits) {
-                return false;
-            }
             let events = libc::POLLRDHUP;
             unchecked_ends.polled.push(libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 });
             true
@@ -79,7 +79,7 @@ impl Uring {
 
 /// Returns the socket of a stream that is in flight.
 fn socket_of(id: OpId, slots: &mut Slots) -> Option<&Fd> {
-    match slots.get(id)?.op.as_ref()? {
+    match &slots.get(id)?.op {
         Op::Recv { socket, into: RecvInto::Stream } => Some(socket),
         _ => None,
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Uring::start`] stages operations. [`Uring::turn`] makes the single kernel entry of an event-loop turn: it submits
 //! the staged entries, waits, and collects completions. `complete.rs` interprets completions and `entry.rs` builds
-//! submission entries, and has the state and memory of operations in flight. The queues and system calls are in
+//! submission entries; `state.rs` has the state and memory of operations in flight. The queues and system calls are in
 //! `ring.rs`, set-up and its errors in `setup.rs`, buffers for received bytes in `recv.rs`. `end_check.rs` finds ends
 //! of streams that the kernel does not report.
 //!
@@ -15,6 +15,7 @@ mod entry;
 mod recv;
 pub(crate) mod ring;
 pub(crate) mod setup;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,7 @@ use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
 use self::end_check::UncheckedEnds;
-use self::entry::{InFlightTable, Phase, SLOTS_MAX};
+use self::entry::SLOTS_MAX;
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
 use self::setup::{LADDER, Mode, POLLED_LADDER};
@@ -35,10 +36,11 @@ pub(crate) use self::setup::{
     filtered,
     flags::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG},
 };
+use self::state::{InFlight, Phase};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
 use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};
-use crate::slot::Slots;
+use crate::slot::{Slot, Slots};
 
 /// Completion-queue entries for which `trim` keeps memory: the number of completions of a busy turn.
 const BATCH_KEPT: usize = 256;
@@ -106,7 +108,7 @@ pub(crate) struct Uring {
     recv: Option<RecvRing>,
     /// Receive buffers of [`RECV_LARGE_BYTES`].
     recv_large: Option<RecvRing>,
-    flights: InFlightTable,
+    flights: InFlight,
     pool: Pool,
     /// Entries for which the submission queue had no space, in order.
     backlog: VecDeque<Entry>,
@@ -160,8 +162,7 @@ impl Uring {
             let mut recv = RecvRing::new(group, entries, bytes)?;
             let (memory, entries, group) = recv.memory();
             ring.provide(memory, entries, group as u16)?;
-            recv.refill(pool);
-            recv.publish();
+            recv.supply(pool);
             Ok::<_, SetupError>(recv)
         };
         let (recv, recv_large) = match role {
@@ -186,7 +187,7 @@ impl Uring {
             ring,
             recv,
             recv_large,
-            flights: InFlightTable::new(),
+            flights: InFlight::default(),
             pool: pool.clone(),
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
@@ -232,9 +233,9 @@ impl Uring {
     /// Stages the operation in the slot. It completes in a later turn; an operation that fails immediately is added to
     /// `done`.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.op(id);
-        debug_assert!(!op.needs_thread(), "the ring gets only operations that it supports");
-        match op {
+        let slot = slots.held(id);
+        debug_assert!(!slot.op.needs_thread(), "the ring gets only operations that it supports");
+        match &slot.op {
             Op::Send { socket, .. } => socket.note_send(),
             Op::Recv { socket, into } => {
                 socket.note_receive();
@@ -244,8 +245,8 @@ impl Uring {
             }
             _ => {}
         }
-        self.flights.begin(id);
-        if let Err(errno) = self.stage_op(id, op) {
+        self.flights.begin(&mut slot.ring);
+        if let Err(errno) = self.stage_op(id, slot) {
             self.finish(id, Err(errno), slots, done);
         }
     }
@@ -253,19 +254,19 @@ impl Uring {
     /// Requests an early end of a poll or of an operation on a socket. Operations on files run to their end, because
     /// the kernel cannot stop them once the device has them.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let Some(op) = slots.get(id).and_then(|slot| slot.op.as_ref()) else { return };
-        let cancellable = match op {
+        let Some(slot) = slots.get(id) else { return };
+        let cancellable = match slot.op {
             Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
                 true
             }
             // Operations on files, and operations that complete immediately.
             _ => false,
         };
-        let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
+        if !cancellable || slot.ring.phase == Phase::Idle || slot.ring.cancelled {
             return;
-        };
-        flight.cancelled = true;
-        match flight.phase {
+        }
+        slot.ring.cancelled = true;
+        match slot.ring.phase {
             Phase::Starved => {
                 self.starved.retain(|starved| *starved != id);
                 self.finish(id, Err(Errno::CANCELED), slots, done);
@@ -346,23 +347,23 @@ impl Uring {
 
     /// Builds the submission entry of an operation and enqueues it.
     fn stage(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let Some(op) = slots.get(id).and_then(|slot| slot.op.as_mut()) else { return };
-        if let Err(errno) = self.stage_op(id, op) {
+        let Some(slot) = slots.get(id) else { return };
+        if let Err(errno) = self.stage_op(id, slot) {
             self.finish(id, Err(errno), slots, done);
         }
     }
 
     #[inline(always)]
-    fn stage_op(&mut self, id: OpId, op: &mut Op) -> Result<(), Errno> {
+    fn stage_op(&mut self, id: OpId, slot: &mut Slot) -> Result<(), Errno> {
         if self.backlog.is_empty()
-            && let Some(entry) = entry::small(id, op)
+            && let Some(entry) = entry::small(id, &slot.op)
             && self.ring.push(&entry)
         {
             return Ok(());
         }
-        let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
-        let fixed = self.fixed_index(op, copying);
-        let entry = entry::build(id, op, &mut self.flights, fixed, copying)?;
+        let copying = !self.zero_copy || slot.ring.copying;
+        let fixed = self.fixed_index(&slot.op, copying);
+        let entry = entry::build(id, slot, &mut self.flights, fixed, copying)?;
         self.push(entry);
         Ok(())
     }
@@ -414,7 +415,7 @@ impl Uring {
             self.backlog.pop_front();
         }
         for id in std::mem::take(&mut self.recancel) {
-            if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
+            if slots.get(id).is_some_and(|slot| slot.ring.phase == Phase::Kernel) {
                 self.push(entry::cancel(id));
             }
         }
@@ -432,9 +433,9 @@ impl Uring {
     /// as many receives; with fewer buffers they would only fail again.
     fn feed(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(recv) = self.recv.as_mut() else { return };
-        for ring in [&mut *recv].into_iter().chain(&mut self.recv_large) {
-            ring.refill(&self.pool);
-            ring.publish();
+        recv.supply(&self.pool);
+        if let Some(large) = &mut self.recv_large {
+            large.supply(&self.pool);
         }
         let (available, waiting) = (recv.available(), self.starved.len());
         assert!(waiting <= self.flights.live(), "a receive that waits for a buffer is in flight");
@@ -443,8 +444,8 @@ impl Uring {
         }
         for _ in 0..available.min(waiting) {
             let Some(id) = self.starved.pop_front() else { break };
-            if let Some(flight) = self.flights.get(id) {
-                flight.phase = Phase::Kernel;
+            if let Some(slot) = slots.get(id) {
+                slot.ring.phase = Phase::Kernel;
                 self.stage(id, slots, done);
             }
         }
@@ -479,6 +480,7 @@ impl Uring {
     }
 
     /// Completes an operation that returns only a result and its own memory.
+    #[inline]
     fn finish(
         &mut self,
         id: OpId,
@@ -486,10 +488,10 @@ impl Uring {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        self.flights.end(id);
-        slots.end(id, done, |op, done| {
+        slots.end(id, done, |slot, done| {
+            self.flights.end(&mut slot.ring);
             done.result = result;
-            op.return_resources(result, &mut done.payload);
+            slot.op.return_resources(result, &mut done.payload);
         });
     }
 }
@@ -497,8 +499,7 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.flights.live() > 0 {
-            // The kernel may still access this memory after the ring is closed.
-            std::mem::forget(std::mem::replace(&mut self.flights, InFlightTable::new()));
+            // The kernel may still access this memory after the ring is closed. The owner leaks its slots.
             std::mem::forget((self.recv.take(), self.recv_large.take()));
         }
     }

@@ -146,8 +146,16 @@ impl RecvRing {
         buf
     }
 
-    /// Fills empty slots from the pool, up to the number that the kernel should have, or until the pool is exhausted.
-    pub(super) fn refill(&mut self, pool: &Pool) {
+    /// Provides buffers to the kernel, up to the number that it should have, or until the pool is exhausted.
+    #[inline]
+    pub(super) fn supply(&mut self, pool: &Pool) {
+        if self.available() < self.fill {
+            self.refill(pool);
+            self.publish();
+        }
+    }
+
+    fn refill(&mut self, pool: &Pool) {
         while self.available() < self.fill {
             let Some(&place) = self.vacant.last() else { break };
             let Some(mut buf) = pool.get(self.buffer_bytes) else { break };
@@ -168,7 +176,7 @@ impl RecvRing {
     }
 
     /// Publishes to the kernel all buffers that were added since the last call.
-    pub(super) fn publish(&mut self) {
+    fn publish(&mut self) {
         if self.published == self.tail {
             return;
         }

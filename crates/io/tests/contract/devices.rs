@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use testkit::TempDir;
 
 use crate::harness::{
-    Bench, Disk, PATIENCE, connection, on_each_pair, on_each_pair_with, open, pattern, received,
+    Bench, Disk, PATIENCE, TOKEN, connection, on_each_pair, on_each_pair_with, open, pattern, received,
 };
 
 const STUCK: DeviceId = DeviceId(1001);
@@ -84,7 +84,7 @@ fn a_stuck_device_leaves_slots_to_sockets_and_other_devices() {
             with_stuck_device(bench, |bench, dir, pipe, mut ids| {
                 let via = bench.pair.via();
                 let stuck = || open(pipe, libc::O_RDONLY | libc::O_CREAT, STUCK, via);
-                while let Ok(id) = bench.engine.submit(stuck()) {
+                while let Ok(id) = bench.engine.submit(stuck(), TOKEN) {
                     ids.push(id);
                 }
                 assert_eq!(ids.len(), 32, "a quarter of the table");
@@ -133,7 +133,7 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
             let drained = bench.engine.drain(before + Duration::from_millis(100));
             assert_eq!(drained, Drained::Leaked(share(bench.pair.disk)));
             assert!(before.elapsed() < PATIENCE, "it goes on waiting");
-            assert!(bench.engine.submit(Op::Nop).is_err(), "nothing is taken after a leak");
+            assert!(bench.engine.submit(Op::Nop, TOKEN).is_err(), "nothing is taken after a leak");
             assert_eq!(bench.engine.drain(Instant::now()), Drained::Clean, "it is over");
             // The hanging operations end now, and write only to leaked memory.
             drop(release(pipe));

@@ -12,6 +12,9 @@ use io::op::{DeviceId, OpenHow, RecvInto};
 use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
 use testkit::engines::{report_ran, report_skipped};
 
+/// Token of all operations.
+pub(crate) const TOKEN: u64 = u64::MAX - 3;
+
 /// Maximum duration of any single step of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -160,7 +163,7 @@ impl Bench {
     }
 
     pub(crate) fn submit(&mut self, op: Op) -> OpId {
-        self.engine.submit(op).expect("the table has room")
+        self.engine.submit(op, TOKEN).expect("the table has room")
     }
 
     /// Runs one turn that waits at most `longest`; completions are stored for [`Bench::next`].
@@ -184,6 +187,7 @@ impl Bench {
         let deadline = Instant::now() + longest;
         loop {
             if let Some(place) = self.seen.iter().position(|completion| completion.id == id) {
+                assert_eq!(self.seen[place].token, TOKEN, "a completion has the token of its operation");
                 return Some(self.seen.remove(place));
             }
             if Instant::now() >= deadline {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io::op::RecvInto;
 use io::{Errno, Op, Wait};
 
-use crate::harness::{PATIENCE, connection, on_each_net, on_each_pair, on_each_pair_with};
+use crate::harness::{PATIENCE, TOKEN, connection, on_each_net, on_each_pair, on_each_pair_with};
 
 /// Number of wake-ups in the test for lost wake-ups.
 const ROUNDS: u32 = 10_000;
@@ -94,11 +94,11 @@ fn a_full_table_returns_the_operation() {
             let (ours, _peer) = connection();
             let recv = || Op::Recv { socket: ours.clone(), into: RecvInto::Pool };
             let ids: Vec<_> = (0..4).map(|_| bench.submit(recv())).collect();
-            assert!(matches!(bench.engine.submit(recv()), Err(Op::Recv { .. })));
+            assert!(matches!(bench.engine.submit(recv(), TOKEN), Err(Op::Recv { .. })));
             assert_eq!(bench.engine.counters().table_full, 1);
             bench.engine.cancel(ids[0]);
             assert_eq!(bench.next(ids[0]).result, Err(Errno::CANCELED));
-            assert!(bench.engine.submit(recv()).is_ok());
+            assert!(bench.engine.submit(recv(), TOKEN).is_ok());
             bench.assert_drains();
         },
     );

@@ -17,7 +17,7 @@ use crate::reactor::{self, Reactor};
 /// Maximum number of connections that a multishot accept may have accepted before the caller takes them. Above it, the
 /// accept is cancelled and further connections wait in the kernel's backlog, where another process could still accept
 /// them.
-const QUEUE_MAX: u32 = 64;
+const QUEUE_MAX: u16 = 64;
 
 /// Maximum number of connections that are accepted from the backlog after a stop. Other processes may listen on the
 /// same socket, so the backlog may never become empty; accepting a full default backlog would be too many calls for one

@@ -23,7 +23,7 @@ use crate::reactor::Reactor;
 
 /// Maximum number of received buffers that wait for the connection's task before receiving stops. A pipelining client
 /// fills one or two; a flood must not use up the thread's buffers.
-pub const QUEUE_DEFAULT: u32 = 4;
+pub const QUEUE_DEFAULT: u16 = 4;
 
 /// The receiving side of a [`crate::Socket`].
 pub struct Reader {
@@ -39,7 +39,7 @@ pub struct Reader {
     multishot: bool,
     /// Whether single-shot receives use large buffers.
     large: bool,
-    queue: u32,
+    queue: u16,
 }
 
 /// The destination of the next bytes when no receive is in flight.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use io::engine::{Caps, Counters, NetKind, Wake, Waker};
 use io::op::DeviceId;
+use io::slab::Slab;
 use io::{Completion, Drained, Engine, Errno, Op, OpId, Payload, Pool, Wait};
 
 use super::settle;
@@ -21,10 +22,8 @@ pub(crate) struct Fake {
 
 struct State {
     bell: Arc<Bell>,
-    /// Operations in flight by slot, with the slot's generation.
-    slots: Vec<(u32, Option<Op>)>,
-    /// Slots whose terminal completion was not returned yet.
-    hidden: Vec<u32>,
+    /// Operations in flight, with their tokens.
+    slots: Slab<Option<(u64, Op)>>,
     capacity: usize,
     /// The device whose operations are refused.
     refused: Option<DeviceId>,
@@ -78,8 +77,7 @@ impl Fake {
         };
         let state = State {
             bell: Arc::default(),
-            slots: Vec::new(),
-            hidden: Vec::new(),
+            slots: Slab::default(),
             capacity: 1000,
             refused: None,
             ready: Vec::new(),
@@ -107,10 +105,10 @@ impl Fake {
     /// Returns the operations in flight, each with the first word of its `Debug` form.
     pub(crate) fn flying(&self) -> Vec<(OpId, String)> {
         let state = self.state.borrow();
-        let named = state.slots.iter().enumerate().filter_map(|(slot, (generation, op))| {
-            let text = format!("{:?}", op.as_ref()?);
+        let named = state.slots.iter().filter_map(|(id, operation)| {
+            let text = format!("{:?}", operation.as_ref()?.1);
             let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
-            Some((OpId { slot: slot as u32, generation: *generation }, name))
+            Some((id, name))
         });
         named.collect()
     }
@@ -144,18 +142,16 @@ impl Fake {
     /// Completes a send or disk operation and returns its memory.
     pub(crate) fn give_back(&self, id: OpId, result: Result<u32, Errno>) {
         let mut state = self.state.borrow_mut();
-        let payload = match state.slots[id.slot as usize].1.take() {
-            Some(Op::Send { data, .. } | Op::WriteSegments { data, .. }) => Payload::Segments(data),
-            Some(Op::Read { mut buf, .. }) => {
+        let operation = state.slots.get(id).and_then(Option::as_mut).expect("it is in flight");
+        let payload = match std::mem::take(&mut operation.1) {
+            Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
+            Op::Read { mut buf, .. } => {
                 buf.set_len(result.unwrap_or(0) as usize);
                 Payload::Buf(buf)
             }
-            Some(Op::Write { buf, .. } | Op::Recv { into: io::op::RecvInto::Owned(buf), .. }) => {
-                Payload::Buf(buf)
-            }
+            Op::Write { buf, .. } | Op::Recv { into: io::op::RecvInto::Owned(buf), .. } => Payload::Buf(buf),
             other => panic!("{other:?} gives nothing back"),
         };
-        state.slots[id.slot as usize].1 = Some(Op::Nop);
         state.end(id, result, payload);
     }
 
@@ -175,7 +171,9 @@ impl Fake {
 
     /// Reports one result of an operation that continues.
     pub(crate) fn progress(&self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
-        self.state.borrow_mut().ready.push(Completion { id, result, more: true, payload });
+        let state = &mut *self.state.borrow_mut();
+        let token = state.slots.get(id).and_then(Option::as_mut).expect("it is in flight").0;
+        state.ready.push(Completion { id, token, result, more: true, payload });
     }
 
     /// Returns a received buffer as a payload.
@@ -188,12 +186,10 @@ impl Fake {
 
 impl State {
     fn end(&mut self, id: OpId, result: Result<u32, Errno>, payload: Payload) -> Option<Op> {
-        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.0 == id.generation)?;
-        let op = slot.1.take()?;
-        slot.0 += 1;
+        let (token, op) = self.slots.get(id)?.take()?;
+        self.slots.remove(id);
         self.counters.completed += 1;
-        self.hidden.push(id.slot);
-        self.ready.push(Completion { id, result, more: false, payload });
+        self.ready.push(Completion { id, token, result, more: false, payload });
         Some(op)
     }
 }
@@ -207,24 +203,17 @@ impl Engine for Fake {
         &self.pool
     }
 
-    fn submit(&mut self, op: Op) -> Result<OpId, Op> {
+    fn submit(&mut self, op: Op, token: u64) -> Result<OpId, Op> {
         let state = &mut *self.state.borrow_mut();
         let is_refused = op.on_disk().is_some_and(|(_, device)| Some(device) == state.refused);
-        if is_refused || state.slots.iter().filter(|slot| slot.1.is_some()).count() >= state.capacity {
+        if is_refused || state.slots.len() >= state.capacity {
             state.counters.table_full += 1;
             return Err(op);
         }
         state.counters.submitted += 1;
-        let is_free = |(place, slot): (usize, &(u32, Option<Op>))| {
-            (slot.1.is_none() && !state.hidden.contains(&(place as u32))).then_some(place)
-        };
-        let place = state.slots.iter().enumerate().find_map(is_free).unwrap_or_else(|| {
-            state.slots.push((0, None));
-            state.slots.len() - 1
-        });
-        let id = OpId { slot: place as u32, generation: state.slots[place].0 };
         let at_once = matches!(op, Op::Close { .. } | Op::Nop);
-        state.slots[place].1 = Some(op);
+        let (id, slot) = state.slots.insert();
+        *slot = Some((token, op));
         if at_once {
             state.end(id, Ok(0), Payload::None);
         }
@@ -242,10 +231,8 @@ impl Engine for Fake {
     fn abandon(&mut self, id: OpId) {
         let state = &mut *self.state.borrow_mut();
         state.abandoned.push(id);
-        let slot = &mut state.slots[id.slot as usize];
-        assert_eq!(slot.0, id.generation, "only what is in flight is abandoned");
-        slot.1 = None;
-        slot.0 += 1;
+        *state.slots.get(id).expect("only what is in flight is abandoned") = None;
+        state.slots.remove(id);
         state.counters.completed += 1;
         state.ready.retain(|completion| completion.id != id);
     }
@@ -257,7 +244,6 @@ impl Engine for Fake {
             state.counters.kernel_entries += 1;
             let quiet = state.ready.is_empty();
             batch.append(&mut state.ready);
-            state.hidden.clear();
             if !quiet {
                 return Ok(());
             }

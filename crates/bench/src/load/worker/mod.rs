@@ -22,7 +22,6 @@ use io::{Completion, Engine, Errno, Op, OpId, Wait};
 
 use super::link::{Link, Pending, State};
 use super::outcome::{Failed, Tally, ThreadUse};
-use super::owners::Owners;
 use super::plan::{GRAIN, GRAIN_FROM, Length, LoopKind, Plan, Reuse};
 use super::reader::Heads;
 use super::request::Requests;
@@ -43,8 +42,6 @@ pub(crate) struct Worker<'a> {
     /// Number of this thread, and the number of threads.
     share: (usize, usize),
     engine: Box<dyn Engine>,
-    /// The connection and role of the operation in each slot of the engine's table.
-    owners: Owners<(u32, Role)>,
     links: Vec<Link>,
     requests: Requests,
     heads: Heads,
@@ -75,13 +72,6 @@ pub(crate) struct Worker<'a> {
     plain: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Connect,
-    Recv,
-    Send,
-}
-
 impl<'a> Worker<'a> {
     /// Creates thread number `share.0` of `share.1`, with its engine.
     pub(crate) fn new(plan: &'a Plan, net: NetKind, share: (usize, usize)) -> Result<Worker<'a>, Failure> {
@@ -98,7 +88,6 @@ impl<'a> Worker<'a> {
             plan,
             share,
             engine,
-            owners: Owners::new(),
             links: (0..connections).map(|_| Link::new()).collect(),
             requests: Requests::new(plan, share),
             heads: Heads::new(&plan.method, plan.response_kind, plan.expect.crc32c.is_some()),
@@ -273,13 +262,13 @@ impl<'a> Worker<'a> {
         &self.plan.targets[0].peer
     }
 
-    fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
-        let Ok(id) = self.engine.submit(op) else {
+    /// Submits an operation of a connection, whose index is the token.
+    fn submit(&mut self, index: usize, op: Op) -> Option<OpId> {
+        let Ok(id) = self.engine.submit(op, index as u64) else {
             // Cannot happen: the table has slots for all operations of all connections.
             self.failure = Some(Failure::Other("the engine has no free slot for an operation".to_owned()));
             return None;
         };
-        self.owners.set(id, (index as u32, role));
         Some(id)
     }
 

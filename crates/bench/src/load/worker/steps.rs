@@ -9,7 +9,7 @@ use io::op::{PeerAddr, RecvInto, Source};
 use io::{Completion, Errno, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{Role, Worker};
+use super::Worker;
 use crate::failure::Failure;
 use crate::load::link::State;
 use crate::load::outcome::Failed;
@@ -22,18 +22,16 @@ impl Worker<'_> {
     /// Passes a completion to the connection of its operation.
     pub(super) fn complete(&mut self, completion: Completion) {
         let id = completion.id;
-        let Some((link, role)) = self.owners.of(id) else { return };
-        let index = link as usize;
+        let index = completion.token as usize;
         let link = &mut self.links[index];
-        // The batch may contain further completions of an operation that was abandoned while handling the batch.
-        match role {
-            Role::Connect if link.connect == Some(id) => {
-                link.connect = None;
-                self.connected(index, completion.result);
-            }
-            Role::Send if link.send == Some(id) => self.sent(index, completion),
-            Role::Recv if link.recv == Some(id) => self.received(index, completion),
-            _ => {}
+        // Other completions are of a close, or of an operation that was abandoned while handling the batch.
+        if link.connect == Some(id) {
+            link.connect = None;
+            self.connected(index, completion.result);
+        } else if link.send == Some(id) {
+            self.sent(index, completion);
+        } else if link.recv == Some(id) {
+            self.received(index, completion);
         }
     }
 
@@ -53,7 +51,7 @@ impl Worker<'_> {
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
         let op = Op::Send { socket, data, more: false, zero_copy: false };
-        self.links[index].send = self.submit(index, Role::Send, op);
+        self.links[index].send = self.submit(index, op);
     }
 
     /// Handles the completion of a send: sends the remaining bytes, or those queued since.
@@ -76,7 +74,7 @@ impl Worker<'_> {
             self.flush(index);
         } else if let Some(socket) = link.socket.clone() {
             let op = Op::Send { socket, data, more: false, zero_copy: false };
-            self.links[index].send = self.submit(index, Role::Send, op);
+            self.links[index].send = self.submit(index, op);
         }
     }
 
@@ -89,7 +87,7 @@ impl Worker<'_> {
         };
         self.links[index].socket = Some(socket.clone());
         self.links[index].state = State::Connecting { since: self.now };
-        self.links[index].connect = self.submit(index, Role::Connect, Op::Connect { socket, peer });
+        self.links[index].connect = self.submit(index, Op::Connect { socket, peer });
     }
 
     /// Handles the completion of a connect: arms the receive, which stays armed until the connection ends.
@@ -115,7 +113,7 @@ impl Worker<'_> {
         link.state = State::Open;
         let Some(socket) = link.socket.clone() else { return };
         let op = Op::Recv { socket, into: RecvInto::Stream };
-        self.links[index].recv = self.submit(index, Role::Recv, op);
+        self.links[index].recv = self.submit(index, op);
         self.flush(index);
         self.offer(index);
     }
@@ -159,7 +157,7 @@ impl Worker<'_> {
                 let link = &mut self.links[index];
                 if let (true, Some(socket), None) = (is_last, link.socket.clone(), link.recv) {
                     let op = Op::Recv { socket, into: RecvInto::Stream };
-                    self.links[index].recv = self.submit(index, Role::Recv, op);
+                    self.links[index].recv = self.submit(index, op);
                 }
             }
             (Ok(_), _) => self.ended(index),
@@ -286,7 +284,7 @@ impl Worker<'_> {
         }
         // A socket that an abandoned operation still references is closed when the operation completes.
         if let Some(Ok(fd)) = socket.map(io::Fd::into_owned) {
-            let _closed_here_when_refused = self.engine.submit(Op::Close { fd });
+            let _closed_here_when_refused = self.engine.submit(Op::Close { fd }, index as u64);
         }
     }
 }

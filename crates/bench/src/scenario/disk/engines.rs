@@ -111,8 +111,6 @@ struct PoolQueue {
     /// The buffers of unused slots, and the list of those slots.
     bufs: Vec<Option<Buf>>,
     free: Vec<u32>,
-    /// The slot of the operation in each slot of the engine.
-    by_slot: Vec<u32>,
     /// Completions of a turn; retained for its memory.
     batch: Vec<Completion>,
     /// Whether the engine's table was full, which cannot happen with a queue of the same depth.
@@ -132,8 +130,7 @@ impl PoolQueue {
         let bufs: Option<Vec<Option<Buf>>> = (0..depth).map(buf).collect();
         let bufs = bufs.ok_or("no memory for the buffers")?;
         let free = (0..depth).rev().collect();
-        let by_slot = Vec::new();
-        Ok(PoolQueue { engine, file: file.into(), bufs, free, by_slot, batch: Vec::new(), refused: false })
+        Ok(PoolQueue { engine, file: file.into(), bufs, free, batch: Vec::new(), refused: false })
     }
 }
 
@@ -149,13 +146,8 @@ impl Queue for PoolQueue {
         } else {
             Op::Read { file, offset, len, buf, device, via }
         };
-        match self.engine.submit(op) {
-            Ok(id) => {
-                let slot = id.slot as usize;
-                self.by_slot.resize(self.by_slot.len().max(slot + 1), 0);
-                self.by_slot[slot] = place;
-                Some(place)
-            }
+        match self.engine.submit(op, place.into()) {
+            Ok(_) => Some(place),
             Err(_) => {
                 self.refused = true;
                 None
@@ -174,7 +166,7 @@ impl Queue for PoolQueue {
             let wait = if done.len() < wanted { Wait::Forever } else { Wait::No };
             self.engine.turn(wait, &mut self.batch)?;
             for completion in self.batch.drain(..) {
-                let place = self.by_slot[completion.id.slot as usize];
+                let place = completion.token as u32;
                 if let Payload::Buf(buf) = completion.payload {
                     self.bufs[place as usize] = Some(buf);
                 }

@@ -1,7 +1,6 @@
 //! Opens, reads and closes the files of a set, several concurrently: the upper limit for a server that sends files from
 //! a disk on this machine, which `bench cold` uses as its 100 %.
 
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +11,8 @@ use bare::Noise;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
-use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
+use io::slab::{Key, Slab};
+use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -116,8 +116,8 @@ struct FileReader<'a> {
     via: DiskVia,
     /// Random generator that picks the files.
     noise: Noise,
-    /// Files in progress, by their operation: when they were begun, and their stage.
-    files: HashMap<OpId, (Instant, Stage)>,
+    /// Files in progress: when they were begun, and their stage. The keys are the tokens of the operations.
+    files: Slab<Option<(Instant, Stage)>>,
     outcome: JobOutcome,
 }
 
@@ -129,7 +129,7 @@ impl<'a> FileReader<'a> {
         let via = if job.by_ring { DiskVia::Ring } else { DiskVia::Pool(0) };
         let noise = Noise::new(u64::from(worker) << 32);
         let outcome = JobOutcome::nothing();
-        FileReader { engine, job, paths, via, noise, files: HashMap::new(), outcome }
+        FileReader { engine, job, paths, via, noise, files: Slab::default(), outcome }
     }
 
     /// Reads until the time is over, and then completes the open files.
@@ -153,9 +153,10 @@ impl<'a> FileReader<'a> {
     /// Submits an operation of a file that was begun at this time. Every file has one operation in flight, and the
     /// table has a slot for each of them.
     fn submit(&mut self, op: Op, begun: Instant, stage: Stage) -> Result<(), String> {
-        let id = self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())?;
-        self.files.insert(id, (begun, stage));
-        Ok(())
+        let (key, file) = self.files.insert();
+        *file = Some((begun, stage));
+        let submitted = self.engine.submit(op, key.pack());
+        submitted.map(drop).map_err(|_| "the engine's table is full".to_owned())
     }
 
     /// Opens another file, picked at random.
@@ -168,8 +169,9 @@ impl<'a> FileReader<'a> {
     }
 
     fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
-        // Not by the slot alone: an operation of the same batch may have been submitted into the slot of this one.
-        let Some((begun, stage)) = self.files.remove(&completion.id) else { return Ok(()) };
+        let key = Key::unpack(completion.token);
+        let Some((begun, stage)) = self.files.get(key).and_then(Option::take) else { return Ok(()) };
+        self.files.remove(key);
         let result = completion.result.map_err(std::io::Error::from);
         match stage {
             Stage::Opening => {

@@ -21,7 +21,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::failure::Failure;
 use crate::load::command::EngineName;
-use crate::load::owners::Owners;
 
 pub(crate) const COMMAND: &str = "echo-server";
 
@@ -99,14 +98,9 @@ fn bind(port: u16) -> Result<OwnedFd, Failure> {
     create().map_err(Failure::kernel::<rustix::io::Errno>(format_args!("listening on 127.0.0.1:{port}")))
 }
 
-/// The purpose of an operation.
-#[derive(Clone, Copy)]
-enum EchoRole {
-    Accept,
-    Receive(u32),
-    Send(u32),
-    Close,
-}
+/// Token of accepts, and of closes that need no action; the token of other operations is the index of their connection.
+const ACCEPT: u64 = u64::MAX;
+const CLOSE: u64 = u64::MAX - 1;
 
 /// One connection. Its slot is reused after it has ended.
 #[derive(Default)]
@@ -123,7 +117,6 @@ struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
     options: EchoServerOptions,
-    owners: Owners<EchoRole>,
     connections: Vec<Connection>,
     /// Unused slots of connections.
     free: Vec<u32>,
@@ -140,14 +133,7 @@ impl Echo {
             ..EngineConfig::default()
         };
         let engine = io::build(config).map_err(Failure::other)?;
-        Ok(Echo {
-            engine,
-            listener: Fd::from(listener),
-            options,
-            owners: Owners::new(),
-            connections: Vec::new(),
-            free: Vec::new(),
-        })
+        Ok(Echo { engine, listener: Fd::from(listener), options, connections: Vec::new(), free: Vec::new() })
     }
 
     /// Serves until a signal ends the process.
@@ -163,12 +149,9 @@ impl Echo {
         }
     }
 
-    /// Submits an operation and stores its purpose.
-    fn submit(&mut self, op: Op, role: EchoRole) -> Result<OpId, Failure> {
+    fn submit(&mut self, op: Op, token: u64) -> Result<OpId, Failure> {
         let full = |_| Failure::Other("the engine has no free slot for an operation".to_owned());
-        let id = self.engine.submit(op).map_err(full)?;
-        self.owners.set(id, role);
-        Ok(id)
+        self.engine.submit(op, token).map_err(full)
     }
 
     /// Submits an accept for one connection, or a multishot accept.
@@ -177,15 +160,19 @@ impl Echo {
             listener: self.listener.clone(),
             multishot: self.options.mode == SubmissionMode::Multi,
         };
-        self.submit(op, EchoRole::Accept).map(drop)
+        self.submit(op, ACCEPT).map(drop)
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
-        match self.owners.of(completion.id) {
-            Some(EchoRole::Accept) => self.accepted(completion),
-            Some(EchoRole::Receive(index)) => self.received(index, completion),
-            Some(EchoRole::Send(index)) => self.sent(index, completion),
-            Some(EchoRole::Close) | None => Ok(()),
+        if completion.token == ACCEPT {
+            return self.accepted(completion);
+        }
+        let index = completion.token as u32;
+        match self.connections.get(index as usize) {
+            Some(connection) if connection.receive == Some(completion.id) => self.received(index, completion),
+            Some(connection) if connection.send == Some(completion.id) => self.sent(index, completion),
+            // A close, or an operation that was abandoned.
+            _ => Ok(()),
         }
     }
 
@@ -197,7 +184,7 @@ impl Echo {
         // A connection that was closed before its accept is ignored: the client counts it.
         let Payload::Accepted(fd) = completion.payload else { return Ok(()) };
         if self.options.purpose == Purpose::Connections {
-            return self.submit(Op::Close { fd }, EchoRole::Close).map(drop);
+            return self.submit(Op::Close { fd }, CLOSE).map(drop);
         }
         let index = self.free.pop().unwrap_or(self.connections.len() as u32);
         if index as usize == self.connections.len() {
@@ -217,7 +204,7 @@ impl Echo {
                 self.engine.pool().get(self.options.buffer as usize).map_or(RecvInto::Pool, RecvInto::Owned)
             }
         };
-        let id = self.submit(Op::Recv { socket, into }, EchoRole::Receive(index))?;
+        let id = self.submit(Op::Recv { socket, into }, index.into())?;
         self.connections[index as usize].receive = Some(id);
         Ok(())
     }
@@ -225,9 +212,6 @@ impl Echo {
     /// Handles received bytes: they are sent back in the same buffer.
     fn received(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
-        if connection.receive != Some(completion.id) {
-            return Ok(());
-        }
         if !completion.more {
             connection.receive = None;
         }
@@ -255,7 +239,7 @@ impl Echo {
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let op = Op::Send { socket, data, more: false, zero_copy: false };
-        let id = self.submit(op, EchoRole::Send(index))?;
+        let id = self.submit(op, index.into())?;
         self.connections[index as usize].send = Some(id);
         Ok(())
     }
@@ -263,9 +247,6 @@ impl Echo {
     /// Handles the completion of a send; after a partial send the remaining bytes are sent next.
     fn sent(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
-        if connection.send != Some(completion.id) {
-            return Ok(());
-        }
         connection.send = None;
         let (Ok(count), Payload::Segments(mut data)) = (completion.result, completion.payload) else {
             return self.close(index);
@@ -282,7 +263,7 @@ impl Echo {
         }
         self.free.push(index);
         match connection.socket.map(Fd::into_owned) {
-            Some(Ok(fd)) => self.submit(Op::Close { fd }, EchoRole::Close).map(drop),
+            Some(Ok(fd)) => self.submit(Op::Close { fd }, CLOSE).map(drop),
             // Closed when the operation that still references it completes.
             _ => Ok(()),
         }

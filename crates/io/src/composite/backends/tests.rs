@@ -40,7 +40,7 @@ fn read(backends: &Backends, file: &Fd) -> Op {
 
 /// Returns the route of an operation that requests libaio.
 fn choice(backends: &mut Backends, op: Op) -> Route {
-    let id = backends.slots.insert(op).unwrap();
+    let (id, _) = backends.slots.insert(op, 0);
     backends.route(id, DiskVia::Libaio, DeviceId::default())
 }
 

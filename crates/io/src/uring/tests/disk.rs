@@ -36,7 +36,7 @@ fn direct_reads_register_their_chunk_and_trim_unregisters_it() {
         assert_eq!(buf.fixed_index().is_some(), registered);
     }
     assert_eq!(read(&mut bench, &file, 12288, 4096, 4096).result, Ok(0), "the end of the file");
-    assert_eq!(bench.uring.trim(), CHUNK_BYTES + size_of::<entry::Scratch>() * bench.uring.flights.spare());
+    assert_eq!(bench.uring.trim(), CHUNK_BYTES + size_of::<state::Scratch>() * bench.uring.flights.spare());
     let again = read(&mut bench, &file, 4096, 4096, 4096);
     assert!(bytes(&again.payload).iter().all(|&byte| byte == 1), "a fresh chunk took the place");
 }

@@ -10,8 +10,8 @@ const NOTIFICATION: u32 = 1 << 3;
 impl Bench {
     /// Adds an operation that counts as in flight, but is not submitted to the kernel.
     fn pretend(&mut self, op: Op) -> OpId {
-        let id = self.slots.insert(op).unwrap();
-        self.uring.flights.begin(id);
+        let (id, slot) = self.slots.insert(op, 0);
+        self.uring.flights.begin(&mut slot.ring);
         id
     }
 
@@ -51,7 +51,7 @@ fn a_cancelled_stream_that_ends_with_data_reports_both() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, _peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
-    bench.uring.flights.get(id).unwrap().cancelled = true;
+    bench.slots.held(id).ring.cancelled = true;
     bench.complete_with(id, 3, 5, 0);
     let data = bench.next();
     assert_eq!((data.result, data.more), (Ok(5), true));
@@ -125,7 +125,6 @@ fn late_completions_are_counted_and_their_buffers_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let id = bench.start(Op::Nop);
     assert_eq!(bench.next().id, id);
-    bench.slots.recycle();
     let (socket, _peer) = pair();
     let next = bench.start(Op::Recv { socket, into: RecvInto::Pool });
     assert_eq!(next.slot, id.slot, "the slot is used again");
@@ -147,7 +146,7 @@ fn buffers_received_by_an_abandoned_stream_are_released() {
     let (socket, _peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
     assert!(bench.slots.abandon(id));
-    bench.uring.flights.get(id).unwrap().cancelled = true;
+    bench.slots.held(id).ring.cancelled = true;
     let before = bench.pool.counters().idle_bytes;
     bench.complete_with(id, 3, 5, MORE);
     bench.complete(id, negative(Errno::CANCELED), 0);

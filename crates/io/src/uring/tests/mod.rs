@@ -58,7 +58,7 @@ impl Bench {
     }
 
     fn start(&mut self, op: Op) -> OpId {
-        let id = self.slots.insert(op).unwrap();
+        let (id, _) = self.slots.insert(op, 0);
         self.uring.start(id, &mut self.slots, &mut self.done);
         id
     }
