@@ -109,13 +109,16 @@ impl Context {
         }
     }
 
-    /// Submits requests to the kernel; returns how many it accepted. The caller keeps their memory at its address until
-    /// [`Context::next_event`] has returned the completion of each.
-    fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
+    /// Submits requests to the kernel; returns how many it accepted.
+    ///
+    /// # Safety
+    /// The pointers refer to live requests. The caller keeps the buffer of each accepted request at its address until
+    /// [`Context::next_event`] has returned the completion, or leaks it.
+    unsafe fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
-        // SAFETY: the pointers refer to live requests, which the kernel copies before the call returns. The caller
-        // keeps the memory that the requests refer to until they have completed, or leaks it.
+        // SAFETY: the caller guarantees that the requests are live, and the kernel copies them before the call returns.
+        // The caller keeps the buffers too.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
         let taken = check(result)? as usize;
         assert!(taken <= count, "the kernel accepts at most the submitted requests");
@@ -239,7 +242,9 @@ impl Libaio {
         self.requests.extend(self.queue.iter().take(room).map(|&id| request(id, resfd, slots)));
         self.pointers.clear();
         self.pointers.extend(self.requests.iter_mut().map(|request| request as *mut Request));
-        self.context.submit(&mut self.pointers)
+        // SAFETY: the pointers are those of `requests`. A slot owns the buffer of its request until the operation ends,
+        // which is at the completion; an engine that could not wait for it leaks its slots.
+        unsafe { self.context.submit(&mut self.pointers) }
     }
 }
 

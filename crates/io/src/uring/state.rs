@@ -244,7 +244,22 @@ pub(super) struct KernelStat {
     rest: [u64; 14],
 }
 
-const _: () = assert!(size_of::<KernelStat>() == size_of::<libc::statx>());
+const _: () = {
+    use std::mem::offset_of;
+    type Known = libc::statx;
+    assert!(size_of::<KernelStat>() == size_of::<Known>());
+    assert!(offset_of!(KernelStat, links) == offset_of!(Known, stx_nlink));
+    assert!(offset_of!(KernelStat, mode) == offset_of!(Known, stx_mode));
+    assert!(offset_of!(KernelStat, inode) == offset_of!(Known, stx_ino));
+    assert!(offset_of!(KernelStat, size) == offset_of!(Known, stx_size));
+    assert!(offset_of!(KernelStat, blocks) == offset_of!(Known, stx_blocks));
+    assert!(offset_of!(KernelStat, changed) == offset_of!(Known, stx_ctime));
+    assert!(offset_of!(KernelStat, modified) == offset_of!(Known, stx_mtime));
+    assert!(offset_of!(KernelStat, device_major) == offset_of!(Known, stx_dev_major));
+    assert!(offset_of!(KernelStat, device_minor) == offset_of!(Known, stx_dev_minor));
+    assert!(offset_of!(KernelTime, seconds) == offset_of!(libc::statx_timestamp, tv_sec));
+    assert!(offset_of!(KernelTime, nanoseconds) == offset_of!(libc::statx_timestamp, tv_nsec));
+};
 
 #[cfg(test)]
 mod tests {
