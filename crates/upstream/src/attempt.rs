@@ -17,11 +17,13 @@ use io::op::Source;
 use io::{Buf, Errno};
 
 use crate::h2::Cut;
+use crate::heading::Heading;
 use crate::link::Link;
+use crate::outgoing::Outgoing;
 use crate::sending::{SendFailure, Sending};
+use crate::settings::Settings;
 use crate::state::{Try, log_messages};
 use crate::wire::Wire;
-use crate::{Heading, Outgoing, Settings};
 use exchange::request::Request;
 use telemetry::{ForLog, Level, Reason};
 use transfer::incoming::BodyAborted;
@@ -132,6 +134,7 @@ pub(super) async fn run(
 
 /// Phrases of nginx's error log.
 const SENDING: &str = "while sending request to upstream";
+/// What a try does while it waits for the header section, for the error log.
 const READING: &str = "while reading response header from upstream";
 
 /// Reason why no head was received.
@@ -388,7 +391,7 @@ fn complete(
     }
     // Copies only the header section. The body bytes received with it may be longer.
     let raw = Source::Vec(bytes.to_vec());
-    Ok(Rc::new(Heading { raw, head, never_indexed: wire.take_never_indexed() }))
+    Ok(Rc::new(Heading::new(raw, head).with_never_indexed(wire.take_never_indexed())))
 }
 
 /// Creates the heading of a protocol without header sections (memcached): the decoder has generated the text.

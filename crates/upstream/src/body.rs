@@ -12,11 +12,11 @@ use http::gateway::{BodyEvent, Decoder, InvalidBody, join};
 use io::op::{RECV_LARGE_BYTES, Source};
 use io::{Buf, Errno, SharedBytes};
 
-use crate::Settings;
 use crate::choice::Chosen;
 use crate::hidden::Hidden;
 use crate::link::Link;
 use crate::sending::{SendFailure, Sending, shared};
+use crate::settings::Settings;
 use crate::state::{Fault, Try};
 use crate::wire::Wire;
 use transfer::body::BodyError;
@@ -173,6 +173,7 @@ impl Live {
         self.decoder.is_over() && self.rest.is_none()
     }
 
+    /// Returns the record of the try that got this response.
     pub(super) fn record(&self) -> &Rc<Try> {
         &self.record
     }
@@ -344,6 +345,7 @@ impl Live {
         Ok((!buf.is_empty()).then_some(buf))
     }
 
+    /// Counts received bytes in the record of the try.
     fn count(&self, buf: &Buf) {
         let length = &self.record.response_length;
         length.set(length.get() + buf.len() as u64);
@@ -419,6 +421,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
+    /// Creates the body for a client. The filter of trailer fields is that of the location.
     pub(super) fn new(live: Box<Live>, settings: &Settings) -> Direct {
         let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
         Direct { live, delay: None, trailers, needs_client }

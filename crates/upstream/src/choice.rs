@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use io::op::PeerAddr;
 
 use crate::link::IdlePool;
+use crate::outgoing::{Failure, Target};
 use crate::state::Try;
-use crate::{Failure, Target};
 use exchange::request::Request;
 use peers::resolve::{Conf, Unresolved};
 use peers::{Group, NoPeer, Outcome, Pick, Selection};
@@ -43,8 +43,11 @@ struct Busy {
 /// The address of an upstream and its names.
 #[derive(Clone)]
 pub(super) struct Peer {
+    /// The address to connect to.
     pub(super) address: PeerAddr,
+    /// The name as shown in `$upstream_addr`.
     pub(super) name: Arc<str>,
+    /// The server as configured (`$upstream_last_server_name`).
     pub(super) server: Arc<str>,
 }
 
@@ -93,6 +96,7 @@ impl Choice {
         }
     }
 
+    /// Creates a choice of addresses without a group: each is tried once, in this order.
     fn list(addresses: impl IntoIterator<Item = (PeerAddr, Arc<str>)>) -> Choice {
         let left: VecDeque<_> = addresses.into_iter().collect();
         Choice::List { tries: left.len() as u32, left }
@@ -171,6 +175,7 @@ impl Choice {
 }
 
 impl Chosen {
+    /// Takes the choice with the upstream whose response is now passed on.
     pub(super) fn new(choice: Choice, pick: Option<Pick>, record: Rc<Try>) -> Chosen {
         Chosen(Some(Box::new(Busy { choice, pick, record })))
     }

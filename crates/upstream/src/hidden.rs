@@ -52,6 +52,7 @@ impl Hidden {
     }
 }
 
+/// Whether the list has a name, in any case of letters.
 fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
     list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }

@@ -22,8 +22,8 @@ use tls::handshake;
 
 use crate::h2::{Connection, Idle};
 use crate::secure::{Secure, SecureError};
+use crate::settings::{Bind, BindAddr, Settings};
 use crate::wire::Wire;
-use crate::{Bind, BindAddr, Settings};
 use exchange::capacity::Windows;
 use exchange::config::LocationId;
 use exchange::request::Request;
@@ -352,6 +352,7 @@ pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request
     }
 }
 
+/// Returns the local address of `proxy_bind` for this request; `None` if its text is empty or invalid.
 fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
     let text = match &bind.address {
         BindAddr::Fixed(address) => return Some(*address),

@@ -202,6 +202,7 @@ fn check(head: &ReplyHead, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
+/// Whether a `Content-Type` is that of an OCSP response (RFC 6960 appendix A.2).
 fn is_response_type(kind: &[u8]) -> bool {
     kind.trim_ascii().eq_ignore_ascii_case(RESPONSE_TYPE)
 }

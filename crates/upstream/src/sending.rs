@@ -16,9 +16,10 @@ use smallvec::smallvec;
 
 use crate::h2::Follows;
 use crate::link::Link;
+use crate::outgoing::{Outgoing, OutgoingBody};
+use crate::settings::Settings;
 use crate::state::Try;
 use crate::wire::WireWriter;
-use crate::{Outgoing, OutgoingBody, Settings};
 use exchange::client::Client;
 use exchange::request::Request;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BUFFERS_MAX, Piece};

@@ -21,10 +21,10 @@ use io::op::{DeviceId, Source};
 use io::{Buf, DiskVia, Errno};
 use smallvec::SmallVec;
 
-use crate::Settings;
 use crate::attempt::cut;
 use crate::body::Live;
 use crate::hidden::Hidden;
+use crate::settings::Settings;
 use crate::state::{Fault, Try};
 use exchange::capacity::DiskSpace;
 use exchange::error_log;
@@ -372,6 +372,7 @@ impl Spool {
         wake(&mut self.pump);
     }
 
+    /// Appends a received buffer to the bytes in memory, and wakes the stream.
     fn hold(&mut self, buf: Buf) {
         self.held += buf.capacity() as u64;
         self.pieces.push_back(Piece::Memory(buf));
@@ -387,6 +388,7 @@ impl Spool {
     }
 }
 
+/// Stores the waker of a task in place of an earlier one.
 fn register(place: &mut Option<Waker>, context: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(context.waker()),
@@ -394,6 +396,7 @@ fn register(place: &mut Option<Waker>, context: &Context<'_>) {
     }
 }
 
+/// Wakes the stored task, if any.
 fn wake(place: &mut Option<Waker>) {
     if let Some(waker) = place.take() {
         waker.wake();

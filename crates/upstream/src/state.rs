@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use cache::Meta;
 use io::op::PeerAddr;
 
-use crate::{Heading, Hidden};
+use crate::h2::Cut;
+use crate::heading::Heading;
+use crate::hidden::Hidden;
 use exchange::request::Request;
 use peers::counts::Tried;
 use telemetry::{ForLog, Level};
@@ -104,7 +106,7 @@ pub enum Fault {
     /// The remaining request body did not arrive, while the response depended on it.
     Request,
     /// The HTTP/2 stream ended early.
-    Stream(crate::Cut),
+    Stream(Cut),
     /// The client's deadline has passed (`grpc-timeout`).
     DeadlinePassed,
     /// Memory was exhausted, or the temporary file could not be written or read.
@@ -115,7 +117,7 @@ impl Fault {
     /// Converts to the error of the response body.
     pub(super) fn of_body(self) -> BodyError {
         match self {
-            Fault::Stream(crate::Cut::Reset(code)) => BodyError::Reset(code),
+            Fault::Stream(Cut::Reset(code)) => BodyError::Reset(code),
             _ => BodyError::Broken,
         }
     }
@@ -173,6 +175,7 @@ impl Try {
         self.header_time.get().is_some() || self.is_unresolved.get()
     }
 
+    /// Adds received bytes to `$upstream_bytes_received`.
     pub(super) fn count_received(&self, bytes: usize) {
         self.bytes_received.set(self.bytes_received.get() + bytes as u64);
     }
@@ -479,6 +482,7 @@ pub fn trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found
 }
 
+/// Returns the facts about the cache, if the location of the request has one.
 fn cached(request: &Request) -> Option<&Cached> {
     request.extensions.get::<Tries>()?.cached.as_ref()
 }

@@ -15,10 +15,10 @@ use io::op::Source;
 use io::{Buf, Errno, Fd, Segments};
 use rt::{Either, Timer, join, select};
 
-use crate::Settings;
 use crate::body::Live;
 use crate::choice::Chosen;
 use crate::link::Link;
+use crate::settings::Settings;
 use crate::state::Try;
 use exchange::cut_off;
 use exchange::reclaim::Stall;
@@ -47,6 +47,7 @@ impl fmt::Debug for Tunnel {
 }
 
 impl Tunnel {
+    /// Takes the connection of a response 101 with the time limits of the location.
     pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
         let (link, rest, record, chosen) = live.into_parts();
         let (idle_max, half_closed_max) = (settings.read_timeout, settings.half_close_timeout);

@@ -46,6 +46,7 @@ pub(super) async fn drive(
     }
 }
 
+/// The task of one connection: it receives, sends what the streams have queued, and ends idle connections.
 struct Driver {
     wire: Box<dyn Duplex>,
     /// Frames in flight.

@@ -107,6 +107,7 @@ impl Stream {
         self.never_indexed.set(names);
     }
 
+    /// Sets the share of the memory for bodies over HTTP/2 that this stream may use.
     pub(super) fn set_share(&self, share: Rc<Share>) {
         self.share.replace(Some(share));
     }
@@ -116,6 +117,7 @@ impl Stream {
         self.share.borrow().clone()
     }
 
+    /// Wakes the task that sends the request: the windows or the buffer have space again.
     pub(super) fn wake_writer(&self) {
         self.writer_waker.take().into_iter().for_each(Waker::wake);
     }
