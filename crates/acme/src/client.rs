@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use http::request::Method;
+use http::fields::Method;
 use serde_json::{Map, Value, json};
 use tls::certificate::Identity;
 use tls::signing::{SigningKey, generate};

@@ -9,9 +9,9 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
 use http::reply::{Limits, ReplyHead};
-use http::request::Method;
 use tls::client::ClientSettings;
 use tls::server::Versions;
 use tls::x509::{Certificate, Purpose, Roots};

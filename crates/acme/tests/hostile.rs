@@ -10,7 +10,7 @@ use std::time::Duration;
 use acme::agent::{Challenge, Host, HostExited, Level, run};
 use acme::fetch::{FetchError, Fetcher};
 use acme::settings::{Issuer, Order};
-use http::request::Method;
+use http::fields::Method;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use cache::{Fill, Hit, Key, Meta, New, PurgeEffect, Refused, Scope, Store};
 use http::cache_status::Forwarded;
+use http::fields::FieldLine;
+use http::fields::{HeaderId, Method};
 use http::freshness::store::NotStored;
-use http::reply::FieldLine;
-use http::request::{HeaderId, Method};
 use http::stored_fields;
 use rt::local::Event;
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use cache::Key;
-use http::request::HeaderId;
+use http::fields::HeaderId;
 use io::op::Source;
 
 use crate::fetch::{Fetch, detached};

@@ -45,9 +45,9 @@ use std::sync::Arc;
 use cache::{Access, Hit, Key, Meta, Store, StoreError};
 use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
+use http::fields::{HeaderId, Method};
 use http::freshness::Reuse;
 use http::freshness::store::Ignored;
-use http::request::{HeaderId, Method};
 use rt::{Either, select};
 
 use crate::fetch::Fetch;

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use cache::{CHUNK_BYTES, Fill, Hit, Key, Meta, New, PurgeEffect, Scope, Store};
 use http::StatusCode;
 use http::cache_status::Forwarded;
+use http::fields::HeaderId;
 use http::freshness::store::NotStored;
 use http::push_decimal;
 use http::range::{ContentRange, ContentRangeError};
-use http::request::HeaderId;
 use http::validator::Validator;
 
 use crate::fetch::{Fetch, FetchResult, detached};

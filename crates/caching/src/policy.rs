@@ -11,10 +11,11 @@ use cache::{Hit, Key, Meta, PendingRequest, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Validators};
+use http::fields::FieldLine;
+use http::fields::HeaderId;
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
-use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
-use http::request::HeaderId;
+use http::reply::{HeadWriter, ReplyError, ReplyHead};
 use http::validator::Validator;
 use http::vary;
 

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use cache::CHUNK_BYTES;
+use http::fields::{HeaderId, Method};
 use http::push_decimal;
-use http::request::{HeaderId, Method};
 
 use exchange::facts::Fact;
 use exchange::request::Request;

@@ -251,8 +251,8 @@ impl CacheConf {
     }
 
     /// Whether responses to this method may be stored.
-    pub fn has_method(&self, method: http::request::Method) -> bool {
-        use http::request::Method;
+    pub fn has_method(&self, method: http::fields::Method) -> bool {
+        use http::fields::Method;
         match method {
             Method::Get | Method::Head => true,
             Method::Post => self.methods.has(POST),

@@ -9,8 +9,8 @@
 
 use ::cache::{Key, Meta};
 use http::cache_status::Forwarded;
+use http::fields::{HeaderId, Method};
 use http::range::ContentRange;
-use http::request::{HeaderId, Method};
 
 use crate::fetch::{Fetch, variant_key};
 use crate::policy::{self, Grade, now_ms};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cache::{Hit, Located, Reader, StoreError};
+use http::fields::HeaderId;
 use http::reply::parse_written;
-use http::request::HeaderId;
 use io::SharedBytes;
 use io::op::Source;
 

@@ -27,7 +27,7 @@ use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::shared_zone::BYTES_MIN;
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

@@ -13,7 +13,7 @@ use conf::{Args, Contexts, Error, Spec, State};
 use exchange::config::{Cx, Scope, SettingsType};
 use exchange::http2::Http2;
 use exchange::module::Variable;
-use http::request::Version;
+use http::fields::Version;
 
 use crate::{Declaration, Directive, Module};
 use exchange::declaration::{LEVELS, SERVER_LEVELS};

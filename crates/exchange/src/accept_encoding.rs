@@ -4,7 +4,7 @@
 //! An asterisk matches no coding here. nginx ignores it too, and clients that accept gzip name it.
 
 use http::date::parse_http;
-use http::request::{HeaderId, Version};
+use http::fields::{HeaderId, Version};
 
 use crate::request::Request;
 use crate::settings::gzip_clients::Proxied;

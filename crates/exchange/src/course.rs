@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::request::{BodyLength, HeaderId, Method, Target, Version};
+use http::fields::{BodyLength, HeaderId, Method, Version};
+use http::request::Target;
 use io::op::Source;
 use rt::{Either, select};
 

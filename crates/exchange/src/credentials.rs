@@ -1,7 +1,7 @@
 //! [`Credentials`]: the user name and the password of a request (RFC 7617).
 
 use http::base64;
-use http::request::{HeaderId, Method};
+use http::fields::{HeaderId, Method};
 
 use crate::request::Request;
 

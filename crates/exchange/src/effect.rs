@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use http::request::{Policy, Version};
+use http::fields::Version;
+use http::request::Policy;
 use io::op::PeerAddr;
 
 use crate::request::{Address, Request};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Write;
 use std::rc::Rc;
 
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 use crate::config::LocationId;
 use crate::request::{Generation, Request};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::StatusCode;
 use http::connection::Browser;
-use http::request::HeaderId;
+use http::fields::HeaderId;
 use io::op::Source;
 
 use crate::course::become_get;

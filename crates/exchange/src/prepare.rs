@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::request::{HeaderId, Method};
+use http::fields::{HeaderId, Method};
 use io::Segments;
 use io::op::Source;
 

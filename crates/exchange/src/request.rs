@@ -11,7 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::request::{Head, HeaderId, Method};
+use http::fields::{HeaderId, Method};
+use http::request::Head;
 use io::Buf;
 use io::op::Source;
 use rt::Either;

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::request::BodyLength;
+use http::fields::BodyLength;
 
 use crate::capacity::DiskSpace;
 use crate::course::BodyNeed;

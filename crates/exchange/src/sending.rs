@@ -2,7 +2,7 @@
 //!
 //! The [`Outlet`] hides the protocol of the client.
 
-use http::request::Method;
+use http::fields::Method;
 use io::Errno;
 
 use crate::files;

@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use http::request::{Composer, Head, HeaderId, Method};
+use http::fields::{HeaderId, Method};
+use http::request::{Composer, Head};
 use rt::local::Event;
 use rt::{Either, select};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use ::tls::{Server, Trust};
-use http::request::Version;
+use http::fields::Version;
 use telemetry::Level;
 
 use crate::address::Address;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::request::Method;
+use http::fields::Method;
 
 use exchange::filter::encoder::Encoder;
 use exchange::request::Request;

@@ -4,7 +4,7 @@
 //! clients that do not accept gzip. A damaged body closes the connection, so that no client takes it for complete.
 
 use conf::{Args, Spec, State};
-use http::request::Method;
+use http::fields::Method;
 
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;

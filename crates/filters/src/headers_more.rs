@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 use http::conditional::Etag;
-use http::request::{Head, HeaderId};
+use http::fields::HeaderId;
+use http::request::Head;
 
 use crate::headers::on_one_line;
 use crate::{Declaration, Directive, Module};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Outcome, Strength, Validators};
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 use crate::{Declaration, Module};
 use exchange::request::Request;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::conditional::Validators;
+use http::fields::{HeaderId, Method};
 use http::range::multipart::Multipart;
 use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
-use http::request::{HeaderId, Method};
 
 use smallvec::{SmallVec, smallvec};
 

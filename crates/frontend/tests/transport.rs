@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::request::{Composer, Policy, Version};
+use http::fields::Version;
+use http::request::{Composer, Policy};
 use io::engine::{EngineConfig, NetKind};
 use io::op::Source;
 use io::{Errno, Segments};

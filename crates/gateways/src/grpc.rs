@@ -9,7 +9,7 @@
 //! | failure of the upstream | yields HTTP status 502 or 504, which gRPC clients convert to UNAVAILABLE |
 
 use conf::{Args, Contexts, Spec};
-use http::request::{BodyLength, HeaderId};
+use http::fields::{BodyLength, HeaderId};
 
 use crate::grpc_status;
 use crate::passing::conf::{Conf, NEXT_UPSTREAM};

@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use conf::{Args, Spec};
 use http::StatusCode;
+use http::fields::{HeaderId, Version};
 use http::h2::ErrorCode;
-use http::request::{HeaderId, Version};
 
 use crate::{Declaration, Directive, Module};
 use exchange::config::{Settings, SettingsType};

@@ -12,8 +12,8 @@
 //! so that `error_page 404` can lead to the source of the value.
 
 use conf::{Args, Contexts, Spec};
+use http::fields::Method;
 use http::gateway::memcached;
-use http::request::Method;
 
 use crate::passing::conf::{Conf, NEXT_OFF};
 use crate::passing::pass::{self, Destination};

@@ -2,8 +2,8 @@
 //! `http::gateway::scgi` the encoding.
 
 use conf::{Args, Contexts, Spec};
+use http::fields::{BodyLength, HeaderId};
 use http::gateway::scgi::Encoder;
-use http::request::{BodyLength, HeaderId};
 
 use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};
 use crate::passing::params::{self, Param};

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use conf::{Args, Spec};
+use http::fields::HeaderId;
 use http::range::ContentRange;
-use http::request::HeaderId;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

@@ -11,8 +11,8 @@
 //! the address of `tunnel_pass`, or the target of the request.
 
 use conf::{Args, Contexts, Spec};
+use http::fields::Method;
 use http::gateway::Encoded;
-use http::request::Method;
 
 use crate::exposure::Exposure;
 use crate::passing::conf::{Conf, NEXT_OFF};

@@ -2,8 +2,8 @@
 //! HTTP, `http::gateway::uwsgi` the encoding.
 
 use conf::{Args, Contexts, Spec, value};
+use http::fields::BodyLength;
 use http::gateway::uwsgi::Encoder;
-use http::request::BodyLength;
 
 use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};
 use crate::passing::params::{self, Param};

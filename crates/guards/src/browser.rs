@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 use http::connection::Browser;
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec};
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
 use exchange::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};

@@ -1,7 +1,7 @@
 //! `empty_gif`: serves an image of one transparent pixel, from memory.
 
 use conf::{Args, Contexts, Spec};
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

@@ -1,7 +1,7 @@
 //! `index`: the file that is served for a directory.
 
 use conf::{Args, Error, Spec};
-use http::request::Method;
+use http::fields::Method;
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};

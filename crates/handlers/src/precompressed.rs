@@ -1,6 +1,6 @@
 //! Precompressed files next to the originals: the common code of `gzip_static` and its siblings.
 
-use http::request::Method;
+use http::fields::Method;
 use io::Errno;
 
 use crate::static_file;

@@ -1,7 +1,7 @@
 //! `random_index`: serves a random file of a directory for the directory.
 
 use conf::{Args, Contexts, Spec};
-use http::request::Method;
+use http::fields::Method;
 
 use crate::autoindex::listing::Listing;
 use crate::{Declaration, Directive, Module};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::conditional::Etag;
-use http::request::Method;
+use http::fields::Method;
 use smallvec::smallvec;
 
 use crate::{Declaration, Module};

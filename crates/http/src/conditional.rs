@@ -7,7 +7,8 @@
 
 use crate::bytes::trim_ows;
 use crate::date;
-use crate::request::{Head, HeaderId, Method};
+use crate::fields::{HeaderId, Method};
+use crate::request::Head;
 
 /// Result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

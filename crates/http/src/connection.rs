@@ -1,8 +1,9 @@
 //! Keep-alive (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the browsers that nginx handles specially.
 
 use crate::bytes::trim_ows;
+use crate::fields::{HeaderId, Version};
 use crate::reply::ReplyHead;
-use crate::request::{Head, HeaderId, Version};
+use crate::request::Head;
 
 /// Whether the client requests keep-alive: the default of its HTTP version, unless `Connection` overrides it. `close` wins over
 /// `keep-alive` if both are present.

@@ -4,7 +4,7 @@
 //! comment of the first function lists the fields that nginx passes on.
 
 use crate::bytes::trim_ows;
-use crate::request::HeaderId;
+use crate::fields::HeaderId;
 
 /// Whether a field of this name is never passed on, in either direction. `Upgrade` is included: a proxy that forwards an upgrade
 /// adds the field again. `Trailer` is not included: it describes the message, and only the obsolete RFC 2616 lists it as

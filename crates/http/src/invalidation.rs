@@ -4,7 +4,7 @@
 //! `Content-Location` of its response. The target of the request itself is invalidated too; the caller does that and computes keys
 //! from targets.
 
-use crate::request::Method;
+use crate::fields::Method;
 
 /// Whether the entries of the target must be invalidated: the method is not known to be safe, and the response is not an error.
 #[must_use]

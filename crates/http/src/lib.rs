@@ -6,6 +6,7 @@
 //!
 //! | module | content | source |
 //! |---|---|---|
+//! | [`fields`] | methods, versions, field names and lines, body lengths: common to requests and responses | RFC 9110 |
 //! | [`request`] | the request head: parsed in place, resumable | RFC 9112 sections 3 and 5 |
 //! | [`reply`] | the head of an upstream's response: parsed in place, resumable | RFC 9112 sections 4 and 5 |
 //! | [`host`] | validation of `Host` and of the authority | RFC 9110 section 7.2 |
@@ -48,7 +49,7 @@ pub mod connection;
 pub mod cookie;
 pub mod date;
 pub mod error_page;
-mod fields;
+pub mod fields;
 pub mod framing;
 pub mod freshness;
 pub mod gateway;

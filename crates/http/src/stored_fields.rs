@@ -3,9 +3,9 @@
 //! Works on lists of [`FieldLine`]; the caller reads and writes them, in a parsed head or in the metadata of an entry.
 
 use crate::conditional::{Comparison, tags_match};
+use crate::fields::FieldLine;
+use crate::fields::HeaderId;
 use crate::hop_by_hop::ConnectionOptions;
-use crate::reply::FieldLine;
-use crate::request::HeaderId;
 use crate::vary::selecting_names;
 
 /// Whether a response field is stored (RFC 9111 section 3.1). Hop-by-hop fields and fields for the authentication with a proxy

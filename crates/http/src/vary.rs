@@ -4,7 +4,7 @@
 //! variant. The cache stores keys and variants.
 
 use crate::bytes::trim_ows;
-use crate::request::HeaderId;
+use crate::fields::HeaderId;
 
 /// Maximum number of field names in `Vary`. Sites use up to ten; each costs a search in every request.
 pub const NAMES_MAX: usize = 32;

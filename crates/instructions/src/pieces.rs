@@ -13,9 +13,10 @@ use cache::Key;
 use cache::index::{Index, Origin, Used};
 use http::cache_control::CacheControl;
 use http::conditional::{self, Evaluator, IfModifiedSince, Validators};
+use http::fields::HeaderId;
 use http::range::ByteRange;
 use http::reply::{self, Limits, ReplyHead};
-use http::request::{self, Head, HeaderId, Policy};
+use http::request::{self, Head, Policy};
 use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
 use http::{StatusCode, date, host, range, uri};
 

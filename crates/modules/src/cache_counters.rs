@@ -3,7 +3,7 @@
 //! The numbers and their rows are in `caching`; this file has only the directive.
 
 use conf::{Args, Contexts, Spec};
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

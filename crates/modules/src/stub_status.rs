@@ -1,7 +1,7 @@
 //! `stub_status`: a page with the numbers of connections and requests, and variables with the same numbers.
 
 use conf::{Args, Contexts, Spec};
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use http::StatusCode;
+use http::fields::HeaderId;
 use http::gateway::{Decoder, HeadEvent, Protocol};
 use http::reply::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ReplyError, ReplyHead};
-use http::request::HeaderId;
 use io::op::Source;
 use io::{Buf, Errno};
 

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
+use http::fields::Method;
 use http::gateway::Protocol;
-use http::request::Method;
 use io::op::{PeerAddr, Source};
 use rt::net::{ConnectOptions, ConnectStep};
 

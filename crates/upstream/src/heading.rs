@@ -1,8 +1,8 @@
 //! The header section of a response. The tries, the cache and the variables of `$upstream_http_*` share it.
 
+use http::fields::HeaderId;
 use http::h2::hpack::NeverIndexed;
 use http::reply::ReplyHead;
-use http::request::HeaderId;
 use io::op::Source;
 
 /// The header section of a response: its bytes and its parsed form.

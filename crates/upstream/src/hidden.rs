@@ -2,7 +2,7 @@
 //! protocol hides, in header and trailer sections.
 
 use exchange::config::Layered;
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 /// The hidden fields of a location.
 #[derive(Clone, Debug)]

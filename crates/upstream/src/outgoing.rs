@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use http::fields::Method;
 use http::gateway::Encoded;
 use http::reply::ReplyHead;
-use http::request::Method;
 use io::SharedBytes;
 use io::op::PeerAddr;
 

@@ -8,9 +8,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
 use http::reply::{Limits, ReplyHead};
-use http::request::Method;
 use http::uri::{Escape, escape};
 use io::Segments;
 use io::op::PeerAddr;

@@ -6,9 +6,9 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
+use http::fields::Method;
 use http::h2::hpack::NeverIndexed;
 use http::reply::Limits;
-use http::request::Method;
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::Writer;

@@ -2,7 +2,7 @@
 
 use http::gateway::{BodyEvent, Decoder, HeadEvent, fastcgi};
 use http::reply::{Limits, ReplyHead};
-use http::request::Method;
+use http::fields::Method;
 
 use super::take_byte;
 use crate::Target;

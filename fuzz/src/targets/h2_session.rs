@@ -3,7 +3,8 @@
 use http::h2::frame::{FrameHeader, PAYLOAD_MAX};
 use http::h2::hpack::push_status;
 use http::h2::{Block, Event, Fault, HeadReader, Limits, PREFACE, Scratch, Session};
-use http::request::{BodyLength, Head, Policy};
+use http::fields::BodyLength;
+use http::request::{Head, Policy};
 
 use super::take_byte;
 use crate::Target;

@@ -3,9 +3,9 @@
 //! No I/O. [`http::gateway::Decoder`] parses heads and bodies. A head that is identical to the previous one is only
 //! compared with it; under a steady load heads are identical for a second at a time.
 
+use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
 use http::reply::{Limits, ReplyHead};
-use http::request::Method;
 
 use super::outcome::Failed;
 use super::plan::ResponseKind;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use http::StatusCode;
 use http::cookie::cookie_in;
+use http::fields::{BodyLength, HeaderId};
 use http::proxy_protocol::{Header, TlvError};
-use http::request::{BodyLength, HeaderId};
 use io::sys::TcpInfo;
 
 use exchange::credentials::Credentials;

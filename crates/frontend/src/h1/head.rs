@@ -6,7 +6,7 @@
 //! | unknown length, or with trailers, to HTTP/1.1 | chunks; [`outlet`](super::outlet) frames them |
 //! | the same to HTTP/1.0, or with `chunked_transfer_encoding off` | end of the connection |
 
-use http::request::{Method, Version};
+use http::fields::{Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
 
 use exchange::request::Request;

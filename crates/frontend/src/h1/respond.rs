@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use http::connection::{self, Browser, Expect};
-use http::request::{HeaderId, Method};
+use http::fields::{HeaderId, Method};
 use io::Segments;
 
 use crate::h1::Connection;

@@ -9,8 +9,9 @@
 use std::time::Instant;
 
 use http::connection;
+use http::fields::BodyLength;
 use http::framing::{ChunkedDecoder, Event};
-use http::request::{BodyLength, Phase};
+use http::request::Phase;
 use io::Errno;
 
 use crate::h1::Connection;

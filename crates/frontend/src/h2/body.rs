@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::connection::Expect;
+use http::fields::BodyLength;
 use http::h2::STREAM_WINDOW_MAX;
 use http::h2::hpack::push_status;
-use http::request::BodyLength;
 use io::op::Source;
 use rt::Timer;
 

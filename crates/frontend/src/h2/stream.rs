@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 
+use http::fields::{BodyLength, HeaderId};
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
-use http::request::{BodyLength, HeaderId};
 use io::op::Source;
 use rt::Timer;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::request::HeaderId;
+use http::fields::HeaderId;
 
 use crate::fastcgi::request;
 use crate::passing::conf::{Conf, NEXT_UPSTREAM_OF_SCRIPTS};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::cache::PurgeEffect;
+use http::fields::{HeaderId, Method};
 use http::freshness::store::Ignored;
-use http::request::{HeaderId, Method};
 
 use crate::passing::conf::Conf;
 use crate::passing::request::Fill;

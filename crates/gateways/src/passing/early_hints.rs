@@ -5,8 +5,8 @@
 //! responses created here while it waits for the final response.
 
 use conf::{Args, Error, Spec};
+use http::fields::Version;
 use http::reply::ReplyHead;
-use http::request::Version;
 
 use crate::Directive;
 use crate::passing::{Family, Passing, reply};

@@ -5,8 +5,8 @@
 //! variables. So a subrequest runs through the phases up to this point, and removes the entry that it would be served from. It
 //! sends no request to an upstream.
 
+use ::http::fields::HeaderId;
 use ::http::invalidation::{self, Target};
-use ::http::request::HeaderId;
 
 use crate::passing::{Via, cached};
 use caching::purge;

@@ -44,7 +44,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::conf::Error;
-use http::request::{BodyLength, HeaderId, Method};
+use http::fields::{BodyLength, HeaderId, Method};
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};

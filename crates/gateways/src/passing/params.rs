@@ -9,7 +9,7 @@
 //! | conditions and ranges, if the response is for a cache | those of the cache, unless a parameter is configured |
 
 use conf::Error;
-use http::request::{Field, HeaderId};
+use http::fields::{Field, HeaderId};
 
 use crate::passing::conf::Conf;
 use crate::passing::request::{Fill, is_conditional};

@@ -18,9 +18,10 @@
 use std::rc::Rc;
 
 use http::conditional::Etag;
+use http::fields::FieldLine;
+use http::fields::{HeaderId, Method};
 use http::hop_by_hop::ConnectionOptions;
-use http::reply::{FieldLine, ReplyHead};
-use http::request::{HeaderId, Method};
+use http::reply::ReplyHead;
 use http::response;
 
 use crate::passing::conf::Conf;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::request::{BodyLength, HeaderId, Method};
+use http::fields::{BodyLength, HeaderId, Method};
 use io::SharedBytes;
 
 use crate::passing::Via;

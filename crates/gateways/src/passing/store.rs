@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use conf::{Args, Error};
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::Directive;

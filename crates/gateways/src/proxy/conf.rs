@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::request::{BodyLength, HeaderId, Version};
+use http::fields::{BodyLength, HeaderId, Version};
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, State};
-use http::request::Version;
+use http::fields::Version;
 
 use crate::Directive;
 use crate::passing::conf::conf;

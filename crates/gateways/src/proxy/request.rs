@@ -15,10 +15,10 @@
 //! No text from a client or a variable can end a line: the URI is escaped, and control bytes in values become spaces. The framing
 //! fields are computed only from the body that is sent.
 
+use http::fields::{BodyLength, HeaderId, Method, Version};
 use http::gateway::{Encoder, http1, http2};
 use http::h2::hpack::NeverIndexed;
 use http::hop_by_hop::ConnectionOptions;
-use http::request::{BodyLength, HeaderId, Method, Version};
 use http::response;
 
 use crate::passing::conf::Conf;

@@ -1,7 +1,7 @@
 //! Tests of the directives that only HTTP has: values, inheritance, and errors. Their effect on requests and responses is tested
 //! with the binary, side by side with nginx.
 
-use http::request::Version;
+use http::fields::Version;
 
 use crate::passing::Passing;
 use crate::proxy::Http;

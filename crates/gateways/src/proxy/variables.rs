@@ -3,7 +3,7 @@
 //! They are set when the request is created, so an earlier `rewrite` finds them empty, and a later log line does not. In a location
 //! that passes nothing on, only the variable with the client's addresses is set.
 
-use http::request::{BodyLength, HeaderId};
+use http::fields::{BodyLength, HeaderId};
 
 use crate::passing::Family;
 use crate::passing::pass::{Destination, TargetParts};

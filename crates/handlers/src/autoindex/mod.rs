@@ -8,7 +8,7 @@ pub(crate) mod listing;
 mod page;
 
 use conf::{Args, Spec};
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
-use http::request::Method;
+use http::fields::Method;
 
 use super::locks::{Declared, Zone};
 use crate::Directive;

@@ -33,7 +33,7 @@ mod relocate;
 mod remove;
 mod resource;
 
-use http::request::{BodyLength, HeaderId, Method};
+use http::fields::{BodyLength, HeaderId, Method};
 use http::webdav::body::BODY_MAX;
 use http::webdav::xml::XmlError;
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use http::date;
-use http::request::{BodyLength, HeaderId};
+use http::fields::{BodyLength, HeaderId};
 use io::Errno;
 use rustix::fs::OFlags;
 

@@ -9,7 +9,7 @@
 
 use std::ffi::CString;
 
-use http::request::{HeaderId, Method};
+use http::fields::{HeaderId, Method};
 use io::Errno;
 use io::op::Stat;
 use rustix::fs::OFlags;

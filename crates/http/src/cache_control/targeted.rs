@@ -1,7 +1,7 @@
 //! Targeted fields (RFC 9213): `CDN-Cache-Control` and others that the operator names.
 
 use super::{CacheControl, DELTA_SECONDS_MAX, Scope};
-use crate::reply::FieldLine;
+use crate::fields::FieldLine;
 use crate::structured::{Dictionary, Value};
 
 /// A targeted field that is present and valid.

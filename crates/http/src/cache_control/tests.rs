@@ -1,7 +1,7 @@
 //! Tables of valid and invalid directives.
 
 use super::*;
-use crate::reply::FieldLine;
+use crate::fields::FieldLine;
 use proptest::prelude::*;
 
 fn parse(values: &[&str]) -> CacheControl {

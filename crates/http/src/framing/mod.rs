@@ -1,7 +1,7 @@
 //! Body length and chunked coding (RFC 9112 sections 6 and 7.1).
 //!
 //! [`ReplyFraming`] determines the length of a response body from the parsed head; for requests the head contains it
-//! ([`crate::request::BodyLength`]). [`ChunkedDecoder`] decodes a chunked body; [`chunk_header`] and [`push_last_chunk`] encode it.
+//! ([`crate::fields::BodyLength`]). [`ChunkedDecoder`] decodes a chunked body; [`chunk_header`] and [`push_last_chunk`] encode it.
 //! Body bytes are not copied: the decoder returns ranges.
 
 mod chunked;

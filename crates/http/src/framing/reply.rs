@@ -1,7 +1,7 @@
 //! [`ReplyFraming`]: the end of a response body (RFC 9112 section 6.3), and the fields allowed as trailers.
 
+use crate::fields::{HeaderId, Method};
 use crate::reply::ReplyHead;
-use crate::request::{HeaderId, Method};
 
 /// Determines the end of a response body. Contradictory fields were refused when the head was parsed
 /// ([`crate::reply::ReplyError`]).

@@ -16,8 +16,8 @@ pub use reuse::{Refusal, Reuse, StaleUse, reuse, stale};
 
 use crate::cache_control::{CacheControl, DELTA_SECONDS_MAX, delta_seconds, targeted};
 use crate::conditional::Strength;
-use crate::reply::FieldLine;
-use crate::request::HeaderId;
+use crate::fields::FieldLine;
+use crate::fields::HeaderId;
 use crate::{conditional, date};
 
 /// The value of `Expires`.

@@ -2,10 +2,10 @@
 //! before a connection is available. Crate `upstream` converts the frames of a response to chunked HTTP/1 text, because the
 //! conversion needs the dynamic tables of the connection.
 
+use crate::fields::{BodyLength, HeaderId};
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
 use crate::h2::hpack::{self, NeverIndexed};
-use crate::request::{BodyLength, HeaderId};
 use crate::{Span, push_decimal};
 
 /// Encoder of one request; see [`crate::gateway::Encoder`].

@@ -11,8 +11,9 @@
 
 use super::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use super::{BodyFraming, Encoded, Protocol};
-use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
-use crate::request::Method;
+use crate::fields::FieldLine;
+use crate::fields::Method;
+use crate::reply::{HeadWriter, Limits, ReplyError, ReplyHead};
 use crate::{Span, StatusCode, parse_decimal};
 
 /// The command before a key.

@@ -19,8 +19,8 @@ pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
 
 use std::ops::Range;
 
+use crate::fields::{BodyLength, Method};
 use crate::reply::{Limits, ReplyError, ReplyHead};
-use crate::request::{BodyLength, Method};
 
 /// Encoder of an HTTP request, by version. Call [`begin`](Self::begin), then [`field`](Self::field) and [`body`](Self::body) in the
 /// order of the fields, then [`end`](Self::end).

@@ -9,7 +9,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::Span;
 use crate::bytes::{find_any_control, is_token};
-use crate::request::{ChoosePolicy, Composer, Head, HeaderId, Method, ParseError, Policy, Version};
+use crate::fields::{HeaderId, Method, Version};
+use crate::request::{ChoosePolicy, Composer, Head, ParseError, Policy};
 
 /// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

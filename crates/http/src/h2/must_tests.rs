@@ -7,8 +7,9 @@ use super::frame::{END_HEADERS, END_STREAM, Kind, PREFACE};
 use super::settings::WINDOW_MAX;
 use super::tests::*;
 use super::{Event, Fault, HeadFault, Limits, Malformed, Priority, Session, hpack};
+use crate::fields::HeaderId;
 use crate::host::HostError;
-use crate::request::{HeaderId, ParseError};
+use crate::request::ParseError;
 
 /// Returns the settings in a payload.
 fn settings_of(payload: &[u8]) -> Vec<(u16, u32)> {

@@ -6,7 +6,8 @@
 
 use super::head::{is_connection_field, is_field};
 use crate::StatusCode;
-use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
+use crate::fields::FieldLine;
+use crate::reply::{HeadWriter, Limits, ReplyError, ReplyHead};
 
 /// Initial capacity of a head in bytes.
 const CAPACITY: usize = 512;
@@ -133,7 +134,7 @@ fn regular(writer: &mut HeadWriter, name: &[u8], value: &[u8]) -> Result<(), Rep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::HeaderId;
+    use crate::fields::HeaderId;
 
     fn read(fields: &[(&str, &str)]) -> Result<(Vec<u8>, ReplyHead), ReplyFault> {
         let mut reader = ReplyReader::new(Limits { head_max: 64, fields_max: 3 });

@@ -20,8 +20,8 @@ use super::priority::Priority;
 use super::round::Round;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
 use super::stream::{End, Stream, Streams};
+use crate::fields::HeaderId;
 use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
-use crate::request::HeaderId;
 
 /// Limits and sizes of a connection, from the configuration.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::error::ErrorCode;
 use super::frame::{FrameHeader, Kind, PREFACE};
 use super::hpack;
 use super::settings::WINDOW_MAX;
 use super::*;
-use crate::request::{BodyLength, Head, HeaderId, Method, ParseError, Policy};
+use crate::fields::{BodyLength, HeaderId, Method};
+use crate::request::{Head, ParseError, Policy};
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;

@@ -1,8 +1,8 @@
 //! Parsing of `Content-Range` (RFC 9110 section 14.4).
 
 use super::{ByteRange, number};
+use crate::fields::HeaderId;
 use crate::reply::ReplyHead;
-use crate::request::HeaderId;
 
 /// The value of `Content-Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

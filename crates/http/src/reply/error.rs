@@ -1,6 +1,6 @@
 //! Errors in an upstream's response head, and nginx's log messages for them.
 
-use crate::request::HeaderId;
+use crate::fields::HeaderId;
 
 /// Reason to refuse a response head. The upstream is always at fault: the client gets 502, or the next upstream is tried. The
 /// connection must be closed, since the start of the next response is unknown.

@@ -19,8 +19,7 @@ pub use writer::{HeadWriter, parse_written};
 
 use std::borrow::Cow;
 
-use crate::fields::FieldTable;
-use crate::request::{Field, HeaderId, Version};
+use crate::fields::{Field, FieldLine, FieldTable, HeaderId, Version};
 use crate::{Span, StatusCode};
 
 /// Result of a call of the parser.
@@ -56,25 +55,6 @@ impl Default for Limits {
     /// Returns nginx's defaults.
     fn default() -> Self {
         Self { head_max: HEAD_MAX_DEFAULT, fields_max: FIELDS_MAX_DEFAULT }
-    }
-}
-
-/// One field line as bytes: the input of the caching functions, from a parsed head or from storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FieldLine<'a> {
-    /// The ID of the name.
-    pub id: HeaderId,
-    /// The name as received.
-    pub name: &'a [u8],
-    /// The value, without white space at both ends.
-    pub value: &'a [u8],
-}
-
-impl<'a> FieldLine<'a> {
-    /// Creates a line from its name and value.
-    #[must_use]
-    pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
-        Self { id: HeaderId::of(name), name, value }
     }
 }
 

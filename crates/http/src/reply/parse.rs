@@ -6,7 +6,7 @@
 
 use super::{Limits, ReplyError, ReplyHead, ReplyPhase, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
-use crate::request::{Field, HeaderId, Version};
+use crate::fields::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
 /// Parses the received bytes in `buf`. After [`ReplyProgress::Incomplete`], call again with the same buffer and new bytes appended.

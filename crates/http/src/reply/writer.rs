@@ -1,8 +1,8 @@
 //! Heads for storage, and heads that decoders generate for HTTP/2 and memcached. [`HeadWriter`] writes a head line by line
 //! together with its parsed form; [`parse_written`] parses a stored head.
 
-use super::{FieldLine, ReplyError, ReplyHead, ReplyPhase, parse};
-use crate::request::{Field, HeaderId};
+use super::{ReplyError, ReplyHead, ReplyPhase, parse};
+use crate::fields::{Field, FieldLine, HeaderId};
 use crate::{Span, StatusCode};
 
 /// The text before the status.

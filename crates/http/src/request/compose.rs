@@ -4,9 +4,10 @@
 //! Main type: [`Composer`]. It produces the same [`Head`] as [`parse`](super::parse); only the version differs for its users.
 
 use super::parse::{add_field, check_count, finish, name_classes};
-use super::{BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Version};
+use super::{Head, ParseError, Phase, Policy};
 use crate::Span;
 use crate::bytes::{find_control, find_target_end, trim_ows};
+use crate::fields::{BodyLength, Field, HeaderId, Method, Version};
 
 /// Fills a head part by part. The bytes are appended to a buffer, which the spans of the head refer to.
 pub struct Composer<'a> {

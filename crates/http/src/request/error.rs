@@ -1,7 +1,7 @@
 //! Reasons to refuse a request head, and the status for the client.
 
-use super::HeaderId;
 use crate::StatusCode;
+use crate::fields::HeaderId;
 use crate::host::HostError;
 
 /// Reason to refuse a request head. The client is always at fault. The bytes after the head may not be a request, so the connection

@@ -6,8 +6,6 @@
 
 mod compose;
 mod error;
-mod header_id;
-mod method;
 mod parse;
 mod target;
 #[cfg(test)]
@@ -15,14 +13,11 @@ mod tests;
 
 pub use compose::{ChoosePolicy, Composer};
 pub use error::ParseError;
-pub use header_id::HeaderId;
-pub use method::Method;
 pub use parse::parse;
 pub use target::Target;
 
 use crate::Span;
-pub use crate::fields::Field;
-use crate::fields::FieldTable;
+use crate::fields::{BodyLength, Field, FieldTable, HeaderId, Method, Version};
 use crate::host::Host;
 
 /// Result of a call of the parser.
@@ -49,40 +44,6 @@ pub enum Phase {
     Fields,
     /// The head is complete.
     Done,
-}
-
-/// HTTP version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
-    /// HTTP/1.0
-    Http10,
-    /// HTTP/1.1, and every later 1.x.
-    #[default]
-    Http11,
-    /// HTTP/2
-    Http2,
-    /// HTTP/3
-    Http3,
-}
-
-/// Length of a request body, as far as the head determines it. In every protocol it is known when the head is complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyLength {
-    /// The request has no body.
-    #[default]
-    None,
-    /// Exactly this many bytes; may be zero.
-    Exactly(u64),
-    /// Known only at the end of the body: the last chunk in HTTP/1.1, the end of the stream in later versions.
-    Unknown,
-}
-
-impl BodyLength {
-    /// Whether a body has to be read.
-    #[must_use]
-    pub fn has_body(self) -> bool {
-        !matches!(self, Self::None | Self::Exactly(0))
-    }
 }
 
 /// Tolerance and limits of the parser.

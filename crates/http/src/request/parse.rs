@@ -4,11 +4,10 @@
 //! piece is read once. If the line is incomplete, new bytes are only searched for its end, each byte once; the line is parsed again
 //! when the end has arrived. The cost is linear in the number of bytes in both cases.
 
-use super::{
-    BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version,
-};
+use super::{Head, ParseError, Phase, Policy, Progress, Target};
 use crate::Span;
 use crate::bytes::{find_any_control, find_control, find_name_end, find_target_end};
+use crate::fields::{BodyLength, Field, HeaderId, Method, Version};
 use crate::host::{self, HostError};
 
 /// Parses the received bytes in `buf`. After [`Progress::Incomplete`], call again with the same buffer and new bytes appended. For

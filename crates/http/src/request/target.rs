@@ -1,7 +1,8 @@
 //! The request target in its four forms (RFC 9112 section 3.2).
 
-use super::{Method, ParseError};
+use super::ParseError;
 use crate::Span;
+use crate::fields::Method;
 
 /// Form of the request target. The path and query are in `Head::path`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! Names from the configuration are inserted as text nodes, never as markup. The page cannot change anything, so other
 //! sites gain nothing by framing it; its policy forbids frames and forms nevertheless.
 
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 use serde_json::{Map, Value, json};
 use telemetry::histogram::Distribution;

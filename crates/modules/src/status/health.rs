@@ -7,7 +7,7 @@
 //! Load balancers with an interval of a second notice after a few checks, so `shutdown_delay` should be several
 //! intervals.
 
-use http::request::Method;
+use http::fields::Method;
 use io::op::Source;
 
 use super::{Conf, Page};

@@ -1,6 +1,6 @@
 //! The page of `metrics`, generated from the rows of all sections.
 
-use http::request::{HeaderId, Method};
+use http::fields::{HeaderId, Method};
 use io::op::Source;
 use telemetry::metric::{Form, Label, Metric, Page};
 use telemetry::reloads::{self, Reloads};

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use http::fields::Method;
 use http::framing::ReplyFraming;
 use http::h2::hpack::{self, NeverIndexed};
 use http::h2::{ErrorCode, ReplyFault, ReplyReader};
 use http::reply::{FIELDS_MAX_DEFAULT, Limits};
-use http::request::Method;
 use io::{Buf, Errno, Segments};
 
 use exchange::capacity::Share;

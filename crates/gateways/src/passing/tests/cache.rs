@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::request::Method;
+use http::fields::Method;
 
 use crate::passing::Passing;
 use crate::proxy::Http;

@@ -97,7 +97,7 @@ fn lists_are_inherited_until_a_block_has_its_own() {
     );
     let hidden = &conf.upstream.hidden;
     assert_eq!((shown(&hidden.names), shown(&hidden.shown)), ("B".to_owned(), "Server".to_owned()));
-    let hides = |name: &str| hidden.has(http::request::HeaderId::of(name.as_bytes()), name.as_bytes());
+    let hides = |name: &str| hidden.has(http::fields::HeaderId::of(name.as_bytes()), name.as_bytes());
     let found = ["b", "Date", "X-Pad", "x-accel-redirect", "X-Accel-Expires"].map(hides);
     assert_eq!((found, hides("A"), hides("server"), hides("X")), ([true; 5], false, false, false));
 }
@@ -110,7 +110,7 @@ fn sets_of_keywords_are_combined_in_a_block() {
     assert_eq!(next("proxy_next_upstream error off; server { }"), NextUpstream::OFF);
     assert_eq!(next("proxy_next_upstream error updating; server { }"), NextUpstream::ERROR);
     let conf = conf_of("proxy_ignore_headers Vary; server { proxy_ignore_headers Set-Cookie expires; }");
-    let has = |name: &str| conf.ignored().has(http::request::HeaderId::of(name.as_bytes()));
+    let has = |name: &str| conf.ignored().has(http::fields::HeaderId::of(name.as_bytes()));
     assert_eq!(["Set-Cookie", "Expires", "Vary", "X-Accel-Redirect"].map(has), [true, true, false, false]);
     let found = warnings("http {\nproxy_next_upstream error; proxy_next_upstream error; }");
     assert_eq!(found, ["duplicate value \"error\" in /conf/nginx.conf:2"]);

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
+use http::fields::Version;
 use http::gateway::{Encoder, http1};
-use http::request::Version;
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{self, Destination, Scheme};
@@ -33,7 +33,7 @@ impl Protocol for Echo {
             scheme: "echo://",
             secure: None,
             body: OutgoingBody::None,
-            method: http::request::Method::Get,
+            method: http::fields::Method::Get,
             is_idempotent: true,
             keepalive: true,
             upgrade: false,

@@ -9,10 +9,10 @@
 use std::ops::Range;
 
 use super::{END_REQUEST, HEADER_LEN, STDERR, STDOUT, VERSION};
+use crate::fields::Method;
 use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::gateway::join;
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
-use crate::request::Method;
 
 /// Decoder of one FastCGI response; see [`crate::gateway::Decoder`].
 #[derive(Clone, Debug)]

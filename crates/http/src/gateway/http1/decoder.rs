@@ -1,10 +1,10 @@
 //! Decoder for HTTP/1 responses: a head as text, and a body delimited by length, by chunks or by the end of the connection.
 
 use crate::connection::reply_keeps_alive;
+use crate::fields::Method;
 use crate::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
 use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fields};
-use crate::request::Method;
 
 /// Decoder of one HTTP/1 response; see [`crate::gateway::Decoder`].
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Encoder for HTTP/1 requests: the head is written directly as text, without an intermediate table.
 
+use crate::fields::{BodyLength, Version};
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
-use crate::request::{BodyLength, Version};
 use crate::{Span, push_decimal};
 
 /// Encoder of one request; see [`crate::gateway::Encoder`].

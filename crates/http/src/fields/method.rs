@@ -1,6 +1,6 @@
 //! [`Method`]: the methods that nginx recognises (RFC 9110 section 9, RFC 4918 for WebDAV).
 
-/// A request method. Other methods are valid too; their text is in [`super::Head::method_span`].
+/// A request method. Other methods are valid too; their text is in [`crate::request::Head::method_span`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Method {
     /// GET

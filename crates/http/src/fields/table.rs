@@ -1,9 +1,9 @@
 //! The field lines of the head of a request or response, and their lookup.
 //!
-//! The parsers decide which lines are added and how a repeated name is handled. Main type: [`FieldTable`].
+//! The parsers decide which lines are added and how a repeated name is handled. Main types: [`FieldTable`], [`FieldLine`].
 
+use super::HeaderId;
 use crate::Span;
-use crate::request::HeaderId;
 
 /// One field line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,25 @@ pub struct Field {
     pub value: Span,
     /// The ID of the name.
     pub id: HeaderId,
+}
+
+/// One field line as bytes: the input of the caching functions, from a parsed head or from storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldLine<'a> {
+    /// The ID of the name.
+    pub id: HeaderId,
+    /// The name as received.
+    pub name: &'a [u8],
+    /// The value, without white space at both ends.
+    pub value: &'a [u8],
+}
+
+impl<'a> FieldLine<'a> {
+    /// Creates a line from its name and value.
+    #[must_use]
+    pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
+        Self { id: HeaderId::of(name), name, value }
+    }
 }
 
 /// The fields in the order of arrival. All spans refer to the buffer that was parsed.
