@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +12,9 @@ pub enum Address {
     /// A UNIX-domain socket with the path it is bound to. The path is empty for a client.
     Unix(Vec<u8>),
 }
+
+/// The network of a client: its IPv4 address, or the first 64 bits of its IPv6 address. `None` for UNIX-domain sockets.
+pub type ClientNetwork = Option<IpAddr>;
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,6 +26,18 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// Returns the network of a client, for limits that clients share: an IPv6 client can use any address of its network.
+    #[must_use]
+    pub fn client_network(&self) -> ClientNetwork {
+        match self {
+            Address::Unix(_) => None,
+            Address::Inet(address) => Some(match address.ip().to_canonical() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+                ip => ip,
+            }),
+        }
+    }
+
     /// Appends the address in the form of `$remote_addr`.
     pub fn show_address(&self, out: &mut Vec<u8>) -> bool {
         // Writing to a `Vec` cannot fail.
@@ -42,5 +57,19 @@ impl Address {
             http::push_decimal(out, address.port().into());
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_networks_of_ipv6_clients_have_64_bits() {
+        let of = |text: &str| Address::Inet(text.parse().unwrap()).client_network();
+        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1]:2"));
+        assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
+        assert_eq!(of("[::ffff:192.0.2.1]:1"), of("192.0.2.1:2"));
+        assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
     }
 }

@@ -3,30 +3,28 @@
 //! [`offload_settings`] for reads of files of the configuration, [`spawn_blocking`] for other calls that wait.
 //!
 //! ```text
-//!   task --- work ---> queue --- one of a few threads
+//!   task --- work ---> jobs --- one of a few threads
 //!    ^                                   |
 //!    +------- mailbox with the result ---+
 //! ```
+//!
+//! A job waits for a thread as long as its task exists, so tasks bound the number of jobs.
 //!
 //! The threads belong to the process. They start when there is work, and exit after some time without work, so a server
 //! that never needs them has none. They inherit the blocked signals and the CPU affinity of the thread that starts
 //! them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::wait_list::{Ticket, WaitList};
 use crate::{mailbox, panics, reactor};
 
 /// Runs `work` on another thread and returns its result; `None` when it panicked. If the task is dropped, work that has
 /// not started is removed.
-///
-/// The queue holds [`QUEUE_MAX`] pieces of work; a task waits while the queue is full.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&COMPUTING, work).await
 }
@@ -38,9 +36,13 @@ pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send +
 }
 
 /// As [`offload`], for checks of passwords, whose number and duration clients determine. It uses separate threads: such
-/// checks delay neither handshakes nor compression.
-pub async fn offload_password<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    on(&PASSWORDS, work).await
+/// checks delay neither handshakes nor compression. Clients take turns: one with many checks delays a check of another
+/// by no more than the check that a thread has begun.
+pub async fn offload_password<T: Send + 'static>(
+    client: Option<IpAddr>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    on_for(&PASSWORDS, client, work).await
 }
 
 /// As [`offload`], for brief reads of files of the configuration, such as certificates. It uses separate threads: if
@@ -65,16 +67,20 @@ pub async fn offload_file_in<T: Send + 'static>(
 }
 
 async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on_for(pool, None, work).await
+}
+
+async fn on_for<T: Send + 'static>(
+    pool: &'static Pool,
+    client: Option<IpAddr>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (sender, mut receiver) = mailbox::channel(1);
-    let mut job: Option<Job> = Some(Box::new(move || {
-        if !sender.is_closed() {
-            // Fails only when the task was dropped; then the result is not needed.
-            let _ = sender.send(panics::catch_call(work));
-        }
-    }));
-    let mut place = QueueTicket { pool, ticket: None };
-    poll_fn(|context| pool.poll_put(&mut job, &mut place, context)).await;
-    drop(place);
+    let job: Job = Box::new(move || {
+        // Fails only when the task was dropped; then the result is not needed.
+        let _ = sender.send(panics::catch_call(work));
+    });
+    let _waiting = pool.put(client, job);
     match receiver.recv().await? {
         Ok(result) => Some(result),
         Err(panic) => {
@@ -86,7 +92,10 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread pool of this process and its queue.
+/// The client of a job, and the number of the job.
+type JobKey = (Option<IpAddr>, u64);
+
+/// A thread pool of this process and the jobs that wait for it.
 struct Pool {
     state: Mutex<PoolState>,
     work: Condvar,
@@ -95,9 +104,12 @@ struct Pool {
 }
 
 struct PoolState {
-    jobs: VecDeque<Job>,
-    /// Tasks that wait for a slot in the queue.
-    full: WaitList<Waker>,
+    /// The jobs of each client in their order.
+    jobs: BTreeMap<JobKey, Job>,
+    /// Number of the next job.
+    number: u64,
+    /// The client whose job was started last.
+    served: Option<IpAddr>,
     threads: usize,
     /// Number of threads that wait for a job.
     idle: usize,
@@ -134,50 +146,27 @@ const SETTINGS_THREADS_MAX: usize = 2;
 
 static SETTINGS: Pool = Pool::new(Some(SETTINGS_THREADS_MAX));
 
-/// Maximum number of jobs that wait for a thread. A compression job takes about a millisecond, so a full queue is a
-/// second of work for one CPU: further jobs would only be late.
-pub(crate) const QUEUE_MAX: usize = 1024;
-
 /// Time after which a thread without work exits.
 const IDLE: Duration = Duration::from_secs(10);
 
 impl Pool {
     const fn new(threads_max: Option<usize>) -> Pool {
-        let state = PoolState { jobs: VecDeque::new(), full: WaitList::new(), threads: 0, idle: 0 };
+        let state = PoolState { jobs: BTreeMap::new(), number: 0, served: None, threads: 0, idle: 0 };
         Pool { state: Mutex::new(state), work: Condvar::new(), threads_max }
     }
 
-    /// Adds the work to the queue in the order of the waiting tasks, once the queue has a free slot.
-    fn poll_put(
-        &'static self,
-        job: &mut Option<Job>,
-        place: &mut QueueTicket,
-        context: &Context<'_>,
-    ) -> Poll<()> {
+    /// Adds a job. It is removed with the returned value, unless it has begun.
+    fn put(&'static self, client: Option<IpAddr>, job: Job) -> WaitingJob {
         let mut state = self.lock();
-        let is_its_turn = place.ticket.map_or(state.full.is_empty(), |ticket| state.full.is_first(ticket));
-        if state.jobs.len() >= QUEUE_MAX || !is_its_turn {
-            match place.ticket.and_then(|ticket| state.full.get_mut(ticket)) {
-                Some(waker) => waker.clone_from(context.waker()),
-                None => place.ticket = Some(state.full.push(context.waker().clone())),
-            }
-            return Poll::Pending;
-        }
-        if let Some(job) = job.take() {
-            self.put(job, state);
-        }
-        Poll::Ready(())
-    }
-
-    fn put(&'static self, job: Job, mut state: MutexGuard<'_, PoolState>) {
-        state.jobs.push_back(job);
-        assert!(state.jobs.len() <= QUEUE_MAX, "a full queue takes no work");
+        let waiting = WaitingJob { pool: self, key: (client, state.number) };
+        state.number += 1;
+        state.jobs.insert(waiting.key, job);
         let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads_max = self.threads_max.unwrap_or_else(processors);
         if state.idle >= state.jobs.len() || state.threads >= threads_max {
             drop(state);
             self.work.notify_one();
-            return;
+            return waiting;
         }
         state.threads += 1;
         drop(state);
@@ -188,15 +177,14 @@ impl Pool {
             let mut state = self.lock();
             state.threads -= 1;
             while state.threads == 0
-                && let Some(job) = state.jobs.pop_front()
+                && let Some(job) = state.take()
             {
-                let next = state.full.first().cloned();
                 drop(state);
-                next.into_iter().for_each(Waker::wake);
                 run(job);
                 state = self.lock();
             }
         }
+        waiting
     }
 
     /// The main function of a pool thread.
@@ -210,10 +198,7 @@ impl Pool {
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                let next = state.full.first().cloned();
-                drop(state);
-                next.into_iter().for_each(Waker::wake);
+            if let Some(job) = state.take() {
                 return Some(job);
             }
             state.idle += 1;
@@ -230,28 +215,32 @@ impl Pool {
         }
     }
 
-    /// Locks the queue. A poisoned lock is ignored, because no job runs under the lock.
+    /// Locks the state. A poisoned lock is ignored, because no job runs under the lock.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A task that may wait for a slot in the queue; dropping it removes the task from the list of waiting tasks.
-struct QueueTicket {
-    pool: &'static Pool,
-    ticket: Option<Ticket>,
+impl PoolState {
+    /// Removes the oldest job of the next client: clients take turns in the order of their addresses.
+    fn take(&mut self) -> Option<Job> {
+        let next = self.jobs.range((self.served, u64::MAX)..).next().or_else(|| self.jobs.first_key_value());
+        let key = *next?.0;
+        self.served = key.0;
+        self.jobs.remove(&key)
+    }
 }
 
-impl Drop for QueueTicket {
-    /// Wakes the next task, which may have waited only because of this one.
+/// A job that may wait for a thread; it is removed with this value.
+struct WaitingJob {
+    pool: &'static Pool,
+    key: JobKey,
+}
+
+impl Drop for WaitingJob {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut state = self.pool.lock();
-        let removed = state.full.remove(ticket);
-        let next = state.full.first().cloned();
-        drop(state);
-        drop(removed);
-        next.into_iter().for_each(Waker::wake);
+        // The job is dropped after the lock is released.
+        let _job = self.pool.lock().jobs.remove(&self.key);
     }
 }
 

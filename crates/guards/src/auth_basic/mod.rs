@@ -13,6 +13,7 @@ use conf::{Args, Contexts, Spec};
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
+use exchange::address::ClientNetwork;
 use exchange::config::{Settings, SettingsType};
 use exchange::credentials::{self, Credentials};
 use exchange::declaration::LEVELS;
@@ -134,7 +135,7 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
         request.log(Level::Error, format_args!("user \"{user}\" was not found in \"{path}\""));
         return refuse(request, &realm);
     };
-    match matches(credentials.password(), stored).await {
+    match matches(request.client().client_network(), credentials.password(), stored).await {
         Some(true) => Step::Allow,
         Some(false) => {
             request.log(Level::Error, format_args!("user \"{user}\": password mismatch"));
@@ -148,13 +149,13 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
 }
 
 /// Whether this is the stored password. A slow check runs on another thread; returns `None` if it panics.
-async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
+async fn matches(client: ClientNetwork, password: &[u8], stored: Vec<u8>) -> Option<bool> {
     // A copy and the handover to another thread would cost more than a fast check.
     if !crypt::Form::of(&stored).is_slow() {
         return Some(crypt::verify(password, &stored));
     }
     let password = password.to_vec();
-    rt::offload_password(move || crypt::verify(&password, &stored)).await
+    rt::offload_password(client, move || crypt::verify(&password, &stored)).await
 }
 
 /// Responds with a challenge for a user name and a password (RFC 7235 section 4.1).

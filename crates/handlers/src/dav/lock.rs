@@ -12,7 +12,7 @@ use io::op::OpenHow;
 use rustix::fs::OFlags;
 
 use super::conditions::{self, creator, field, if_field};
-use super::locks::{Change, Holder, Lock, Refused, Zone, key, network_of};
+use super::locks::{Change, Holder, Lock, Refused, Zone, key};
 use super::properties;
 use super::resource::{Done, OperationError, Resource, fault};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
@@ -73,7 +73,7 @@ async fn acquire(conf: &Conf, zone: &Zone, request: &Request, info: LockInfo) ->
     escape_uri(&request.uri, &mut root);
     let expires = rt::now() + timeout(zone, request);
     let LockInfo { is_exclusive, owner } = info;
-    let (creator, network) = (creator(request), network_of(request.client()));
+    let (creator, network) = (creator(request), request.client().client_network());
     let lock = Lock { token: token(), root, is_deep, is_exclusive, owner, creator, network, expires };
     let path = key(resource.full());
     zone.state().acquire(path.clone(), lock.clone(), rt::now()).map_err(|refused| match refused {

@@ -10,11 +10,10 @@
 //! no new lock.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exchange::address::Address;
+use exchange::address::ClientNetwork;
 use exchange::shared_zone::{self, Kind};
 use http::webdav::body::Owner;
 
@@ -61,20 +60,6 @@ struct Table {
     bytes: u64,
     /// Bytes in use by client.
     by_client: HashMap<ClientNetwork, u64>,
-}
-
-/// The network of a client: its IPv4 address, or the first 64 bits of its IPv6 address. `None` for UNIX-domain sockets.
-pub(super) type ClientNetwork = Option<IpAddr>;
-
-/// Returns the network of a client.
-pub(super) fn network_of(client: &Address) -> ClientNetwork {
-    match client {
-        Address::Unix(_) => None,
-        Address::Inet(address) => Some(match address.ip().to_canonical() {
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-            ip => ip,
-        }),
-    }
 }
 
 /// A lock.
@@ -315,6 +300,8 @@ fn are_met<'t>(mut locks: impl Iterator<Item = &'t Lock>, holder: Holder<'_>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn locks(bytes: u64) -> Locks {
@@ -390,15 +377,6 @@ mod tests {
         };
         let used = [1, 2, 3].map(|client| used_by(client).unwrap());
         assert!(used[0] > 1000 && used[1] >= used[0] / 2 - 20 && used[2] >= used[0] / 4 - 20, "{used:?}");
-    }
-
-    #[test]
-    fn the_networks_of_ipv6_clients_have_64_bits() {
-        let of = |text: &str| network_of(&Address::Inet(text.parse().unwrap()));
-        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1]:2"));
-        assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
-        assert_eq!(of("[::ffff:192.0.2.1]:1"), of("192.0.2.1:2"));
-        assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Site {
         let setup = Setup::new(&text).origin(&origin);
         let builder = setup.builder(BINARY).text("conf/a.pem", &certificate).text("conf/a.key", &key);
         let builder = builder
-            .text("conf/users", "a:$6$rounds=100000$saltsalt$unknown\n")
+            .text("conf/users", "a:$6$rounds=100000$saltsalt$Eht6kFoEapisZc1YzR5WjWSnWlWIi6D1zT1Q7UQurzi6o4MRBZbfJt5TCZ75XiVLl7sbkQKh/hv20fm4IMGPx0\n")
             .file("html/big.html", Content::new(1, 4 << 20));
         Site {
             server: builder.try_start().unwrap_or_else(|reason| panic!("{reason}")),

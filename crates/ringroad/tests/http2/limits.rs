@@ -367,3 +367,33 @@ fn a_silent_client_times_out() {
         assert_eq!(client.goaways, [(0, 0)]);
     }
 }
+
+/// Clients take turns: a check of another client waits only for the checks that have begun, one for each thread.
+#[test]
+fn passwords_of_a_greedy_client_delay_others_by_one_check() {
+    let conf = one_server(
+        "http2 on; set_real_ip_from 127.0.0.1; auth_basic a; auth_basic_user_file users;",
+        "location / { try_files /none =200; }",
+    );
+    let users = "a:$6$rounds=2000$saltsalt$pIMXjwJFgTam6pM3yCqN/9Pte9YqhykbEIBcmpjbhKFejnVHp5XxciDrX8odS2jQxLtj9ho0BrqVWR54ocRaY/\n";
+    let server = serve_with(&conf, |builder| builder.text("conf/users", users));
+    let ask = |client: &mut Http2<TcpStream>, from: &str| {
+        let fields = [("authorization", "Basic YTp3cm9uZw=="), ("x-real-ip", from)];
+        client.begin("GET", "/", &fields, true)
+    };
+    let mut greedy: Vec<_> = (0..4).map(|_| http2::connect(&server)).collect();
+    for client in &mut greedy {
+        (0..100).for_each(|_| _ = ask(client, "192.0.2.2"));
+        client.settle();
+    }
+    let mut checked = || {
+        greedy.iter_mut().for_each(Http2::settle);
+        greedy.iter().flat_map(|client| client.streams.values()).filter(|got| got.status == 401).count()
+    };
+    let before = checked();
+    let mut other = http2::connect(&server);
+    let stream = ask(&mut other, "192.0.2.1");
+    assert_eq!(other.response(stream).status, 401);
+    let after = checked();
+    assert!(after < 200, "{before} of 400 checks had ended before, {after} after");
+}

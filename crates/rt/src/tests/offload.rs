@@ -1,13 +1,13 @@
 //! Tests of work on other threads: results, panics, dropped tasks.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use super::{run, settle};
-use crate::offload::QUEUE_MAX;
 use crate::{
     Either, offload, offload_file, offload_file_in, offload_password, offload_settings, select, spawn,
     spawn_blocking, yield_now,
@@ -74,10 +74,10 @@ fn a_dropped_task_loses_only_its_result() {
 fn blocking_work_does_not_delay_computing_work() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
-        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        let released = Arc::new(Mutex::new(released));
         // More jobs than threads of either kind.
         for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
-            let released = std::sync::Arc::clone(&released);
+            let released = Arc::clone(&released);
             spawn(async move {
                 spawn_blocking(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
             });
@@ -93,17 +93,17 @@ fn blocking_work_does_not_delay_computing_work() {
 fn a_disk_that_does_not_respond_delays_no_other_work() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
-        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        let released = Arc::new(Mutex::new(released));
         // More jobs than threads of any kind.
         for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
-            let released = std::sync::Arc::clone(&released);
+            let released = Arc::clone(&released);
             spawn(async move {
                 offload_file(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
             });
         }
         settle().await;
         assert_eq!((offload(|| 1).await, spawn_blocking(|| 2).await), (Some(1), Some(2)));
-        assert_eq!((offload_settings(|| 4).await, offload_password(|| 5).await), (Some(4), Some(5)));
+        assert_eq!((offload_settings(|| 4).await, offload_password(None, || 5).await), (Some(4), Some(5)));
         drop(release);
         assert_eq!(offload_file(|| 3).await, Some(3));
     });
@@ -114,10 +114,10 @@ fn a_disk_that_does_not_respond_delays_no_work_in_other_directories() {
     run(|_| async {
         let (slow, fast) = (Path::new("/slow"), Path::new("/fast"));
         let (release, released) = mpsc::channel::<()>();
-        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
-        // More jobs than threads and slots of the queue.
-        for _ in 0..2 * QUEUE_MAX {
-            let released = std::sync::Arc::clone(&released);
+        let released = Arc::new(Mutex::new(released));
+        // Many more jobs than threads.
+        for _ in 0..2000 {
+            let released = Arc::clone(&released);
             let wait = move || released.lock().is_ok_and(|released| released.recv().is_err());
             spawn(async move { assert_eq!(offload_file_in(slow, wait).await, Some(true)) });
         }
@@ -147,25 +147,55 @@ fn many_jobs_share_few_threads() {
 }
 
 #[test]
-fn work_waits_for_a_slot_in_a_full_queue() {
+fn many_passwords_of_a_client_delay_others_by_one_job() {
+    run(|_| async {
+        let client = |number: u8| Some(IpAddr::from([192, 0, 2, number]));
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let check = |number: u8| {
+            let (released, begun) = (Arc::clone(&released), Arc::clone(&begun));
+            spawn(async move {
+                let work = move || {
+                    begun.lock().unwrap().push(number);
+                    released.lock().is_ok_and(|released| released.recv().is_err())
+                };
+                assert_eq!(offload_password(client(number), work).await, Some(true));
+            });
+        };
+        (0..2000).for_each(|_| check(2));
+        settle().await;
+        // The addresses before and behind that of the greedy client.
+        (0..2).for_each(|_| [1, 3].into_iter().for_each(check));
+        settle().await;
+        drop(release);
+        while begun.lock().unwrap().len() < 2004 {
+            offload(|| ()).await;
+        }
+        let begun = begun.lock().unwrap();
+        let last = begun.iter().rposition(|&number| number != 2).unwrap();
+        assert!(last < threads + 6, "{threads} threads have begun jobs before: {:?}", &begun[..=last]);
+    });
+}
+
+#[test]
+fn work_that_waits_is_dropped_with_its_task() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
-        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
-        let done = Rc::new(Cell::new(0));
-        for _ in 0..QUEUE_MAX + 20 {
-            let (done, released) = (Rc::clone(&done), std::sync::Arc::clone(&released));
-            spawn(async move {
-                spawn_blocking(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
-                done.set(done.get() + 1);
-            });
+        let released = Arc::new(Mutex::new(released));
+        for _ in 0..2 * thread::available_parallelism().map_or(8, usize::from).max(8) {
+            let released = Arc::clone(&released);
+            let wait = move || released.lock().is_ok_and(|released| released.recv().is_err());
+            spawn(async move { assert_eq!(spawn_blocking(wait).await, Some(true)) });
         }
         settle().await;
-        let abandoned = spawn_blocking(|| ());
-        assert!(matches!(select(abandoned, settle()).await, Either::Right(())), "the queue is full");
-        assert_eq!(done.get(), 0);
+        let held = Arc::new(());
+        let copy = Arc::clone(&held);
+        let abandoned = spawn_blocking(move || drop(copy));
+        assert!(matches!(select(abandoned, settle()).await, Either::Right(())), "all threads are in use");
+        assert_eq!(Arc::strong_count(&held), 1);
         drop(release);
-        while done.get() < QUEUE_MAX + 20 {
-            yield_now().await;
-        }
+        assert_eq!(spawn_blocking(|| 1).await, Some(1));
     });
 }
