@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use crate::request::Request;
-use crate::subrequest::Subrequest;
+use crate::subrequest::spec::Subrequest;
 use transfer::coding::CodingError;
 
 /// One stage of the body's filter chain.

@@ -4,7 +4,6 @@
 //! are stored in vectors and refer to each other by index. A request therefore holds one thread-local reference count
 //! and touches no shared counter. Directive names do not appear here; they belong to the modules.
 
-mod ids;
 mod keywords;
 mod location_names;
 mod reclaimer;
@@ -19,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::cx::Cx;
+pub use crate::ids::{LocationId, ServerId};
 pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;
 pub use conf::Layered;
-pub use ids::{LocationId, ServerId};
 pub use keywords::Keywords;
 pub use reclaimer::ReclaimsSpace;
 pub use resolve::{Problems, examine, load};

@@ -13,7 +13,7 @@ use crate::phases::{Phase, Place, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::settings::listen::Listen;
-use crate::{credentials, error_page, marks, prepare, tls};
+use crate::{credentials, error_page, locate, marks, prepare, tls};
 use telemetry::{ForLog, Level};
 
 /// The next step after the phases of a request.
@@ -324,7 +324,7 @@ impl PhaseCursor {
     /// of another location, which has compared it.
     fn find_location(&mut self, request: &mut Request) -> Step {
         let redirect = redirect_to_slash(request);
-        if redirect.is_none() && !search_location(request) {
+        if redirect.is_none() && !locate::search(request) {
             return Step::Status(500);
         }
         let entered = match self.enter_location(request) {
@@ -656,30 +656,6 @@ fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
         target.extend_from_slice(&request.args);
     }
     Some(target)
-}
-
-/// Finds the location of the request's URI; returns `false` if a regular expression reached its limit.
-fn search_location(request: &mut Request) -> bool {
-    let generation = Rc::clone(&request.generation);
-    let config = &generation.config;
-    let server = config.server(request.server);
-    if server.locations.has_predicates() {
-        let asked = server.locations.select(&config.http.locations, request);
-        return asked.inspect_err(|gave_up| gave_up.log(&request.uri, request)).is_ok();
-    }
-    let uri = std::mem::take(&mut request.uri);
-    let found = server.locations.find(&config.http.locations, &uri);
-    match &found {
-        Ok(found) => {
-            request.location = found.location.unwrap_or(request.location);
-            if let Some(matched) = &found.matched {
-                matched.store(&uri, request);
-            }
-        }
-        Err(gave_up) => gave_up.log(&uri, request),
-    }
-    request.uri = uri;
-    found.is_ok()
 }
 
 /// Applies `limit_except` to methods that it does not name.

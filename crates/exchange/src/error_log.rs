@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use http::fields::HeaderId;
 
-use crate::config::LocationId;
+use crate::ids::LocationId;
 use crate::request::{Generation, Request};
 use crate::thread::Thread;
 use telemetry::reports::Reporter;

@@ -12,35 +12,15 @@ use conf::{Error, Statement};
 
 use crate::config::{Location, LocationId};
 use crate::pattern::{Match, SearchAborted};
-use crate::request::Request;
 use crate::settings::locations::{Found, Kind, Locations, Name, Prefix};
 use crate::template::Template;
 
 /// The callbacks of a search.
-trait Seeker<'c> {
+pub trait Seeker<'c> {
     /// Records a location that fits better than the locations recorded before.
     fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);
     /// Whether the predicate selects its location for the request.
     fn holds(&mut self, predicate: &Template) -> bool;
-}
-
-/// A search that updates a request, because predicates in a nested location use the captures of the enclosing pattern.
-struct Asking<'r> {
-    request: &'r mut Request,
-    uri: &'r [u8],
-}
-
-impl<'c> Seeker<'c> for Asking<'_> {
-    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
-        self.request.location = location;
-        if let Some(matched) = matched {
-            matched.store(self.uri, self.request);
-        }
-    }
-
-    fn holds(&mut self, predicate: &Template) -> bool {
-        !matches!(predicate.rendered(self.request).as_slice(), b"" | b"0")
-    }
 }
 
 impl<'c> Seeker<'c> for Found<'c> {
@@ -130,16 +110,6 @@ impl Locations {
         Ok(locations)
     }
 
-    /// Sets the request's location by its URI, considering predicates.
-    pub fn select<'c>(
-        &'c self,
-        arena: &'c [Location],
-        request: &mut Request,
-    ) -> Result<(), SearchAborted<'c>> {
-        let uri = request.uri.clone();
-        self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)
-    }
-
     /// Returns the location of a URI in tables without predicates. `arena` contains the locations that these tables
     /// refer to.
     pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, SearchAborted<'c>> {
@@ -172,7 +142,7 @@ impl Locations {
     }
 
     /// Searches the tables; returns whether the search is over because an exact name, a pattern or a predicate matched.
-    fn search<'c>(
+    pub fn search<'c>(
         &'c self,
         arena: &'c [Location],
         uri: &[u8],

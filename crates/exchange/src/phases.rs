@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::config::LocationId;
+use crate::ids::LocationId;
 
 /// The phase in which a handler runs. The search for the location and the check for a changed URI happen between phases
 /// and belong to no module.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::fields::BodyLength;
 
-use crate::capacity::DiskSpace;
 use crate::course::BodyNeed;
+use crate::disk_space::DiskSpace;
 use crate::request::Request;
 use crate::settings::core::Core;
 use telemetry::{Level, Reason};

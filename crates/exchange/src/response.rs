@@ -12,6 +12,7 @@ use io::op::Source;
 use crate::filter::BodyFilter;
 use crate::filter::encoder::Encoder;
 use crate::request::Request;
+use crate::settings::media_types::{MediaTypes, split_charset};
 use crate::takeover::Takeover;
 use transfer::body::FileBody;
 use transfer::body::ranged::RangedBody;
@@ -142,6 +143,18 @@ impl ContentType {
             ContentType::Text(text) => text,
         };
         (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Request {
+    /// Whether the response has one of these types. A charset in the type from an upstream is ignored, but the types of
+    /// `types` and `default_type` are compared as written.
+    pub fn has_type(&self, types: &MediaTypes) -> bool {
+        let content_type = &self.response.content_type;
+        types.has(match (content_type.of(self), content_type) {
+            (Some(text), ContentType::Text(_)) => Some(split_charset(text).0),
+            (text, _) => text,
+        })
     }
 }
 

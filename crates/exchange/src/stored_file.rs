@@ -13,8 +13,8 @@ use io::op::{DeviceId, OpenHow};
 use io::{DiskVia, Errno, Segments};
 use rustix::fs::OFlags;
 
-use crate::capacity::DiskSpace;
 use crate::config::Cx;
+use crate::disk_space::DiskSpace;
 use crate::files::{self, ChangePath, CopyError};
 use crate::thread::Thread;
 use conf::Error;

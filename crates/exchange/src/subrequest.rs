@@ -4,7 +4,7 @@
 //! configuration with its parent. It starts with the server's rewrites and skips the access phase. Its creator may use
 //! or discard its response.
 
-mod spec;
+pub(crate) mod spec;
 
 use std::cell::RefCell;
 use std::pin::Pin;

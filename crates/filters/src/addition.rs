@@ -91,7 +91,7 @@ fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Adds the filter to main responses with status 200 and a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
-    if request.depth > 0 || request.response.described_status() != 200 || !conf.types.matches(request) {
+    if request.depth > 0 || request.response.described_status() != 200 || !request.has_type(&conf.types) {
         return;
     }
     if request.response.forbids_transform() {

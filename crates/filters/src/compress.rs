@@ -30,7 +30,7 @@ pub(crate) fn is_compressible(request: &Request, min_length: u64, types: &MediaT
     matches!(response.described_status(), 200 | 403 | 404)
         && response.content_length.is_none_or(|length| length >= min_length)
         && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
-        && types.matches(request)
+        && request.has_type(types)
         && !response.forbids_transform()
 }
 

@@ -26,7 +26,7 @@ use crate::body::Live;
 use crate::hidden::Hidden;
 use crate::settings::Settings;
 use crate::state::{Fault, Try};
-use exchange::capacity::DiskSpace;
+use exchange::disk_space::DiskSpace;
 use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};

@@ -8,7 +8,6 @@
 //! or at once if no connection can be closed in this time, and releases the slot of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
 
 mod descriptors;
-pub mod disk;
 mod waiting;
 mod windows;
 
@@ -21,7 +20,6 @@ use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
 use descriptors::Descriptors;
-pub use disk::DiskSpace;
 use telemetry::limited::Limited;
 pub use waiting::Waits;
 pub(crate) use waiting::{Entry, GRACE};
@@ -83,7 +81,7 @@ pub struct Capacity {
     changed: Event,
     listeners: RefCell<Vec<Stopper>>,
     /// Counts requests for disk space in flight.
-    making: WaitGroup,
+    pub(crate) making: WaitGroup,
     /// Counts request bodies that stay in memory for lack of a temporary file.
     pub bodies: WaitGroup,
     /// Rate limits of the log lines about exhausted resources.

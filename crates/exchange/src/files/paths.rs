@@ -1,6 +1,6 @@
 //! Maps a request to a path: the root or alias of its location, and the remaining URI.
 
-use crate::config::LocationId;
+use crate::ids::LocationId;
 use crate::request::Request;
 use crate::settings::files::Root;
 use telemetry::Level;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conf::{Error, Span, Statement};
 
-use crate::config::LocationId;
+use crate::ids::LocationId;
 use crate::settings::files::{Files, Root};
 use crate::settings::keepalive::Keepalive;
 use crate::settings::reading::Reading;

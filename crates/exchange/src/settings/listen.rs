@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use conf::{Error, Span};
 
 use crate::address::Address;
-use crate::config::ServerId;
+use crate::ids::ServerId;
 use crate::settings::main::started_as_root;
 use crate::settings::names::{NameTable, ServerName};
 

@@ -2,7 +2,7 @@
 //!
 //! Tables are sorted, and each prefix links to the next shorter one. `find_location` searches them.
 
-use crate::config::LocationId;
+use crate::ids::LocationId;
 use crate::pattern::{Match, Pattern};
 use crate::settings::core::Core;
 use crate::settings::core::FoundBy;

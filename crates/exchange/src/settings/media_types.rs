@@ -6,8 +6,6 @@ use std::sync::Arc;
 use conf::Error;
 
 use crate::config::Cx;
-use crate::request::Request;
-use crate::response::ContentType;
 
 /// The media types that a body filter processes.
 ///
@@ -69,19 +67,13 @@ impl MediaTypes {
         Ok(())
     }
 
-    /// Whether the response of `request` has one of these types. A charset in the type from an upstream is ignored, but
-    /// the types of `types` and `default_type` are compared as written.
-    pub fn matches(&self, request: &Request) -> bool {
-        let has = |name: &str| match &self.chosen {
+    /// Whether the list has this type; `None` is a response without a type.
+    pub fn has(&self, name: Option<&str>) -> bool {
+        let is_equal = |known: &str| name.is_some_and(|name| known.eq_ignore_ascii_case(name));
+        match &self.chosen {
             Chosen::Any => true,
-            Chosen::Default => self.default.iter().any(|known| known.eq_ignore_ascii_case(name)),
-            Chosen::List(list) => list.iter().any(|known| known.eq_ignore_ascii_case(name)),
-        };
-        let content_type = &request.response.content_type;
-        match (content_type.of(request), content_type) {
-            (None, _) => matches!(self.chosen, Chosen::Any),
-            (Some(text), ContentType::Text(_)) => has(split_charset(text).0),
-            (Some(text), _) => has(text),
+            Chosen::Default => self.default.iter().any(|known| is_equal(known)),
+            Chosen::List(list) => list.iter().any(|known| is_equal(known)),
         }
     }
 }

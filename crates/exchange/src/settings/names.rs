@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conf::{Error, Level, Span};
 
-use crate::config::ServerId;
+use crate::ids::ServerId;
 use crate::pattern::{Match, Pattern, SearchAborted};
 use crate::settings::listen::ListenAddr;
 use crate::wildcard::{HostTable, Refusal};

@@ -122,7 +122,7 @@ impl Default for Conf {
 
 /// Adds the filter to non-empty pages of requests and subrequests.
 fn filter(conf: &Conf, request: &mut Request) {
-    if request.response.content_length == Some(0) || !conf.types.matches(request) {
+    if request.response.content_length == Some(0) || !request.has_type(&conf.types) {
         return;
     }
     // The header section of an included response is not sent.

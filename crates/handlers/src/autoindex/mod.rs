@@ -12,12 +12,12 @@ use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};
+use exchange::charset;
 use exchange::config::{Settings, SettingsType};
 use exchange::declaration::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::settings::charset;
 use format::{Form, Writer};
 use listing::{Listing, Merged};
 use telemetry::{ForLog, Level};
