@@ -3,7 +3,7 @@
 //! The lookup is the same as for a request, so the entry counts as used.
 
 use ::cache::Key;
-use exchange::config::Config;
+use site::config::Config;
 
 use crate::policy::{self, Grade, now_ms};
 use crate::settings::{Caches, LONGEST_WAIT};

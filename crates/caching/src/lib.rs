@@ -58,8 +58,8 @@ use crate::settings::{CacheConf, Stale};
 use crate::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch, StallLimits};
 use crate::tasks::Cache;
 use exchange::client;
-use exchange::config::Scope;
 use exchange::request::Request;
+use site::config::Scope;
 use transfer::body::{buffer_turns, choose};
 use upstream::{Failure, Reply, Settings};
 

@@ -11,10 +11,10 @@ use http::freshness::Heuristic;
 
 use crate::shared_fetch::StallLimits;
 use crate::tasks::Cache;
-use exchange::config::ReclaimsSpace;
-use exchange::config::{Keywords, Layered};
-use exchange::shared_zone::{self, Kind};
-use exchange::template::Template;
+use site::config::ReclaimsSpace;
+use site::config::{Keywords, Layered};
+use site::shared_zone::{self, Kind};
+use site::template::Template;
 
 /// Maximum duration of a timer.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);

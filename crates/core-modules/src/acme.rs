@@ -20,15 +20,15 @@ use ::tls::server::Slot;
 use ::tls::signing::KeyKind;
 use conf::{Args, Contexts, Error, Spec, State, value};
 use exchange::acme::{Acme, Slots, http_challenge};
-use exchange::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
-use exchange::declaration::BlockHooks;
 use exchange::module::Variable;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::shared_zone::BYTES_MIN;
 use http::fields::Method;
 use io::op::Source;
+use site::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
+use site::declaration::BlockHooks;
+use site::phases::{Phase, Step};
+use site::shared_zone::BYTES_MIN;
 
 use crate::{Declaration, Directive, Module};
 

@@ -10,13 +10,13 @@
 //! With TLS the protocol is chosen by ALPN, which offers HTTP/2 if `http2` is on, or `listen` has the parameter `http2`.
 
 use conf::{Args, Contexts, Error, Spec, State};
-use exchange::config::{Cx, Scope, SettingsType};
 use exchange::http2::Http2;
 use exchange::module::Variable;
 use http::fields::Version;
+use site::config::{Cx, Scope, SettingsType};
 
 use crate::{Declaration, Directive, Module};
-use exchange::declaration::{LEVELS, SERVER_LEVELS};
+use site::declaration::{LEVELS, SERVER_LEVELS};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -19,12 +19,12 @@ pub mod testing;
 mod try_files;
 
 pub use acme::issuers;
-use exchange::declaration::{Declaration, Directive, Walk};
 use exchange::module::Module;
 pub use http_core::variables::NGINX_VERSION;
+use site::declaration::{Declaration, Directive, Walk};
 pub use ssl::{certificate_warnings, expiries};
 
-use exchange::config::Location;
+use site::config::Location;
 
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[

@@ -7,13 +7,13 @@ use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
 use exchange::files::{self, Kind};
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::settings::core::Core;
-use exchange::settings::files::Root;
-use exchange::template::Template;
+use site::config::{Cx, Inner, Scope, Settings, SettingsType};
+use site::phases::{Phase, Step};
+use site::settings::core::Core;
+use site::settings::files::Root;
+use site::template::Template;
 use telemetry::Level;
 
 /// The module.

@@ -7,7 +7,7 @@ use http::date::parse_http;
 use http::fields::{HeaderId, Version};
 
 use crate::request::Request;
-use crate::settings::gzip_clients::Proxied;
+use site::settings::gzip_clients::Proxied;
 
 /// Whether the response to `request` may be compressed with gzip. This depends on the request's `Accept-Encoding`, HTTP
 /// version and `User-Agent`, and for proxied requests on the caching fields of the response.

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use ::tls::Server;
 use ::tls::server::Slot;
 
-use crate::config::Settings;
+use site::config::Settings;
 
 /// Maximum number of challenges at a time; an order has at most a few hundred names.
 const CHALLENGES_MAX: usize = 1000;

@@ -15,7 +15,7 @@ use ::tls::Identity;
 use ::tls::certificate::FileError;
 
 use crate::request::Request;
-use crate::template::Template;
+use site::template::Template;
 use telemetry::Reason;
 
 /// Maximum size of a certificate or key file in bytes. Chains have a few KiB, and the client's server name may choose

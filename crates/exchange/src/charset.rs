@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use crate::request::Request;
 use crate::response::ContentType;
-use crate::settings::charset::{Charset, Charsets, Conf};
-use crate::settings::media_types::split_charset;
+use site::settings::charset::{Charset, Charsets, Conf};
+use site::settings::media_types::split_charset;
 use telemetry::{ForLog, Level};
 
 /// Returns the charset that the upstream requests (`X-Accel-Charset`) if a directive names it; otherwise logs an error, and

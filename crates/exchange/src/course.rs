@@ -9,11 +9,11 @@ use io::op::Source;
 use rt::{Either, select};
 
 use crate::files;
-use crate::phases::{Phase, Place, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
-use crate::settings::listen::Listen;
 use crate::{credentials, error_page, locate, marks, prepare, tls};
+use site::phases::{Phase, Place, Step};
+use site::settings::listen::Listen;
 use telemetry::{ForLog, Level};
 
 /// The next step after the phases of a request.

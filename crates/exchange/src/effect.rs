@@ -4,11 +4,10 @@ use std::borrow::Cow;
 
 use http::fields::Version;
 use http::request::Policy;
-use io::op::PeerAddr;
 
 use crate::request::{Address, Request};
-use crate::settings::core::Core;
-use crate::settings::responding::ServerTokens;
+use site::settings::core::Core;
+use site::settings::responding::ServerTokens;
 use telemetry::{ForLog, Level};
 use transfer::body::Rate;
 
@@ -49,7 +48,7 @@ pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t,
 
 /// Returns the rate limit of the response: the rate that a module or `set $limit_rate` has set, else `limit_rate`.
 pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
-    let size = |template: &crate::template::Template| {
+    let size = |template: &site::template::Template| {
         let text = template.rendered(request);
         let size = str::from_utf8(&text).ok().and_then(|text| conf::value::size(text).ok());
         if size.is_none() {
@@ -109,16 +108,6 @@ fn port_to_name(local: &Address, is_secured: bool) -> Option<u16> {
     match local {
         Address::Inet(address) => Some(address.port()).filter(|&port| port != default),
         Address::Unix(_) => None,
-    }
-}
-
-impl From<PeerAddr> for Address {
-    fn from(address: PeerAddr) -> Address {
-        use std::os::unix::ffi::OsStringExt;
-        match address {
-            PeerAddr::Inet(address) => Address::Inet(address),
-            PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
-        }
     }
 }
 

@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use http::fields::HeaderId;
 
-use crate::ids::LocationId;
 use crate::request::{Generation, Request};
 use crate::thread::Thread;
+use site::ids::LocationId;
 use telemetry::reports::Reporter;
 use telemetry::sink::LogTarget;
 use telemetry::{ErrorLog, ForLog, Form, JsonLine, Level, Target, append_printable};

@@ -1,6 +1,6 @@
 //! The settings of module `http_v2`, which a connection needs before its first request and requests need later.
 
-use crate::config::Settings;
+use site::config::Settings;
 
 /// The settings of module `http_v2`.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,12 @@
-//! Finds the location of a request. The tables and their search are in [`crate::find_location`].
+//! Finds the location of a request. The tables and their search are in [`site::find_location`].
 
 use std::rc::Rc;
 
-use crate::find_location::Seeker;
-use crate::ids::LocationId;
-use crate::pattern::Match;
 use crate::request::Request;
-use crate::template::Template;
+use site::find_location::Seeker;
+use site::ids::LocationId;
+use site::pattern::Match;
+use site::template::Template;
 
 /// A search that updates a request, because predicates in a nested location use the captures of the enclosing pattern.
 struct Asking<'r> {

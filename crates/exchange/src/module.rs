@@ -6,12 +6,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::config::{Config, Http, HttpType, Location, Scope};
-use crate::declaration::{Declaration, Declarations};
-use crate::extensions::Extensions;
 use crate::request::{Generation, Request};
 use crate::thread::Thread;
-use crate::{phases, trace, variables};
+use crate::trace;
+use site::config::{Config, Http, HttpType, Location, Scope};
+use site::declaration::{Declaration, Declarations};
+use site::extensions::Extensions;
+use site::{phases, variables};
 
 /// The modules that take part in the requests of one location.
 pub type Plan = phases::Plan<Request>;
@@ -68,7 +69,7 @@ impl ModuleTable {
         &self.subrequest_hooks
     }
 
-    /// Returns the plans of all locations, by [`crate::config::LocationId`]. They are made once for a configuration, so
+    /// Returns the plans of all locations, by [`site::config::LocationId`]. They are made once for a configuration, so
     /// that requests need not query the modules.
     pub fn plans(&self, config: &Config) -> Arc<[Plan]> {
         let plan = |location: &Location| match config.server(location.server).position {

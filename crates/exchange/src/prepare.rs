@@ -8,7 +8,7 @@ use io::op::Source;
 
 use crate::request::Request;
 use crate::response::{Body, NotModified};
-use crate::settings::core::Core;
+use site::settings::core::Core;
 use transfer::body::{FileBody, OneRead};
 
 /// Maximum length in bytes of a body that is appended to its header section by a copy.

@@ -9,7 +9,7 @@ use http::fields::BodyLength;
 use crate::course::BodyNeed;
 use crate::disk_space::DiskSpace;
 use crate::request::Request;
-use crate::settings::core::Core;
+use site::settings::core::Core;
 use telemetry::{Level, Reason};
 use transfer::body::choose;
 use transfer::incoming::{BodyAborted, IncomingBody};

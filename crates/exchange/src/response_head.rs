@@ -7,7 +7,7 @@ use http::response::ResponseHead;
 use crate::effect;
 use crate::request::Request;
 use crate::response::Response;
-use crate::settings::core::Core;
+use site::settings::core::Core;
 
 /// Passes the fields that the server itself writes to `write`, except those that exist only in HTTP/1 (chunks, connection).
 pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'_>) -> R) -> R {

@@ -13,11 +13,11 @@ use io::op::{DeviceId, OpenHow};
 use io::{DiskVia, Errno, Segments};
 use rustix::fs::OFlags;
 
-use crate::config::Cx;
 use crate::disk_space::DiskSpace;
 use crate::files::{self, ChangePath, CopyError};
 use crate::thread::Thread;
 use conf::Error;
+use site::config::Cx;
 use transfer::received;
 
 /// The destination of a file.

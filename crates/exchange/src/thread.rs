@@ -13,11 +13,11 @@ use io::engine::NetKind;
 use rt::local::{Counted, Event, WaitGroup};
 
 use crate::capacity::{Capacity, Waits};
-use crate::config::{Config, ServerId};
-use crate::extensions::Extensions;
 use crate::module::{ModuleTable, Plan};
 use crate::request::{ConnInfo, Generation, Request};
-use crate::variables::Variables;
+use site::config::{Config, ServerId};
+use site::extensions::Extensions;
+use site::variables::Variables;
 use telemetry::Level;
 use telemetry::clock::Clock;
 use telemetry::files::{LogFiles, Opened};

@@ -7,15 +7,15 @@ use ::tls::{Server, Trust};
 use http::fields::Version;
 use telemetry::Level;
 
-use crate::address::Address;
 use crate::certificates::NamedCertificates;
-use crate::config::{Config, ServerId, Settings};
 use crate::http2::Http2;
 use crate::ocsp::Staple;
 use crate::ocsp::client::ClientChecks;
 use crate::request::Request;
 use crate::secured::VerifyClient;
-use crate::settings::listen::Listen;
+use site::address::Address;
+use site::config::{Config, ServerId, Settings};
+use site::settings::listen::Listen;
 
 /// The TLS settings of a server block, from the directives of module `http_ssl`.
 #[derive(Clone, Debug, Default)]

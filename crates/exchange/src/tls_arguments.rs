@@ -10,8 +10,8 @@ use ::tls::server::Versions;
 use conf::{Error, value};
 
 use crate::certificates::CacheLimits;
-use crate::config::Cx;
-use crate::template::Template;
+use site::config::Cx;
+use site::template::Template;
 
 /// A file that a directive names, with its bytes.
 #[derive(Clone, Debug)]

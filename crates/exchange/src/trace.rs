@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use crate::phases::{Handler, Later, Phase, Step};
 use crate::request::Request;
 use crate::response::Body;
+use site::phases::{Handler, Later, Phase, Step};
 use telemetry::ForLog;
 
 /// A handler whose steps are traced.

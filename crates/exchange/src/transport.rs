@@ -11,9 +11,9 @@ use io::Segments;
 use crate::course::BodyNeed;
 use crate::request::{Generation, Request};
 use crate::request_body::{BodyFailure, Feed};
-use crate::settings::core::Core;
-use crate::settings::listen::Listen;
 use crate::takeover::{Takeover, TakeoverEnd};
+use site::settings::core::Core;
+use site::settings::listen::Listen;
 use transfer::body::{BodyError, Outlet, Rate};
 use transfer::incoming::IncomingBody;
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
 use exchange::subrequest::Subrequest;
+use site::config::{Cx, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::settings::media_types::MediaTypes;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -137,7 +137,7 @@ impl BodyFilter for Addition {
 mod tests {
     use super::Conf;
     use crate::testing::{error, loaded, warnings};
-    use exchange::settings::media_types::Chosen;
+    use site::settings::media_types::Chosen;
 
     #[test]
     fn blocks_inherit_each_side_separately() {

@@ -9,12 +9,12 @@ use crate::compress;
 use crate::gzip::{self, power_of_two};
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
+use site::config::{Settings, SettingsType};
+use site::declaration::{LEVELS, LEVELS_AND_IF};
+use site::settings::media_types::MediaTypes;
 use transfer::coding;
 
 /// The module.

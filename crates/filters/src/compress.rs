@@ -7,7 +7,7 @@ use http::fields::Method;
 use exchange::filter::encoder::Encoder;
 use exchange::request::Request;
 use exchange::response::NotModified;
-use exchange::settings::media_types::MediaTypes;
+use site::settings::media_types::MediaTypes;
 use transfer::coding::Settings;
 
 /// Whether the response of `request` may be compressed, for any client. If so, the response depends on

@@ -8,10 +8,10 @@ use http::fields::Method;
 
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
+use site::config::{Settings, SettingsType};
+use site::declaration::LEVELS;
 use transfer::coding::gzip::Decoder;
 
 /// The module.

@@ -8,12 +8,12 @@ use conf::{Args, Error, Spec, State, value};
 use crate::compress;
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
-use exchange::config::{Cx, Settings, SettingsType};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
+use site::config::{Cx, Settings, SettingsType};
+use site::declaration::{LEVELS, LEVELS_AND_IF};
+use site::settings::media_types::MediaTypes;
 use transfer::coding;
 
 /// The module.

@@ -13,12 +13,12 @@ use http::request::Head;
 
 use crate::headers::on_one_line;
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS_AND_IF;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::{ContentType, Response};
-use exchange::template::Template;
+use site::config::{Cx, Scope, Settings, SettingsType};
+use site::declaration::LEVELS_AND_IF;
+use site::phases::{Phase, Step};
+use site::template::Template;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

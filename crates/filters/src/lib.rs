@@ -22,8 +22,8 @@ pub mod testing;
 mod userid;
 mod zstd;
 
-use exchange::declaration::{Declaration, Directive};
 use exchange::module::Module;
+use site::declaration::{Declaration, Directive};
 
 /// The modules, in the order of the filters: each filter gets the response as changed by the filters before it.
 pub static MODULES: &[&Module] = &[

@@ -14,14 +14,14 @@ use conf::{Args, Error, Spec, value};
 use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::facts::Fact;
 use exchange::module::Variable;
 use exchange::request::{Address, Request};
-use exchange::variables::Assign;
 use http::base64;
 use http::cookie::cookie_in;
+use site::config::{Cx, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::variables::Assign;
 use telemetry::time_zone::since_1970;
 use telemetry::{ForLog, Level};
 

@@ -10,12 +10,12 @@ use conf::{Args, Contexts, Error, Spec, State, value};
 use crate::{Declaration, Directive, Module};
 use crate::{brotli, compress, gzip};
 use exchange::accept_encoding;
-use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::filter::encoder;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
+use site::config::{Cx, Scope, Settings, SettingsType};
+use site::declaration::{LEVELS, LEVELS_AND_IF};
+use site::settings::media_types::MediaTypes;
 use transfer::coding;
 
 /// The module.

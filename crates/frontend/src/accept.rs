@@ -13,8 +13,8 @@ use crate::entrance::Entrance;
 use crate::serve::serve;
 use exchange::error_log;
 use exchange::request::Address;
-use exchange::settings::listen::ListenAddr;
 use exchange::thread::Thread;
+use site::settings::listen::ListenAddr;
 use telemetry::{Level, Reason};
 
 /// Pause of accepting after file descriptors or memory have run out (nginx: `accept_mutex_delay`).

@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use http::request::Policy;
 
-use exchange::config::ServerId;
 use exchange::http2::Http2;
 use exchange::request::{Address, ConnInfo, Generation};
-use exchange::settings::core::Core;
-use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::thread::Thread;
 use exchange::{effect, tls};
+use site::config::ServerId;
+use site::settings::core::Core;
+use site::settings::listen::{Listen, ListenAddr};
 
 /// State shared by the connections of one listening socket: one object per socket and thread.
 #[derive(Debug)]

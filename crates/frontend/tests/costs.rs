@@ -10,14 +10,14 @@ use io::op::Source;
 use rt::{Runtime, Socket};
 use testkit::TempDir;
 
-use exchange::config::Config;
 use exchange::files::root_facts;
 use exchange::request::Address;
-use exchange::settings::listen::ListenAddr;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::entrance::Entrance;
 use frontend::serve::serve;
 use modules::testing;
+use site::config::Config;
+use site::settings::listen::ListenAddr;
 use telemetry::files::{LogFiles, Opened};
 use telemetry::shared::Shared;
 

@@ -12,14 +12,14 @@ use tls::server::Versions;
 use tls::signing::KeyKind;
 use tls::{ciphers, groups, handshake};
 
-use exchange::config::Config;
 use exchange::files::root_facts;
 use exchange::request::Address;
-use exchange::settings::listen::ListenAddr;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::entrance::Entrance;
 use frontend::opening::{Opened, Protocol, open};
 use modules::testing;
+use site::config::Config;
+use site::settings::listen::ListenAddr;
 use telemetry::files::{LogFiles, Opened as OpenedLogs};
 use telemetry::shared::Shared;
 

@@ -4,9 +4,9 @@
 use conf::{Layered, Statement, Tree};
 
 use crate::{Declaration, Module};
-use exchange::config::{Inner, Scope, Settings, SettingsType};
-use exchange::declaration::OWN;
-use exchange::template;
+use site::config::{Inner, Scope, Settings, SettingsType};
+use site::declaration::OWN;
+use site::template;
 
 /// The module, which only has settings.
 pub(crate) static MODULE: Module =

@@ -28,10 +28,10 @@ use http::fields::{HeaderId, Version};
 use http::h2::ErrorCode;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::{LEVELS, OWN};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
+use site::config::{Settings, SettingsType};
+use site::declaration::{LEVELS, OWN};
 use upstream::state;
 
 /// The module.

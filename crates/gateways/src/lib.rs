@@ -32,10 +32,10 @@ mod upstream_sticky;
 mod upstream_zone;
 mod uwsgi;
 
-use exchange::declaration::{Declaration, Directive, Walk};
 use exchange::module::Module;
 pub use exposure::{may_tunnel, open_purge};
 pub use fastcgi::advice;
+use site::declaration::{Declaration, Directive, Walk};
 pub use upstream_state::save;
 
 /// In the order of the handlers within a phase, then of the filters.

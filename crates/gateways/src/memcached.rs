@@ -23,7 +23,7 @@ use crate::passing::{self, Family, Passing, Protocol, Rows};
 use crate::{Directive, Module};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::template::Template;
+use site::template::Template;
 use telemetry::Level;
 use upstream::{Outgoing, OutgoingBody};
 

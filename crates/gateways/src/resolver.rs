@@ -6,11 +6,11 @@ use std::time::Duration;
 use ::conf::{Args, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
-use exchange::declaration::{BlockHooks, LEVELS};
 use peers::resolve::resolver::Resolver;
 use peers::resolve::settings::Settings;
 use peers::resolve::{Conf, HttpConf};
+use site::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
+use site::declaration::{BlockHooks, LEVELS};
 
 /// The module. In nginx these directives belong to the HTTP core; only modules that pass requests on use them.
 pub(crate) static MODULE: Module = Module::of(Declaration {

@@ -12,8 +12,8 @@ use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
 use crate::{Directive, Module};
-use exchange::config::Layered;
 use exchange::request::Request;
+use site::config::Layered;
 use upstream::Outgoing;
 
 /// The module.

@@ -6,14 +6,14 @@ use conf::{Args, Contexts, Error, Spec, Statement, value};
 
 use crate::resolver;
 use crate::{Declaration, Directive, Module, Walk};
-use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
-use exchange::declaration::{BlockHooks, UpstreamHooks};
 use exchange::module::ThreadHooks;
 use peers::Upstreams;
 use peers::address::Url;
 use peers::lines::{Accepts, Draft, Line, Method, Source};
 use peers::resolve::HttpConf;
 use peers::sticky::SID_MAX;
+use site::config::{Cx, Http, HttpType, Scope, SettingsType};
+use site::declaration::{BlockHooks, UpstreamHooks};
 use upstream::Pools;
 
 /// The module.

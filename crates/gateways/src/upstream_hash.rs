@@ -4,8 +4,8 @@ use conf::{Args, Contexts, Error, Spec};
 
 use crate::upstream_block::set_method;
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope};
 use peers::lines::{Draft, Method};
+use site::config::{Cx, Scope};
 
 /// The module.
 pub(crate) static MODULE: Module =

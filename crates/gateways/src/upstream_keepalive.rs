@@ -3,8 +3,8 @@
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope};
 use peers::lines::Draft;
+use site::config::{Cx, Scope};
 
 /// The module.
 pub(crate) static MODULE: Module =

@@ -11,12 +11,12 @@ use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
 
 use crate::upstream_block::add_server;
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope};
-use exchange::declaration::OWN;
 use exchange::error_log;
 use exchange::thread::Thread;
 use peers::Group;
 use peers::lines::Draft;
+use site::config::{Cx, Scope};
+use site::declaration::OWN;
 use telemetry::{Level, Reason};
 
 /// The module.

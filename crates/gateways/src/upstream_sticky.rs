@@ -6,13 +6,13 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope};
 use exchange::request::Request;
-use exchange::shared_zone::BYTES_MIN;
-use exchange::var_ref::VarRef;
 use peers::Upstreams;
 use peers::lines::Draft;
 use peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind};
+use site::config::{Cx, Scope};
+use site::shared_zone::BYTES_MIN;
+use site::var_ref::VarRef;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -205,10 +205,10 @@ fn zone(text: &str, cx: &Cx<'_>) -> Result<(String, u64), Error> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{error, loaded};
-    use exchange::config::Config;
-    use exchange::shared_zone::Zones;
     use peers::Upstreams;
     use peers::sticky::{Sid, Sticky, StickyKind};
+    use site::config::Config;
+    use site::shared_zone::Zones;
 
     #[test]
     fn all_forms_are_accepted() {

@@ -6,10 +6,10 @@
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope};
-use exchange::shared_zone::BYTES_MIN;
 use peers::ServersZone;
 use peers::lines::Draft;
+use site::config::{Cx, Scope};
+use site::shared_zone::BYTES_MIN;
 
 /// The module.
 pub(crate) static MODULE: Module =

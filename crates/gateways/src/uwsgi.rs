@@ -12,9 +12,9 @@ use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of, 
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
 use crate::{Directive, Module};
-use exchange::config::{Layered, Scope};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Layered, Scope};
+use site::template::Template;
 use telemetry::Level;
 use upstream::Outgoing;
 

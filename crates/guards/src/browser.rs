@@ -9,11 +9,11 @@ use http::connection::Browser;
 use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::variables::Assign;
+use site::config::{Cx, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::variables::Assign;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -22,9 +22,9 @@ mod split_clients;
 #[path = "../../modules/src/testing.rs"]
 pub mod testing;
 
-use exchange::config::Scope;
-use exchange::declaration::{Declaration, Directive};
 use exchange::module::Module;
+use site::config::Scope;
+use site::declaration::{Declaration, Directive};
 
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[

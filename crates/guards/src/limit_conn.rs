@@ -6,15 +6,15 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::module::{SubrequestHooks, Variable};
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
-use exchange::shared_zone::table::{Key, Table};
-use exchange::shared_zone::{self, Kind};
-use exchange::template::Template;
+use site::config::{Cx, Scope, SettingsType};
+use site::declaration::LEVELS;
+use site::phases::{Phase, Step};
+use site::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
+use site::shared_zone::table::{Key, Table};
+use site::shared_zone::{self, Kind};
+use site::template::Template;
 use telemetry::Level;
 
 /// The module.

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, SettingsType};
 use exchange::course::pause;
-use exchange::declaration::LEVELS;
 use exchange::module::{SubrequestHooks, Variable};
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};
-use exchange::shared_zone::table::{Entry, Table};
-use exchange::shared_zone::{self, Kind};
-use exchange::template::Template;
+use site::config::{Cx, Scope, SettingsType};
+use site::declaration::LEVELS;
+use site::phases::{Phase, Step};
+use site::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};
+use site::shared_zone::table::{Entry, Table};
+use site::shared_zone::{self, Kind};
+use site::template::Template;
 use telemetry::Level;
 
 /// The module.
@@ -484,8 +484,8 @@ async fn wait(request: &mut Request) -> Step {
 mod tests {
     use super::*;
     use crate::testing::{error, loaded};
-    use exchange::config::Config;
-    use exchange::shared_zone::Zones;
+    use site::config::Config;
+    use site::shared_zone::Zones;
     use std::any::Any;
 
     fn conf_of<'a>(config: &'a Config, name: &str) -> &'a Conf {

@@ -2,8 +2,8 @@
 
 use std::any::Any;
 
-use exchange::config::Http;
-use exchange::shared_zone::Zone;
+use site::config::Http;
+use site::shared_zone::Zone;
 
 use crate::{limit_conn, limit_req};
 

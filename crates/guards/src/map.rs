@@ -8,13 +8,13 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, State, Statement};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::Cx;
-use exchange::declaration::NO_HASH;
-use exchange::pattern::Pattern;
 use exchange::request::Request;
-use exchange::template::Template;
-use exchange::variables::{self, Compute};
-use exchange::wildcard::{HostTable, Refusal};
+use site::config::Cx;
+use site::declaration::NO_HASH;
+use site::pattern::Pattern;
+use site::template::Template;
+use site::variables::{self, Compute};
+use site::wildcard::{HostTable, Refusal};
 
 /// The module.
 pub(crate) static MODULE: Module =

@@ -10,12 +10,12 @@ use conf::{Args, Error, Spec};
 use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::module::Variable;
-use exchange::network::Network;
-use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
+use site::config::{Cx, Layered, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::network::Network;
+use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

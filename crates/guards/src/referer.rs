@@ -9,14 +9,14 @@ use conf::{Args, Contexts, Error, Spec};
 use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
-use exchange::declaration::BlockHooks;
 use exchange::module::Variable;
-use exchange::pattern::{Pattern, SearchAborted};
 use exchange::request::Request;
-use exchange::settings::names::ServerName;
-use exchange::variables::Assign;
-use exchange::wildcard::{HostTable, Refusal};
+use site::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
+use site::declaration::BlockHooks;
+use site::pattern::{Pattern, SearchAborted};
+use site::settings::names::ServerName;
+use site::variables::Assign;
+use site::wildcard::{HostTable, Refusal};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

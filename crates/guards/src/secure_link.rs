@@ -7,13 +7,13 @@ use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::slots::nested;
-use exchange::template::Template;
 use http::base64;
+use site::config::{Cx, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::slots::nested;
+use site::template::Template;
 use telemetry::time_zone::since_1970;
 
 /// The module.

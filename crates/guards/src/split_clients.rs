@@ -5,10 +5,10 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, Statement};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::Cx;
 use exchange::request::Request;
-use exchange::template::Template;
-use exchange::variables::{self, Compute};
+use site::config::Cx;
+use site::template::Template;
+use site::variables::{self, Compute};
 
 /// The module.
 pub(crate) static MODULE: Module =

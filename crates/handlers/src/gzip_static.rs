@@ -9,8 +9,8 @@ use conf::{Args, Spec, value};
 use crate::precompressed::{self, MODES, Sibling, StaticMode};
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::LEVELS;
+use site::config::{Settings, SettingsType};
+use site::declaration::LEVELS;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

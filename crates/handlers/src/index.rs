@@ -5,12 +5,12 @@ use http::fields::Method;
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::files::{self, Failure, Kind};
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Cx, Layered, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::phases::{Phase, Step};
+use site::template::Template;
 use telemetry::{Level, Reason};
 
 /// The module.

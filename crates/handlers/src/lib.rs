@@ -19,8 +19,8 @@ mod static_file;
 pub mod testing;
 mod zstd_static;
 
-use exchange::declaration::{Declaration, Directive};
 use exchange::module::Module;
+use site::declaration::{Declaration, Directive};
 
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[
@@ -40,7 +40,7 @@ pub static MODULES: &[&Module] = &[
 ];
 
 /// Whether clients can change files of a location by methods of WebDAV.
-pub fn may_write(scope: &exchange::config::Scope) -> bool {
+pub fn may_write(scope: &site::config::Scope) -> bool {
     scope.of::<dav::Conf>().allows_changes()
 }
 

@@ -10,8 +10,8 @@ use crate::precompressed::{self, Later, MODES, Sibling, StaticMode};
 use crate::{Declaration, Directive, Module};
 use crate::{brotli_static, gzip_static};
 use exchange::accept_encoding;
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::LEVELS;
+use site::config::{Settings, SettingsType};
+use site::declaration::LEVELS;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

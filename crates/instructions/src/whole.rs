@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use ::io::engine::{DRAIN_DEFAULT, EngineConfig, NetKind};
 use conf::{MapLoader, Source};
 use exchange::files::root_facts;
-use exchange::settings::listen::ListenAddr;
-use exchange::shared_zone::Zones;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
 use peers::Upstreams;
 use rt::Runtime;
+use site::settings::listen::ListenAddr;
+use site::shared_zone::Zones;
 use telemetry::files::LogFiles;
 use telemetry::shared::Shared;
 
@@ -203,7 +203,7 @@ impl Parts {
         std::fs::write(directory.join("page.html"), body())?;
         let text = configuration(directory, location);
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let config = exchange::config::load(
+        let config = site::config::load(
             modules::all().declarations(),
             &Source::new("/nginx.conf"),
             directory,

@@ -1,6 +1,6 @@
 //! The advice of `ringroad check`: likely mistakes that only the settings of several modules together show.
 
-use exchange::config::Config;
+use site::config::Config;
 
 /// Returns a line for each location with a likely mistake: the location, and the remedy.
 pub fn advice(config: &Config) -> Vec<String> {

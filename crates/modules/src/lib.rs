@@ -15,8 +15,8 @@ use std::sync::LazyLock;
 
 pub use advice::advice;
 pub use core_modules::{certificate_warnings, issuers};
-pub use exchange::declaration::{Declaration, Directive, Set, Walk};
 pub use exchange::module::{Module, ModuleTable};
+pub use site::declaration::{Declaration, Directive, Set, Walk};
 
 /// The modules of this crate, in the order of the handlers in a phase.
 static MODULES: &[&Module] = &[&stub_status::MODULE, &cache_counters::MODULE, &status::MODULE];

@@ -5,11 +5,11 @@ use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Inner, Settings, SettingsType};
 use exchange::module::Variable;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
+use site::config::{Inner, Settings, SettingsType};
+use site::phases::{Phase, Step};
 use telemetry::tally::Totals;
 
 /// The module.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conf::{Error, MapLoader, Source};
 
-use exchange::config::{Config, Loaded};
+use site::config::{Config, Loaded};
 
 /// Loads a complete configuration; appends `events {}`.
 pub fn load(text: &str) -> Result<Loaded, Error> {
@@ -18,7 +18,7 @@ pub fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Error> {
     let main = [("/conf/nginx.conf", format!("{text}\nevents {{}}"))];
     let others = files.iter().map(|(path, text)| (*path, (*text).to_owned()));
     let loader: MapLoader = main.into_iter().chain(others).collect();
-    exchange::config::load(
+    site::config::load(
         crate::all().declarations(),
         &Source::new("/conf/nginx.conf"),
         Path::new("/prefix"),

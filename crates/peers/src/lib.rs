@@ -42,7 +42,7 @@ use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::resolve::resolver::Resolver;
 use exchange::request::{Address, Request};
-use exchange::shared_zone::{self, Zone};
+use site::shared_zone::{self, Zone};
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
@@ -183,7 +183,7 @@ impl Group {
     fn walk(
         &self,
         client: impl FnOnce() -> Option<std::net::IpAddr>,
-        render: impl FnOnce(&exchange::template::Template) -> Vec<u8>,
+        render: impl FnOnce(&site::template::Template) -> Vec<u8>,
     ) -> Walk {
         match &self.method {
             Method::RoundRobin => Walk::Rounds,

@@ -15,9 +15,9 @@ use super::ServersZone;
 use super::address::{HostKind, Url, name_of};
 use super::sticky::Sticky;
 use crate::resolve::resolver::Resolver;
-use exchange::config::Settings;
-use exchange::shared_zone::Zone;
-use exchange::template::Template;
+use site::config::Settings;
+use site::shared_zone::Zone;
+use site::template::Template;
 
 /// One `server` line.
 #[derive(Clone, Debug, PartialEq)]

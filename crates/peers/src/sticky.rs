@@ -7,10 +7,10 @@ use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
 use exchange::request::Request;
-use exchange::shared_zone::table::Table;
-use exchange::shared_zone::{self, Kind};
-use exchange::template::Template;
-use exchange::var_ref::VarRef;
+use site::shared_zone::table::Table;
+use site::shared_zone::{self, Kind};
+use site::template::Template;
+use site::var_ref::VarRef;
 use telemetry::time_zone::since_1970;
 
 /// Maximum length in bytes of a server ID in a session: that of an MD5 hash in hexadecimal.

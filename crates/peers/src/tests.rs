@@ -13,8 +13,8 @@ use super::counts::{Counts, Tried};
 use super::lines::{Accepts, Draft, Found, Line, Method, Source};
 use super::sticky::{Sticky, StickyKind};
 use super::{Condition, Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
-use exchange::shared_zone::{Zone, Zones};
-use exchange::template::Template;
+use site::shared_zone::{Zone, Zones};
+use site::template::Template;
 use telemetry::traffic::code_index;
 
 /// A try without measurements.

@@ -3,7 +3,7 @@
 
 use acme::agent::Challenge;
 use exchange::acme::{self as served, Slots};
-use exchange::config::Config;
+use site::config::Config;
 use tls::{Identity, Server};
 
 pub use modules::issuers;

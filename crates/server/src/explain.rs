@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use io::engine::Caps;
 
-use exchange::config::{Config, LocationId, Server};
-use exchange::settings::locations::Locations;
+use site::config::{Config, LocationId, Server};
+use site::settings::locations::Locations;
 use transfer::body::choose;
 use transfer::body::rules::Sending;
 

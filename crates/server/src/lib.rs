@@ -15,12 +15,12 @@ mod reference;
 
 pub use caching::inspect::EntryQuery;
 pub use counters::counters;
-pub use exchange::pattern::search as search_pattern;
-pub use exchange::{config, route, settings};
 pub use explain::{explain, movers};
 pub use modules::status::watch::{Filter, FilterError};
 pub use peers::resolve::missing as missing_names;
 pub use reference::{configure_arguments, reference};
+pub use site::pattern::search as search_pattern;
+pub use site::{config, route, settings};
 pub use telemetry;
 pub use tls::tickets;
 pub use transfer::body::rules::Sending;

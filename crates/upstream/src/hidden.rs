@@ -1,8 +1,8 @@
 //! Fields of responses that are not passed on to the client: `proxy_hide_header`, `proxy_pass_header` and the fields that each
 //! protocol hides, in header and trailer sections.
 
-use exchange::config::Layered;
 use http::fields::HeaderId;
+use site::config::Layered;
 
 /// The hidden fields of a location.
 #[derive(Clone, Debug)]

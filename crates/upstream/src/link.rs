@@ -25,10 +25,10 @@ use crate::secure::{Secure, SecureError};
 use crate::settings::{Bind, BindAddr, Settings};
 use crate::wire::Wire;
 use exchange::capacity::Windows;
-use exchange::config::LocationId;
 use exchange::request::Request;
 use exchange::thread::Thread;
 use peers::{Group, Keepalive};
+use site::config::LocationId;
 
 /// A connection to an upstream.
 pub(super) struct Link {

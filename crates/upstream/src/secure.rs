@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exchange::certificates::{LoadError, NamedCertificates};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::template::Template;
 use tls::handshake::HandshakeError;
 use tls::x509::{Certificate, Distrust};
 use tls::{Client, Session, Trust};

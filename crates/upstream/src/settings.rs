@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::hidden::Hidden;
 use crate::secure::SecureSettings;
-use exchange::template::Template;
+use site::template::Template;
 
 /// Upstream settings of a location, with nginx's names and defaults.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
-//! The main chain is `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
+//! The main chain is `io` <- `rt` <- `transfer` <- `site` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
 //! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` <- `upstream` <- `caching` are beside
 //! `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
 
@@ -20,18 +20,37 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("acme", &["http", "tls"]),
     ("telemetry", &["io", "rt", "http", "conf"]),
     ("transfer", &["io", "rt", "http", "telemetry"]),
-    ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
-    ("peers", &["io", "rt", "http", "conf", "telemetry", "exchange"]),
-    ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange", "peers"]),
+    ("site", &["io", "http", "conf", "telemetry", "transfer"]),
+    ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer", "site"]),
+    ("peers", &["io", "rt", "http", "conf", "telemetry", "site", "exchange"]),
+    (
+        "upstream",
+        &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "site", "exchange", "peers"],
+    ),
     (
         "caching",
-        &["io", "rt", "http", "conf", "cache", "telemetry", "transfer", "exchange", "peers", "upstream"],
+        &[
+            "io",
+            "rt",
+            "http",
+            "conf",
+            "cache",
+            "telemetry",
+            "transfer",
+            "site",
+            "exchange",
+            "peers",
+            "upstream",
+        ],
     ),
-    ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
+    ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "site", "exchange"]),
     // The crates of modules, which do not depend on each other. Only those that pass requests on may use upstreams and
     // caches.
-    ("core-modules", &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "exchange"]),
-    ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
+    (
+        "core-modules",
+        &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "site", "exchange"],
+    ),
+    ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "site", "exchange"]),
     (
         "gateways",
         &[
@@ -43,14 +62,15 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tls",
             "telemetry",
             "transfer",
+            "site",
             "exchange",
             "peers",
             "upstream",
             "caching",
         ],
     ),
-    ("handlers", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
-    ("filters", &["rt", "http", "conf", "telemetry", "transfer", "exchange"]),
+    ("handlers", &["io", "rt", "http", "conf", "telemetry", "transfer", "site", "exchange"]),
+    ("filters", &["rt", "http", "conf", "telemetry", "transfer", "site", "exchange"]),
     (
         "modules",
         &[
@@ -60,6 +80,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "conf",
             "telemetry",
             "transfer",
+            "site",
             "exchange",
             "peers",
             "upstream",
@@ -81,6 +102,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "acme",
             "telemetry",
             "transfer",
+            "site",
             "exchange",
             "peers",
             "caching",
@@ -101,6 +123,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "conf",
             "cache",
             "telemetry",
+            "site",
             "exchange",
             "peers",
             "caching",

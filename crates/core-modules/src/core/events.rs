@@ -7,9 +7,9 @@ use conf::value;
 use conf::{Args, Contexts, Error, Spec, State};
 
 use crate::Directive;
-use exchange::config::{ClientTest, Cx};
-use exchange::network::Network;
-use exchange::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
+use site::config::{ClientTest, Cx};
+use site::network::Network;
+use site::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
 
 const EVENTS: Contexts = Contexts::EVENTS;
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use conf::{Error, ErrorKind, Span, Statement, Verdict};
 
-use exchange::config::Cx;
-use exchange::declaration::Declarations;
+use site::config::Cx;
+use site::declaration::Declarations;
 
 /// Implements the setter of `load_module`.
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {

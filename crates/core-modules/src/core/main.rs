@@ -8,8 +8,8 @@ use conf::{Args, Contexts, Error, Spec};
 
 use crate::core::load_module;
 use crate::{Directive, Walk};
-use exchange::config::Cx;
-use exchange::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
+use site::config::Cx;
+use site::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
 use telemetry::syslog::Peer;
 use telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::testing::{error, load, warnings, without_remedy};
-use exchange::config::{Config, Pools};
-use exchange::settings::events::{EventsConf, Method};
-use exchange::settings::main::{Affinity, MainConf, ThreadPoolSpec, Workers};
+use site::config::{Config, Pools};
+use site::settings::events::{EventsConf, Method};
+use site::settings::main::{Affinity, MainConf, ThreadPoolSpec, Workers};
 use telemetry::{Form, Level};
 
 fn config(text: &str) -> std::sync::Arc<Config> {
@@ -22,12 +22,8 @@ fn events_of(text: &str) -> Result<EventsConf, String> {
     let loader: conf::MapLoader =
         [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();
     let source = conf::Source::new("/conf/nginx.conf");
-    let loaded = exchange::config::load(
-        crate::all().declarations(),
-        &source,
-        std::path::Path::new("/prefix"),
-        &loader,
-    );
+    let loaded =
+        site::config::load(crate::all().declarations(), &source, std::path::Path::new("/prefix"), &loader);
     loaded.map(|loaded| loaded.config.events().clone()).map_err(|error| error.to_string())
 }
 
@@ -153,7 +149,7 @@ fn wrong_values_are_refused_as_in_nginx() {
 fn required_blocks_must_appear_once() {
     let load = |text: &str| {
         let loader: conf::MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
-        exchange::config::load(
+        site::config::load(
             crate::all().declarations(),
             &conf::Source::new("/conf/nginx.conf"),
             std::path::Path::new("/prefix"),

@@ -4,10 +4,10 @@ use conf::{Args, Contexts, Error, State};
 
 use crate::http_core::{core, listen};
 use crate::{Directive, Walk};
-use exchange::config::Cx;
-use exchange::declaration::{LEVELS, NO_HASH};
-use exchange::settings::listen::ServerDraft;
-use exchange::settings::names::ServerName;
+use site::config::Cx;
+use site::declaration::{LEVELS, NO_HASH};
+use site::settings::listen::ServerDraft;
+use site::settings::names::ServerName;
 
 /// Returns a directive that is parsed and checked as usual, but has nothing to tune.
 const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {

@@ -9,9 +9,9 @@ use conf::{Args, Error, value};
 
 use crate::Directive;
 use crate::http_core::core;
-use exchange::config::{Cx, Scope};
-use exchange::declaration::LEVELS;
-use exchange::settings::gzip_clients::Proxied;
+use site::config::{Cx, Scope};
+use site::declaration::LEVELS;
+use site::settings::gzip_clients::Proxied;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Clients of HTTP/1.0 do not support chunked coding, so their connections would have to be closed after a
@@ -101,7 +101,7 @@ fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::testing::{error, loaded, warnings};
-    use exchange::settings::gzip_clients::GzipClients;
+    use site::settings::gzip_clients::GzipClients;
 
     fn conf_of(http: &str) -> GzipClients {
         let config = loaded(http);

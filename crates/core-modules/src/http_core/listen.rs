@@ -2,7 +2,7 @@
 //!
 //! One directive may specify several addresses: a name that resolves to more than one, or a range of ports. Each gets
 //! the options of the directive. Options of several directives for one address are merged when all servers are known
-//! (`exchange::settings::listen::gather`), because the servers that share a socket may be anywhere in `http`.
+//! (`site::settings::listen::gather`), because the servers that share a socket may be anywhere in `http`.
 //!
 //! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All
 //! others are socket options, which nginx allows only once per address, and so does this parser.
@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use conf::{Error, value};
 
-use exchange::config::Cx;
-use exchange::settings::listen::{ListenAddr, ListenAddress, ListenSpec, Options, ServerDraft, SoKeepalive};
+use site::config::Cx;
+use site::settings::listen::{ListenAddr, ListenAddress, ListenSpec, Options, ServerDraft, SoKeepalive};
 
 /// Maximum length of `sun_path` of unix(7), without the NUL at its end.
 const UNIX_PATH_LEN_MAX: usize = 107;

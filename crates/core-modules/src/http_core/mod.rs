@@ -1,7 +1,7 @@
 //! nginx's HTTP core: servers, locations, files, connections, and the rules for all responses.
 //!
 //! `reading`, `serving` and `blocks` have the directives; `listen` parses addresses, `variables` has the variables. The
-//! settings and the tables that requests are matched against are in `exchange::settings`.
+//! settings and the tables that requests are matched against are in `site::settings`.
 
 mod blocks;
 pub(crate) mod gzip;
@@ -18,7 +18,7 @@ use std::path::Path;
 use ::conf::{Args, Contexts, Spec};
 
 use crate::{Declaration, Module};
-use exchange::declaration::BlockHooks;
+use site::declaration::BlockHooks;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

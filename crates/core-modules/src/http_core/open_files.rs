@@ -8,9 +8,9 @@ use conf::{Args, Error, State};
 
 use crate::Directive;
 use crate::http_core::core;
-use exchange::config::{Cx, Scope};
-use exchange::declaration::LEVELS;
 use exchange::files::Links;
+use site::config::{Cx, Scope};
+use site::declaration::LEVELS;
 use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 

@@ -5,10 +5,10 @@ use conf::{Args, Error, Spec};
 
 use crate::Directive;
 use crate::http_core::core;
-use exchange::config::{Cx, Scope};
-use exchange::declaration::{LEVELS, OWN, SERVER_LEVELS};
-use exchange::settings::keepalive::KeepaliveDisable;
-use exchange::settings::keepalive::LingeringClose;
+use site::config::{Cx, Scope};
+use site::declaration::{LEVELS, OWN, SERVER_LEVELS};
+use site::settings::keepalive::KeepaliveDisable;
+use site::settings::keepalive::LingeringClose;
 use transfer::received::BodyInFile;
 
 pub(super) const DIRECTIVES: &[Directive] = &[

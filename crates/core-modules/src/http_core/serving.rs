@@ -7,14 +7,14 @@ use http::conditional::IfModifiedSince;
 use crate::Directive;
 use crate::core::read_error_log;
 use crate::http_core::core;
-use exchange::config::{Cx, Scope};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF, OWN};
-use exchange::settings::core::Core;
-use exchange::settings::core::FoundBy;
-use exchange::settings::files::Root;
-use exchange::settings::responding::ErrorPage;
-use exchange::settings::responding::ServerTokens;
-use exchange::settings::types::Types;
+use site::config::{Cx, Scope};
+use site::declaration::{LEVELS, LEVELS_AND_IF, OWN};
+use site::settings::core::Core;
+use site::settings::core::FoundBy;
+use site::settings::files::Root;
+use site::settings::responding::ErrorPage;
+use site::settings::responding::ServerTokens;
+use site::settings::types::Types;
 use transfer::body::rules::Aio;
 
 pub(super) const DIRECTIVES: &[Directive] = &[

@@ -15,8 +15,8 @@ use exchange::files;
 use exchange::module::{Prefixed, Variable};
 use exchange::request::{Address, Request};
 use exchange::response::Response;
-use exchange::slots::nested;
-use exchange::variables::Assign;
+use site::slots::nested;
+use site::variables::Assign;
 use telemetry::time_zone::since_1970;
 use telemetry::{Level, Reason};
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
-use exchange::declaration::{BlockHooks, LEVELS};
 use exchange::files::links::rule_of;
-use exchange::registry::VariableNames;
 use exchange::request::Request;
-use exchange::template::{Template, variable_name};
-use exchange::var_ref::VarRef;
+use site::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
+use site::declaration::{BlockHooks, LEVELS};
+use site::registry::VariableNames;
+use site::template::{Template, variable_name};
+use site::var_ref::VarRef;
 use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
 use telemetry::{Hold, Kind, Target, TargetId, Targets};
@@ -379,7 +379,7 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
         }
         let after = &rest[dollar + 1..];
         let (name, len) = variable_name(after).map_err(|fault| match fault {
-            exchange::template::NameFault::Missing => {
+            site::template::NameFault::Missing => {
                 cx.error(format_args!("invalid parameter \"{}\"", &rest[dollar..]))
             }
             unclosed => cx.error(unclosed),
@@ -565,7 +565,7 @@ mod tests {
 
     fn logs_of(http: &str) -> Vec<Shown> {
         let config = loaded(http);
-        let root = config.server(exchange::config::ServerId(0)).root;
+        let root = config.server(site::config::ServerId(0)).root;
         let logs = config.location(root).scope.of::<Conf>().logs().iter();
         logs.map(|log| {
             let (to, hold) = match &log.to {
@@ -608,7 +608,7 @@ mod tests {
                 "log_format Main first; log_format main second; log_format COMBINED third;
                  server {{ access_log a {name}; }}"
             ));
-            let root = config.server(exchange::config::ServerId(0)).root;
+            let root = config.server(site::config::ServerId(0)).root;
             format!("{:?}", config.location(root).scope.of::<Conf>().logs()[0].format.parts)
         };
         let first = used("Main");
@@ -653,7 +653,7 @@ mod tests {
     fn file_caches_are_inherited_and_can_be_off() {
         let cache = |http: &str| {
             let config = loaded(http);
-            let root = config.server(exchange::config::ServerId(0)).root;
+            let root = config.server(site::config::ServerId(0)).root;
             config.location(root).scope.of::<Conf>().cache
         };
         let seconds = Duration::from_secs;

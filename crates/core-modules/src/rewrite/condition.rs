@@ -7,12 +7,12 @@ use io::op::Stat;
 use rustix::fs::Mode;
 
 use crate::rewrite::note;
-use exchange::config::Cx;
 use exchange::files;
-use exchange::pattern::Pattern;
 use exchange::request::Request;
-use exchange::template::Template;
-use exchange::var_ref::VarRef;
+use site::config::Cx;
+use site::pattern::Pattern;
+use site::template::Template;
+use site::var_ref::VarRef;
 use telemetry::ForLog;
 
 /// A condition.

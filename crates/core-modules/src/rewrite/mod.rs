@@ -16,15 +16,15 @@ use io::op::Source;
 
 use crate::{Declaration, Directive, Module, Walk};
 use condition::Condition;
-use exchange::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
-use exchange::declaration::{BlockHooks, ConditionHooks};
 use exchange::module::Plan;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::template::Template;
 use replace::Rewrite;
 use script::{Draft, Instruction, Script};
+use site::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
+use site::declaration::{BlockHooks, ConditionHooks};
+use site::phases::{Phase, Step};
+use site::template::Template;
 use telemetry::Level;
 
 /// The module.
@@ -94,7 +94,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The block of an `if` is read after the enclosing block (`exchange::config::resolve`).
+    // The block of an `if` is read after the enclosing block (`site::config::resolve`).
     condition(Contexts::SERVER, Contexts::SERVER_IF),
     condition(Contexts::LOCATION, Contexts::LOCATION_IF),
     // The status determines whether its text is a body or a URL.
@@ -248,8 +248,8 @@ fn respond(request: &mut Request, status: u16, text: Option<&Template>) -> Step 
 mod tests {
     use super::Conf;
     use crate::testing::{error, load, loaded};
-    use exchange::config::{Config, Location, ServerId};
-    use exchange::phases::Phase;
+    use site::config::{Config, Location, ServerId};
+    use site::phases::Phase;
 
     /// Returns the script of the server and that of the location that was read last.
     fn scripts(server: &str) -> (String, String) {

@@ -4,11 +4,11 @@ use conf::Error;
 
 use crate::rewrite::condition::find;
 use crate::rewrite::{is_url, note};
-use exchange::config::Cx;
-use exchange::pattern::Pattern;
-use exchange::phases::Step;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::Cx;
+use site::pattern::Pattern;
+use site::phases::Step;
+use site::template::Template;
 use telemetry::{ForLog, Level};
 
 /// One `rewrite` directive.

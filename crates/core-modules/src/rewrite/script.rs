@@ -10,12 +10,12 @@ use io::Errno;
 use crate::rewrite::condition::{Condition, Verdict};
 use crate::rewrite::replace::{After, Outcome, Rewrite};
 use crate::rewrite::respond;
-use exchange::config::LocationId;
 use exchange::files;
-use exchange::phases::Step;
 use exchange::request::Request;
-use exchange::template::Template;
-use exchange::var_ref::VarRef;
+use site::config::LocationId;
+use site::phases::Step;
+use site::template::Template;
+use site::var_ref::VarRef;
 use telemetry::{Level, Reason};
 
 /// Instructions in the order of the configuration, while blocks are read.

@@ -5,10 +5,10 @@
 
 use conf::Error;
 use exchange::acme::Acme;
-use exchange::config::{Http, ServerId};
 use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
+use site::config::{Http, ServerId};
 
 use super::conf::{Conf, Notes};
 
@@ -49,7 +49,7 @@ struct Block<'h> {
 }
 
 impl Block<'_> {
-    fn scope(&self) -> &exchange::config::Scope {
+    fn scope(&self) -> &site::config::Scope {
         let root = self.http.servers[self.id.0 as usize].root;
         &self.http.locations[root.0 as usize].scope
     }

@@ -16,14 +16,14 @@ use ::tls::{Trust, ciphers, groups};
 use conf::{Error, Span};
 use exchange::acme::Acme;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
-use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
 use exchange::ocsp::client::Depth;
 use exchange::ocsp::{Responder, StatusCache};
 use exchange::secured::VerifyClient;
-use exchange::settings::names::ServerName;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{File, OptionalFile, PemSource};
+use site::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
+use site::settings::names::ServerName;
 
 /// The settings of a block.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use ::tls::certificate;
 use ::tls::x509::Certificate;
 use exchange::acme::Acme;
-use exchange::config::{Http, Server};
+use site::config::{Http, Server};
 
 use super::conf::Conf;
 use exchange::tls_arguments::PemSource;

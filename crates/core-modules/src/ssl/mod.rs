@@ -17,16 +17,16 @@ use std::time::SystemTime;
 
 use ::conf::{Args, Error, Level, Spec, State, value};
 use ::tls::sessions::{self, SessionCache};
-use exchange::config::{Cx, Http, Scope, Server, SettingsType};
-use exchange::declaration::{BlockHooks, SERVER_LEVELS};
 use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
-use exchange::shared_zone::Kind;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
     PemSource, read_certificate_cache, read_command, read_file, read_optional_file, read_passwords,
     read_versions, value_or_cancel,
 };
+use site::config::{Cx, Http, Scope, Server, SettingsType};
+use site::declaration::{BlockHooks, SERVER_LEVELS};
+use site::shared_zone::Kind;
 
 pub use self::expiry::{certificate_warnings, expiries};
 

@@ -11,11 +11,11 @@ use ::tls::certificate::certificates;
 use ::tls::ocsp::{Subject, Verification};
 use ::tls::x509::Certificate;
 use conf::{Error, Level, Span, value};
-use exchange::config::{Cx, Http, Scope};
 use exchange::ocsp::client::ClientChecks;
 use exchange::ocsp::{Responder, Staple, StapleSettings, StatusCache, named_cache};
 use exchange::secured::VerifyClient;
 use exchange::tls_arguments::value_or_cancel;
+use site::config::{Cx, Http, Scope};
 
 use super::conf::{Conf, readable};
 

@@ -8,7 +8,7 @@ use ::tls::{SignatureScheme, ciphers, groups, seen};
 use exchange::module::Variable;
 use exchange::request::Request;
 use exchange::secured::Secured;
-use exchange::variables::Assign;
+use site::variables::Assign;
 
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;

@@ -12,19 +12,19 @@ mod paths;
 
 use std::path::Path;
 
-pub use crate::settings::files::{Links, Opening};
 pub use changes::{ChangePath, CopyError, copy_bytes, dress, open_below, temp_name};
 pub use open::{
     OpenDirectory, device, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open,
 };
 pub use paths::{is_alias_undefined, path_of, prepend_directory, root_len, root_of, set_found_below_alias};
+pub use site::settings::files::{Links, Opening};
 pub use transfer::files::{
     Failure, Found, Kind, Opened, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,
 };
 
-use crate::config::Config;
 use crate::request::Request;
-use crate::settings::core::Core;
+use site::config::Config;
+use site::settings::core::Core;
 use transfer::body::OpenContext;
 use transfer::body::rules::FileRules;
 

@@ -1,8 +1,8 @@
 //! Maps a request to a path: the root or alias of its location, and the remaining URI.
 
-use crate::ids::LocationId;
 use crate::request::Request;
-use crate::settings::files::Root;
+use site::ids::LocationId;
+use site::settings::files::Root;
 use telemetry::Level;
 
 /// Appends the path of `uri` under the root of the request's location (`$request_filename`).

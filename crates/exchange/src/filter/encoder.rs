@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::extensions::Extensions;
+use site::extensions::Extensions;
 use telemetry::tally::EncoderLimit;
 use transfer::coding::budget::{Recalled, Share};
 use transfer::coding::pool::Pool;

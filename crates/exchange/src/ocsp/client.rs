@@ -11,8 +11,8 @@ use ::tls::x509::Distrust;
 use ::tls::{CertificateDer, Trust};
 
 use super::{Fetch, Inquiry, Responder, StatusCache, now};
-use crate::config::{Config, LocationId};
 use crate::thread::Thread;
+use site::config::{Config, LocationId};
 use telemetry::tally::OcspVerdict;
 
 /// The certificates of a chain that are checked.

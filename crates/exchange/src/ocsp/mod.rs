@@ -21,8 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use cache::{StatusCache, named as named_cache};
 pub use staple::{Staple, StapleSettings};
 
-use crate::config::{Config, LocationId};
 use crate::thread::Thread;
+use site::config::{Config, LocationId};
 
 /// Port of a URL without a port.
 const PORT: u16 = 80;

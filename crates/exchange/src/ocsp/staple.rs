@@ -13,9 +13,9 @@ use ::tls::server::Slot;
 use ::tls::x509::Roots;
 
 use super::{Fetch, Inquiry, Responder, now};
-use crate::config::{Config, LocationId};
 use crate::error_log;
 use crate::thread::Thread;
+use site::config::{Config, LocationId};
 use telemetry::Level;
 use telemetry::tally::StaplingFetch;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use conf::{Error, Statement};
 
-use exchange::config::Cx;
-use exchange::settings::charset::Charsets;
+use site::config::Cx;
+use site::settings::charset::Charsets;
 
 /// The maps of a configuration.
 #[derive(Debug, Default)]

@@ -17,13 +17,13 @@ use recode::Recode;
 
 use crate::{Declaration, Directive, Module};
 use exchange::charset::{named, target_charset};
-use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::module::SubrequestHooks;
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::settings::charset::{Charset, Charsets, Conf};
-use exchange::settings::media_types::split_charset;
+use site::config::{Cx, Http, HttpType, Scope, SettingsType};
+use site::declaration::{LEVELS, LEVELS_AND_IF};
+use site::settings::charset::{Charset, Charsets, Conf};
+use site::settings::media_types::split_charset;
 use telemetry::{ForLog, Level};
 
 /// The module.

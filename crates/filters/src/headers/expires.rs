@@ -7,9 +7,9 @@ use std::fmt;
 use conf::{Error, value};
 
 use crate::headers::Conf;
-use exchange::config::{Cx, Scope};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Cx, Scope};
+use site::template::Template;
 use telemetry::time_zone::since_1970;
 
 /// The value of the directive.

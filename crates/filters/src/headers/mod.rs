@@ -12,10 +12,10 @@ use conf::{Args, Error, Spec};
 use http::conditional::Etag;
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS_AND_IF;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Cx, Inner, Scope, Settings, SettingsType};
+use site::declaration::LEVELS_AND_IF;
+use site::template::Template;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -10,11 +10,11 @@ mod values;
 use conf::{Args, Contexts, Spec, State};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Settings, SettingsType};
-use exchange::declaration::{LEVELS, LEVELS_AND_IF};
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
+use site::config::{Settings, SettingsType};
+use site::declaration::{LEVELS, LEVELS_AND_IF};
+use site::settings::media_types::MediaTypes;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -2,9 +2,9 @@
 
 use std::cell::RefMut;
 
-use exchange::extensions::Extensions;
-use exchange::pattern::{self, Groups};
 use exchange::request::Request;
+use site::extensions::Extensions;
+use site::pattern::{self, Groups};
 use telemetry::{ForLog, Level};
 
 /// The state shared by a page and all its includes.

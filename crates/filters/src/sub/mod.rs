@@ -10,12 +10,12 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
-use exchange::declaration::LEVELS;
 use exchange::request::Request;
-use exchange::settings::media_types::MediaTypes;
-use exchange::template::Template;
 use replace::{Patterns, Replace};
+use site::config::{Cx, Layered, Scope, Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::settings::media_types::MediaTypes;
+use site::template::Template;
 use telemetry::Level;
 
 /// The module.

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, BuildError, Input, MatchKind};
 
 use crate::sub::Pair;
-use exchange::config::Layered;
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::Layered;
+use site::template::Template;
 
 /// Texts to search for, in order of priority.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use exchange::capacity::Waits;
 use exchange::course::BodyNeed;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
-use exchange::settings::core::Core;
+use site::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::ReceivedBody;

@@ -12,7 +12,7 @@ use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::response_head;
-use exchange::settings::core::Core;
+use site::settings::core::Core;
 
 /// Determines how the client finds the end of the body. A body of unknown length, or with trailers, is sent in chunks. HTTP/1.0
 /// clients do not support chunks; then the end of the connection marks the end of the body.

@@ -16,7 +16,7 @@ use io::Segments;
 use crate::h1::Connection;
 use exchange::reclaim::Stall;
 use exchange::request::Request;
-use exchange::settings::core::Core;
+use site::settings::core::Core;
 use transfer::body::{BodyError, SendError};
 
 /// A response in memory that is being sent.

@@ -17,8 +17,8 @@ use io::Errno;
 use crate::h1::Connection;
 use exchange::capacity::Waits;
 use exchange::request::Request;
-use exchange::settings::core::Core;
-use exchange::settings::keepalive::LingeringClose;
+use site::settings::core::Core;
+use site::settings::keepalive::LingeringClose;
 use telemetry::Level;
 
 impl Connection {

@@ -14,10 +14,10 @@ use crate::h1::{Connection, head};
 use exchange::course::BodyNeed;
 use exchange::request::{Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
-use exchange::settings::core::Core;
-use exchange::settings::listen::Listen;
 use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::transport::Transport;
+use site::settings::core::Core;
+use site::settings::listen::Listen;
 use transfer::body::{BodyError, Rate, SendError};
 
 impl Transport for Connection {

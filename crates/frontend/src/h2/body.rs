@@ -25,8 +25,8 @@ use exchange::request::Request;
 use exchange::request_body::{
     BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, is_file_required, must_be_read, spill,
 };
-use exchange::settings::core::Core;
 use exchange::transport::Received;
+use site::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::ReceivedBody;

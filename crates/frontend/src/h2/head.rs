@@ -8,7 +8,7 @@ use http::response::{ResponseHead, check_field, check_value};
 
 use exchange::request::Request;
 use exchange::response_head;
-use exchange::settings::core::Core;
+use site::settings::core::Core;
 
 /// Number of bytes that suffice for most header blocks.
 const BLOCK_BYTES: usize = 256;

@@ -31,12 +31,12 @@ use crate::wire::Wire;
 use exchange::acme::tls_challenge;
 use exchange::capacity::Waits;
 use exchange::certificates::{LoadError, NamedCertificates};
-use exchange::config::ServerId;
 use exchange::ocsp::client::{self, RefusedClient};
 use exchange::request::ConnInfo;
 use exchange::secured::Secured;
 use exchange::thread::Thread;
 use exchange::tls;
+use site::config::ServerId;
 use telemetry::tally;
 use telemetry::{ForLog, Level, Reason};
 

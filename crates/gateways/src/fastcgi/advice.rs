@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::fastcgi::conf::FastCgi;
 use crate::passing::Passing;
-use exchange::config::{Config, Location};
-use exchange::settings::locations::Locations;
+use site::config::{Config, Location};
+use site::settings::locations::Locations;
 
 /// Returns a line for each location with a pitfall: the location and the remedy. `checks_files` is whether a location itself
 /// handles scripts that do not exist.

@@ -10,9 +10,9 @@ use crate::passing::params::{self, Param};
 use crate::passing::pass::Destination;
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol};
-use exchange::config::{Layered, Scope};
-use exchange::pattern::Pattern;
 use exchange::request::Request;
+use site::config::{Layered, Scope};
+use site::pattern::Pattern;
 use upstream::Outgoing;
 
 /// Returns the settings of a block, mutable.

@@ -18,9 +18,9 @@ use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
 use crate::passing::{Family, Passing, Rows};
 use caching::settings::{CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit};
-use exchange::config::{Cx, Http, Layered};
-use exchange::declaration::{LEVELS, OWN};
-use exchange::template::{Template, variable_name};
+use site::config::{Cx, Http, Layered};
+use site::declaration::{LEVELS, OWN};
+use site::template::{Template, variable_name};
 
 impl<F: Family> Rows<F> {
     /// Which responses may be stored, for how long, where, and when a stale response is used.

@@ -9,7 +9,7 @@ use conf::value::{self, ValueError};
 use conf::{Error, Statement};
 
 use caching::settings::{CachePath, CacheReclaimer, Caches, StoreKind};
-use exchange::config::Cx;
+use site::config::Cx;
 use std::sync::Arc;
 
 /// Sets the directory, then parameters in any order.

@@ -8,7 +8,7 @@ use crate::passing::store::Store;
 use crate::passing::{Family, Passing, ssl};
 
 use caching::settings::CacheConf;
-use exchange::config::{Keywords, Scope, Start};
+use site::config::{Keywords, Scope, Start};
 use upstream::Settings;
 
 /// Returns the settings of a block, mutable.

@@ -11,8 +11,8 @@ use crate::passing::conf::{Conf, NEXT_OFF, conf};
 use crate::passing::reply;
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
-use exchange::config::Cx;
-use exchange::declaration::{LEVELS, OWN};
+use site::config::Cx;
+use site::declaration::{LEVELS, OWN};
 use upstream::{Bind, BindAddr, NextUpstream};
 
 impl<F: Family> Rows<F> {

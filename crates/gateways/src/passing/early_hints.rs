@@ -11,10 +11,10 @@ use http::reply::ReplyHead;
 use crate::Directive;
 use crate::passing::{Family, Passing, reply};
 use exchange::client::Interim;
-use exchange::config::{Cx, Layered, Scope, Settings};
-use exchange::declaration::LEVELS;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Cx, Layered, Scope, Settings};
+use site::declaration::LEVELS;
+use site::template::Template;
 use upstream::MakeInterim;
 
 /// The conditions of a block.

@@ -51,13 +51,13 @@ use crate::passing::pass::{Destination, Scheme};
 use crate::passing::request::Fill;
 use crate::{Declaration, Directive, Module};
 use caching::settings::Caches;
-use exchange::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
-use exchange::declaration::BlockHooks;
 use exchange::module::ThreadHooks;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::request_body;
-use exchange::template::Template;
+use site::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
+use site::declaration::BlockHooks;
+use site::phases::{Phase, Step};
+use site::template::Template;
 use upstream::{Failure, Outgoing};
 
 /// The shared module: the caches, and `early_hints`, which has no prefix.

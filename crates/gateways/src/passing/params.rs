@@ -13,9 +13,9 @@ use http::fields::{Field, HeaderId};
 
 use crate::passing::conf::Conf;
 use crate::passing::request::{Fill, is_conditional};
-use exchange::config::Cx;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::Cx;
+use site::template::Template;
 
 /// One `fastcgi_param`, `scgi_param` or `uwsgi_param`.
 #[derive(Clone, Debug)]

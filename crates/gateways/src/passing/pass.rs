@@ -10,12 +10,12 @@ use io::op::PeerAddr;
 
 use crate::passing::conf::Conf;
 use crate::passing::{Family, Passing};
-use exchange::config::{Cx, Scope};
 use exchange::request::Request;
-use exchange::settings::core::FoundBy;
-use exchange::template::Template;
 use peers::address::{self, Fault, Url};
 use peers::{Group, Upstreams};
+use site::config::{Cx, Scope};
+use site::settings::core::FoundBy;
+use site::template::Template;
 use telemetry::{ForLog, Level};
 use upstream::Target;
 

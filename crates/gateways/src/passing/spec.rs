@@ -3,7 +3,7 @@
 
 use conf::{Args, Spec};
 
-use exchange::declaration::LEVELS;
+use site::declaration::LEVELS;
 
 /// Creates a directive for `http`, `server` and `location`. The name begins with the underscore after the prefix.
 pub(crate) const fn row(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -16,12 +16,12 @@ use crate::passing::conf::conf;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Rows};
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
-use exchange::config::{Cx, Layered, Scope};
-use exchange::template::Template;
 use exchange::tls_arguments::{
     OptionalFile, PemSource, read_certificate_cache, read_command, read_file, read_optional_file,
     read_passwords, read_versions, value_or_cancel,
 };
+use site::config::{Cx, Layered, Scope};
+use site::template::Template;
 use upstream::SecureSettings;
 
 /// One argument.

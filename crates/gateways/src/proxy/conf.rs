@@ -11,9 +11,9 @@ use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol};
 use crate::proxy::request::{self, SetField};
 use crate::proxy::rewrites::{self, CookieFlags, Redirects, Rewrite};
-use exchange::config::{Layered, Scope};
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Layered, Scope};
+use site::template::Template;
 use upstream::Outgoing;
 
 /// Returns the settings of a block, mutable.

@@ -11,8 +11,8 @@ use crate::passing::pass;
 use crate::passing::spec::row;
 use crate::proxy::conf::{Http, http};
 use crate::proxy::request::{self, SetField};
-use exchange::config::{Cx, Layered, Scope};
-use exchange::declaration::{LEVELS, NO_HASH, OWN};
+use site::config::{Cx, Layered, Scope};
+use site::declaration::{LEVELS, NO_HASH, OWN};
 
 /// The destination and the form of the request. A block inherits all settings except the destination.
 pub(super) const DIRECTIVES: &[Directive] = &[

@@ -28,7 +28,7 @@ use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempot
 use crate::passing::{Family, Via};
 use crate::proxy::conf::Http;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::template::Template;
 use telemetry::{ForLog, Level};
 use upstream::Outgoing;
 

@@ -23,10 +23,10 @@ use crate::passing::Passing;
 use crate::passing::pass::Pass;
 use crate::passing::spec::row;
 use crate::proxy::conf::{Http, http};
-use exchange::config::{Cx, Layered, Scope};
-use exchange::pattern::Pattern;
 use exchange::request::Request;
-use exchange::template::Template;
+use site::config::{Cx, Layered, Scope};
+use site::pattern::Pattern;
+use site::template::Template;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // The upstream's own address is useless to clients: by default the address of `proxy_pass` is replaced by the location.

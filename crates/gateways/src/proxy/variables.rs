@@ -11,7 +11,7 @@ use crate::passing::request::Context;
 use crate::proxy::Http;
 use exchange::module::Variable;
 use exchange::request::Request;
-use exchange::variables::Assign;
+use site::variables::Assign;
 
 pub(super) const VARIABLES: &[Variable] = &[
     // As in nginx, `$proxy_host` and `$proxy_port` can be set; otherwise they have a value once the destination is determined.

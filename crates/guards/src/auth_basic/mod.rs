@@ -13,15 +13,15 @@ use conf::{Args, Contexts, Spec};
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
-use exchange::address::ClientNetwork;
-use exchange::config::{Settings, SettingsType};
 use exchange::credentials::{self, Credentials};
-use exchange::declaration::LEVELS;
 use exchange::files;
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::AuthChallenges;
-use exchange::template::Template;
+use site::address::ClientNetwork;
+use site::config::{Settings, SettingsType};
+use site::declaration::LEVELS;
+use site::phases::{Phase, Step};
+use site::template::Template;
 use telemetry::{ForLog, Level, Reason};
 use user_file::FileError;
 

@@ -12,11 +12,11 @@ use conf::{Args, Contexts, Error, Spec, Statement};
 
 use crate::realip::behind_proxies;
 use crate::{Declaration, Directive, Module};
-use exchange::config::Cx;
-use exchange::network::Network;
 use exchange::request::{Address, Request};
-use exchange::var_ref::VarRef;
-use exchange::variables::{self, Compute};
+use site::config::Cx;
+use site::network::Network;
+use site::var_ref::VarRef;
+use site::variables::{self, Compute};
 use table::{Added, Networks, Ranges, Stretches, ValueIndex};
 
 /// The module.

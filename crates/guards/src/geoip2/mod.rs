@@ -13,12 +13,12 @@ use conf::{Args, Contexts, Error, Spec, Statement, value};
 use crate::realip::behind_proxies;
 use crate::{Declaration, Directive, Module};
 use database::{BYTES_MAX, Bytes, Database, Step};
-use exchange::config::{Cx, HttpType};
 use exchange::module::ThreadHooks;
-use exchange::network::Network;
 use exchange::request::{Address, Request};
-use exchange::template::Template;
-use exchange::variables::{self, Compute};
+use site::config::{Cx, HttpType};
+use site::network::Network;
+use site::template::Template;
+use site::variables::{self, Compute};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

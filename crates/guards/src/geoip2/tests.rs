@@ -8,7 +8,7 @@ use conf::{Error, MapLoader, Source};
 use testkit::mmdb::{Mmdb, Value, map};
 
 use super::database::{self, Bytes, Content, Database, Step};
-use exchange::config::Loaded;
+use site::config::Loaded;
 
 /// Returns a database with every kind of value.
 fn mmdb() -> Vec<u8> {
@@ -150,7 +150,7 @@ fn load(http: &str) -> Result<Loaded, Error> {
         ("/prefix/bad.mmdb", b"no database".to_vec()),
     ];
     let loader: MapLoader = files.into_iter().collect();
-    exchange::config::load(
+    site::config::load(
         crate::all().declarations(),
         &Source::new("/conf/nginx.conf"),
         Path::new("/prefix"),

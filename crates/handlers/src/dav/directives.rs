@@ -8,10 +8,10 @@ use http::fields::Method;
 
 use super::locks::{Declared, Zone};
 use crate::Directive;
-use exchange::config::{Cx, Keywords, Scope, Settings};
-use exchange::declaration::LEVELS;
-use exchange::shared_zone;
 use exchange::stored_file;
+use site::config::{Cx, Keywords, Scope, Settings};
+use site::declaration::LEVELS;
+use site::shared_zone;
 
 /// Directives of dav-ext.
 const fn ext(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {

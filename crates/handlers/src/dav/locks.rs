@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exchange::address::ClientNetwork;
-use exchange::shared_zone::{self, Kind};
 use http::webdav::body::Owner;
+use site::address::ClientNetwork;
+use site::shared_zone::{self, Kind};
 
 /// A zone of locks.
 pub(super) type Zone = shared_zone::Zone<Declared>;

@@ -21,11 +21,11 @@ use super::remove::Tree;
 use super::resource::{Disk, Done, OperationError, Resource, fault, is_directory, is_link};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
-use exchange::phases::Step;
 use exchange::request::Request;
-use exchange::settings::files::Root;
 use exchange::stored_file;
 use exchange::subrequest;
+use site::phases::Step;
+use site::settings::files::Root;
 use telemetry::ForLog;
 
 /// A COPY or MOVE with its paths.

@@ -15,12 +15,12 @@ use io::Errno;
 
 use crate::static_file;
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Inner, Settings, SettingsType};
-use exchange::declaration::{LEVELS, OWN};
 use exchange::files::{self, Opened};
-use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use movie::{Around, Cut, Fault, Movie, Span};
+use site::config::{Cx, Inner, Settings, SettingsType};
+use site::declaration::{LEVELS, OWN};
+use site::phases::{Phase, Step};
 use telemetry::{Level, Reason};
 use transfer::body::choose;
 use transfer::body::read::DIRECT_ALIGNMENT;

@@ -19,10 +19,10 @@ use super::Conf;
 use super::api::ZoneNumbers;
 use caching::metrics::Facts;
 use caching::settings::Caches;
-use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use peers::Upstreams;
+use site::phases::Step;
 
 /// The page with its style and its script, as sent to the browser except for [`NONCE`].
 const PAGE: &str = include_str!("dashboard.html");

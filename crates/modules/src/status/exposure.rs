@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use conf::{Error, Level};
 
 use super::{Conf, Page};
-use exchange::config::{Http, Location, Scope};
-use exchange::settings::listen::ListenAddr;
+use site::config::{Http, Location, Scope};
+use site::settings::listen::ListenAddr;
 
 /// Warns of each page without access restrictions.
 pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {

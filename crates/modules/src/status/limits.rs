@@ -1,6 +1,6 @@
 //! Numbers of requests by result, for the zones of `limit_req` and `limit_conn`.
 
-use exchange::config::Http;
+use site::config::Http;
 use telemetry::metric::{Label, Metric, Page, Value};
 
 pub(super) use guards::limit_zones::{LimitKind, zones};

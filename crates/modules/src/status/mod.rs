@@ -23,13 +23,13 @@ use transfer::body::choose::Mover;
 use self::watch::Watchable;
 use self::zones::{Named, StatusZones};
 use crate::{Declaration, Directive, Module};
-use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
-use exchange::declaration::{LEVELS, OWN};
 use exchange::module::{Plan, ThreadHooks};
-use exchange::phases::Phase;
 use exchange::request::Request;
-use exchange::settings::main::MainConf;
 use io::op::DiskVia;
+use site::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
+use site::declaration::{LEVELS, OWN};
+use site::phases::Phase;
+use site::settings::main::MainConf;
 
 pub use metrics::metrics;
 

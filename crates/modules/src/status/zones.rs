@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 use conf::Error;
 
 use super::Conf;
-use exchange::config::{Http, Location};
 use exchange::request::Generation;
 use exchange::thread::Thread;
+use site::config::{Http, Location};
 use telemetry::traffic::{Traffic, Zone, Zones};
 
 /// Upper limit of `metrics_zones`: each zone takes 2 KiB on each thread.

@@ -30,8 +30,8 @@ pub use refresher::missing;
 pub use unresolved::Unresolved;
 
 use crate::Upstreams;
-use exchange::config::{Config, Settings};
 use resolver::Resolver;
+use site::config::{Config, Settings};
 use system::System;
 
 /// `resolver` and `resolver_timeout` of a block.

@@ -29,9 +29,9 @@ use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::lines::{Address, Found, Named};
 use crate::resolve::{HttpConf, resolvers};
 use crate::{Group, Upstreams};
-use exchange::config::Config;
 use exchange::error_log;
 use exchange::thread::Thread;
+use site::config::Config;
 use telemetry::Level;
 
 /// Keeps the names of one configuration resolved until it is dropped.

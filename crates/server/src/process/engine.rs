@@ -9,8 +9,8 @@ use io::probe::{Fallback, Probe};
 
 use crate::process::StartError;
 use caching::settings::Caches;
-use exchange::config::Config;
-use exchange::settings::events::{BUFFER_POOL_MIN, Method};
+use site::config::Config;
+use site::settings::events::{BUFFER_POOL_MIN, Method};
 use telemetry::Reason;
 use transfer::body::rules::Aio;
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::process::engine::EngineKey;
-use exchange::config::Config;
-use exchange::settings::events::EventsConf;
-use exchange::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
+use site::config::Config;
+use site::settings::events::EventsConf;
+use site::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
 
 /// Settings that only a new worker process can change.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,10 @@
 use std::sync::{Arc, LazyLock};
 
 use crate::support::Site;
-use exchange::declaration::Declaration;
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::module::{Module, ModuleTable};
 use exchange::request::Request;
+use site::declaration::Declaration;
 
 /// A module with a fault at each step of a response, selected by the query.
 static FAULTY: Module = Module {

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use crate::http_core::tests::server;
 use crate::testing::{error, loaded, warnings};
-use exchange::config::{Config, ServerId};
 use exchange::request::Address;
-use exchange::settings::listen::SoKeepalive;
-use exchange::settings::main::started_as_root;
 use exchange::tls::server_of;
+use site::config::{Config, ServerId};
+use site::settings::listen::SoKeepalive;
+use site::settings::main::started_as_root;
 
 fn addresses(config: &Config) -> Vec<String> {
     config.listens().map(|spec| spec.addr.to_string()).collect()

@@ -2,9 +2,9 @@
 
 use crate::http_core::tests::server;
 use crate::testing::{error, warnings};
-use exchange::config::{Config, ServerId};
-use exchange::settings::core::FoundBy;
-use exchange::settings::core::LimitExcept;
+use site::config::{Config, ServerId};
+use site::settings::core::FoundBy;
+use site::settings::core::LimitExcept;
 
 /// Returns the name of the location of a URI.
 fn find<'c>(config: &'c Config, uri: &str) -> &'c str {

@@ -8,7 +8,7 @@ mod settings;
 use std::sync::Arc;
 
 use crate::testing::loaded;
-use exchange::config::Config;
+use site::config::Config;
 
 /// Returns a configuration with one server.
 fn server(text: &str) -> Arc<Config> {

@@ -1,8 +1,8 @@
 //! Tests `server_name`: nginx's documented examples, errors, and a slow reference implementation of the search.
 
 use crate::testing::{error, loaded, warnings};
-use exchange::config::ServerId;
 use exchange::request::Address;
+use site::config::ServerId;
 
 /// Returns the index of the server that matches a host, among servers with these names.
 fn choose(names: &[&str], host: &str) -> Option<u32> {

@@ -6,12 +6,12 @@ use http::conditional::IfModifiedSince;
 
 use crate::http_core::tests::server;
 use crate::testing::{error, load_with, loaded, warnings};
-use exchange::config::{Config, ServerId};
-use exchange::settings::core::Core;
-use exchange::settings::core::Subrequests;
-use exchange::settings::files::Root;
-use exchange::settings::keepalive::LingeringClose;
-use exchange::settings::responding::ServerTokens;
+use site::config::{Config, ServerId};
+use site::settings::core::Core;
+use site::settings::core::Subrequests;
+use site::settings::files::Root;
+use site::settings::keepalive::LingeringClose;
+use site::settings::responding::ServerTokens;
 use transfer::body::rules::Aio;
 use transfer::received::BodyInFile;
 

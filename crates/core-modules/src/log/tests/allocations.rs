@@ -14,10 +14,10 @@ use rustix::fs::{Mode, OFlags};
 use testkit::TempDir;
 
 use crate::testing;
-use exchange::config::{Config, ServerId};
 use exchange::files::root_facts;
 use exchange::request::{Address, ConnInfo, Request};
 use exchange::thread::{ConfigVersion, Thread};
+use site::config::{Config, ServerId};
 use telemetry::files::{LogFiles, Opened};
 use telemetry::shared::Shared;
 

@@ -8,7 +8,7 @@ use crate::passing::conf::Conf;
 use crate::passing::pass::Pass;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
-use exchange::phases::Phase;
+use site::phases::Phase;
 use upstream::{BindAddr, NextUpstream};
 
 /// Returns the settings of the last location.
@@ -91,7 +91,7 @@ fn values_are_inherited_and_replaced() {
 
 #[test]
 fn lists_are_inherited_until_a_block_has_its_own() {
-    let shown = |list: &exchange::config::Layered<Box<str>>| list.items().join(" ");
+    let shown = |list: &site::config::Layered<Box<str>>| list.items().join(" ");
     let conf = conf_of(
         "proxy_hide_header A; proxy_pass_header Server; server { location / { proxy_hide_header B; } }",
     );

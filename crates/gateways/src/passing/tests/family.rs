@@ -11,9 +11,9 @@ use crate::passing::pass::{self, Destination, Scheme};
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol, Rows, module};
 use crate::{Directive, MODULES, Module};
-use exchange::config::Loaded;
 use exchange::module::ModuleTable;
 use exchange::request::Request;
+use site::config::Loaded;
 use upstream::{Outgoing, OutgoingBody};
 
 /// Settings of the protocol: none.
@@ -59,12 +59,7 @@ fn load(http: &str) -> Result<Loaded, Error> {
     let table = Box::leak(Box::new(ModuleTable::new(&[core_modules::MODULES, MODULES, &[&ECHO]])));
     let text = format!("http {{ {http} }}\nevents {{}}");
     let loader: MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
-    exchange::config::load(
-        table.declarations(),
-        &Source::new("/conf/nginx.conf"),
-        Path::new("/prefix"),
-        &loader,
-    )
+    site::config::load(table.declarations(), &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
 }
 
 #[test]

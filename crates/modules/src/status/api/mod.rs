@@ -14,10 +14,10 @@ use io::op::Source;
 use serde_json::{Value, json};
 
 use super::Conf;
-use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::settings::core::FoundBy;
+use site::phases::Step;
+use site::settings::core::FoundBy;
 
 pub(super) use tree::ZoneNumbers;
 

@@ -14,8 +14,8 @@ use caching::metrics::Facts;
 use caching::settings::Caches;
 use core_modules::NGINX_VERSION;
 use exchange::request::{Address, Request};
-use exchange::shared_zone::Entry;
 use peers::{Group, PeerState, Upstreams};
+use site::shared_zone::DeclaredZone;
 use telemetry::shared::respawned;
 use telemetry::tally::Totals;
 use telemetry::time_zone::since_1970;
@@ -143,7 +143,7 @@ const PAGE: u64 = 4096;
 /// Returns `slabs`: the zones with counted bytes, in pages of nginx's size. No allocator slots exist here, so `slots`
 /// is empty.
 fn slabs(request: &Request) -> Value {
-    let zone = |entry: &Entry| {
+    let zone = |entry: &DeclaredZone| {
         let (bytes, used) = (entry.zone.bytes()?, entry.zone.used()?);
         let (pages, used) = (bytes / PAGE, used.div_ceil(PAGE));
         let pages = json!({ "used": used, "free": pages.saturating_sub(used) });

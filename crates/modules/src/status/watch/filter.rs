@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use conf::value;
-use exchange::address::Address;
-use exchange::network::Network;
+use site::address::Address;
+use site::network::Network;
 use telemetry::watch::Facts;
 
 /// Maximum number of terms in a filter: twice the number of keys.

@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::Conf;
 use caching::record::Record;
-use exchange::address::Address;
 use exchange::marks::Marks;
 use exchange::request::Request;
+use site::address::Address;
 use telemetry::time_zone::since_1970;
 use telemetry::watch::{Admits, Facts, Hub};
 use upstream::state::{ShownTry, cache_status_text, shown_tries};

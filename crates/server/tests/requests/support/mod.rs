@@ -52,7 +52,7 @@ impl Site {
             format!("events {{ use epoll; {events} }} http {{ aio off; error_log error.log; {http} }}");
         let source = Source::new("/nginx.conf");
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let loaded = exchange::config::load(modules.declarations(), &source, folder.path(), &loader);
+        let loaded = site::config::load(modules.declarations(), &source, folder.path(), &loader);
         let loaded = loaded.expect("the configuration is right");
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();

@@ -1,5 +1,6 @@
 //! One end of a connection: the client's address, or the local address that it connected to.
 
+use io::op::PeerAddr;
 use std::fmt;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -71,5 +72,15 @@ mod tests {
         assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
         assert_eq!(of("[::ffff:192.0.2.1]:1"), of("192.0.2.1:2"));
         assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
+    }
+}
+
+impl From<PeerAddr> for Address {
+    fn from(address: PeerAddr) -> Address {
+        use std::os::unix::ffi::OsStringExt;
+        match address {
+            PeerAddr::Inet(address) => Address::Inet(address),
+            PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
+        }
     }
 }

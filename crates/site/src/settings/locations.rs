@@ -13,12 +13,12 @@ use crate::template::Template;
 pub struct Name {
     /// The path, pattern or name without modifier.
     pub(crate) text: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: NameKind,
 }
 
 /// The kinds of names.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NameKind {
     /// `= /x`
     Exact,
     /// `/x`, or `^~ /x`, which skips regular expressions.
@@ -35,22 +35,22 @@ impl Name {
     /// Stores in the location's settings how it is found.
     pub fn mark(&self, core: &mut Core) {
         core.found_by = match self.kind {
-            Kind::Exact => FoundBy::Exact(self.text.as_str().into()),
-            Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
+            NameKind::Exact => FoundBy::Exact(self.text.as_str().into()),
+            NameKind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
             // Neither matches a prefix of the URI that an alias could replace.
-            Kind::Pattern { .. } | Kind::Predicate(_) => FoundBy::Pattern,
-            Kind::Named => FoundBy::Name,
+            NameKind::Pattern { .. } | NameKind::Predicate(_) => FoundBy::Pattern,
+            NameKind::Named => FoundBy::Name,
         };
     }
 
     /// Returns the name with its modifier, for messages.
     pub fn as_written(&self) -> String {
         let modifier = match self.kind {
-            Kind::Exact => "= ",
-            Kind::Prefix { skips_regex: true } => "^~ ",
-            Kind::Pattern { caseless: false, .. } => "~ ",
-            Kind::Pattern { caseless: true, .. } => "~* ",
-            Kind::Prefix { .. } | Kind::Predicate(_) | Kind::Named => "",
+            NameKind::Exact => "= ",
+            NameKind::Prefix { skips_regex: true } => "^~ ",
+            NameKind::Pattern { caseless: false, .. } => "~ ",
+            NameKind::Pattern { caseless: true, .. } => "~* ",
+            NameKind::Prefix { .. } | NameKind::Predicate(_) | NameKind::Named => "",
         };
         format!("{modifier}{}", self.text)
     }

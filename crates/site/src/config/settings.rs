@@ -1,6 +1,6 @@
 //! The settings of modules for one block: a slot for each type, shared with the enclosing blocks until it is changed.
 //!
-//! A module declares its settings in its [`crate::declaration::Declaration`]. It gets them from a [`Scope`](crate::config::Scope)
+//! A module declares its settings in its [`crate::config::declaration::Declaration`]. It gets them from a [`Scope`](crate::config::Scope)
 //! by their type, which is private to the module, so that no module can use the settings of another module.
 
 use std::any::{Any, TypeId};
@@ -45,7 +45,7 @@ pub enum Inner {
 
 type Value = Arc<dyn Any + Send + Sync>;
 
-/// One type of settings, for [`crate::declaration::Declaration::settings`].
+/// One type of settings, for [`crate::config::declaration::Declaration::settings`].
 #[derive(Clone, Copy)]
 pub struct SettingsType {
     id: fn() -> TypeId,
@@ -72,7 +72,7 @@ fn cast<C: Settings>(value: &Value) -> &C {
     value.downcast_ref().expect("the place was found by the type")
 }
 
-/// A type of values that exist once for all of `http`, for [`crate::declaration::Declaration::http`].
+/// A type of values that exist once for all of `http`, for [`crate::config::declaration::Declaration::http`].
 #[derive(Clone, Copy)]
 pub struct HttpType {
     make: fn() -> Box<dyn Any + Send + Sync>,
@@ -171,24 +171,24 @@ fn hash(id: TypeId) -> usize {
 
 /// The settings of all modules in one block.
 #[derive(Clone)]
-pub(crate) struct Slots {
+pub(crate) struct SettingsValues {
     table: &'static SettingsTable,
     values: Vec<Value>,
 }
 
-impl Slots {
+impl SettingsValues {
     /// Returns the settings of the outermost block.
-    pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Slots {
-        Slots { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
+    pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> SettingsValues {
+        SettingsValues { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
     }
 
     /// Returns the initial settings of an inner block.
-    pub(crate) fn inherit(&self, inner: Inner) -> Slots {
+    pub(crate) fn inherit(&self, inner: Inner) -> SettingsValues {
         let pairs = self.table.types.iter().zip(&self.values);
         let inherit = |(settings, value): (&SettingsType, &Value)| {
             (settings.inherit)(value, inner).unwrap_or_else(|| Arc::clone(value))
         };
-        Slots { table: self.table, values: pairs.map(inherit).collect() }
+        SettingsValues { table: self.table, values: pairs.map(inherit).collect() }
     }
 
     /// Returns the settings of this type.
@@ -219,7 +219,7 @@ impl Slots {
     }
 }
 
-impl Debug for Slots {
+impl Debug for SettingsValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pairs = self.table.types.iter().zip(&self.values);
         f.debug_list().entries(pairs.map(|(settings, value)| (settings.debug)(value))).finish()

@@ -4,6 +4,8 @@
 //! are stored in vectors and refer to each other by index. A request therefore holds one thread-local reference count
 //! and touches no shared counter. Directive names do not appear here; they belong to the modules.
 
+pub mod cx;
+pub mod declaration;
 mod keywords;
 mod location_names;
 mod reclaimer;
@@ -17,7 +19,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use crate::cx::Cx;
+pub use crate::config::cx::Cx;
 pub use crate::ids::{LocationId, ServerId};
 pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;

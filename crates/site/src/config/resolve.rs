@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use conf::{Contexts, Error, ErrorKind, Loader, Source, Statement, Tree, Verdict};
 
+use crate::config::declaration::{Declarations, Set, Walk};
 use crate::config::settings::Inner;
 use crate::config::{
     BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Needs, Scope, Server, ServerId,
     Start,
 };
-use crate::declaration::{Declarations, Set, Walk};
 use crate::registry::Registry;
 use crate::settings::core::LimitExcept;
 use crate::settings::events::EventsConf;

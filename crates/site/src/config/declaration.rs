@@ -1,7 +1,7 @@
 //! The declaration of a module for the configuration, as data: directives, settings, and hooks at the end of a block.
 //!
 //! [`Declarations`] contains the declarations of all modules, prepared for reading a configuration. The functions of
-//! modules for requests are in [`crate::module`].
+//! modules for requests are in `exchange::module`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use conf::{Error, Statement};
 
 use crate::config::{Location, LocationId};
 use crate::pattern::{Match, SearchAborted};
-use crate::settings::locations::{Found, Kind, Locations, Name, Prefix};
+use crate::settings::locations::{Found, Locations, Name, NameKind, Prefix};
 use crate::template::Template;
 
 /// The callbacks of a search.
@@ -85,11 +85,11 @@ impl Locations {
             let path: Box<[u8]> = text.as_bytes().into();
             let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
             match kind {
-                Kind::Exact => match locations.exact.binary_search_by(|(known, _)| known.cmp(&path)) {
+                NameKind::Exact => match locations.exact.binary_search_by(|(known, _)| known.cmp(&path)) {
                     Ok(_) => return Err(duplicate()),
                     Err(place) => locations.exact.insert(place, (path, location)),
                 },
-                Kind::Prefix { skips_regex } => {
+                NameKind::Prefix { skips_regex } => {
                     match locations.prefixes.binary_search_by(|known| known.path.cmp(&path)) {
                         Ok(_) => return Err(duplicate()),
                         Err(place) => {
@@ -98,12 +98,12 @@ impl Locations {
                         }
                     }
                 }
-                Kind::Pattern { pattern, .. } => locations.patterns.push((pattern, location)),
-                Kind::Predicate(predicate) => {
+                NameKind::Pattern { pattern, .. } => locations.patterns.push((pattern, location)),
+                NameKind::Predicate(predicate) => {
                     locations.predicates.push((predicate, location));
                     locations.has_predicates = true;
                 }
-                Kind::Named => locations.named.push((text, location)),
+                NameKind::Named => locations.named.push((text, location)),
             }
         }
         locations.link();

@@ -98,7 +98,7 @@ impl<K: Kind> AnyZone for Zone<K> {
     }
 }
 
-impl Entry {
+impl DeclaredZone {
     /// Returns the name of the zone.
     pub fn name(&self) -> &str {
         &self.name
@@ -107,11 +107,11 @@ impl Entry {
 
 /// The zones of a configuration.
 #[derive(Debug, Default)]
-pub struct Zones(pub Vec<Entry>);
+pub struct Zones(pub Vec<DeclaredZone>);
 
 /// A zone and its position in the configuration.
 #[derive(Debug)]
-pub struct Entry {
+pub struct DeclaredZone {
     name: String,
     /// The position at which it was first named.
     position: Span,
@@ -132,7 +132,7 @@ impl Zones {
         }
         let (declared, state) = (OnceLock::new(), OnceLock::new());
         let zone = Arc::new(Zone::<K> { name: name.to_owned(), declared, state });
-        self.0.push(Entry {
+        self.0.push(DeclaredZone {
             name: name.to_owned(),
             position: at.span().clone(),
             zone: Arc::clone(&zone) as _,
@@ -178,7 +178,7 @@ impl Zones {
     /// Fails if a used zone is not declared.
     pub fn finish(&self) -> Result<(), Error> {
         match self.0.iter().find(|entry| entry.zone.bytes().is_none()) {
-            Some(Entry { name, position, .. }) => {
+            Some(DeclaredZone { name, position, .. }) => {
                 Err(Error::at(position, format_args!("zero size shared memory zone \"{name}\"")))
             }
             None => Ok(()),

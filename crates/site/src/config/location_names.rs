@@ -3,7 +3,7 @@
 use conf::Error;
 
 use crate::config::Cx;
-use crate::settings::locations::{Kind, Name};
+use crate::settings::locations::{Name, NameKind};
 use crate::template::{self, Template};
 
 impl Name {
@@ -14,15 +14,17 @@ impl Name {
             [modifier, text] => (modifier.text.as_str(), text.text.as_str()),
             _ => split_modifier(cx.arg(0)),
         };
-        let prefix = |skips_regex| Kind::Prefix { skips_regex };
+        let prefix = |skips_regex| NameKind::Prefix { skips_regex };
         let kind = match modifier {
-            "" if text.starts_with('@') && statement.args.len() == 1 => Kind::Named,
-            "" if text.starts_with('$') && statement.args.len() == 1 => Kind::Predicate(predicate(cx, text)?),
+            "" if text.starts_with('@') && statement.args.len() == 1 => NameKind::Named,
+            "" if text.starts_with('$') && statement.args.len() == 1 => {
+                NameKind::Predicate(predicate(cx, text)?)
+            }
             "" if statement.args.len() == 1 => prefix(false),
-            "=" => Kind::Exact,
+            "=" => NameKind::Exact,
             "^~" => prefix(true),
-            "~" => Kind::Pattern { pattern: cx.pattern(text, false)?, caseless: false },
-            "~*" => Kind::Pattern { pattern: cx.pattern(text, true)?, caseless: true },
+            "~" => NameKind::Pattern { pattern: cx.pattern(text, false)?, caseless: false },
+            "~*" => NameKind::Pattern { pattern: cx.pattern(text, true)?, caseless: true },
             _ => return Err(cx.error(format_args!("invalid location modifier \"{modifier}\""))),
         };
         let name = Name { text: text.to_owned(), kind };
@@ -36,15 +38,17 @@ impl Name {
     fn fault_inside(&self, around: &Name) -> Result<(), String> {
         let (inner, outer) = (&self.text, &around.text);
         match (&around.kind, &self.kind) {
-            (Kind::Exact, _) => {
+            (NameKind::Exact, _) => {
                 Err(format!("location \"{inner}\" cannot be inside the exact location \"{outer}\""))
             }
-            (Kind::Named, _) => {
+            (NameKind::Named, _) => {
                 Err(format!("location \"{inner}\" cannot be inside the named location \"{outer}\""))
             }
-            (_, Kind::Named) => Err(format!("named location \"{inner}\" can be on the server level only")),
+            (_, NameKind::Named) => {
+                Err(format!("named location \"{inner}\" can be on the server level only"))
+            }
             // A predicate does not restrict the URI, so no nested location can contradict it.
-            (Kind::Predicate(_), _) | (_, Kind::Pattern { .. } | Kind::Predicate(_)) => Ok(()),
+            (NameKind::Predicate(_), _) | (_, NameKind::Pattern { .. } | NameKind::Predicate(_)) => Ok(()),
             _ if inner.starts_with(outer) => Ok(()),
             _ => Err(format!("location \"{inner}\" is outside location \"{outer}\"")),
         }

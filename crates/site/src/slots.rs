@@ -24,7 +24,7 @@ pub struct Slots {
 }
 
 /// The values of a request at one time.
-pub(crate) struct Snapshot(Vec<Value>);
+pub struct Snapshot(Vec<Value>);
 
 /// The value of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,12 +58,12 @@ impl Slots {
     }
 
     /// Returns a copy of the values, and [`Slots::restore`] puts it back.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.values.borrow().clone())
     }
 
     /// Drops all values since the snapshot.
-    pub(crate) fn restore(&self, Snapshot(values): Snapshot) {
+    pub fn restore(&self, Snapshot(values): Snapshot) {
         *self.values.borrow_mut() = values;
     }
 

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::config::settings::{Inner, Settings, SettingsTable, Slots, Start};
+use crate::config::settings::{Inner, Settings, SettingsTable, SettingsValues, Start};
 use crate::settings::core::Core;
 
 /// The settings of one block: those of the core, and a slot for each module with settings.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    slots: Slots,
+    values: SettingsValues,
     /// The settings of the core.
     pub core: Core,
 }
@@ -20,22 +20,22 @@ pub struct Scope {
 impl Scope {
     /// Returns the settings of the outermost block.
     pub fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Scope {
-        Scope { slots: Slots::start(table, start), core: Core::under(start.prefix) }
+        Scope { values: SettingsValues::start(table, start), core: Core::under(start.prefix) }
     }
 
     /// Returns the settings of a module.
     pub fn of<C: Settings>(&self) -> &C {
-        self.slots.of()
+        self.values.of()
     }
 
     /// Returns the settings of a module as a shared pointer, for its handlers.
     pub fn shared<C: Settings>(&self) -> Arc<C> {
-        self.slots.shared()
+        self.values.shared()
     }
 
     /// Returns the settings of a module, to be changed for this block.
     pub fn make_mut<C: Settings>(&mut self) -> &mut C {
-        self.slots.make_mut()
+        self.values.make_mut()
     }
 
     /// Returns the initial settings of an inner block.
@@ -45,6 +45,6 @@ impl Scope {
 
     /// Returns the initial settings of an inner block of this kind.
     pub fn inherit_into(&self, inner: Inner) -> Scope {
-        Scope { slots: self.slots.inherit(inner), core: self.core.inherit() }
+        Scope { values: self.values.inherit(inner), core: self.core.inherit() }
     }
 }

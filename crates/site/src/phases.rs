@@ -109,7 +109,7 @@ impl<C: Send + Sync, R> Handler<R> for NowOrLater<C, R> {
 }
 
 /// A module's change to the header section of a response. To change the body too, it adds a
-/// [`crate::filter::BodyFilter`] to the response.
+/// `exchange::filter::BodyFilter` to the response.
 pub type Filter<R> = Box<dyn Fn(&mut R) + Send + Sync>;
 
 /// A module's hook at the end of a request.
@@ -213,12 +213,12 @@ impl Place {
 
 impl<R: 'static> Plan<R> {
     /// Begins the part of a module, whose handlers are wrapped if its steps are traced.
-    pub(crate) fn begin(&mut self, module: u16, traced: Option<(&'static str, Wrap<R>)>) {
+    pub fn begin(&mut self, module: u16, traced: Option<(&'static str, Wrap<R>)>) {
         (self.module, self.traced) = (module, traced);
     }
 
     /// Adds a filter after, and a logger before, those of all modules.
-    pub(crate) fn enclose(&mut self, filter: fn(&mut R), logger: fn(&R)) {
+    pub fn enclose(&mut self, filter: fn(&mut R), logger: fn(&R)) {
         self.filters.push(Box::new(filter));
         self.loggers.insert(0, Box::new(logger));
     }

@@ -10,7 +10,7 @@ use conf::{Contexts, Error, Level, Loader, Statement, Tree};
 use io::Errno;
 
 use crate::config::Http;
-use crate::declaration::Declarations;
+use crate::config::declaration::Declarations;
 use crate::pattern::Pattern;
 use crate::template::Template;
 use telemetry::Reason;
