@@ -133,7 +133,7 @@ impl<T> Session<T> {
 
     /// Accounts a DATA frame that is not empty: it is credited, unless it is a short one for a closed stream.
     pub(super) fn note_data(&mut self, id: u32, payload: usize) -> Result<(), Fault> {
-        let is_closed = self.streams.get(id).is_none_or(|stream| stream.is_reset);
+        let is_closed = self.streams.get(id).is_none_or(|stream| stream.state.is_reset());
         if is_closed && payload < CLOSED_DATA_MIN {
             return self.spend();
         }
@@ -171,7 +171,7 @@ impl<T> Session<T> {
     /// Counts the waste of a stream that this end is about to reset for an error of the peer: a client may provoke resets to cancel
     /// requests (CVE-2025-8671).
     pub(super) fn note_provoked(&mut self, id: u32) {
-        let Some(stream) = self.streams.get(id).filter(|stream| !stream.is_reset) else { return };
+        let Some(stream) = self.streams.get(id).filter(|stream| !stream.state.is_reset()) else { return };
         let (is_held, has_head, is_complete) = stream.progress();
         if self.role == Role::Server && !is_held {
             self.waste(has_head, is_complete);
@@ -197,6 +197,6 @@ impl<T> Session<T> {
 impl<T> Stream<T> {
     /// Returns whether its work is held back, whether the header section of its response was sent, and whether the response is complete.
     pub(super) fn progress(&self) -> (bool, bool, bool) {
-        (self.is_held, self.has_head, !self.sends)
+        (self.is_held, self.has_head, !self.state.sends())
     }
 }

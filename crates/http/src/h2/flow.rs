@@ -40,14 +40,14 @@ impl<T> Stream<T> {
     /// Whether the peer needs another window for the rest of the body, and the window may grow.
     fn may_grow(&self) -> bool {
         let needs_more = self.left.is_none_or(|left| left as i64 > self.receive_window);
-        self.receives && needs_more && (GROWN_MIN..STREAM_WINDOW_MAX).contains(&self.receive_limit)
+        self.state.receives() && needs_more && (GROWN_MIN..STREAM_WINDOW_MAX).contains(&self.receive_limit)
     }
 }
 
 impl<T> Session<T> {
     /// Notes that the caller has consumed bytes of a body. Sends WINDOW_UPDATE when half of the window is consumed.
     pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.state.receives()) else { return };
         stream.taken += bytes;
         stream.round.2 |= stream.unconsumed() <= 0;
         if stream.taken > 0 && stream.taken >= stream.receive_limit.div_ceil(2) {
@@ -73,7 +73,7 @@ impl<T> Session<T> {
 
     /// Enlarges the window of a body that is consumed as fast as it arrives.
     pub fn widen(&mut self, id: u32, limit: u32, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.state.receives()) else { return };
         let limit = limit.min(WINDOW_MAX);
         if let Some(more @ 1..) = limit.checked_sub(stream.receive_limit) {
             stream.receive_limit = limit;
@@ -92,7 +92,7 @@ impl<T> Session<T> {
     /// remaining bytes of these bodies.
     #[must_use]
     pub fn wanted_window(&self) -> u64 {
-        let wanted = self.streams.iter().filter(|stream| stream.receives && stream.has_begun);
+        let wanted = self.streams.iter().filter(|stream| stream.state.receives() && stream.has_begun);
         wanted.map(|stream| u64::from(stream.receive_limit).min(stream.left.unwrap_or(u64::MAX))).sum()
     }
 

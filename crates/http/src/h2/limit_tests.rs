@@ -3,7 +3,7 @@
 
 use super::client_tests::Client;
 use super::tests::*;
-use super::{ErrorCode, Fault, Limits, Strain, hpack};
+use super::{ErrorCode, Fault, Limits, Session, Strain, hpack};
 
 /// A grpc-go client acknowledges each message of a server stream with WINDOW_UPDATE and PING, to estimate the bandwidth.
 #[test]
@@ -101,4 +101,13 @@ fn keepalive_pings_of_a_server_are_not_a_flood() {
         client.session.pass_time(10);
         client.feed(&frame(PING, 0, 0, b"12345678")).expect("a connection that continues");
     }
+}
+
+/// A second stream with the same number would hide the first, so it is a fault of the caller.
+#[test]
+#[should_panic(expected = "a stream is opened once")]
+fn a_stream_number_is_used_once() {
+    let mut session = Session::new(Limits::default(), &mut Vec::new());
+    session.open(1, true, None, ());
+    session.open(1, true, None, ());
 }

@@ -7,7 +7,7 @@ use super::error::ErrorCode;
 use super::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PAYLOAD_MAX};
 use super::session::{Role, Session};
 use super::settings::WINDOW_MAX;
-use super::stream::End;
+use super::stream::{End, StreamState};
 
 /// Number of frames credited to the peer's budget for a complete message.
 const CREDIT_FOR_MESSAGE: u32 = 4;
@@ -25,8 +25,11 @@ impl<T> Session<T> {
     /// Appends a header section, from a block of [`push_status`](super::hpack::push_status) and
     /// [`push_field`](super::hpack::push_field). Returns the number of bytes appended; 0 if the stream has ended.
     pub fn push_head(&mut self, id: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) -> usize {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sends) else { return 0 };
-        (stream.sends, stream.has_head) = (!ends, true);
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.state.sends()) else { return 0 };
+        stream.has_head = true;
+        if ends {
+            stream.state.end_sending();
+        }
         let before = out.len();
         let end_stream = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         out.extend_from_slice(&[0; FRAME_HEADER_LEN]);
@@ -56,14 +59,14 @@ impl<T> Session<T> {
     /// Returns the number of DATA bytes that may be sent on a stream now.
     #[must_use]
     pub fn sendable(&self, id: u32) -> usize {
-        let Some(stream) = self.streams.get(id).filter(|stream| stream.sends) else { return 0 };
+        let Some(stream) = self.streams.get(id).filter(|stream| stream.state.sends()) else { return 0 };
         usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0)
     }
 
     /// Returns the number of bytes that the window of a stream alone permits.
     #[must_use]
     pub fn window(&self, id: u32) -> usize {
-        let stream = self.streams.get(id).filter(|stream| stream.sends);
+        let stream = self.streams.get(id).filter(|stream| stream.state.sends());
         stream.map_or(0, |stream| usize::try_from(stream.send_window).unwrap_or(0))
     }
 
@@ -82,15 +85,17 @@ impl<T> Session<T> {
     /// Whether frames, possibly only the end, may be sent on a stream.
     #[must_use]
     pub fn sends(&self, id: u32) -> bool {
-        self.streams.get(id).is_some_and(|stream| stream.sends)
+        self.streams.get(id).is_some_and(|stream| stream.state.sends())
     }
 
     /// Appends the frame header before `len` bytes of a body, which the caller appends; at most [`Session::sendable`].
     pub fn push_data(&mut self, id: u32, len: usize, ends: bool, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.send_window -= len as i64;
-        stream.sends = !ends;
         self.send_window -= len as i64;
+        if ends {
+            stream.state.end_sending();
+        }
         let is_limited = stream.send_window <= 0 || self.send_window <= 0;
         let flags = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
@@ -110,10 +115,9 @@ impl<T> Session<T> {
 
     /// Resets a stream, unless it has ended.
     pub fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_reset) else { return };
-        let is_over = !stream.receives && !stream.sends && !stream.is_malformed;
-        stream.is_reset = true;
-        (stream.receives, stream.sends) = (false, false);
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.state.is_reset()) else { return };
+        let is_over = stream.state == StreamState::Closed(End::Done) && !stream.is_malformed;
+        stream.state = StreamState::Closed(End::Reset);
         if !is_over {
             frame::push_reset(out, id, code);
         }
@@ -124,13 +128,13 @@ impl<T> Session<T> {
     /// that is no longer needed.
     pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
         let stream = self.streams.remove(id)?;
-        let code = match (stream.sends, stream.receives) {
-            (true, _) | (_, true) if self.role == Role::Client => Some(ErrorCode::Cancel),
+        let (end, code) = match stream.state {
+            StreamState::Closed(end) => (end, None),
+            _ if self.role == Role::Client => (End::Reset, Some(ErrorCode::Cancel)),
+            StreamState::HalfClosedLocal => (End::Reset, Some(ErrorCode::NoError)),
             // RFC 8441 section 5: the connection behind a tunnel was reset.
-            (true, _) if stream.is_tunnel => Some(ErrorCode::Cancel),
-            (true, _) => Some(ErrorCode::Internal),
-            (false, true) => Some(ErrorCode::NoError),
-            (false, false) => None,
+            _ if stream.is_tunnel => (End::Reset, Some(ErrorCode::Cancel)),
+            StreamState::Open | StreamState::HalfClosedRemote => (End::Reset, Some(ErrorCode::Internal)),
         };
         if let Some(code) = code {
             frame::push_reset(out, id, code);
@@ -138,11 +142,6 @@ impl<T> Session<T> {
         if code == Some(ErrorCode::NoError) {
             self.late.add(&stream);
         }
-        let end = match code {
-            None if stream.is_reset_by_peer => End::ResetByPeer,
-            None if !stream.is_reset => End::Done,
-            _ => End::Reset,
-        };
         self.streams.note_end(id, end);
         Some(stream.user)
     }

@@ -19,7 +19,7 @@ use super::late::LateStreams;
 use super::priority::Priority;
 use super::round::Round;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
-use super::stream::{End, Stream, Streams};
+use super::stream::{End, Stream, StreamState, Streams};
 use crate::fields::HeaderId;
 use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
 
@@ -415,19 +415,25 @@ impl<T> Session<T> {
         out: &mut Vec<u8>,
     ) -> Result<Event, Fault> {
         if let Some(stream) = self.streams.get(id) {
-            return match (stream.is_reset, stream.receives) {
+            return match stream.state {
                 // A client sends no header section after its RST_STREAM (RFC 9113 section 5.1).
-                (true, _) if stream.is_reset_by_peer && self.role == Role::Server => Err(Fault::ClosedStream),
-                (true, _) => self.skip_block(block, input).map(|()| Event::Nothing),
-                (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
-                (false, true) if stream.is_tunnel => {
+                StreamState::Closed(End::ResetByPeer) if self.role == Role::Server => {
+                    Err(Fault::ClosedStream)
+                }
+                StreamState::Closed(End::Reset | End::ResetByPeer) => {
+                    self.skip_block(block, input).map(|()| Event::Nothing)
+                }
+                StreamState::HalfClosedRemote | StreamState::Closed(End::Done) => {
+                    self.skip_block(block, input)?;
+                    self.reset_for(id, StreamFault::HalfClosed, out)
+                }
+                _ if self.role == Role::Client => self.reply(id, ends, block, input, out),
+                _ if stream.is_tunnel => {
                     self.skip_block(block, input)?;
                     self.reset_for(id, StreamFault::Trailers, out)
                 }
-                (false, true) => self.trailers(id, ends, block, input, out),
-                (false, false) => {
-                    self.skip_block(block, input)?;
-                    self.reset_for(id, StreamFault::HalfClosed, out)
+                StreamState::Open | StreamState::HalfClosedLocal => {
+                    self.trailers(id, ends, block, input, out)
                 }
             };
         }
@@ -479,7 +485,7 @@ impl<T> Session<T> {
                 self.skip_block(block, input)?;
                 return self.reset_for(id, StreamFault::Length, out);
             }
-            stream.receives = false;
+            stream.state.end_receiving();
         }
         Ok(Event::Head { stream: id, ends, block })
     }
@@ -590,10 +596,7 @@ impl<T> Session<T> {
         let (initial, window) = (self.limits.initial_window, self.first_window());
         self.streams.insert(Stream {
             id,
-            receives,
-            sends: true,
-            is_reset: false,
-            is_reset_by_peer: false,
+            state: if receives { StreamState::Open } else { StreamState::HalfClosedRemote },
             is_held: false,
             has_head: false,
             is_tunnel: false,
@@ -634,7 +637,7 @@ impl<T> Session<T> {
             return self.reset_for(id, fault, out);
         }
         if let Some(stream) = self.streams.get_mut(id) {
-            stream.receives = false;
+            stream.state.end_receiving();
         }
         self.trailers = fields;
         Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
@@ -733,16 +736,18 @@ impl<T> Session<T> {
             }
             return Ok(None);
         };
-        data.is_ignored = stream.is_reset;
-        if stream.is_reset_by_peer && self.role == Role::Server {
-            self.spend()?;
-            return Ok(None);
-        }
-        if stream.is_reset {
-            return Ok(None);
-        }
-        if !stream.receives {
-            return Ok(Some(StreamFault::HalfClosed));
+        match stream.state {
+            StreamState::Open | StreamState::HalfClosedLocal => {}
+            StreamState::HalfClosedRemote | StreamState::Closed(End::Done) => {
+                return Ok(Some(StreamFault::HalfClosed));
+            }
+            StreamState::Closed(end) => {
+                data.is_ignored = true;
+                if end == End::ResetByPeer && self.role == Role::Server {
+                    self.spend()?;
+                }
+                return Ok(None);
+            }
         }
         stream.has_begun = true;
         stream.receive_window -= len as i64;
@@ -776,7 +781,7 @@ impl<T> Session<T> {
             && !data.is_ignored
             && let Some(stream) = self.streams.get_mut(data.stream)
         {
-            stream.receives = false;
+            stream.state.end_receiving();
         }
         let event = match data.is_ignored || count == 0 && !ends {
             true if used == 0 && !is_done => Event::More,
@@ -822,7 +827,7 @@ impl<T> Session<T> {
     /// Handles a PRIORITY frame whose length is not five bytes, which is a stream error (RFC 9113 section 6.3).
     fn wrong_priority(&mut self, id: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
         match self.streams.get(id) {
-            Some(stream) if !stream.is_reset => self.reset_for(id, StreamFault::FrameLength, out),
+            Some(stream) if !stream.state.is_reset() => self.reset_for(id, StreamFault::FrameLength, out),
             Some(_) => Ok(Event::Nothing),
             None if id > self.streams.last => Err(Fault::FrameLength),
             None => self.report_late(id, StreamFault::FrameLength, out).map(|()| Event::Nothing),
@@ -836,12 +841,11 @@ impl<T> Session<T> {
             self.late.remove(id);
             return self.about_no_stream(id);
         };
-        if stream.is_reset {
+        if stream.state.is_reset() {
             return Ok(Event::Nothing);
         }
         let progress = stream.progress();
-        (stream.is_reset, stream.is_reset_by_peer) = (true, true);
-        (stream.receives, stream.sends) = (false, false);
+        stream.state = StreamState::Closed(End::ResetByPeer);
         self.note_cancelled(progress)?;
         Ok(Event::Reset { stream: id, by_peer: true, code })
     }
@@ -909,7 +913,7 @@ impl<T> Session<T> {
                 false => self.about_no_stream(id),
             };
         };
-        if stream.is_reset {
+        if stream.state.is_reset() {
             return Ok(Event::Nothing);
         }
         if bytes == 0 {
@@ -937,7 +941,8 @@ impl<T> Session<T> {
         }
         let last = self.streams.last;
         self.updates.retain(|(other, _)| *other > last && *other != id);
-        let active = self.streams.iter().filter(|stream| stream.receives || stream.sends).count();
+        let active =
+            self.streams.iter().filter(|stream| !matches!(stream.state, StreamState::Closed(_))).count();
         if active + self.updates.len() < self.limits.streams_max as usize {
             self.updates.push((id, priority));
         } else if self.is_acknowledged {

@@ -1,21 +1,77 @@
 //! Streams of a connection (RFC 9113 section 5): their states and windows, and recently ended streams.
+//!
+//! Main types: [`Stream`] with its [`StreamState`], [`Streams`].
 
 use std::collections::VecDeque;
 
 use super::settings::WINDOW_MAX;
 
-/// One open stream of a request. `T` is the caller's data.
+/// StreamState of a stream (RFC 9113 section 5.1). An idle stream has no record: its number is above [`Streams::last`].
+///
+/// ```text
+///   idle --insert--> Open ------- peer ends -----> HalfClosedRemote
+///                     |                                   |
+///               this end ends                       this end ends
+///                     v                                   v
+///              HalfClosedLocal -- peer ends -----> Closed(Done)
+///
+///   each state -- RST_STREAM of this end --> Closed(Reset)
+///              -- RST_STREAM of the peer --> Closed(ResetByPeer)
+/// ```
+/// A closed stream remains in [`Streams`] until its work is done; then only its [`End`] is recorded. If the response of a request has
+/// ended and its client may still send, [`late`](super::late) also keeps the values that the checks of the client's frames need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamState {
+    /// Both ends may send.
+    Open,
+    /// Only the peer may send.
+    HalfClosedLocal,
+    /// Only this end may send.
+    HalfClosedRemote,
+    /// No end may send.
+    Closed(End),
+}
+
+impl StreamState {
+    /// Whether the peer may send more: its end was not received.
+    pub(super) fn receives(self) -> bool {
+        matches!(self, StreamState::Open | StreamState::HalfClosedLocal)
+    }
+
+    /// Whether this end may send more.
+    pub(super) fn sends(self) -> bool {
+        matches!(self, StreamState::Open | StreamState::HalfClosedRemote)
+    }
+
+    /// Whether either end has reset the stream.
+    pub(super) fn is_reset(self) -> bool {
+        matches!(self, StreamState::Closed(End::Reset | End::ResetByPeer))
+    }
+
+    /// Notes that the peer has ended its side.
+    pub(super) fn end_receiving(&mut self) {
+        match self {
+            StreamState::Open => *self = StreamState::HalfClosedRemote,
+            StreamState::HalfClosedLocal => *self = StreamState::Closed(End::Done),
+            StreamState::HalfClosedRemote | StreamState::Closed(_) => {}
+        }
+    }
+
+    /// Notes that this end has ended its side.
+    pub(super) fn end_sending(&mut self) {
+        match self {
+            StreamState::Open => *self = StreamState::HalfClosedLocal,
+            StreamState::HalfClosedRemote => *self = StreamState::Closed(End::Done),
+            StreamState::HalfClosedLocal | StreamState::Closed(_) => {}
+        }
+    }
+}
+
+/// One stream of a request, until its work is done. `T` is the caller's data.
 #[derive(Debug)]
 pub(super) struct Stream<T> {
     pub(super) id: u32,
-    /// Whether the peer may send more on it: its end was not received.
-    pub(super) receives: bool,
-    /// Whether this end may send more on it.
-    pub(super) sends: bool,
-    /// Whether either end has reset it.
-    pub(super) is_reset: bool,
-    /// Whether the peer has reset it, before this end did.
-    pub(super) is_reset_by_peer: bool,
+    pub(super) state: StreamState,
     /// Whether the caller holds back the work for the stream.
     pub(super) is_held: bool,
     /// Whether the header section of a response was sent.
@@ -99,8 +155,9 @@ impl<T> Streams<T> {
         self.place(id).ok().map(|place| &mut self.open[place])
     }
 
+    /// Adds a stream, whose number must be new: otherwise it would hide the stream with the same number.
     pub(super) fn insert(&mut self, stream: Stream<T>) {
-        let place = self.place(stream.id).unwrap_or_else(|place| place);
+        let place = self.place(stream.id).expect_err("a stream is opened once");
         self.open.insert(place, stream);
     }
 
@@ -123,7 +180,7 @@ impl<T> Streams<T> {
     /// Whether as many streams are open as permitted. Streams that were reset do not count.
     pub(super) fn are_full(&self, most: u32) -> bool {
         let most = most as usize;
-        self.open.len() >= most && self.open.iter().filter(|stream| !stream.is_reset).count() >= most
+        self.open.len() >= most && self.open.iter().filter(|stream| !stream.state.is_reset()).count() >= most
     }
 
     /// Records that a stream has ended.
