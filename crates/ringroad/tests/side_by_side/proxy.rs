@@ -390,3 +390,58 @@ fn proxied_conditions_and_ranges_match_nginx() {
         post("/slash/?r=accel", "body"),
     ]);
 }
+
+/// After a failure the page runs with the method and body that nginx gives it, whether or not a body was sent before.
+#[test]
+fn error_pages_after_bodies_match_nginx() {
+    let origin = Origin::start(|request| match request.target.starts_with("/fails") {
+        true => Reply::close(),
+        false => Reply::text(shown(request)),
+    });
+    let dead = "127.0.0.1:1";
+    let (live, site) = (origin.addr().to_string(), TempDir::new("proxied-pages"));
+    site.write("page.txt", "page\n");
+    let mut locations = String::new();
+    let mut cases = Vec::new();
+    for (upstream, to) in [("dead", dead), ("fails", &live)] {
+        for buffering in ["on", "off"] {
+            for (name, page) in [
+                ("named", "= @passed"),
+                ("status", "@passed"),
+                ("unbuffered", "= @unbuffered"),
+                ("uri", "= /passed"),
+                ("file", "= /page.txt"),
+                ("named-file", "= @file"),
+                ("return", "= @returned"),
+                ("code", "=200 /returned"),
+            ] {
+                let path = format!("/{upstream}/{buffering}/{name}/");
+                locations += &format!(
+                    "location {path} {{ error_page 502 {page}; proxy_request_buffering {buffering}; proxy_pass http://{to}/{upstream}/; }}\n"
+                );
+                let large = "x".repeat(300_000);
+                cases.push(get(&format!("{path}a?b")));
+                cases.extend(["body", ""].map(|body| post(&format!("{path}a?b"), body)));
+                // Without buffering, nginx waits in the page's location for bytes that it has passed on: 504.
+                if buffering == "on" {
+                    cases.push(post(&format!("{path}a?b"), &large));
+                }
+                cases.push(raw(format!(
+                    "POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+                )));
+            }
+        }
+    }
+    let conf = format!(
+        "worker_processes 1; events {{}} http {{ server_tokens off; default_type text/plain; proxy_http_version 1.1;
+         proxy_set_header Connection \"\"; proxy_temp_path ROOT/temp; client_body_temp_path ROOT/body;
+         server {{ listen 127.0.0.1:0; root ROOT; {locations}
+           location @passed {{ proxy_pass http://{live}; }}
+           location @unbuffered {{ proxy_request_buffering off; proxy_pass http://{live}; }}
+           location /passed {{ proxy_pass http://{live}; }}
+           location @file {{ try_files /page.txt =404; }}
+           location @returned {{ return 200 \"$request_method $uri $status\"; }}
+           location /returned {{ return 200 \"$request_method $uri $status\"; }} }} }}"
+    );
+    beside::compare(&conf, &site, cases);
+}
