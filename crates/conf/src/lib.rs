@@ -43,6 +43,6 @@ pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
 pub use print::{Bare, dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
-pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, edit_distance, slips_max};
+pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, similar};
 pub use third_party::{is_of_third_party, third_party_module, third_party_variable};
 pub use tree::{Statement, Tree, Word, parse, parse_past_faults};

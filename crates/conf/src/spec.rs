@@ -328,27 +328,16 @@ impl Table {
         ours.chain(theirs).fold(Contexts::NONE, Contexts::or)
     }
 
-    /// Returns a similar directive (see [`slips_max`]), and its contexts if it is not allowed in this context. A directive of
+    /// Returns a similar directive (see [`similar`]), and its contexts if it is not allowed in this context. A directive of
     /// another context must be more similar.
     pub(crate) fn similar(&self, name: &str, context: Contexts) -> (Option<&'static str>, Contexts) {
-        let slips_max = slips_max(name);
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
-        let (mut here, mut elsewhere) = (None, None);
-        // Known names are ASCII. An edit changes the length by at most one, and the set of letters by at most two. So most names
-        // differ too much in length or letters, and their edit distance need not be computed.
-        let (length, letters) = (name.chars().count(), letters(name));
-        let is_near = |(_, known): &(Contexts, &'static str)| {
-            let others = (self::letters(known) ^ letters).count_ones() as usize;
-            known.len().abs_diff(length) <= slips_max && others <= 2 * slips_max
-        };
-        for (contexts, known) in ours.chain(theirs).filter(is_near) {
-            let slips = edit_distance(name, known);
-            let best = if contexts.intersects(context) { &mut here } else { &mut elsewhere };
-            if slips <= slips_max && best.is_none_or(|best| (slips, known) < best) {
-                *best = Some((slips, known));
-            }
-        }
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            ours.chain(theirs).partition(|(contexts, _)| contexts.intersects(context));
+        let nearest =
+            |known: Vec<(Contexts, &'static str)>| nearest(name, known.into_iter().map(|(_, known)| known));
+        let (here, elsewhere) = (nearest(here), nearest(elsewhere));
         match (here, elsewhere) {
             (Some(here), Some(elsewhere)) if here.0 <= elsewhere.0 => (Some(here.1), Contexts::NONE),
             (_, Some((_, known))) => {
@@ -361,18 +350,33 @@ impl Table {
     }
 }
 
-/// Returns the set of bytes in a word, hashed to 64 bits.
-fn letters(word: &str) -> u64 {
-    word.bytes().fold(0, |set, byte| set | 1 << (byte % 64))
+/// Returns the known word that a misspelled word probably stands for: the most similar one, if it is similar enough.
+pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest(word, known).map(|(_, known)| known)
 }
 
-/// Returns the maximum edit distance for a suggestion: one edit per three letters.
-pub fn slips_max(word: &str) -> usize {
-    (word.chars().count() / 3).clamp(1, 3)
+/// Returns the most similar of the known words and its edit distance, which is at most one edit per three letters.
+fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<(usize, &'a str)> {
+    let (length, letters) = outline(word);
+    let slips_max = (length / 3).clamp(1, 3);
+    // An edit changes the length by at most one, and the set of letters by at most two. So most words differ too much in length
+    // or letters, and their edit distance need not be computed.
+    let is_near = |known: &&str| {
+        let (known_length, known_letters) = outline(known);
+        let others = (known_letters ^ letters).count_ones() as usize;
+        known_length.abs_diff(length) <= slips_max && others <= 2 * slips_max
+    };
+    let near = known.into_iter().filter(is_near);
+    near.map(|known| (edit_distance(word, known), known)).filter(|(slips, _)| *slips <= slips_max).min()
+}
+
+/// Returns the number of letters of a word, and their set, hashed to 64 bits.
+fn outline(word: &str) -> (usize, u64) {
+    word.chars().fold((0, 0), |(length, set), letter| (length + 1, set | 1 << (u32::from(letter) % 64)))
 }
 
 /// Returns the edit distance of two words: insertions, deletions, replacements, and swaps of neighbours.
-pub fn edit_distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
@@ -389,4 +393,18 @@ pub fn edit_distance(a: &str, b: &str) -> usize {
         before = std::mem::replace(&mut above, row);
     }
     above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelled_words_are_recognised_and_other_words_are_not() {
+        let known = ["serve", "check", "engines", "größe"];
+        assert_eq!(similar("sevre", known), Some("serve"));
+        assert_eq!(similar("engins", known), Some("engines"));
+        assert_eq!(similar("größen", known), Some("größe"));
+        assert_eq!(similar("start", known), None);
+    }
 }

@@ -271,12 +271,13 @@ impl Registry {
     /// Returns the variable that was probably meant, of a module or of the configuration.
     fn similar(&self, name: &str) -> Option<&str> {
         // For very short names everything is similar.
-        let slips_max = if name.len() < 3 { return None } else { conf::slips_max(name) };
+        if name.len() < 3 {
+            return None;
+        }
         let defined =
             self.slots.iter().filter(|slot| slot.first_use.is_none()).map(|slot| slot.name.as_str());
         let known = self.modules.single.iter().map(|variable| variable.name).chain(defined);
-        let distances = known.map(|known| (conf::edit_distance(name, known), known));
-        distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
+        conf::similar(name, known)
     }
 
     /// Returns the number of slots.

@@ -7,7 +7,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::options::LONG;
-use super::similar::similar;
 
 /// The parsed options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +77,7 @@ impl fmt::Display for OptionError {
             }
             OptionError::Long(text) => {
                 let known = LONG.iter().filter_map(|option| option.long);
-                match similar(text.trim_start_matches('-'), known) {
+                match conf::similar(text.trim_start_matches('-'), known) {
                     Some(meant) => write!(f, "unknown option \"{text}\"; did you mean \"--{meant}\"?"),
                     None => write!(f, "unknown option \"{text}\"; \"ringroad -h\" lists the options"),
                 }

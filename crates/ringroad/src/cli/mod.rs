@@ -22,7 +22,6 @@ mod output;
 mod run;
 mod serve;
 mod signal;
-mod similar;
 mod stat;
 mod test;
 mod top;
@@ -156,7 +155,7 @@ fn unknown_command(name: &str) -> ExitCode {
                 "\"ringroad check {name}\" checks a configuration, and \"ringroad -c\" with the absolute path of the file starts a server"
             )
         }
-        None => match similar::similar(name, known) {
+        None => match conf::similar(name, known) {
             Some(meant) => format!("did you mean \"{meant}\"?"),
             None => "\"ringroad -h\" lists the commands".to_owned(),
         },

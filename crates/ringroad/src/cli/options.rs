@@ -7,8 +7,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use super::similar::similar;
-
 /// A command: the first argument of `ringroad`, without a dash.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -566,7 +564,8 @@ fn find_option(
         Some(option) => Ok((option, option.key(), attached.map(str::to_owned))),
         None => {
             let known = options.chain([&HELP]).filter_map(|option| option.long);
-            let meant = text.strip_prefix("--").and_then(|_| similar(name.trim_start_matches('-'), known));
+            let meant =
+                text.strip_prefix("--").and_then(|_| conf::similar(name.trim_start_matches('-'), known));
             Err(Misuse::Option(name, meant.map(|meant| format!("--{meant}"))))
         }
     }
