@@ -61,6 +61,16 @@ impl Address {
     }
 }
 
+impl From<PeerAddr> for Address {
+    fn from(address: PeerAddr) -> Address {
+        use std::os::unix::ffi::OsStringExt;
+        match address {
+            PeerAddr::Inet(address) => Address::Inet(address),
+            PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,15 +82,5 @@ mod tests {
         assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
         assert_eq!(of("[::ffff:192.0.2.1]:1"), of("192.0.2.1:2"));
         assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
-    }
-}
-
-impl From<PeerAddr> for Address {
-    fn from(address: PeerAddr) -> Address {
-        use std::os::unix::ffi::OsStringExt;
-        match address {
-            PeerAddr::Inet(address) => Address::Inet(address),
-            PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
-        }
     }
 }
