@@ -128,6 +128,8 @@ pub struct Caps {
     pub send_zero_copy: bool,
     /// Size in bytes of the buffers of [`crate::op::RecvInto::Pool`].
     pub recv_buffer_bytes: u32,
+    /// See [`EngineConfig::memory_max`].
+    pub memory_max: Option<u64>,
 }
 
 impl Caps {
@@ -170,6 +172,8 @@ pub struct EngineConfig {
     pub recv_buffer_bytes: u32,
     /// Maximum number of bytes that this thread's buffer pool allocates from the kernel.
     pub pool_bytes_max: usize,
+    /// This thread's share of the memory limit of the process, in bytes; `None` without a limit.
+    pub memory_max: Option<u64>,
     /// Maximum number of the io_uring's kernel workers for operations on files (the bounded workers of
     /// `IORING_REGISTER_IOWQ_MAX_WORKERS`). A device may use one in `device_share` of them, which limits its concurrent
     /// opens of uncached paths. Further operations wait in a queue of this program.
@@ -201,6 +205,7 @@ impl Default for EngineConfig {
             recv_buffers: 1024,
             recv_buffer_bytes: 4096,
             pool_bytes_max: 256 << 20,
+            memory_max: None,
             iowq_workers: 128,
             device_share: 4,
             libaio_depth: 32,

@@ -73,6 +73,8 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
+    /// Bytes that were passed to the socket and never sent.
+    pub unsent: u32,
     /// Whether the connection no longer exists, for example because the peer has reset it (the state is `TCP_CLOSE`).
     pub is_closed: bool,
 }
@@ -82,9 +84,9 @@ const TCP_CLOSE: u8 = 7;
 
 /// Reads `TCP_INFO` of a socket; fails if it is not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
-    // `struct tcp_info` of linux/tcp.h up to and including `tcpi_bytes_acked`, which is at byte 120 since
-    // Linux 4.1. The structure of the C library ends before this field.
-    const WORDS: usize = 128 / size_of::<u32>();
+    // `struct tcp_info` of linux/tcp.h up to and including `tcpi_notsent_bytes`, which is at byte 144 since
+    // Linux 4.6. The structure of the C library ends before this field.
+    const WORDS: usize = 148 / size_of::<u32>();
     let mut info = [0u32; WORDS];
     let mut len = size_of_val(&info) as libc::socklen_t;
     let value = info.as_mut_ptr().cast();
@@ -112,6 +114,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
         snd_cwnd: field(80),
         rcv_space: field(96),
         bytes_acked: wide(120),
+        unsent: field(144),
         is_closed: field(0).to_ne_bytes()[0] == TCP_CLOSE,
     })
 }
@@ -196,6 +199,12 @@ pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Er
 /// 0 disables it. `net.ipv4.tcp_fastopen` decides whether the system accepts such data.
 pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
+}
+
+/// Sets the number of unsent bytes from which on a TCP socket accepts no more (`TCP_NOTSENT_LOWAT` of tcp(7)). Accepted
+/// connections inherit it from their listener. Fails on sockets of other families.
+pub fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) -> Result<(), Errno> {
+    set_tcp_number(socket, libc::TCP_NOTSENT_LOWAT, bytes)
 }
 
 /// Allows a socket to be bound to an address of another machine, such as a client's, and to receive data for it

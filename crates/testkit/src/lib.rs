@@ -34,6 +34,7 @@
 
 pub mod bridge;
 pub mod burst;
+pub mod cgroup;
 pub mod client;
 pub mod conf_text;
 pub mod date;

@@ -111,7 +111,8 @@ fn limits() -> Vec<(String, String)> {
         let text = fs::read_to_string(crates.join(file)).expect("text");
         let (_, body) = text.split_once(&format!("pub struct {name} {{\n")).expect("the struct");
         let (body, _) = body.split_once("\n}").expect("its end");
-        let fields = body.lines().map(|line| line.trim().trim_start_matches("pub "));
+        let fields =
+            body.lines().map(|line| line.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub "));
         let fields =
             fields.filter(|line| !line.starts_with(['/', '#'])).filter_map(|line| line.split_once(": "));
         found.extend(fields.map(|(field, _)| (file.replace("/src/", "/"), format!("{name}::{field}"))));

@@ -59,6 +59,13 @@ const RESERVE_MAX: u64 = 512;
 /// accept queue of the socket (default `backlog` 511), and further connections may arrive during that time.
 const WIDE: usize = 1024;
 
+/// Maximum number of bytes of the page cache in the send queue of a connection whose client reads nothing: unsent bytes, a packet of
+/// 64 KiB, and a first window of 64 KiB.
+const PINNED_MAX: u64 = rt::net::UNSENT_MAX as u64 + (128 << 10);
+
+/// Divisor for the share of a thread's memory limit that send queues may occupy with pages of files.
+const PINNED_DIVISOR: u64 = 2;
+
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
 const RECHECK_EVERY: Duration = Duration::from_millis(250);
 
@@ -192,6 +199,13 @@ impl Capacity {
     pub fn connections(&self) -> (usize, usize) {
         let count = self.slots.count();
         (count, self.most.replace(count))
+    }
+
+    /// Whether the memory limit, if there is one, permits that each connection sends a body of `length` bytes from the page cache. Pages
+    /// in the send queue of a socket cannot be evicted, and clients that read nothing keep them there.
+    pub(crate) fn may_send_pages(&self, length: u64) -> bool {
+        let pinned = length.min(PINNED_MAX) * self.slots.count() as u64;
+        rt::caps().memory_max.is_none_or(|limit| pinned <= limit / PINNED_DIVISOR)
     }
 
     /// Releases unused memory of the lists, and submits the accepts again: an old accept may occupy a slot at the end of
@@ -346,5 +360,9 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.capacity.lists.remove(self.entry);
+        // Other connections may be closed as soon as no new connection can turn out to be silent.
+        if self.capacity.is_awaited.get() && !self.capacity.has_silent() {
+            self.capacity.changed.pulse();
+        }
     }
 }

@@ -90,6 +90,7 @@ impl Backends {
             pools: config.pools.len().min(u8::MAX as usize) as u8,
             send_zero_copy,
             recv_buffer_bytes: config.recv_buffer_bytes,
+            memory_max: config.memory_max,
         };
         Ok(Backends {
             caps,

@@ -272,6 +272,7 @@ fn caps(method: Option<Method>) -> Caps {
         pools: u8::MAX,
         send_zero_copy: probe.send_zero_copy(),
         recv_buffer_bytes: io::engine::EngineConfig::default().recv_buffer_bytes,
+        memory_max: None,
     }
 }
 

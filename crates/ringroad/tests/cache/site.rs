@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{BINARY, ours_only};
+use testkit::cgroup::MemoryLimit;
 use testkit::server::ServerBuilder;
 use testkit::setup::nginx_origin;
 use testkit::{Client, Content, Server, Setup, TempDir, wait};
@@ -61,46 +62,7 @@ fn all(server: &Server, field: &str) -> Vec<(u64, String)> {
     .collect()
 }
 
-/// A cgroup with a memory limit for one test, of either version; removed when dropped.
-struct Limit(PathBuf);
-
-impl Limit {
-    fn new(name: &str) -> Option<Limit> {
-        let name = format!("ringroad-test-{}-{name}", std::process::id());
-        // Version 2 alone, or mounted in addition to version 1, which the write-up used.
-        for (root, file) in [
-            ("/sys/fs/cgroup", "memory.max"),
-            ("/sys/fs/cgroup/unified", "memory.max"),
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        ] {
-            let folder = Path::new(root).join(&name);
-            if fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let limit = Limit(folder);
-            if limit.0.join(file).exists() && fs::write(limit.0.join(file), LIMIT_BYTES.to_string()).is_ok() {
-                return Some(limit);
-            }
-        }
-        testkit::skip("no memory cgroup can be created here; the server has no limit");
-        None
-    }
-
-    /// Returns the shell command that enters the cgroup.
-    fn enter(&self) -> String {
-        format!("echo $$ > {}", self.0.join("cgroup.procs").display())
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        let removed = || fs::remove_dir(&self.0).ok();
-        // Processes leave the cgroup shortly after their exit was seen.
-        let _ = wait::until("the cgroup to be empty", testkit::Deadline::default(), removed);
-    }
-}
-
-fn start(conf: &str, limit: Option<&Limit>) -> Result<Server, String> {
+fn start(conf: &str, limit: Option<&MemoryLimit>) -> Result<Server, String> {
     let prepare = |builder: ServerBuilder| {
         // The configuration logs only errors; the test harness reads the port from a notice.
         let builder =
@@ -138,7 +100,7 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     let address = origin.addr(0).clone();
     assert!(origin.quit_and_wait().success());
     assert!(Client::try_connect(&address).is_err(), "it is gone");
-    let limit = Limit::new(name);
+    let limit = MemoryLimit::new(name);
     let server = testkit::server::start_with_memory(|| start(&conf, limit.as_ref()));
     assert!(all(&server, "X-Cache").iter().all(|(_, status)| status == "HIT"), "{}", server.error_log());
     // The engine named by the configuration reads the body, bypassing the page cache.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::common::{against_nginx, ours_only, serve};
+use crate::common::{BINARY, against_nginx, ours_only, serve};
+use testkit::cgroup::MemoryLimit;
 use testkit::{Client, Deadline, Server, wait};
 
 /// Returns a configuration with a limited page and the counters, on several threads; a marker identifies the
@@ -155,5 +156,60 @@ fn a_rate_limited_client_that_left_gives_back_its_slot_promptly() {
             wait::until("the slot", Deadline::after(Duration::from_secs(20)), free)
                 .unwrap_or_else(|_| panic!("{target} {is_reset}: the slot stays occupied"));
         }
+    }
+}
+
+/// Pages of files in the send queues of sockets count against the memory limit, and the kernel cannot evict them. Each way to send a
+/// file therefore limits what it queues for clients that read nothing.
+#[test]
+fn responses_that_nobody_reads_do_not_exceed_a_memory_limit() {
+    const CLIENTS: u64 = 400;
+    const REQUESTS: u64 = 8;
+    const PART: u64 = 1 << 20;
+    for (net, body) in [
+        ("epoll", "sendfile on; aio off;"),
+        ("epoll", "sendfile on; aio threads;"),
+        ("epoll", "sendfile off; aio threads;"),
+        ("epoll", ""),
+        ("io_uring", ""),
+        ("io_uring", "sendfile off;"),
+    ] {
+        let Some(limit) = MemoryLimit::new("unread", 128 << 20) else { return };
+        let conf = format!(
+            "worker_processes 1; events {{ use {net}; worker_connections 1024; }} http {{ access_log off; \
+             server {{ listen 127.0.0.1:0; root html; {body} location = /ok {{ return 200 ok; }} }} }}"
+        );
+        let builder = Server::builder(BINARY).conf(&conf).shell(&limit.enter()).text("html/big.bin", "");
+        // The pages of a hole are read into the page cache as others are, and are charged to the server.
+        let file = std::fs::File::options().write(true).open(builder.dir().join("html/big.bin"));
+        file.and_then(|file| file.set_len(CLIENTS * REQUESTS * PART)).expect("a sparse file");
+        let server = match builder.try_start() {
+            Ok(server) => server,
+            Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
+                testkit::skip(format_args!("io_uring is not available: {reason}"));
+                continue;
+            }
+            Err(reason) => panic!("{reason}"),
+        };
+        let worker = server.workers();
+        let unread = |number: u64| {
+            let mut client = Client::connect(server.addr(0));
+            for part in number * REQUESTS..(number + 1) * REQUESTS {
+                let range = format!("bytes={}-{}", part * PART, (part + 1) * PART - 1);
+                client.send(testkit::client::request_bytes("GET", "/big.bin", &[("Range", &range)]));
+            }
+            client
+        };
+        let clients: Vec<Client> = (0..CLIENTS).map(unread).collect();
+        // Each of these is answered after the server has continued the responses that can be continued.
+        for _ in 0..20 {
+            wait::let_pass(Duration::from_millis(50));
+            assert_eq!(limit.kills(), 0, "{net} {body}");
+            assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net} {body}");
+        }
+        for mut client in clients {
+            assert_eq!(client.head().status, 206, "{net} {body}");
+        }
+        assert_eq!((limit.kills(), server.workers()), (0, worker), "{net} {body}");
     }
 }

@@ -51,8 +51,13 @@ impl Listener {
     pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
         // Non-blocking system calls are made on it; an error is detected by the first accept.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
+        let reactor = reactor::current();
+        if reactor.caps.memory_max.is_some() {
+            // Fails for Unix sockets, whose send buffers the kernel limits to a fixed size.
+            let _ = io::sys::set_unsent_max(fd.as_fd(), super::UNSENT_MAX);
+        }
         let shared = ListenerState {
-            reactor: reactor::current(),
+            reactor,
             fd: Fd::from(fd),
             state: Cell::new(Receiving::Idle),
             stopped: Cell::new(false),

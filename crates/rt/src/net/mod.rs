@@ -14,4 +14,4 @@ pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
 pub use reader::{Appended, QUEUE_DEFAULT, Reader, is_silent};
 pub use socket::{Socket, hung_up};
-pub use writer::{FilePart, Sending, Writer, progress, send_interim, send_space, unacknowledged};
+pub use writer::{FilePart, Sending, UNSENT_MAX, Writer, progress, send_interim, send_space, unacknowledged};

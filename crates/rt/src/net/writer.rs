@@ -420,12 +420,22 @@ pub fn unacknowledged(socket: &Fd) -> u64 {
     io::sys::send_queue_bytes(socket.as_fd()).map_or(0, u64::from)
 }
 
+/// If a cgroup limits memory: number of bytes that an accepted TCP connection has passed to the kernel and not sent, from which on its
+/// socket accepts no more (`TCP_NOTSENT_LOWAT`). Bytes in flight are not limited, so that connections with a long round-trip time are as
+/// fast as others.
+pub const UNSENT_MAX: u32 = 128 << 10;
+
 /// Returns the number of bytes that a socket accepts without waiting for its peer: a third of the free memory of its
 /// send buffer. Packets to a peer with a small window occupy more than twice their bytes; a longer send would wait and
-/// occupy its buffer. 0 if the kernel does not report it.
+/// occupy its buffer. At most the unsent bytes that the socket still accepts ([`UNSENT_MAX`]). 0 if the kernel does
+/// not report it.
 pub fn send_space(socket: &Fd) -> u64 {
-    let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used));
-    u64::from(free / 3)
+    let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used)) / 3;
+    if reactor::with_current(|reactor| reactor.caps.memory_max).is_none() {
+        return u64::from(free);
+    }
+    let unsent = io::sys::tcp_info(socket.as_fd()).map_or(0, |info| info.unsent);
+    u64::from(free.min(UNSENT_MAX.saturating_sub(unsent)))
 }
 
 impl Sending<'_> {

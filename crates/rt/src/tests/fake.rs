@@ -74,6 +74,7 @@ impl Fake {
             pools: 0,
             send_zero_copy: true,
             recv_buffer_bytes: 4096,
+            memory_max: None,
         };
         let state = State {
             bell: Arc::default(),

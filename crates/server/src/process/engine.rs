@@ -60,6 +60,7 @@ impl Choice {
         };
         // Parsed first: an invalid rule must prevent the start, because a test with an ignored rule would pass.
         let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;
+        let (memory, threads) = (crate::memory_limit::memory_limit(), config.main().workers.count());
         let engine = EngineConfig {
             net,
             // Disk operations may use io_uring with epoll: `use epoll` applies to the network only.
@@ -71,9 +72,8 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).clamp(1024, io::engine::OPS_MAX),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
-            pool_bytes_max: events.buffer_pool.unwrap_or_else(|| {
-                buffer_pool(crate::memory_limit::memory_limit(), config.main().workers.count())
-            }),
+            pool_bytes_max: events.buffer_pool.unwrap_or_else(|| buffer_pool(memory, threads)),
+            memory_max: memory.map(|limit| limit / threads.max(1) as u64),
             iowq_workers: events.io_workers,
             device_share: events.device_share,
             libaio_depth: events.aio_requests,

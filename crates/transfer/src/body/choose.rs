@@ -143,6 +143,7 @@ mod tests {
         pools: 2,
         send_zero_copy: true,
         recv_buffer_bytes: 4096,
+        memory_max: None,
     };
     const NO_RING: Caps = Caps { net: NetKind::Epoll, disk_ring: false, ..ALL };
     const POOL_ONLY: Caps = Caps { disk_libaio: false, ..NO_RING };
