@@ -36,9 +36,8 @@ use crate::tasks::Cache;
 use crate::trailed::with_trailers;
 use crate::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
 use exchange::request::Request;
-use peers::sticky::SetCookie;
 use telemetry::Level;
-use upstream::{Failure, Reply, ReplyBody, state};
+use upstream::{Failure, Reply, ReplyBody, SetCookie, state};
 
 /// One fetch.
 pub struct Fetch {

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_name_server_without_an_address_is_reported_by_a_test_of_the_configuration() {
         let config = loaded("\nresolver a.invalid:54 127.0.0.1; server { }");
-        let found = peers::resolve::missing(&config, Duration::ZERO);
+        let found = upstream::names::missing(&config, Duration::ZERO);
         let [message] = &found[..] else { panic!("{found:?}") };
         let expected = ") in /conf/nginx.conf:2; the running server retries the lookup";
         assert!(message.starts_with("host not found in resolver \"a.invalid\" ("), "{message}");

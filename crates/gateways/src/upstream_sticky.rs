@@ -9,10 +9,11 @@ use crate::{Declaration, Directive, Module};
 use exchange::request::Request;
 use peers::Upstreams;
 use peers::lines::Draft;
-use peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind};
+use peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, Sticky, StickyKind};
 use site::config::{Cx, Scope};
 use site::shared_zone::BYTES_MIN;
 use site::var_ref::VarRef;
+use upstream::SetCookie;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

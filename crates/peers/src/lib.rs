@@ -1,8 +1,9 @@
 //! The servers of an upstream block, and the selection of the next server.
 //!
-//! [`Group`] contains the configuration of its servers and their state, which all threads share ([`table`]). A request creates a
-//! [`Selection`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the outcome of each pick.
-//! [`Upstreams`] contains all groups of a configuration.
+//! [`Group`] contains the configuration of its servers and their state, which all threads share ([`table`]). A caller begins a
+//! [`Selection`] with an [`Ask`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the outcome of
+//! each pick. [`Upstreams`] contains all groups of a configuration. This crate has no requests and no log: the caller computes the
+//! values of the [`Ask`] from its request or connection, and writes the log lines.
 //!
 //! Crate `upstream` has the connections. [`resolve`] resolves names through [`Group::names`] and [`Group::put`]; until the
 //! first result, a group that has only names has no server ([`NoPeer::Unresolved`]).
@@ -25,6 +26,7 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,12 +40,11 @@ use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
 use self::lines::{Accepts, Draft, Found, Line, Method, Named};
-use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
+use self::sticky::{Learned, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::resolve::resolver::Resolver;
-use exchange::request::{Address, Request};
 use site::shared_zone::{self, Zone};
-use telemetry::Level;
+use site::template::Template;
 use telemetry::time_zone::since_1970;
 
 /// Kind of the zone that `zone` of an upstream block declares. Groups store their state themselves; the zone only reserves the
@@ -163,16 +164,22 @@ impl Group {
         }
     }
 
-    /// Begins the selection for one request.
-    pub fn select(self: &Arc<Group>, request: &Request) -> Selection {
-        let sticky = self.sticky.as_ref();
-        let session = sticky.and_then(|sticky| sticky::first_value(&sticky.lookup, request));
-        let hint = match (sticky.map(|sticky| &sticky.kind), &session) {
+    /// Returns the template of [`Ask::key`], if the method needs a key.
+    pub fn key(&self) -> Option<&Template> {
+        match &self.method {
+            Method::Hash(key) | Method::Ring(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Begins the selection for one request or connection.
+    pub fn select(self: &Arc<Group>, ask: Ask) -> Selection {
+        let Ask { client, key, session } = ask;
+        let hint = match (self.sticky.as_ref().map(|sticky| &sticky.kind), &session) {
             (Some(StickyKind::Learn(learn)), Some(session)) => learn.find(session, wall_ms()),
             _ => session.clone(),
         };
-        let walk = self.walk(|| client_of(request), |template| template.rendered(request));
-        self.selection(Choices::new(walk, hint), session)
+        self.selection(Choices::new(self.walk(client, key), hint), session)
     }
 
     fn selection(self: &Arc<Group>, choices: Choices, session: Option<Vec<u8>>) -> Selection {
@@ -180,18 +187,14 @@ impl Group {
         Selection { group: Arc::clone(self), choices, tries, session }
     }
 
-    fn walk(
-        &self,
-        client: impl FnOnce() -> Option<std::net::IpAddr>,
-        render: impl FnOnce(&site::template::Template) -> Vec<u8>,
-    ) -> Walk {
+    fn walk(&self, client: Option<IpAddr>, key: Vec<u8>) -> Walk {
         match &self.method {
             Method::RoundRobin => Walk::Rounds,
             Method::LeastConn => Walk::LeastConn,
             &Method::LeastTime { full_response, inflight } => Walk::LeastTime { full_response, inflight },
-            Method::IpHash => Walk::address(client()),
-            Method::Hash(key) => Walk::key(render(key)),
-            Method::Ring(key) => Walk::Ring { key: render(key), at: None },
+            Method::IpHash => Walk::address(client),
+            Method::Hash(_) => Walk::key(key),
+            Method::Ring(_) => Walk::Ring { key, at: None },
             &Method::Random { two } => Walk::Random { two },
         }
     }
@@ -403,20 +406,23 @@ impl PeerState {
     }
 }
 
-/// Returns the client's address for `ip_hash`: the address that `realip` has set, otherwise the address of the peer.
-fn client_of(request: &Request) -> Option<std::net::IpAddr> {
-    match request.real_client.as_ref().unwrap_or(&request.conn.peer) {
-        Address::Inet(address) => Some(address.ip()),
-        Address::Unix(_) => None,
-    }
-}
-
 fn wall_ms() -> i64 {
     let (seconds, ms) = since_1970(rt::wall());
     seconds.saturating_mul(1000).saturating_add(ms.into())
 }
 
-/// The selection of servers for one request.
+/// The values that a server is selected by.
+#[derive(Debug, Default)]
+pub struct Ask {
+    /// Address of the client, for `ip_hash`; `None` for a client without one, such as an active health check.
+    pub client: Option<IpAddr>,
+    /// Value of [`Group::key`]; empty if the group has none.
+    pub key: Vec<u8>,
+    /// Session of the client: the first non-empty variable of [`Sticky::lookup`]. A group without `sticky` ignores it.
+    pub session: Option<Vec<u8>>,
+}
+
+/// The selection of servers for one request or connection.
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
@@ -447,14 +453,9 @@ pub enum Outcome {
 }
 
 impl Selection {
-    /// Selects the next server. A cookie to set is stored in the request's extensions.
-    pub fn next(&mut self, request: &mut Request) -> Result<Pick, NoPeer> {
-        let pick = self.choose(rt::now())?;
-        if let Some(Sticky { kind: StickyKind::Cookie(cookie), .. }) = &self.group.sticky {
-            let text = cookie.text(&pick.sid, request);
-            request.extensions.insert(SetCookie(text));
-        }
-        Ok(pick)
+    /// Selects the next server. With `sticky cookie`, the caller sets a cookie with its ID ([`Pick::sid`]).
+    pub fn next_peer(&mut self) -> Result<Pick, NoPeer> {
+        self.choose(rt::now())
     }
 
     fn choose(&mut self, now: Instant) -> Result<Pick, NoPeer> {
@@ -482,20 +483,23 @@ impl Selection {
     }
 
     /// Records the arrival of the header section of the response: for `least_time`, and for the sessions of `sticky learn`.
-    pub fn header_received(&mut self, request: &Request, pick: &mut Pick) {
+    /// `created` is the session that the response creates: the first non-empty variable of [`Learn::create`]. Returns the result if
+    /// the session is stored now.
+    pub fn header_received(&mut self, pick: &mut Pick, created: Option<Vec<u8>>) -> Option<Learned> {
+        let mut learned = None;
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
-            let created = sticky::first_value(&learn.create, request);
             pick.created = created.map(|session| (session, true));
             if let (None, Some(session)) = (&pick.created, &self.session) {
                 pick.created = Some((session.clone(), false));
             }
             if learn.at_header
-                && let Some(session) = pick.created.take()
+                && let Some((session, is_new)) = pick.created.take()
             {
-                note(learn, session, &pick.sid, Some(request));
+                learned = Some(learn.learn(&session, is_new, &pick.sid, wall_ms()));
             }
         }
         pick.note_header(rt::now());
+        learned
     }
 
     /// Reports the outcome of a try. Returns whether the server becomes unavailable now, which nginx logs as `upstream server
@@ -503,9 +507,9 @@ impl Selection {
     pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
         if let (Outcome::Responded, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
             (outcome, &self.group.sticky)
-            && let Some(session) = pick.created.clone()
+            && let Some((session, is_new)) = &pick.created
         {
-            note(learn, session, &pick.sid, None);
+            learn.learn(session, *is_new, &pick.sid, wall_ms());
         }
         self.settle(pick, outcome, tried, rt::now())
     }
@@ -530,25 +534,6 @@ impl Selection {
     /// Returns the group of the servers.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
-    }
-}
-
-/// Stores the server of a session. Lack of space is logged if there is a request.
-fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: Option<&Request>) {
-    let learned = learn.learn(&session, is_new, sid, wall_ms());
-    let Some(request) = request else { return };
-    let zone = learn.zone.name();
-    match learned {
-        Learned::Noted => {}
-        Learned::PushedOut => {
-            let what = "could not allocate node in sticky session zone";
-            let then = "expiring least recently used session";
-            request.log(Level::Warn, format_args!("{what} \"{zone}\", {then}"));
-        }
-        Learned::NoSpace => {
-            let what = "could not allocate node in sticky session zone";
-            request.log(Level::Alert, format_args!("{what} \"{zone}\""));
-        }
     }
 }
 
@@ -577,6 +562,11 @@ pub struct Pick {
 }
 
 impl Pick {
+    /// Returns the ID of the server in cookies and routes; empty without `sticky`.
+    pub fn sid(&self) -> &Sid {
+        &self.sid
+    }
+
     /// Ends the try for a reason that is not the server's fault.
     pub fn abandon(mut self, tried: &Tried) {
         if let Some(shared) = self.shared.take() {

@@ -1,4 +1,4 @@
-//! Sticky sessions: the text in a client's request that names its server, and the text in a response that sets it.
+//! Sticky sessions: their settings, the IDs of servers, and the table of `sticky learn`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,12 +6,10 @@ use std::sync::Arc;
 use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
-use exchange::request::Request;
 use site::shared_zone::table::Table;
 use site::shared_zone::{self, Kind};
 use site::template::Template;
 use site::var_ref::VarRef;
-use telemetry::time_zone::since_1970;
 
 /// Maximum length in bytes of a server ID in a session: that of an MD5 hash in hexadecimal.
 pub const SID_MAX: usize = 32;
@@ -96,50 +94,6 @@ pub enum Expires {
 /// Values of `samesite`.
 pub const SAME_SITE: [&str; 3] = ["strict", "lax", "none"];
 
-impl Cookie {
-    /// Returns the value of `Set-Cookie` for a client, after this server was chosen, with the attributes in nginx's order.
-    pub(super) fn text(&self, sid: &Sid, request: &Request) -> Vec<u8> {
-        let mut text = self.name.clone().into_bytes();
-        text.push(b'=');
-        text.extend_from_slice(sid.as_slice());
-        match self.expires {
-            None => {}
-            Some(Expires::Max) => {
-                text.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
-            }
-            Some(Expires::After(seconds)) => {
-                let (now, _) = since_1970(rt::wall());
-                text.extend_from_slice(b"; expires=");
-                text.extend_from_slice(&http::date::cookie(now.saturating_add(seconds)));
-                text.extend_from_slice(format!("; max-age={seconds}").as_bytes());
-            }
-        }
-        let domain = self.domain.as_ref().map(|domain| domain.rendered(request)).unwrap_or_default();
-        append(&mut text, b"; domain=", &domain);
-        text.extend_from_slice(if self.http_only { b"; httponly" } else { b"" });
-        text.extend_from_slice(if self.secure { b"; secure" } else { b"" });
-        let mut same_site = self.same_site.as_ref().map(|value| value.rendered(request)).unwrap_or_default();
-        let is_known =
-            |value: &[u8]| SAME_SITE.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(value));
-        if !same_site.is_empty() && !is_known(&same_site) {
-            same_site = b"strict".to_vec();
-        }
-        append(&mut text, b"; samesite=", &same_site);
-        append(&mut text, b"; path=", self.path.as_deref().unwrap_or_default().as_bytes());
-        text
-    }
-}
-
-fn append(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    if !value.is_empty() {
-        text.extend_from_slice(name);
-        text.extend_from_slice(value);
-    }
-}
-
-/// The `Set-Cookie` to add to a response, stored in the request.
-pub struct SetCookie(pub Vec<u8>);
-
 /// `sticky learn`
 #[derive(Debug)]
 pub struct Learn {
@@ -182,18 +136,6 @@ impl Kind for Declared {
     fn continues(&self, before: &Declared) -> bool {
         self.group == before.group
     }
-}
-
-/// Returns the first of these variables that is not empty.
-pub(super) fn first_value(variables: &[VarRef], request: &Request) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    for variable in variables {
-        if variable.value(request, &mut text) && !text.is_empty() {
-            return Some(text);
-        }
-        text.clear();
-    }
-    None
 }
 
 impl Learn {

@@ -12,7 +12,7 @@ use super::change::{AddError, ServerChange};
 use super::counts::{Counts, Tried};
 use super::lines::{Accepts, Draft, Found, Line, Method, Source};
 use super::sticky::{Sticky, StickyKind};
-use super::{Condition, Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
+use super::{Ask, Condition, Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
 use site::shared_zone::{Zone, Zones};
 use site::template::Template;
 use telemetry::traffic::code_index;
@@ -63,8 +63,12 @@ impl Bench {
     }
 
     fn select(&self) -> Selection {
-        let walk = self.group.walk(|| None, |template| template.constant().unwrap_or_default().into());
-        self.select_by(walk, None)
+        self.select_with(None)
+    }
+
+    fn select_with(&self, session: Option<&[u8]>) -> Selection {
+        let key = self.group.key().and_then(|key: &Template| key.constant()).unwrap_or_default().into();
+        self.group.select(Ask { client: None, key, session: session.map(<[u8]>::to_vec) })
     }
 
     fn select_by(&self, walk: Walk, hint: Option<&[u8]>) -> Selection {
@@ -462,10 +466,7 @@ fn a_session_uses_its_server_while_it_is_available() {
         let lines = vec![line(0, route("one")), line(1, route("two")), line(2, |_| {})];
         let mut bench = Bench::new(method.clone(), lines);
         bench.with_sticky();
-        let of = |hint: &[u8], failing: &str| {
-            let walk = bench.group.walk(|| None, |template| template.constant().unwrap_or_default().into());
-            bench.tried(bench.select_by(walk, Some(hint)), failing)
-        };
+        let of = |hint: &[u8], failing: &str| bench.tried(bench.select_with(Some(hint)), failing);
         let all = |hint: &[u8]| (0..10).map(|_| of(hint, "")).collect::<String>();
         assert_eq!(all(b"two"), "bbbbbbbbbb", "{method:?}");
         // Without a route, the ID of a server is the MD5 hash of its address.

@@ -17,13 +17,13 @@ pub use caching::inspect::EntryQuery;
 pub use counters::counters;
 pub use explain::{explain, movers};
 pub use modules::status::watch::{Filter, FilterError};
-pub use peers::resolve::missing as missing_names;
 pub use reference::{configure_arguments, reference};
 pub use site::pattern::search as search_pattern;
 pub use site::{config, route, settings};
 pub use telemetry;
 pub use tls::tickets;
 pub use transfer::body::rules::Sending;
+pub use upstream::names::missing as missing_names;
 
 /// Reads and resolves a configuration. `prefix` is the base of relative paths.
 pub fn load(

@@ -10,6 +10,7 @@ use io::op::PeerAddr;
 
 use crate::link::IdlePool;
 use crate::outgoing::{Failure, Target};
+use crate::sessions;
 use crate::state::Try;
 use exchange::request::Request;
 use peers::resolve::{Conf, Unresolved};
@@ -81,7 +82,7 @@ impl Choice {
                     wait_resolved(request, group).await;
                 }
                 let pool = IdlePool::of(group, request);
-                Ok(Choice::Group { selection: group.select(request), pool })
+                Ok(Choice::Group { selection: group.select(sessions::ask(group, request)), pool })
             }
             Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
             Target::Dynamic { host, port } => {
@@ -122,7 +123,8 @@ impl Choice {
     pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
         match self {
             Choice::Group { selection, .. } => {
-                let pick = selection.next(request)?;
+                let pick = selection.next_peer()?;
+                sessions::set_cookie(selection.group(), &pick, request);
                 let peer = Peer {
                     address: pick.address.clone(),
                     name: Arc::clone(&pick.name),
@@ -156,7 +158,7 @@ impl Choice {
     /// Records that the header section of a response was received.
     pub(super) fn header_received(&mut self, request: &Request, pick: Option<&mut Pick>) {
         if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
-            selection.header_received(request, pick);
+            sessions::header_received(selection, request, pick);
         }
     }
 

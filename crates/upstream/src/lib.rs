@@ -10,8 +10,9 @@
 //! |---|---|
 //! | `settings`, `outgoing` | what a caller passes: the settings of a location, a request and its target |
 //! | `heading`, `reply` | what it gets: a header section, and a response with its body |
-//! | `fetch`, `choice`, `attempt`, `sending` | the tries, the next server, one try, the request as it is sent |
+//! | `fetch`, `choice`, `sessions`, `attempt`, `sending` | the tries, the next server, sticky sessions, one try, the request as it is sent |
 //! | `link`, `wire`, `secure`, `h2` | connections, their transports, TLS, connections of HTTP/2 |
+//! | [`names`] | the groups and resolvers of a configuration, for crate `peers` |
 //! | `body`, `spool`, `tunnel`, `hidden` | bodies, also ahead of the client; upgraded connections; fields that are not passed on |
 //!
 //! The modules of the first two rows know nothing of the others, except that a [`ReplyBody`] holds the body of a connection.
@@ -30,11 +31,13 @@ mod h2;
 mod heading;
 mod hidden;
 mod link;
+pub mod names;
 mod outgoing;
 mod reply;
 pub mod responder;
 mod secure;
 mod sending;
+mod sessions;
 mod settings;
 mod spool;
 pub mod state;
@@ -50,5 +53,6 @@ pub use link::Pools;
 pub use outgoing::{Failure, MakeInterim, Outgoing, OutgoingBody, Target};
 pub use reply::{Reply, ReplyBody, Stored};
 pub use secure::{Secure, SecureSettings};
+pub use sessions::SetCookie;
 pub use settings::{Bind, BindAddr, NextUpstream, Settings};
 pub use tunnel::Tunnel;

@@ -1,8 +1,8 @@
 //! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
 //! The main chain is `io` <- `rt` <- `transfer` <- `site` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
-//! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` <- `upstream` <- `caching` are beside
-//! `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
+//! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` is beside
+//! `exchange`; `upstream` <- `caching` are beside `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -22,11 +22,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("transfer", &["io", "rt", "http", "telemetry"]),
     ("site", &["io", "http", "conf", "telemetry", "transfer"]),
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer", "site"]),
-    ("peers", &["io", "rt", "http", "conf", "telemetry", "site", "exchange"]),
-    (
-        "upstream",
-        &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "site", "exchange", "peers"],
-    ),
+    ("peers", &["io", "rt", "http", "conf", "telemetry", "site"]),
+    ("upstream", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer", "site", "exchange", "peers"]),
     (
         "caching",
         &[
@@ -105,6 +102,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "site",
             "exchange",
             "peers",
+            "upstream",
             "caching",
             "frontend",
             "modules",

@@ -26,12 +26,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use refresher::missing;
+pub use refresher::{Reporter, missing};
 pub use unresolved::Unresolved;
 
-use crate::Upstreams;
 use resolver::Resolver;
-use site::config::{Config, Settings};
+use site::config::Settings;
 use system::System;
 
 /// `resolver` and `resolver_timeout` of a block.
@@ -58,30 +57,14 @@ impl Default for Conf {
     }
 }
 
-/// Takes over the caches of resolvers in the previous configuration that query the same name servers. Must be called before a
-/// thread serves with this configuration.
-pub fn begin(config: &Config, before: &Config) {
-    let known = resolvers(before);
-    for resolver in resolvers(config) {
-        if let Some(known) = known.iter().find(|known| known.queries_same(resolver)) {
+/// Takes over the caches of those resolvers of the previous configuration, `before`, that query the same name servers. Must be called
+/// before a thread uses the resolvers.
+pub fn begin(resolvers: &[&Arc<Resolver>], before: &[&Arc<Resolver>]) {
+    for resolver in resolvers {
+        if let Some(known) = before.iter().find(|known| known.queries_same(resolver)) {
             resolver.take_over(known);
         }
     }
-}
-
-/// Returns the distinct resolvers of a configuration.
-fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
-    let http = &config.http;
-    let of_locations =
-        http.locations.iter().filter_map(|location| location.scope.of::<Conf>().resolver.as_ref());
-    let of_groups = http.of::<Upstreams>().groups().filter_map(|group| group.resolver.as_ref());
-    let mut found: Vec<&Arc<Resolver>> = Vec::new();
-    for resolver in http.of::<HttpConf>().0.resolver.iter().chain(of_locations).chain(of_groups) {
-        if !found.iter().any(|known| Arc::ptr_eq(known, resolver)) {
-            found.push(resolver);
-        }
-    }
-    found
 }
 
 /// Resolves a name by the system's resolver; returns the addresses or the resolver's error message.

@@ -1,4 +1,4 @@
-//! Keeps the names of the active configuration resolved: one task per name, on the first thread.
+//! Keeps the names of groups resolved: one task per name, on one thread.
 //!
 //! ```text
 //!            +--- failed: a growing pause ---+
@@ -27,14 +27,11 @@ use super::ttl::{TimeSource, UNKNOWN};
 use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::lines::{Address, Found, Named};
-use crate::resolve::{HttpConf, resolvers};
+use crate::resolve::Conf;
 use crate::{Group, Upstreams};
-use exchange::error_log;
-use exchange::thread::Thread;
-use site::config::Config;
 use telemetry::Level;
 
-/// Keeps the names of one configuration resolved until it is dropped.
+/// Keeps the names of the groups of one configuration resolved until it is dropped.
 pub struct Refresher {
     end: Rc<Event>,
 }
@@ -48,22 +45,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
 impl Refresher {
-    /// Starts on this thread. The first results arrive later; `changed` is called whenever the addresses of a name were set.
-    pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Refresher {
+    /// Starts on this thread. `default` has the settings for groups without their own. The first results arrive later.
+    pub fn start(groups: &Upstreams, default: &Conf, reporter: &Reporter) -> Refresher {
         let refresher = Refresher { end: Rc::new(Event::new()) };
-        let reporter = Reporter { changed: Rc::new(changed), ..Reporter::to(thread) };
-        for (host, users) in literal_names(config) {
+        for (host, users) in literal_names(groups) {
             let resolver = users.iter().find_map(|user| user.group.resolver.clone());
-            let times = TimeSource::new(resolver.or_else(|| config.http.of::<HttpConf>().0.resolver.clone()));
+            let times = TimeSource::new(resolver.or_else(|| default.resolver.clone()));
             let (system, reporter) = (System::default(), reporter.clone());
             let name = SystemName { host, users, system, times, reporter, hosts_every: HOSTS_EVERY };
             refresher.spawn(name.refresh());
         }
-        for (group, named) in run_time_names(config) {
-            let http = &config.http.of::<HttpConf>().0;
+        for (group, named) in run_time_names(groups) {
             // A configuration without a resolver is refused.
-            let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
-            let timeout = group.resolver_timeout.unwrap_or(http.timeout);
+            let Some(resolver) = group.resolver.clone().or_else(|| default.resolver.clone()) else {
+                continue;
+            };
+            let timeout = group.resolver_timeout.unwrap_or(default.timeout);
             let name = RunTimeName { group, named, resolver, timeout, reporter: reporter.clone() };
             refresher.spawn(name.refresh());
         }
@@ -93,9 +90,9 @@ pub(super) struct User {
 }
 
 /// Returns the names that the system resolves, with the groups that use them.
-fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
+fn literal_names(groups: &Upstreams) -> BTreeMap<String, Vec<User>> {
     let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
-    for group in config.http.of::<Upstreams>().groups() {
+    for group in groups.groups() {
         for (named, position) in group.names_with_positions().filter(|(named, _)| !named.at_run_time) {
             let user = User { group: Arc::clone(group), named: named.clone(), position: position.cloned() };
             names.entry(named.host.to_ascii_lowercase()).or_default().push(user);
@@ -105,30 +102,24 @@ fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
 }
 
 /// Returns the names that a configured resolver resolves (`resolve`).
-fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
-    let groups = config.http.of::<Upstreams>().groups();
+fn run_time_names(groups: &Upstreams) -> Vec<(Arc<Group>, Named)> {
     let names = |group: &Arc<Group>| {
         let names = group.names().filter(|named| named.at_run_time).cloned();
         names.map(|named| (Arc::clone(group), named)).collect::<Vec<_>>()
     };
-    groups.flat_map(names).collect()
+    groups.groups().flat_map(names).collect()
 }
 
 /// Destination of log messages and of changes.
 #[derive(Clone)]
-pub(super) struct Reporter {
-    pub(super) log: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
+pub struct Reporter {
+    /// Writes a line to the error log.
+    pub log: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
     /// Called when the addresses of a name are set.
-    pub(super) changed: Rc<dyn Fn()>,
+    pub changed: Rc<dyn Fn()>,
 }
 
 impl Reporter {
-    fn to(thread: &Rc<Thread>) -> Reporter {
-        let thread = Rc::clone(thread);
-        let log = move |level, message: fmt::Arguments<'_>| error_log::write(&thread, level, message);
-        Reporter { log: Rc::new(log), changed: Rc::new(|| ()) }
-    }
-
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         (self.log)(level, message);
     }
@@ -300,10 +291,10 @@ fn found_at(address: SocketAddr) -> Found {
     Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
 }
 
-/// Resolves all literal names of a configuration with blocking calls, for `-t`. Returns a message for each name that cannot be
+/// Resolves all literal names of groups and of resolvers with blocking calls, for `-t`. Returns a message for each name that cannot be
 /// resolved, or not within `patience` for all names together.
-pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
-    let mut open = checked_names(config);
+pub fn missing(groups: &Upstreams, resolvers: &[&Arc<Resolver>], patience: Duration) -> Vec<String> {
+    let mut open = checked_names(groups, resolvers);
     let (sender, answers) = std::sync::mpsc::channel();
     for key in open.keys().cloned() {
         let sender = sender.clone();
@@ -327,12 +318,15 @@ pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
 }
 
 /// Returns the names that the system resolves, each after its use for messages, with the position of a directive.
-fn checked_names(config: &Config) -> BTreeMap<(&'static str, String), Option<Span>> {
+fn checked_names(
+    groups: &Upstreams,
+    resolvers: &[&Arc<Resolver>],
+) -> BTreeMap<(&'static str, String), Option<Span>> {
     let mut names = BTreeMap::new();
-    for (name, users) in literal_names(config) {
+    for (name, users) in literal_names(groups) {
         names.insert(("upstream", name), users.into_iter().find_map(|user| user.position));
     }
-    for (name, position) in resolvers(config).into_iter().flat_map(|resolver| resolver.names()) {
+    for (name, position) in resolvers.iter().flat_map(|resolver| resolver.names()) {
         names.entry(("resolver", name.to_owned())).or_insert(position.cloned());
     }
     names

@@ -31,12 +31,12 @@ use exchange::thread::ConfigVersion;
 pub use key::ProcessKey;
 use modules::status::watch::{Filter, admits};
 use peers::Upstreams;
-use peers::resolve;
 use site::config::Config;
 use site::settings::listen::ListenAddr;
 use site::shared_zone::Zones;
 use telemetry::shared::Shared;
 use telemetry::watch::Watcher;
+use upstream::names;
 pub use worker_thread::ReportLines;
 use worker_thread::{Order, Start};
 
@@ -257,7 +257,7 @@ impl Worker {
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
         config.http.of::<Upstreams>().begin(in_force.http.of::<Upstreams>());
-        resolve::begin(config, &in_force);
+        names::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);
         let version = version(self.modules, config, number, &self.events);

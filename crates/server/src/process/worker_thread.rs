@@ -22,12 +22,12 @@ use exchange::error_log;
 use exchange::reclaim;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
-use peers::resolve::refresher::Refresher;
 use site::config::Config;
 use telemetry::files::LogFiles;
 use telemetry::reports;
 use telemetry::shared::Shared;
 use telemetry::{Level, Reason, Target};
+use upstream::names;
 
 /// The arguments of a thread.
 pub(super) struct Start {
@@ -99,7 +99,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let keep_names = |config: &Config| {
         let events = events.clone()?;
-        Some(Refresher::start(&thread, config, move || events.note_names()))
+        Some(names::start(&thread, config, move || events.note_names()))
     };
     let mut names = keep_names(&config);
     drop(config);
