@@ -12,7 +12,7 @@ use http::vary::VaryError;
 
 use crate::settings::CacheConf;
 use exchange::request::Request;
-use upstream::state::{Cached, Tries};
+use upstream::state::{self, Cached, Tries};
 
 /// `$upstream_cache_status`, with nginx's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
     if request.is_traced() {
         record.trace(request, status);
     }
-    let cached = Cached { status: status.name(), age_s: record.stored_for_s, found: record.found.clone() };
+    let cached = Cached { status: status.name(), age_s: record.stored_for_s };
     if let Some(name) = &conf.status_name {
         let mut value = Vec::new();
         record.cache_status(name, status).push(&mut value);
@@ -189,6 +189,26 @@ impl Record {
             ..CacheStatus::new(name, source)
         }
     }
+}
+
+/// Returns the metadata of the stored response, after the record was published.
+fn published_meta(request: &Request) -> Option<&Meta> {
+    if state::cache_status_text(request).is_empty() {
+        return None;
+    }
+    request.extensions.get::<Record>()?.found.as_deref()
+}
+
+/// `$upstream_cache_etag`
+pub fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
+    let etag = published_meta(request).map(|meta| &meta.etag).filter(|etag| !etag.is_empty());
+    etag.map(|etag| out.extend_from_slice(etag)).is_some()
+}
+
+/// `$upstream_cache_last_modified`
+pub fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
+    let date = published_meta(request).and_then(|meta| meta.last_modified);
+    date.map(|date| out.extend_from_slice(&http::date::http(date))).is_some()
 }
 
 /// Returns the record of a request, mutable.

@@ -4,6 +4,7 @@
 //! they are empty for a request without an upstream.
 
 use crate::{Declaration, Module};
+use caching::record;
 use exchange::module::{Prefixed, Variable};
 use exchange::request::Request;
 use upstream::state;
@@ -17,8 +18,8 @@ const VARIABLES: &[Variable] = &[
     variable("upstream_bytes_received", state::bytes_received, "Bytes received from each server."),
     variable("upstream_bytes_sent", state::bytes_sent, "Bytes sent to each server."),
     variable("upstream_cache_age", state::cache_age, "Seconds since the response was stored in the cache."),
-    variable("upstream_cache_etag", state::cache_etag, "Entity tag of the cache entry."),
-    variable("upstream_cache_last_modified", state::cache_last_modified, "`Last-Modified` of that entry."),
+    variable("upstream_cache_etag", record::cache_etag, "Entity tag of the cache entry."),
+    variable("upstream_cache_last_modified", record::cache_last_modified, "`Last-Modified` of that entry."),
     variable("upstream_cache_status", state::cache_status, "The cache's status: `HIT`, `MISS` and others."),
     variable("upstream_connect_time", state::connect_time, "Seconds until each connection was established."),
     variable("upstream_header_time", state::header_time, "Seconds until each header section was received."),

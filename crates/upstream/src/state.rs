@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cache::Meta;
 use io::op::PeerAddr;
 
 use crate::h2::Cut;
@@ -36,15 +35,13 @@ pub struct Tries {
     pub(super) is_past_deadline: bool,
 }
 
-/// The values of `$upstream_cache_*`; the cache sets them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The values of `$upstream_cache_status` and `$upstream_cache_age`; the cache sets them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
     /// `HIT`, `MISS` and others.
     pub status: &'static str,
     /// Seconds since the response was stored or last revalidated.
     pub age_s: Option<u64>,
-    /// Metadata with its entity tag and date.
-    pub found: Option<Arc<Meta>>,
 }
 
 /// Record of one try.
@@ -496,18 +493,6 @@ pub fn cache_status(request: &Request, out: &mut Vec<u8>) -> bool {
 /// `$upstream_cache_age`
 pub fn cache_age(request: &Request, out: &mut Vec<u8>) -> bool {
     cached(request).and_then(|cached| cached.age_s).map(|age| http::push_decimal(out, age)).is_some()
-}
-
-/// `$upstream_cache_etag`
-pub fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
-    let etag = cached(request).and_then(|cached| Some(&cached.found.as_ref()?.etag));
-    etag.filter(|etag| !etag.is_empty()).map(|etag| out.extend_from_slice(etag)).is_some()
-}
-
-/// `$upstream_cache_last_modified`
-pub fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
-    let date = cached(request).and_then(|cached| cached.found.as_ref()?.last_modified);
-    date.map(|date| out.extend_from_slice(&http::date::http(date))).is_some()
 }
 
 #[cfg(test)]
