@@ -1,4 +1,4 @@
-//! Failures retained by `proxy_cache_valid`: a 502 or 504 because no upstream sent a response. Until the time is over, requests
+//! Failed requests to upstreams ([`Failed`]), and failures retained by `proxy_cache_valid`: a 502 or 504 because no upstream sent a response. Until the time is over, requests
 //! get the same status without a request to the upstream.
 //!
 //! Failures are stored in memory only. Main type: [`Failures`].
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use cache::{Key, KeyMap};
 
-use crate::policy::Failed;
+use exchange::request::Request;
+use upstream::Failure;
+use upstream::state::Tries;
 
 /// Maximum number of retained failures of one shard, about 70 bytes each. Requests whose failure is not retained contact the upstream
 /// again.
@@ -17,6 +19,72 @@ const FAILURES_MAX: usize = 1 << 12;
 
 /// Time between two searches for failures whose time is over. Without a pause, a full table would be searched for each new failure.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The cases in which a stale response is used (`proxy_cache_use_stale`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// `error`
+    Error,
+    /// `timeout`
+    Timeout,
+    /// `invalid_header`
+    InvalidHeader,
+    /// `updating`
+    Updating,
+    /// `http_500`
+    Http500,
+    /// `http_502`
+    Http502,
+    /// `http_503`
+    Http503,
+    /// `http_504`
+    Http504,
+    /// `http_403`
+    Http403,
+    /// `http_404`
+    Http404,
+    /// `http_429`
+    Http429,
+}
+
+/// A request to the upstream that failed, or whose response is worse than a stale one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The result for the client.
+    pub failure: Failure,
+    /// The matching parameter of `proxy_cache_use_stale`.
+    pub(super) case: Option<Stale>,
+    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which includes failures to connect.
+    pub(super) is_error: bool,
+}
+
+impl Failed {
+    /// Returns the outcome of the tries of a request.
+    pub fn of(request: &mut Request, failure: Failure) -> Failed {
+        let case = match failure {
+            Failure::Status(504) => Some(Stale::Timeout),
+            Failure::Status(_) if Tries::of(request).had_invalid_header() => Some(Stale::InvalidHeader),
+            Failure::Status(_) => Some(Stale::Error),
+            Failure::ClientClosed => None,
+        };
+        Failed { failure, case, is_error: case.is_some() }
+    }
+
+    /// Returns the outcome of a response with this status.
+    pub fn of_status(status: u16) -> Failed {
+        let (case, is_error) = match status {
+            500 => (Some(Stale::Http500), true),
+            502 => (Some(Stale::Http502), true),
+            503 => (Some(Stale::Http503), true),
+            504 => (Some(Stale::Http504), true),
+            403 => (Some(Stale::Http403), false),
+            404 => (Some(Stale::Http404), false),
+            429 => (Some(Stale::Http429), false),
+            _ => (None, false),
+        };
+        Failed { failure: Failure::Status(status), case, is_error }
+    }
+}
 
 /// The retained failures of one shard of a cache's primary keys.
 #[derive(Default)]
@@ -104,7 +172,6 @@ impl FailureTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use upstream::Failure;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

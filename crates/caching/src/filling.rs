@@ -12,20 +12,21 @@
 //! Main types: [`Filling`] and its [`FillingReader`].
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
+use cache::{CHUNK_BYTES, FillReader, Meta, Reader, StoreError};
 use http::reply::ReplyHead;
 use io::SharedBytes;
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::requested_range::{Part, RequestedRange};
-use crate::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
 use upstream::Heading;
@@ -538,4 +539,17 @@ impl Drop for FillingReader {
             waker.wake();
         }
     }
+}
+
+/// A read in flight; it returns the reader with the bytes.
+pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
+
+/// Returns the bytes of a piece, moved to the start of its buffer. Only the first piece of a range and the last may need this.
+pub fn source_of(piece: cache::Piece) -> Source {
+    let cache::Piece { mut buf, start, end } = piece;
+    if start > 0 {
+        buf.copy_within(start..end, 0);
+    }
+    buf.set_len(end - start);
+    Source::Buf(buf)
 }

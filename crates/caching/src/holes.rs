@@ -16,10 +16,11 @@ use cache::{CHUNK_BYTES, Hit, Key, Located};
 use io::op::Source;
 
 use crate::LOOKUPS_MAX;
+use crate::failures::Failed;
 use crate::fetch::Fetch;
 use crate::filling::{Filling, FillingReader};
 use crate::parts::{begin, fitting, if_range_of, publish_failure, request_hole};
-use crate::policy::{Failed, OriginRequest};
+use crate::policy::OriginRequest;
 use crate::shared_fetch::{self, FetchLeader, Outcome};
 use crate::stored::{Checked, Lost};
 use exchange::request::Request;

@@ -5,9 +5,10 @@
 use ::cache::Key;
 use site::config::Config;
 
-use crate::policy::{self, Grade, now_ms};
-use crate::settings::{Caches, LONGEST_WAIT};
-use crate::shared_fetch::StallLimits;
+use crate::clock::now_ms;
+use crate::policy::{self, Grade};
+use crate::settings::Caches;
+use crate::stall_limits::{LONGEST_WAIT, StallLimits};
 
 /// The parts of a request that select a stored response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod failures;
 pub mod fetch;
 pub mod filler;
@@ -31,6 +32,7 @@ pub mod requested_range;
 pub mod settings;
 pub mod shared_fetch;
 pub mod slices;
+pub mod stall_limits;
 pub mod stored;
 pub mod tally;
 pub mod tasks;
@@ -50,12 +52,15 @@ use http::freshness::Reuse;
 use http::freshness::store::Ignored;
 use rt::{Either, select};
 
+use crate::clock::now_ms;
+use crate::failures::{Failed, Stale};
 use crate::fetch::Fetch;
-use crate::policy::{Failed, Grade, now_ms};
+use crate::policy::Grade;
 use crate::record::{Record, Status, Unstored};
 use crate::requested_range::{RenewsSlice, RequestedRange, slice_start};
-use crate::settings::{CacheConf, Stale};
-use crate::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch, StallLimits};
+use crate::settings::CacheConf;
+use crate::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch};
+use crate::stall_limits::StallLimits;
 use crate::tasks::Cache;
 use exchange::client;
 use exchange::request::Request;
@@ -124,7 +129,7 @@ pub async fn serve(
     let conf = (origin.conf)(&generation.config.location(request.location).scope);
     let Some(store) = cache.store() else {
         record::of(request).key = text;
-        tally::count(request, &cache);
+        tally::count(request, cache.tallies());
         return (origin.send_request)(
             request,
             &UpstreamRequest { is_shared: true, ..UpstreamRequest::default() },
@@ -143,7 +148,7 @@ pub async fn serve(
             false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
         };
         record::of(request).key = lookup.text;
-        tally::count(request, &cache);
+        tally::count(request, cache.tallies());
         return result;
     }
     let result = match is_for_origin(request) {
@@ -161,7 +166,7 @@ pub async fn serve(
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
     });
-    tally::count(request, &cache);
+    tally::count(request, cache.tallies());
     result
 }
 

@@ -25,10 +25,12 @@ use http::push_decimal;
 use http::range::{ContentRange, ContentRangeError};
 use http::validator::Validator;
 
+use crate::clock::now_ms;
+use crate::failures::Failed;
 use crate::fetch::{Fetch, FetchResult, detached};
 use crate::filling::{End, Filling, FillingReader, SharedHead};
 use crate::holes::{self, Holed};
-use crate::policy::{self, Failed, OriginRequest, now_ms};
+use crate::policy::{self, OriginRequest};
 use crate::record::{self, Status, Unstored};
 use crate::requested_range::{Part, RequestedRange, requested};
 use crate::shared_fetch::{FetchLeader, Outcome};

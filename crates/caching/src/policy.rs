@@ -5,7 +5,7 @@
 //! `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use cache::{Hit, Key, Meta, PendingRequest, Store, Ticket};
 use http::StatusCode;
@@ -19,15 +19,15 @@ use http::reply::{HeadWriter, ReplyError, ReplyHead};
 use http::validator::Validator;
 use http::vary;
 
+use crate::clock::{milliseconds, now_ms};
+use crate::failures::{Failed, Stale};
 use crate::record::{Record, Unstored};
-use crate::settings::{CacheConf, Stale};
+use crate::settings::CacheConf;
 use crate::stored;
 use exchange::request::Request;
 use site::config::Layered;
 use site::template::Template;
-use telemetry::time_zone::since_1970;
-use upstream::state::Tries;
-use upstream::{Failure, Heading, Reply};
+use upstream::{Heading, Reply};
 
 /// Targeted fields that this cache obeys (RFC 9213), in order of preference.
 const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
@@ -75,17 +75,6 @@ impl OriginRequest {
         let OriginRequest { ref open, requested_at, ref ticket, .. } = *self;
         CacheCandidate { heading, times, ignored, pending_request: open, requested_at, ticket }
     }
-}
-
-/// Returns the current time in ms since 1970.
-pub fn now_ms() -> i64 {
-    milliseconds(rt::wall())
-}
-
-/// Converts a time to ms since 1970.
-pub fn milliseconds(moment: SystemTime) -> i64 {
-    let (seconds, millis) = since_1970(moment);
-    seconds.saturating_mul(1000).saturating_add(i64::from(millis))
 }
 
 /// Returns the time that a response remains fresh, in seconds; negative if it is stale.
@@ -406,44 +395,7 @@ pub fn reuse(
     }
 }
 
-/// A request to the upstream that failed, or whose response is worse than a stale one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// The result for the client.
-    pub failure: Failure,
-    /// The matching parameter of `proxy_cache_use_stale`.
-    case: Option<Stale>,
-    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which includes failures to connect.
-    is_error: bool,
-}
-
 impl Failed {
-    /// Returns the outcome of the tries of a request.
-    pub fn of(request: &mut Request, failure: Failure) -> Failed {
-        let case = match failure {
-            Failure::Status(504) => Some(Stale::Timeout),
-            Failure::Status(_) if Tries::of(request).had_invalid_header() => Some(Stale::InvalidHeader),
-            Failure::Status(_) => Some(Stale::Error),
-            Failure::ClientClosed => None,
-        };
-        Failed { failure, case, is_error: case.is_some() }
-    }
-
-    /// Returns the outcome of a response with this status.
-    pub fn of_status(status: u16) -> Failed {
-        let (case, is_error) = match status {
-            500 => (Some(Stale::Http500), true),
-            502 => (Some(Stale::Http502), true),
-            503 => (Some(Stale::Http503), true),
-            504 => (Some(Stale::Http504), true),
-            403 => (Some(Stale::Http403), false),
-            404 => (Some(Stale::Http404), false),
-            429 => (Some(Stale::Http429), false),
-            _ => (None, false),
-        };
-        Failed { failure: Failure::Status(status), case, is_error }
-    }
-
     /// Whether the stale response is better, by `proxy_cache_use_stale` or by its own `stale-if-error`.
     pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_ms: i64) -> bool {
         self.case.is_some_and(|case| uses_stale(conf, stale, case))

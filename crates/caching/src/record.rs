@@ -10,7 +10,6 @@ use http::cache_status::{CacheStatus, Forwarded, Source};
 use http::freshness::store::NotStored;
 use http::vary::VaryError;
 
-use crate::settings::CacheConf;
 use exchange::request::Request;
 use upstream::state::{self, Cached, Tries};
 
@@ -134,15 +133,15 @@ pub struct Record {
     pub tallies: Option<u64>,
 }
 
-/// Publishes the cache result: in variables, and in `Cache-Status` if the configuration names this cache.
-pub fn publish(request: &mut Request, conf: &CacheConf) {
+/// Publishes the cache result: in variables, and in `Cache-Status` if the configuration has a name for this cache.
+pub fn publish(request: &mut Request, status_name: Option<&[u8]>) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };
     if request.is_traced() {
         record.trace(request, status);
     }
     let cached = Cached { status: status.name(), age_s: record.stored_for_s };
-    if let Some(name) = &conf.status_name {
+    if let Some(name) = status_name {
         let mut value = Vec::new();
         record.cache_status(name, status).push(&mut value);
         request.response.fields.push((b"Cache-Status".to_vec(), value));

@@ -9,15 +9,13 @@ use std::time::Duration;
 use ::conf::Span;
 use http::freshness::Heuristic;
 
-use crate::shared_fetch::StallLimits;
+use crate::failures::Stale;
+use crate::stall_limits::{LONGEST_WAIT, StallLimits};
 use crate::tasks::Cache;
 use site::config::ReclaimsSpace;
 use site::config::{Keywords, Layered};
 use site::shared_zone::{self, Kind};
 use site::template::Template;
-
-/// Maximum duration of a timer.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Default of `proxy_cache_lock_age` and `proxy_cache_lock_timeout`.
 const LOCK_TIME: Duration = Duration::from_secs(5);
@@ -176,33 +174,6 @@ pub struct Valid {
     pub status: Option<u16>,
     /// Freshness lifetime; zero means that such responses are not stored.
     pub time: Duration,
-}
-
-/// The cases in which a stale response is used (`proxy_cache_use_stale`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stale {
-    /// `error`
-    Error,
-    /// `timeout`
-    Timeout,
-    /// `invalid_header`
-    InvalidHeader,
-    /// `updating`
-    Updating,
-    /// `http_500`
-    Http500,
-    /// `http_502`
-    Http502,
-    /// `http_503`
-    Http503,
-    /// `http_504`
-    Http504,
-    /// `http_403`
-    Http403,
-    /// `http_404`
-    Http404,
-    /// `http_429`
-    Http429,
 }
 
 /// Bit of `off` in the cases of `proxy_cache_use_stale`.

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use cache::{Key, KeyMap, Meta, Ticket};
 use rt::{Either, select};
 
-use crate::failures::Failures;
+use crate::clock::now_ms;
+use crate::failures::{Failed, Failures};
 use crate::filling::Filling;
 use crate::pending::{self, Pending};
-use crate::policy::{Failed, now_ms};
-use crate::settings::LONGEST_WAIT;
+use crate::stall_limits::StallLimits;
 
 /// Outcome of a fetch, for all waiting requests. Each of them determines its own response: whether stale use is allowed and which
 /// variant matches differ between requests.
@@ -62,23 +62,6 @@ impl Refreshed {
     /// Whether an entry with this metadata is the confirmed response, or a newer one.
     pub fn covers(&self, meta: &Meta) -> bool {
         meta.variant == self.variant && meta.response_time_ms >= self.response_time_ms
-    }
-}
-
-/// Times without a byte after which a fetch counts as stalled. They are separate: a late header section is normal for a slow
-/// upstream, a pause within a body is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StallLimits {
-    /// From the start of the fetch to the header section of its response.
-    pub head: Duration,
-    /// Between two pieces of the body.
-    pub body: Duration,
-}
-
-impl StallLimits {
-    /// Returns these limits with an endless wait for the header section.
-    pub fn with_patience(self) -> StallLimits {
-        StallLimits { head: LONGEST_WAIT, ..self }
     }
 }
 

@@ -12,8 +12,9 @@ use http::cache_status::Forwarded;
 use http::fields::{HeaderId, Method};
 use http::range::ContentRange;
 
+use crate::clock::now_ms;
 use crate::fetch::{Fetch, variant_key};
-use crate::policy::{self, Grade, now_ms};
+use crate::policy::{self, Grade};
 use crate::record::{self, Status};
 use crate::requested_range::{requested, slice_start};
 use crate::shared_fetch::{Joined, Outcome};

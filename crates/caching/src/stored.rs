@@ -5,9 +5,7 @@
 //! location's engine transfers ([`FileBody`]) once its checksums were verified; before that it is verified while it is read
 //! ([`Checked`]).
 
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +16,7 @@ use http::reply::parse_written;
 use io::SharedBytes;
 use io::op::Source;
 
-use crate::filling::{Filling, SharedHead};
+use crate::filling::{Filling, PendingRead, SharedHead, source_of};
 use crate::requested_range::slice_start;
 use crate::{policy, record};
 use exchange::request::Request;
@@ -152,9 +150,6 @@ impl Ranged for Checked {
     }
 }
 
-/// A read in flight; it returns the reader with the bytes.
-pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
-
 enum StoredRead {
     Ready(Box<Reader>),
     Pending(PendingRead),
@@ -200,16 +195,6 @@ impl BodySource for CheckedSource {
             Err(_) => Poll::Ready(Err(BodyError::Broken)),
         }
     }
-}
-
-/// Returns the bytes of a piece, moved to the start of its buffer. Only the first piece of a range and the last may need this.
-pub fn source_of(piece: cache::Piece) -> Source {
-    let cache::Piece { mut buf, start, end } = piece;
-    if start > 0 {
-        buf.copy_within(start..end, 0);
-    }
-    buf.set_len(end - start);
-    Source::Buf(buf)
 }
 
 /// A body that is being stored.

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http::freshness::store::NotStored;
 
 use crate::record::{self, Record, Status, Unstored};
-use crate::tasks::Cache;
 use exchange::request::Request;
 use telemetry::histogram::{Distribution, Histogram};
 use telemetry::metric::{Cells, Label, Metric, Series};
@@ -208,11 +207,11 @@ impl ThreadTallies {
 }
 
 /// Counts a request that has received its response, or an error.
-pub fn count(request: &mut Request, cache: &Cache) {
+pub fn count(request: &mut Request, tallies: &Tallies) {
     let record = record::of(request);
-    record.tallies = Some(cache.tallies().number);
+    record.tallies = Some(tallies.number);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
-    request.conn.thread.local::<ThreadTallies>().with(cache.tallies(), |Tally { cells, .. }| {
+    request.conn.thread.local::<ThreadTallies>().with(tallies, |Tally { cells, .. }| {
         match status {
             Some(status) => cells.add(&REQUESTS, status as usize),
             None => cells.add(&UNAVAILABLE, 0),

@@ -9,9 +9,10 @@ use http::fields::{HeaderId, Method};
 use http::freshness::store::Ignored;
 
 use crate::passing::conf::Conf;
+use crate::passing::protocol::{Family, Passing, Via};
 use crate::passing::request::Fill;
 use crate::passing::send::send;
-use crate::passing::{Family, Passing, Via, pass, reply};
+use crate::passing::{pass, reply};
 use caching::purge::{self, Purged};
 use caching::settings::{Caches, Zone};
 use caching::tasks::Cache;

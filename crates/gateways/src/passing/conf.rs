@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use crate::passing::pass::Pass;
+use crate::passing::protocol::{Family, Passing};
+use crate::passing::ssl;
 use crate::passing::store::Store;
-use crate::passing::{Family, Passing, ssl};
 
 use caching::settings::CacheConf;
 use site::config::{Keywords, Scope, Start};

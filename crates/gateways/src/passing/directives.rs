@@ -8,9 +8,9 @@ use conf::{Args, Error, Spec, State};
 
 use crate::Directive;
 use crate::passing::conf::{Conf, NEXT_OFF, conf};
+use crate::passing::protocol::{Family, Rows};
 use crate::passing::reply;
 use crate::passing::spec::row;
-use crate::passing::{Family, Rows};
 use site::config::Cx;
 use site::declaration::{LEVELS, OWN};
 use upstream::{Bind, BindAddr, NextUpstream};

@@ -9,7 +9,8 @@ use http::fields::Version;
 use http::reply::ReplyHead;
 
 use crate::Directive;
-use crate::passing::{Family, Passing, reply};
+use crate::passing::protocol::{Family, Passing};
+use crate::passing::reply;
 use exchange::client::Interim;
 use exchange::request::Request;
 use site::config::{Cx, Layered, Scope, Settings};

@@ -8,7 +8,8 @@
 use ::http::fields::HeaderId;
 use ::http::invalidation::{self, Target};
 
-use crate::passing::{Via, cached};
+use crate::passing::cached;
+use crate::passing::protocol::Via;
 use caching::purge;
 use exchange::request::Request;
 use exchange::subrequest;

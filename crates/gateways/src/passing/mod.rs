@@ -3,6 +3,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | [`protocol`] | what a protocol implements, and its settings of a block |
 //! | [`directives`], [`conf`] | upstream settings, and values derived at the end of a block |
 //! | [`pass`] | destination of a request |
 //! | `send` | one request to the upstream |
@@ -28,6 +29,7 @@ pub(crate) mod early_hints;
 mod invalidate;
 pub(crate) mod params;
 pub(crate) mod pass;
+mod protocol;
 mod reply;
 pub(crate) mod request;
 mod send;
@@ -35,30 +37,21 @@ pub(crate) mod spec;
 mod ssl;
 mod store;
 
-use std::any::Any;
-use std::borrow::Cow;
-use std::fmt::Debug;
-use std::marker::PhantomData;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::conf::Error;
-use http::fields::{BodyLength, HeaderId, Method};
-
-use crate::passing::conf::Conf;
-use crate::passing::pass::{Destination, Scheme};
-use crate::passing::request::Fill;
+pub(crate) use crate::passing::protocol::{Family, Passing, Protocol, Rows, Via};
 use crate::{Declaration, Directive, Module};
+use ::conf::Error;
 use caching::settings::Caches;
 use exchange::module::ThreadHooks;
 use exchange::request::Request;
 use exchange::request_body;
-use site::config::{HttpType, Inner, Scope, Settings, SettingsType, Start};
+use site::config::{HttpType, Scope, SettingsType};
 use site::declaration::BlockHooks;
 use site::phases::{Phase, Step};
-use site::template::Template;
-use upstream::{Failure, Outgoing};
+use upstream::Failure;
 
 /// The shared module: the caches, and `early_hints`, which has no prefix.
 pub(crate) static MODULE: Module = Module {
@@ -83,135 +76,6 @@ pub(crate) static MODULE: Module = Module {
         ..Declaration::named("passing")
     })
 };
-
-/// Creates the requests of a protocol and converts its responses.
-pub(crate) trait Protocol: Send + Sync {
-    /// Creates the request for the upstream. `fill` is given if the response is for a cache.
-    ///
-    /// # Errors
-    /// The status for the client; the reason is logged.
-    fn build(
-        &self,
-        conf: &Conf,
-        request: &mut Request,
-        destination: &Destination,
-        fill: Option<&Fill>,
-    ) -> Result<Outgoing, u16>;
-
-    /// Returns the default cache key. Most protocols have no cache, or no default key.
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
-    }
-
-    /// Returns the body to send instead of the client's.
-    fn body(&self) -> Option<&Template> {
-        None
-    }
-
-    /// Whether requests with this method are passed on; others get 405.
-    fn admits(&self, _: Method) -> bool {
-        true
-    }
-
-    /// Whether the connection reads and discards the client's body, because the protocol's requests have none.
-    fn drops_body(&self) -> bool {
-        false
-    }
-
-    /// Whether a body of this length can be passed on while it arrives.
-    fn can_frame(&self, _: BodyLength) -> bool {
-        true
-    }
-
-    /// Returns the rewritten value of `Location`, or the URI in `Refresh`; `None` if it is unchanged.
-    fn location(&self, _: &Request, _: &[u8]) -> Option<Vec<u8>> {
-        None
-    }
-
-    /// Returns the rewritten value of `Set-Cookie`.
-    fn cookie<'v>(&self, _: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
-        Cow::Borrowed(value)
-    }
-}
-
-/// A protocol whose directives have the names of this family with another prefix. The type contains its own settings.
-pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
-    /// Prefix of its directives.
-    const PREFIX: &'static str;
-    /// The schemes of an address. Most protocols have none, and no default port.
-    const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
-    /// Whether an address may have a URI.
-    const HAS_URI: bool = false;
-    /// Whether the protocol has the directives for body buffers, whose sizes must match, and for temporary files.
-    const HAS_BUFFERS: bool = true;
-    /// The parameters of `proxy_next_upstream`, with their bits.
-    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
-    /// Default of the cache key, as written in a configuration.
-    const KEY_DEFAULT: Option<&'static str> = None;
-    /// Default of the name to verify in an upstream's certificate, as written in a configuration.
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
-
-    /// Whether a response field is hidden, in addition to the fields for this server.
-    fn hides(_: HeaderId, _: &[u8]) -> bool {
-        false
-    }
-
-    /// Derives the values that depend on other settings, at the end of a block.
-    fn finish(&mut self, _: &mut Conf) {}
-}
-
-/// Directives of the family, in tables. Each protocol has the same directives as in nginx.
-pub(crate) struct Rows<F>(PhantomData<F>);
-
-/// The settings of a block for one protocol.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Passing<F> {
-    /// Settings of the family.
-    pub(crate) conf: Conf,
-    /// Settings of the protocol.
-    pub(crate) protocol: F,
-    finished: Finished,
-}
-
-/// Whether the derived values were computed at the end of a block. A copy is to be changed, so it is not finished.
-#[derive(Debug, Default)]
-struct Finished(bool);
-
-impl Clone for Finished {
-    fn clone(&self) -> Finished {
-        Finished(false)
-    }
-}
-
-impl<F: Family> Settings for Passing<F> {
-    fn start(start: &mut Start<'_>) -> Passing<F> {
-        Passing { conf: Conf::start::<F>(start), protocol: F::default(), finished: Finished(false) }
-    }
-
-    fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
-        // Each location must set its target itself. Without a target the settings are shared, because most locations have none.
-        (inner == Inner::Block && self.conf.pass.is_some()).then(|| {
-            let mut passing = self.clone();
-            passing.conf.pass = None;
-            passing
-        })
-    }
-}
-
-/// The settings of the location that passes a request on, for any protocol.
-#[derive(Clone, Copy)]
-pub(crate) struct Via<'a> {
-    pub(crate) conf: &'a Conf,
-    pub(crate) protocol: &'a dyn Protocol,
-}
-
-impl<F: Family> Passing<F> {
-    const SETTINGS: &'static [SettingsType] = &[SettingsType::of::<Passing<F>>()];
-
-    fn via(&self) -> Via<'_> {
-        Via { conf: &self.conf, protocol: &self.protocol }
-    }
-}
 
 /// Creates the module of a protocol with these directives, to be completed with its variables.
 pub(crate) const fn module<F: Family>(
@@ -241,12 +105,11 @@ pub(crate) const fn module<F: Family>(
             blocks: BlockHooks {
                 end: |_, scope, end| {
                     // The block has the settings of the outer block.
-                    if scope.of::<Passing<F>>().finished.0 {
+                    if scope.of::<Passing<F>>().is_finished() {
                         scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
                         return Ok(());
                     }
-                    let Passing { conf, protocol, finished } = scope.make_mut::<Passing<F>>();
-                    finished.0 = true;
+                    let Passing { conf, protocol, .. } = scope.make_mut::<Passing<F>>().finish();
                     if F::HAS_BUFFERS {
                         conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
                     }
@@ -345,7 +208,7 @@ async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request:
         invalidate::after(request, via, &heading).await;
     }
     let step = step(request, via, answered);
-    caching::record::publish(request, &via.conf.cache);
+    caching::record::publish(request, via.conf.cache.status_name.as_deref());
     step
 }
 

@@ -9,7 +9,7 @@ use conf::{Contexts, Error, Span};
 use io::op::PeerAddr;
 
 use crate::passing::conf::Conf;
-use crate::passing::{Family, Passing};
+use crate::passing::protocol::{Family, Passing};
 use exchange::request::Request;
 use peers::address::{self, Fault, Url};
 use peers::{Group, Upstreams};

@@ -25,8 +25,9 @@ use http::reply::ReplyHead;
 use http::response;
 
 use crate::passing::conf::Conf;
+use crate::passing::protocol::Via;
 use crate::passing::request::Context;
-use crate::passing::{Via, store};
+use crate::passing::store;
 use exchange::charset;
 use exchange::course;
 use exchange::request::Request;

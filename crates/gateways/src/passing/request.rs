@@ -5,9 +5,9 @@ use std::rc::Rc;
 use http::fields::{BodyLength, HeaderId, Method};
 use io::SharedBytes;
 
-use crate::passing::Via;
 use crate::passing::conf::Conf;
 use crate::passing::pass::Destination;
+use crate::passing::protocol::Via;
 use exchange::request::Request;
 use telemetry::Level;
 use upstream::{OutgoingBody, Secure};

@@ -1,7 +1,8 @@
 //! Sends a request to the upstream: destination, encoding, and response.
 
+use crate::passing::pass;
+use crate::passing::protocol::Via;
 use crate::passing::request::Fill;
-use crate::passing::{Via, pass};
 use exchange::request::Request;
 use upstream::Failure;
 

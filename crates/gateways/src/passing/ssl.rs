@@ -12,9 +12,9 @@ use ::tls::{Trust, ciphers, groups};
 use conf::{Args, Error, Span, Spec};
 
 use crate::Directive;
-use crate::passing::conf::conf;
+use crate::passing::conf::{Conf as PassingConf, conf};
+use crate::passing::protocol::{Family, Rows};
 use crate::passing::spec::row;
-use crate::passing::{self, Family, Rows};
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::tls_arguments::{
     OptionalFile, PemSource, read_certificate_cache, read_command, read_file, read_optional_file,
@@ -192,7 +192,7 @@ fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
 }
 
 /// Prepares the TLS client at the end of a block that may use TLS.
-pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error> {
+pub(super) fn finish(conf: &mut PassingConf, span: &Span) -> Result<(), Error> {
     conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
         Some(_) => Some(Arc::new(
             conf.ssl.settings(conf.prefix, conf.is_http2).map_err(|message| Error::at(span, message))?,

@@ -21,8 +21,8 @@ use io::op::Source;
 
 use crate::Directive;
 use crate::passing::conf::{Conf, conf};
+use crate::passing::protocol::{Family, Rows};
 use crate::passing::spec::row;
-use crate::passing::{Family, Rows};
 use caching::settings::Zone;
 use exchange::error_log;
 use exchange::files::{self, ChangePath};

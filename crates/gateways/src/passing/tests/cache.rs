@@ -7,7 +7,8 @@ use http::fields::Method;
 use crate::passing::Passing;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
-use caching::settings::{CacheConf, Caches, Stale, StoreKind, Valid, Zone};
+use caching::failures::Stale;
+use caching::settings::{CacheConf, Caches, StoreKind, Valid, Zone};
 
 const PATH: &str = "proxy_cache_path /c keys_zone=one:1m;";
 
