@@ -15,8 +15,8 @@ use telemetry::reloads::Reloads;
 use telemetry::time_zone::since_1970;
 use telemetry::traffic;
 
-use super::Conf;
 use super::api::ZoneNumbers;
+use super::conf::Conf;
 use caching::metrics::Facts;
 use caching::settings::Caches;
 use exchange::request::Request;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use conf::{Error, Level};
 
-use super::{Conf, Page};
+use super::conf::{Conf, Page};
 use site::config::{Http, Location, Scope};
 use site::settings::listen::ListenAddr;
 

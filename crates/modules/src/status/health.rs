@@ -10,7 +10,7 @@
 use http::fields::Method;
 use io::op::Source;
 
-use super::{Conf, Page};
+use super::conf::{Conf, Page};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::phases::Step;

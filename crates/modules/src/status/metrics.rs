@@ -6,8 +6,9 @@ use telemetry::metric::{Form, Label, Metric, Page};
 use telemetry::reloads::{self, Reloads};
 use telemetry::{disks, losses, tally, traffic, turns};
 
+use super::conf::Conf;
 use super::zones::StatusZones;
-use super::{Conf, limits, process};
+use super::{limits, process};
 use caching::settings::Caches;
 use exchange::request::Request;
 use exchange::response::ContentType;

@@ -1,10 +1,11 @@
 //! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON, `dashboard` as an HTML
 //! page, and the zones by which requests are counted. [`watch`] shows single requests to operators.
 //!
-//! [`zones`] are derived from the configuration alone. Nothing is counted if no block of the configuration shows it.
+//! [`conf`](self::conf) has the settings of a block. [`zones`] are derived from the configuration alone. Nothing is counted if no block of the configuration shows it.
 //! [`exposure`] warns of pages that all clients can read.
 
 mod api;
+mod conf;
 mod dashboard;
 mod exposure;
 mod health;
@@ -16,17 +17,18 @@ mod zones;
 
 use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Layered, Spec, value};
+use ::conf::{Args, Contexts, Error, Spec, value};
 use telemetry::traffic::Ended;
 use transfer::body::choose::Mover;
 
+use self::conf::{Conf, Named, Page};
 use self::watch::Watchable;
-use self::zones::{Named, StatusZones};
+use self::zones::StatusZones;
 use crate::{Declaration, Directive, Module};
 use exchange::module::{Plan, ThreadHooks};
 use exchange::request::Request;
 use io::op::DiskVia;
-use site::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
+use site::config::{Cx, Http, HttpType, Scope, SettingsType};
 use site::declaration::{LEVELS, OWN};
 use site::phases::Phase;
 use site::settings::main::MainConf;
@@ -182,63 +184,6 @@ fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
     let max = cx.statement.value(0, value::number_in(1, zones::MAX.into()))?;
     cx.http.make_mut::<StatusZones>().max = max as usize;
     Ok(())
-}
-
-/// The settings of a block.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Conf {
-    /// The page. As for other content handlers, nested locations do not inherit it.
-    page: Option<Page>,
-    /// `status_zone`
-    zone: Option<Named>,
-    /// `api_hosts`
-    hosts: Layered<Box<str>>,
-}
-
-/// The pages of a block. A block has only one content handler, and so one page: that of the last directive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
-    /// `health live`: whether a thread serves.
-    Live,
-    /// `health ready`: whether clients should connect.
-    Ready,
-    /// `dashboard`: the page and its data, at the same URL.
-    Dashboard,
-    /// `metrics`
-    Metrics,
-    /// `api`
-    Api {
-        /// `write=on`
-        may_write: bool,
-    },
-}
-
-impl Page {
-    /// Returns the name of its directive.
-    fn name(self) -> &'static str {
-        match self {
-            Page::Live | Page::Ready => "health",
-            Page::Dashboard => "dashboard",
-            Page::Metrics => "metrics",
-            Page::Api { .. } => "api",
-        }
-    }
-
-    /// Whether it reveals facts that the public should not know. Health checks reveal no more than a connection does.
-    fn is_private(self) -> bool {
-        !matches!(self, Page::Live | Page::Ready)
-    }
-
-    /// Whether clients can change something through it.
-    fn may_write(self) -> bool {
-        matches!(self, Page::Api { may_write: true })
-    }
-}
-
-impl Settings for Conf {
-    fn inherit(&self, inner: Inner) -> Option<Conf> {
-        (inner == Inner::Block).then(|| Conf { hosts: self.hosts.clone(), ..Conf::default() })
-    }
 }
 
 /// Adds the handlers and the logger. If no block shows numbers, requests are not counted.

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use conf::Error;
 
-use super::Conf;
+use super::conf::{Conf, Named};
 use exchange::request::Generation;
 use exchange::thread::Thread;
 use site::config::{Http, Location};
@@ -28,15 +28,6 @@ const NAMELESS: &str = "_";
 
 /// The name of the zone for all zones above the limit.
 const OTHER: &str = "other";
-
-/// The zone settings of a block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// Counted under this name.
-    As(Arc<str>),
-    /// No separate zone: a location counts only for its server, a server is not counted.
-    Off,
-}
 
 /// The zones of a configuration.
 #[derive(Debug)]

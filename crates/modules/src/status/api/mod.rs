@@ -13,7 +13,7 @@ use std::rc::Rc;
 use io::op::Source;
 use serde_json::{Value, json};
 
-use super::Conf;
+use super::conf::{Conf, Page};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::phases::Step;
@@ -64,7 +64,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
 
 /// Performs a change, and saves it if the group has a state file.
 pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
-    let may_write = conf.page.is_some_and(super::Page::may_write);
+    let may_write = conf.page.is_some_and(Page::may_write);
     let is_delete = request.method_text() == b"DELETE";
     let path = path(request);
     let done = match may_change(request, may_write, is_delete) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::Conf;
+use super::conf::Conf;
 use caching::record::Record;
 use exchange::marks::Marks;
 use exchange::request::Request;
