@@ -194,7 +194,10 @@ pub(super) struct Side {
 /// A distribution as counts by value in the JSON of a worker process: base64 of the histogram's own format would need
 /// two more libraries.
 mod counts {
-    use super::{Deserialize, Histogram, histogram};
+    use hdrhistogram::Histogram;
+    use serde::Deserialize;
+
+    use crate::load::histogram;
 
     pub(super) fn serialize<S: serde::Serializer>(
         times: &Histogram<u64>,
