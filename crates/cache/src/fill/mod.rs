@@ -76,17 +76,37 @@ pub struct Fill {
     staging: Option<StagingDir>,
     /// Reserved disk space that is not assigned to an entry yet.
     reserved: SpaceReservation,
-    /// Whether a call of `write` was dropped or has failed, so that bytes may be missing.
-    is_broken: bool,
-    is_done: bool,
+    progress: FillProgress,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FillProgress {
+    /// All passed bytes were added.
+    Ready,
+    /// A call of `write` has begun. If it was dropped or has failed, bytes may be missing, and this state remains.
+    Writing,
+    /// The entry exists, or a publication that no longer depends on the fill creates it.
+    Published,
 }
 
 /// Destination of complete chunks.
 enum State {
     /// Memory until the commit, or until the body exceeds [`BUFFERED_BYTES_MAX`].
     Buffered(Vec<Gather>),
-    /// A file: a temporary file, or (without `temp`) the file of the entry that the parts belong to.
-    Streamed { writer: ChunkWriter, temp: Option<TempFile> },
+    /// A temporary file, which the commit publishes.
+    Streamed { writer: ChunkWriter, temp: TempFile },
+    /// The file of the published entry that the parts belong to.
+    Parts(ChunkWriter),
+}
+
+impl State {
+    /// Returns the writer of chunks; `None` while no file exists.
+    fn writer(&self) -> Option<&ChunkWriter> {
+        match self {
+            State::Buffered(_) => None,
+            State::Streamed { writer, .. } | State::Parts(writer) => Some(writer),
+        }
+    }
 }
 
 /// Maximum size in bytes of a body that is written in one operation; while slow clients have not received it, its bytes
@@ -112,13 +132,13 @@ impl Fill {
         if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
             return Err(FillError::TooLong);
         }
-        if self.is_broken || (offset != self.next && !self.new.is_partial) {
+        if self.progress != FillProgress::Ready || (offset != self.next && !self.new.is_partial) {
             return Err(FillError::Incomplete { got: self.next, expected: offset });
         }
         if offset != self.next {
             self.gather = None;
         }
-        self.is_broken = true;
+        self.progress = FillProgress::Writing;
         let mut at = offset;
         while at < end {
             let chunk_end = (at / CHUNK_BYTES + 1) * CHUNK_BYTES;
@@ -128,7 +148,7 @@ impl Fill {
         }
         debug_assert!(at == end.max(offset), "the complete piece was added");
         self.next = end;
-        self.is_broken = false;
+        self.progress = FillProgress::Ready;
         Ok(())
     }
 
@@ -151,7 +171,7 @@ impl Fill {
             None => gather.len == CHUNK_BYTES,
         };
         if is_whole
-            && matches!(self.state, State::Streamed { .. })
+            && self.state.writer().is_some()
             && let Some(gather) = self.gather.take()
         {
             self.flush(gather).await?;
@@ -172,7 +192,7 @@ impl Fill {
             }
         }
         if is_scarce()
-            && let State::Streamed { writer, .. } = &self.state
+            && let Some(writer) = self.state.writer()
         {
             // Chunks in flight return their memory when they are written.
             writer.settle().await;
@@ -205,7 +225,7 @@ impl Fill {
         }
         let kind = Kind::New { staging: temp.staging().cloned() };
         let writer = ChunkWriter::new(self.entries(), temp.file(), layout, nonce, kind);
-        self.state = State::Streamed { writer, temp: Some(temp) };
+        self.state = State::Streamed { writer, temp };
         Ok(())
     }
 
@@ -220,21 +240,20 @@ impl Fill {
         let chunks = entries.recent.put(Arc::new(chunks));
         let (key, version) = self.publish(Some(temp), vec![start.into()], None).await?;
         let kind = Kind::Parts { key, version, chunks };
-        let writer = ChunkWriter::new(&entries, &file, layout, nonce, kind);
-        self.state = State::Streamed { writer, temp: None };
+        self.state = State::Parts(ChunkWriter::new(&entries, &file, layout, nonce, kind));
         Ok(())
     }
 
     /// Starts writing a chunk.
     async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
-        let is_part = matches!(self.state, State::Streamed { temp: None, .. });
+        let is_part = matches!(self.state, State::Parts(_));
         if self.new.meta.length.is_none() || is_part {
             self.grow(blocks_of(gather.len)).await?;
         }
         // The entry of the parts is already published, so its size grows with each chunk.
         let reservation = is_part.then(|| self.reserved.take());
         // Chunks are flushed only after the file was created.
-        let State::Streamed { writer, .. } = &mut self.state else { return Ok(()) };
+        let (State::Streamed { writer, .. } | State::Parts(writer)) = &mut self.state else { return Ok(()) };
         let started = writer.write(gather, reservation).await;
         started.map_err(|refused| self.refuse(refused))
     }
@@ -264,21 +283,20 @@ impl Fill {
     /// Returns a reader of the bytes that were written so far, usable on any thread and after the end of the fill.
     /// `None` while no file exists.
     pub fn reader(&self) -> Option<FillReader> {
-        let State::Streamed { writer, .. } = &self.state else { return None };
-        Some(writer.reader())
+        self.state.writer().map(ChunkWriter::reader)
     }
 
     /// Publishes the fill as an entry, replacing an earlier one. The body must be complete. If this call is dropped,
     /// the entry was published, is published by a task of this thread, or leaves no files.
     pub async fn commit(mut self) -> Result<(), FillError> {
         let length = self.new.meta.length.unwrap_or(self.next);
-        if self.is_broken || (!self.new.is_partial && length != self.next) {
+        if self.progress != FillProgress::Ready || (!self.new.is_partial && length != self.next) {
             return Err(FillError::Incomplete { got: self.next, expected: length });
         }
         // From here on, only the disk can delay the commit.
         let backlog = self.fills.backlog.enter();
         // The last chunk of a body of unknown length.
-        if matches!(self.state, State::Streamed { .. }) {
+        if self.state.writer().is_some() {
             let last = self.gather.take().filter(|last| {
                 last.len == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
             });
@@ -292,10 +310,10 @@ impl Fill {
         self.check_purged()?;
         match std::mem::replace(&mut self.state, State::Buffered(Vec::new())) {
             State::Buffered(chunks) => self.commit_buffered(chunks, length, backlog).await,
-            State::Streamed { writer, temp: Some(temp) } => {
+            State::Streamed { writer, temp } => {
                 Box::pin(self.commit_streamed(writer, temp, length, backlog)).await
             }
-            State::Streamed { writer, temp: None } => self.commit_parts(writer).await,
+            State::Parts(writer) => self.commit_parts(writer).await,
         }
     }
 
@@ -395,11 +413,11 @@ impl Fill {
     /// Waits until the chunks of an already published entry are written.
     async fn commit_parts(&mut self, writer: ChunkWriter) -> Result<(), FillError> {
         let finished = writer.finish().await;
-        self.state = State::Streamed { writer, temp: None };
+        self.state = State::Parts(writer);
         if finished.map_err(|refused| self.refuse(refused))?.is_empty() {
             return Err(FillError::Empty);
         }
-        self.is_done = true;
+        self.progress = FillProgress::Published;
         self.entries().counters.commits.count();
         Ok(())
     }
@@ -436,10 +454,15 @@ impl Fill {
             variants,
             backlog,
         };
-        // From here on, the publication continues even if this fill is dropped.
-        self.is_done = publication.backlog.is_some();
+        let before = self.progress;
+        if publication.backlog.is_some() {
+            // From here on, the publication continues even if this fill is dropped.
+            self.progress = FillProgress::Published;
+        }
         let published = publish(&fills.entries, publication).await;
-        self.is_done &= published.is_ok();
+        if published.is_err() {
+            self.progress = before;
+        }
         published.map(|version| (key, version)).map_err(|refused| self.refuse(refused))
     }
 
@@ -462,11 +485,11 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        if self.is_done {
+        if self.progress == FillProgress::Published {
             return;
         }
         self.entries().counters.aborts.count();
-        if let State::Streamed { writer, temp: None } = &self.state
+        if let State::Parts(writer) = &self.state
             && let Some((key, version)) = writer.empty_entry()
         {
             self.entries().remove_entry(&key, version);
@@ -567,12 +590,12 @@ impl Fills {
             ticket: None,
         };
         let reserved = entries.reserve(&hit.key, 0).await?;
-        Ok(self.fill(new, State::Streamed { writer, temp: None }, reserved))
+        Ok(self.fill(new, State::Parts(writer), reserved))
     }
 
     fn fill(self: &Arc<Fills>, new: New, state: State, reserved: SpaceReservation) -> Fill {
         self.entries.counters.fills.count();
         let (fills, gather, staging) = (Arc::clone(self), None, None);
-        Fill { fills, new, next: 0, gather, state, staging, reserved, is_broken: false, is_done: false }
+        Fill { fills, new, next: 0, gather, state, staging, reserved, progress: FillProgress::Ready }
     }
 }
