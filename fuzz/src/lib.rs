@@ -24,7 +24,7 @@ pub struct Target {
 /// All targets.
 pub static TARGETS: [Target; 22] = [
     targets::request_head::TARGET,
-    targets::reply_head::TARGET,
+    targets::response_head::TARGET,
     targets::chunked::TARGET,
     targets::uri::TARGET,
     targets::range::TARGET,
@@ -39,7 +39,7 @@ pub static TARGETS: [Target; 22] = [
     targets::hpack::TARGET,
     targets::h2_session::TARGET,
     targets::h2_client::TARGET,
-    targets::h2_reply::TARGET,
+    targets::h2_response::TARGET,
     targets::grpc_timeout::TARGET,
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
-use http::reply::{Limits, ReplyHead};
+use http::response::parse::{Limits, ParsedResponse};
 use tls::client::ClientSettings;
 use tls::server::Versions;
 use tls::x509::{Certificate, Purpose, Roots};
@@ -316,7 +316,7 @@ impl<'a> Link<'a> {
         let malformed = |host: &str| FetchError::Malformed { host: host.to_owned() };
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
         let mut decoder = Decoder::http1(method, limits);
-        let mut head = ReplyHead::new();
+        let mut head = ParsedResponse::new();
         loop {
             match decoder.head(&mut head, &self.plain).map_err(|_| malformed(self.host))? {
                 HeadEvent::Head(len) => {

@@ -643,7 +643,7 @@ fn updated(
     candidate: &CacheCandidate<'_>,
     hit: &Hit,
 ) -> Option<(Result<Meta, bool>, Vec<u8>)> {
-    let head = http::reply::parse_written(hit.head())?;
+    let head = http::response::parse::parse_written(hit.head())?;
     let (fresh, raw) = (candidate.heading.head(), candidate.heading.raw());
     let mut lines: Vec<FieldLine<'_>> = Vec::new();
     let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader, StoreError};
-use http::reply::ReplyHead;
+use http::response::parse::ParsedResponse;
 use io::SharedBytes;
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
@@ -52,12 +52,12 @@ pub struct Filling {
 /// A header section for readers on all threads, with its parsed form.
 pub struct SharedHead {
     raw: Arc<[u8]>,
-    parsed: ReplyHead,
+    parsed: ParsedResponse,
 }
 
 impl SharedHead {
     /// Creates it from the bytes and their parsed form.
-    pub fn new(raw: Arc<[u8]>, parsed: ReplyHead) -> SharedHead {
+    pub fn new(raw: Arc<[u8]>, parsed: ParsedResponse) -> SharedHead {
         SharedHead { raw, parsed }
     }
 }

@@ -15,7 +15,7 @@ use http::fields::FieldLine;
 use http::fields::HeaderId;
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
-use http::reply::{HeadWriter, ReplyError, ReplyHead};
+use http::response::parse::{HeadWriter, ParsedResponse, ResponseError};
 use http::validator::Validator;
 use http::vary;
 
@@ -419,7 +419,7 @@ pub fn stored_head<'a, I>(
     lines: I,
     keeps: &[HeaderId],
     received_s: i64,
-) -> Result<(Vec<u8>, ReplyHead), ReplyError>
+) -> Result<(Vec<u8>, ParsedResponse), ResponseError>
 where
     I: Iterator<Item = FieldLine<'a>> + Clone,
 {

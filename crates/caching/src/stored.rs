@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use cache::{Hit, Located, Reader, StoreError};
 use http::fields::HeaderId;
-use http::reply::parse_written;
+use http::response::parse::parse_written;
 use io::SharedBytes;
 use io::op::Source;
 

@@ -33,7 +33,7 @@ pub fn policy(conf: &Core) -> Policy {
 
 /// Returns the value of `Server` by `server_tokens`; `None` if the configured text is empty.
 pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
-    const NAME: &str = http::response::PRODUCT;
+    const NAME: &str = http::response::encode::PRODUCT;
     const WITH_VERSION: &str = concat!("ringroad/", env!("CARGO_PKG_VERSION"));
     debug_assert!(WITH_VERSION.starts_with(NAME));
     match tokens {

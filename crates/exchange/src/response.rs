@@ -6,7 +6,7 @@ use std::ops::Range;
 use http::StatusCode;
 use http::conditional::Etag;
 use http::h2::hpack::NeverIndexed;
-use http::response::blank_controls;
+use http::response::encode::blank_controls;
 use io::op::Source;
 
 use crate::filter::BodyFilter;

@@ -2,7 +2,7 @@
 //! and all others in nginx's order. The protocol encodes it.
 
 use http::StatusCode;
-use http::response::ResponseHead;
+use http::response::encode::ResponseHead;
 
 use crate::effect;
 use crate::request::Request;

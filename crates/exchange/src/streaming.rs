@@ -168,7 +168,7 @@ async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
 /// Returns the trailer fields of a response; an empty list if one of them is invalid.
 pub fn trailers(request: &Request) -> &Trailers {
     let fields = request.response.sent_trailers.as_slice();
-    if fields.iter().all(|(name, value)| http::response::check_field(name, value).is_ok()) {
+    if fields.iter().all(|(name, value)| http::response::encode::check_field(name, value).is_ok()) {
         return fields;
     }
     request.log(Level::Error, format_args!("a trailer field has a control character"));

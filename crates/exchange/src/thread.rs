@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::date::DateCache;
-use http::response::Opening;
+use http::response::encode::Opening;
 use io::engine::NetKind;
 use rt::local::{Counted, Event, WaitGroup};
 

@@ -192,7 +192,7 @@ fn field(cx: &mut Cx<'_>, text: &str, action: Action) -> Result<Option<Field>, E
     let prefix = name.strip_suffix('*').filter(|_| action == Action::Clear);
     let checked = prefix.unwrap_or(name);
     let is_name = checked.is_empty() && prefix.is_some()
-        || http::response::check_field(checked.as_bytes(), b"").is_ok();
+        || http::response::encode::check_field(checked.as_bytes(), b"").is_ok();
     if !is_name {
         return Err(cx.error(format_args!("invalid header name \"{name}\"")));
     }

@@ -2,8 +2,8 @@
 
 use crate::bytes::trim_ows;
 use crate::fields::{HeaderId, Version};
-use crate::reply::ReplyHead;
 use crate::request::Head;
+use crate::response::parse::ParsedResponse;
 
 /// Whether the client requests keep-alive: the default of its HTTP version, unless `Connection` overrides it. `close` wins over
 /// `keep-alive` if both are present.
@@ -23,7 +23,7 @@ pub fn requests_keep_alive(head: &Head, buf: &[u8]) -> bool {
 /// its body. As in nginx, a connection of HTTP/1.0 is never reused, even with `keep-alive`: RFC 9112 section 9.3 permits reuse, and
 /// its appendix C.2.2 explains why proxies should not do it.
 #[must_use]
-pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
+pub fn response_keeps_alive(head: &ParsedResponse, buf: &[u8]) -> bool {
     head.version() == Version::Http11
         && head.status().code() != 101
         && !head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"close"))
@@ -126,6 +126,7 @@ impl Browser {
 mod tests {
     use super::*;
     use crate::request::{Policy, Progress, parse};
+    use crate::response;
 
     fn head(text: &str) -> (Head, Vec<u8>) {
         let mut head = Head::new();
@@ -167,9 +168,10 @@ mod tests {
             ("1.1 101 Switching Protocols", "Connection: upgrade\r\n", false),
         ] {
             let text = format!("HTTP/{line}\r\n{field}\r\n");
-            let mut head = ReplyHead::new();
-            crate::reply::parse(&mut head, text.as_bytes(), &crate::reply::Limits::default()).expect(line);
-            assert_eq!(reply_keeps_alive(&head, text.as_bytes()), wanted, "{line} {field:?}");
+            let mut head = ParsedResponse::new();
+            response::parse::parse(&mut head, text.as_bytes(), &response::parse::Limits::default())
+                .expect(line);
+            assert_eq!(response_keeps_alive(&head, text.as_bytes()), wanted, "{line} {field:?}");
         }
     }
 

@@ -20,7 +20,7 @@ pub fn has_page(status: StatusCode) -> bool {
 }
 
 /// Appends the page for `status`. Returns false, and appends nothing, if no page exists. `signature` is the text of `server_tokens`
-/// ([`crate::response::signature`]). `padded` is for browsers that replace short pages
+/// ([`crate::response::encode::signature`]). `padded` is for browsers that replace short pages
 /// ([`crate::connection::Browser::needs_padding`], `msie_padding`); as in nginx it has an effect for statuses from 400 on.
 pub fn push_page(status: StatusCode, signature: Option<&[u8]>, padded: bool, out: &mut Vec<u8>) -> bool {
     let Some(page) = find(status) else { return false };

@@ -8,7 +8,6 @@
 //! |---|---|---|
 //! | [`fields`] | methods, versions, field names and lines, body lengths: common to requests and responses | RFC 9110 |
 //! | [`request`] | the request head: parsed in place, resumable | RFC 9112 sections 3 and 5 |
-//! | [`reply`] | the head of an upstream's response: parsed in place, resumable | RFC 9112 sections 4 and 5 |
 //! | [`host`] | validation of `Host` and of the authority | RFC 9110 section 7.2 |
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
 //! | [`framing`] | body length, chunked coding in both directions, trailers | RFC 9112 sections 6 and 7 |
@@ -21,7 +20,7 @@
 //! | [`range`] | `Range`, `If-Range`, `Content-Range`, stored ranges, `multipart/byteranges` | RFC 9110 section 14 |
 //! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
-//! | [`response`] | encoding of response heads | RFC 9112 section 4 |
+//! | [`response`] | response heads: `parse` reads those of upstreams in place, resumable; `encode` writes those for clients | RFC 9112 sections 4 and 5 |
 //! | [`cache_control`] | cache directives, including targeted fields | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
 //! | [`freshness`] | age, lifetime, rules for storing and for stale use | RFC 9111 sections 3 and 4.2 |
 //! | [`vary`] | matching of requests with stored variants | RFC 9111 section 4.1 |
@@ -61,7 +60,6 @@ pub mod invalidation;
 pub mod media_type;
 pub mod proxy_protocol;
 pub mod range;
-pub mod reply;
 pub mod request;
 pub mod response;
 pub mod set_cookie;

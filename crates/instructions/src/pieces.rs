@@ -15,9 +15,9 @@ use http::cache_control::CacheControl;
 use http::conditional::{self, Evaluator, IfModifiedSince, Validators};
 use http::fields::HeaderId;
 use http::range::ByteRange;
-use http::reply::{self, Limits, ReplyHead};
 use http::request::{self, Head, Policy};
-use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
+use http::response::encode::{ConnectionField, HeadWriter, Opening, ResponseHead};
+use http::response::parse::{Limits, ParsedResponse, parse};
 use http::{StatusCode, date, host, range, uri};
 
 /// All pieces, in the order of their use in a request.
@@ -208,10 +208,10 @@ fn date_read(repetitions: u32) {
 /// Parses the response head that a proxy receives from its origin.
 #[inline(never)]
 fn reply_head(repetitions: u32) {
-    let (mut head, limits) = (ReplyHead::new(), Limits::default());
+    let (mut head, limits) = (ParsedResponse::new(), Limits::default());
     for _ in 0..repetitions {
         head.clear();
-        let parsed = reply::parse(&mut head, black_box(REPLY), &limits);
+        let parsed = parse(&mut head, black_box(REPLY), &limits);
         assert!(parsed.is_ok(), "the head is well formed");
         black_box(&head);
     }

@@ -12,7 +12,7 @@ use std::task::Poll;
 use http::StatusCode;
 use http::fields::HeaderId;
 use http::gateway::{Decoder, HeadEvent, Protocol};
-use http::reply::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ReplyError, ReplyHead};
+use http::response::parse::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ParsedResponse, ResponseError};
 use io::op::Source;
 use io::{Buf, Errno};
 
@@ -143,7 +143,7 @@ enum HeadError {
     Receive(Errno),
     Cut(Cut),
     /// With the text that nginx appends to the message, such as the offending line.
-    Invalid(ReplyError, Option<String>),
+    Invalid(ResponseError, Option<String>),
     /// A 101 without an upgrade request, too many interim responses, or a message that `fastcgi_catch_stderr` names.
     Unexpected(&'static str),
     Local(Errno),
@@ -249,7 +249,7 @@ async fn read_head(
     let limits = limits(settings);
     let head_max = limits.head_max;
     let mut decoder = Decoder::new(&outgoing.encoded, outgoing.method, limits);
-    let mut head = ReplyHead::new();
+    let mut head = ParsedResponse::new();
     let mut input: Option<Buf> = None;
     let mut interim = 0;
     loop {
@@ -320,11 +320,11 @@ fn with_body(
 }
 
 /// Returns the offending line of a head; `None` for errors whose message in nginx has no line.
-fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
+fn offending(error: ResponseError, head: &ParsedResponse, buf: &[u8]) -> Option<Vec<u8>> {
     let shown = ["header", "line", "response", "\"Transfer-Encoding\""]
         .iter()
         .any(|end| error.message().ends_with(end));
-    if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
+    if !shown || matches!(error, ResponseError::HeadTooLong | ResponseError::InvalidStatusLine) {
         return None;
     }
     let line = &buf[(head.line_start() as usize).min(buf.len())..];
@@ -333,9 +333,15 @@ fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>>
 }
 
 /// Formats an offending line as in nginx's log.
-fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing: &Outgoing) -> String {
+fn shown(
+    error: ResponseError,
+    head: &ParsedResponse,
+    buf: &[u8],
+    line: &[u8],
+    outgoing: &Outgoing,
+) -> String {
     let previous = match error {
-        ReplyError::Duplicate(_) => previous(head, buf, line).unwrap_or_default(),
+        ResponseError::Duplicate(_) => previous(head, buf, line).unwrap_or_default(),
         _ => String::new(),
     };
     let line = line.for_log();
@@ -346,7 +352,7 @@ fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing:
 }
 
 /// Formats the field that a duplicate line repeats, as in nginx's log.
-fn previous(head: &ReplyHead, buf: &[u8], line: &[u8]) -> Option<String> {
+fn previous(head: &ParsedResponse, buf: &[u8], line: &[u8]) -> Option<String> {
     let name = line.split(|&byte| byte == b':').next()?;
     let field = head.field(HeaderId::of(name))?;
     let (name, value) = (field.name.of(buf).for_log(), field.value.of(buf).for_log());
@@ -376,7 +382,7 @@ fn complete(
     request: &Request,
     outgoing: &Outgoing,
     wire: &Wire,
-    head: ReplyHead,
+    head: ParsedResponse,
     bytes: &[u8],
 ) -> Result<Rc<Heading>, HeadError> {
     if head.status().code() == 101 && !outgoing.upgrade {
@@ -395,7 +401,7 @@ fn complete(
 }
 
 /// Creates the heading of a protocol without header sections (memcached): the decoder has generated the text.
-fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Heading> {
+fn written(request: &Request, decoder: &mut Decoder, head: ParsedResponse) -> Rc<Heading> {
     if let Some(key) = decoder.missing_key() {
         let key = key.for_log();
         request.log(Level::Info, format_args!("key: \"{key}\" was not found by memcached {READING}"));
@@ -406,12 +412,12 @@ fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Head
 /// Returns a response without a head: all bytes are body, which nginx passes on too.
 fn bare(request: &Request, decoder: Decoder, buf: Buf) -> TryResponse {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
-    let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
+    let heading = Rc::new(Heading::new(Source::Static(b""), ParsedResponse::new()));
     TryResponse { heading, rest: Some(buf), is_full: false, decoder, keep_alive: true, sending: None }
 }
 
 /// Returns the response to CONNECT: the connection is established.
-fn connected(outgoing: &Outgoing) -> Result<TryResponse, ReplyError> {
+fn connected(outgoing: &Outgoing) -> Result<TryResponse, ResponseError> {
     let decoder = Decoder::new(&outgoing.encoded, outgoing.method, Limits::default());
     let (raw, head) = HeadWriter::new(StatusCode::OK, b"200 OK", 0)?.finish()?;
     let heading = Rc::new(Heading::new(Source::Vec(raw), head));
@@ -419,7 +425,7 @@ fn connected(outgoing: &Outgoing) -> Result<TryResponse, ReplyError> {
 }
 
 /// Passes an interim response to the client if it should receive it.
-async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
+async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ParsedResponse, raw: &[u8]) {
     let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
     let Some(client) = request.conn.client.borrow().clone() else { return };
     client.send_interim(&interim).await;

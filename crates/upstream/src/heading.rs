@@ -2,20 +2,20 @@
 
 use http::fields::HeaderId;
 use http::h2::hpack::NeverIndexed;
-use http::reply::ReplyHead;
+use http::response::parse::ParsedResponse;
 use io::op::Source;
 
 /// The header section of a response: its bytes and its parsed form.
 #[derive(Debug)]
 pub struct Heading {
     raw: Source,
-    head: ReplyHead,
+    head: ParsedResponse,
     never_indexed: Option<Box<NeverIndexed>>,
 }
 
 impl Heading {
     /// Creates the heading from a head that was parsed from the start of `raw`.
-    pub fn new(raw: Source, head: ReplyHead) -> Heading {
+    pub fn new(raw: Source, head: ParsedResponse) -> Heading {
         Heading { raw, head, never_indexed: None }
     }
 
@@ -35,7 +35,7 @@ impl Heading {
     }
 
     /// Returns the parsed head.
-    pub fn head(&self) -> &ReplyHead {
+    pub fn head(&self) -> &ParsedResponse {
         &self.head
     }
 
@@ -60,8 +60,9 @@ mod tests {
             let lines: String =
                 values.iter().map(|value| format!("X-Accel-Buffering: {value}\r\n")).collect();
             let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n").into_bytes();
-            let mut head = ReplyHead::new();
-            http::reply::parse(&mut head, &text, &http::reply::Limits::default()).expect("a response");
+            let mut head = ParsedResponse::new();
+            http::response::parse::parse(&mut head, &text, &http::response::parse::Limits::default())
+                .expect("a response");
             Heading::new(Source::Vec(text), head).is_buffered(true)
         };
         for values in [&["No"][..], &["yes", "no"], &["no", "x"]] {

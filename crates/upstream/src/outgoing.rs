@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use http::fields::Method;
 use http::gateway::Encoded;
-use http::reply::ReplyHead;
+use http::response::parse::ParsedResponse;
 use io::SharedBytes;
 use io::op::PeerAddr;
 
@@ -82,7 +82,7 @@ impl Outgoing {
 }
 
 /// See [`Outgoing::interim`].
-pub type MakeInterim = fn(&Request, &ReplyHead, &[u8]) -> Option<Interim>;
+pub type MakeInterim = fn(&Request, &ParsedResponse, &[u8]) -> Option<Interim>;
 
 /// The body of an [`Outgoing`].
 pub enum OutgoingBody {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
-use http::reply::{Limits, ReplyHead};
+use http::response::parse::{Limits, ParsedResponse};
 use http::uri::{Escape, escape};
 use io::Segments;
 use io::op::PeerAddr;
@@ -152,7 +152,7 @@ impl Received {
     fn content(&mut self) -> Result<Option<Vec<u8>>, String> {
         let early = || Err("prematurely closed connection".to_owned());
         while self.content.is_none() {
-            let mut head = ReplyHead::new();
+            let mut head = ParsedResponse::new();
             match self.decoder.head(&mut head, &self.bytes).map_err(|_| INVALID)? {
                 HeadEvent::Head(len) => {
                     check(&head, &self.bytes)?;
@@ -187,7 +187,7 @@ impl Received {
 }
 
 /// Checks that a header section has status 200, and no media type other than that of OCSP responses.
-fn check(head: &ReplyHead, bytes: &[u8]) -> Result<(), String> {
+fn check(head: &ParsedResponse, bytes: &[u8]) -> Result<(), String> {
     let status = head.status().code();
     if status != 200 {
         return Err(format!("sent status {status}"));

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
 use http::fields::Method;
 use http::h2::hpack::NeverIndexed;
-use http::reply::Limits;
+use http::response::parse::Limits;
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::Writer;

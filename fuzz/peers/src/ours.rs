@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use http::h2::hpack::{push_field, push_request, push_status};
-use http::h2::{Block, ErrorCode, Event, HeadReader, ReplyReader, Scratch, Session};
-use http::reply;
+use http::h2::{Block, ErrorCode, Event, HeadReader, ResponseReader, Scratch, Session};
 use http::request::{Head, Policy};
+use http::response::parse;
 
 use crate::outcome::{Outcome, Received};
 use crate::pipe::Shared;
@@ -247,7 +247,7 @@ impl Ours {
 
     /// Handles a header section of a response.
     fn reply(&mut self, id: u32, ends: bool, block: Block, input: &[u8]) {
-        let mut reader = ReplyReader::new(reply::Limits { head_max: 64 << 10, fields_max: 100 });
+        let mut reader = ResponseReader::new(parse::Limits { head_max: 64 << 10, fields_max: 100 });
         let mut fields = Fields::new();
         let decoded = self.session.decode(block, input, |name, value| {
             reader.field(name, value);

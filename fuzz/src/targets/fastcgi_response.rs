@@ -1,8 +1,8 @@
 //! Responses of FastCGI servers: [`http::gateway::fastcgi::Decoder`] through [`Decoder`].
 
-use http::gateway::{BodyEvent, Decoder, HeadEvent, fastcgi};
-use http::reply::{Limits, ReplyHead};
 use http::fields::Method;
+use http::gateway::{BodyEvent, Decoder, HeadEvent, fastcgi};
+use http::response::parse::{Limits, ParsedResponse};
 
 use super::take_byte;
 use crate::Target;
@@ -52,7 +52,7 @@ pub fn run(mut data: &[u8]) {
 fn decode(data: &[u8], piece: usize) -> Result<Decoded, ()> {
     let request = fastcgi::Encoder::new(false).end();
     let mut decoder = Decoder::new(&request, Method::Get, Limits::default());
-    let (mut head, mut input) = (ReplyHead::new(), Vec::new());
+    let (mut head, mut input) = (ParsedResponse::new(), Vec::new());
     let mut found = Decoded { status: None, body: Vec::new(), is_over: false };
     for piece in data.chunks(piece) {
         let mut rest = piece.to_vec();

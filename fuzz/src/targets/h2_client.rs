@@ -1,10 +1,10 @@
-//! An HTTP/2 client connection: [`http::h2::Session`] with responses by [`http::h2::ReplyReader`].
+//! An HTTP/2 client connection: [`http::h2::Session`] with responses by [`http::h2::ResponseReader`].
 
 use std::collections::BTreeSet;
 
 use http::h2::hpack::push_request;
-use http::h2::{Event, Fault, Limits, ReplyReader, Session};
-use http::reply;
+use http::h2::{Event, Fault, Limits, ResponseReader, Session};
+use http::response::parse;
 
 use super::h2_session::in_pieces;
 use super::{h2_session, take_byte};
@@ -67,7 +67,7 @@ impl Client {
                 }
                 Event::Head { stream, block, .. } => {
                     assert!(self.session.get(stream).is_some(), "stream {stream} was not opened");
-                    let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
+                    let mut reader = ResponseReader::new(parse::Limits { head_max: 100, fields_max: 5 });
                     self.session.decode(block, input, |name, value| reader.field(name, value))?;
                     if self.answered.insert(stream)
                         && let Ok((text, head)) = reader.finish()

@@ -1,8 +1,8 @@
 //! Responses of memcached: [`http::gateway::memcached::Decoder`] through [`Decoder`].
 
-use http::gateway::{BodyEvent, Decoder, HeadEvent, memcached};
-use http::reply::{Limits, ReplyHead};
 use http::fields::Method;
+use http::gateway::{BodyEvent, Decoder, HeadEvent, memcached};
+use http::response::parse::{Limits, ParsedResponse};
 
 use super::take_byte;
 use crate::Target;
@@ -53,7 +53,7 @@ pub fn run(mut data: &[u8]) {
 fn decode(data: &[u8], piece: usize) -> Result<(Decoded, bool), ()> {
     let request = memcached::get(b"k", 2);
     let mut decoder = Decoder::new(&request, Method::Get, Limits::default());
-    let (mut head, mut input) = (ReplyHead::new(), Vec::new());
+    let (mut head, mut input) = (ParsedResponse::new(), Vec::new());
     let mut found = Decoded { status: None, length: None, body: Vec::new(), is_over: false };
     for piece in data.chunks(piece) {
         let mut rest = piece.to_vec();

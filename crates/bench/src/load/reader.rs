@@ -5,7 +5,7 @@
 
 use http::fields::Method;
 use http::gateway::{BodyEvent, Decoder, HeadEvent};
-use http::reply::{Limits, ReplyHead};
+use http::response::parse::{Limits, ParsedResponse};
 
 use super::outcome::Failed;
 use super::plan::ResponseKind;
@@ -36,7 +36,7 @@ pub(crate) struct Heads {
     method: Method,
     response_kind: ResponseKind,
     has_checksum: bool,
-    head: ReplyHead,
+    head: ParsedResponse,
     /// The previous head, and the response that it starts.
     last: Vec<u8>,
     last_start: Option<Start>,
@@ -50,7 +50,7 @@ impl Heads {
             method: Method::of(method.as_bytes()),
             response_kind,
             has_checksum,
-            head: ReplyHead::new(),
+            head: ParsedResponse::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
             last_start: None,
         }

@@ -159,7 +159,7 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
         Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
     };
     // nginx sends such a field unchanged, often with a second colon, and clients interpret it differently.
-    if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
+    if http::response::encode::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());
     }
@@ -212,7 +212,7 @@ fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
 /// Returns the value with control characters replaced by spaces, so that a variable cannot inject a field.
 pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
     let mut value = value.rendered(request);
-    http::response::blank_controls(&mut value);
+    http::response::encode::blank_controls(&mut value);
     value
 }
 

@@ -25,7 +25,7 @@ impl Client for Http1Client {
         let mut head = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
         for (name, value) in fields {
             // An invalid field is omitted: the final response will report the error.
-            let _ = http::response::push_field(&mut head, name, value);
+            let _ = http::response::encode::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");
         // An interim response is optional (RFC 9110 section 15.2). A client that does not read must not make the upstream wait.

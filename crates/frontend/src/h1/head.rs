@@ -7,7 +7,7 @@
 //! | the same to HTTP/1.0, or with `chunked_transfer_encoding off` | end of the connection |
 
 use http::fields::{Method, Version};
-use http::response::{ConnectionField, HeadWriter, ResponseHead};
+use http::response::encode::{ConnectionField, HeadWriter, ResponseHead};
 
 use exchange::request::Request;
 use exchange::response::Body;

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use http::h2::hpack::{push_field, push_status};
-use http::response::check_field;
+use http::response::encode::check_field;
 use io::sys::TcpInfo;
 
 use crate::h2::head::is_of_connection;

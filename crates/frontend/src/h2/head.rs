@@ -4,7 +4,7 @@ use http::h2::hpack::{
     NeverIndexed, indexed_name, known, push_field, push_indexed, push_indexed_decimal, push_never_indexed,
     push_status,
 };
-use http::response::{ResponseHead, check_field, check_value};
+use http::response::encode::{ResponseHead, check_field, check_value};
 
 use exchange::request::Request;
 use exchange::response_head;

@@ -6,7 +6,7 @@
 
 use conf::{Args, Error, Spec};
 use http::fields::Version;
-use http::reply::ReplyHead;
+use http::response::parse::ParsedResponse;
 
 use crate::Directive;
 use crate::passing::protocol::{Family, Passing};
@@ -60,7 +60,7 @@ pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
 
 /// Converts the fields of an interim response for the client. A 100 is not passed on: it only permits this server to send the
 /// request body. Nor is, as in nginx, a 103 without fields: it has no hint.
-fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
+fn pass_on<F: Family>(request: &Request, head: &ParsedResponse, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {
         return None;

@@ -21,8 +21,8 @@ use http::conditional::Etag;
 use http::fields::FieldLine;
 use http::fields::{HeaderId, Method};
 use http::hop_by_hop::ConnectionOptions;
-use http::reply::ReplyHead;
-use http::response;
+use http::response::encode;
+use http::response::parse::ParsedResponse;
 
 use crate::passing::conf::Conf;
 use crate::passing::protocol::Via;
@@ -309,7 +309,7 @@ enum Whole {
 fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) {
     let FieldLine { id, name, value } = line;
     // All known names are tokens.
-    if id == HeaderId::Other && response::check_field(name, b"").is_err() {
+    if id == HeaderId::Other && encode::check_field(name, b"").is_err() {
         // A stored response was logged when it was received.
         if !request.response.is_stored {
             let name = name.for_log();
@@ -389,7 +389,7 @@ fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
 /// Returns the fields of an interim response (103) for a client: those that are passed on and do not describe a body.
 pub(super) fn interim_lines<'a>(
     conf: &'a Conf,
-    head: &'a ReplyHead,
+    head: &'a ParsedResponse,
     raw: &'a [u8],
 ) -> impl Iterator<Item = FieldLine<'a>> + 'a {
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));

@@ -116,7 +116,7 @@ fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
     let fields = fields.make_mut(cx.block);
-    if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
+    if http::response::encode::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());
     }

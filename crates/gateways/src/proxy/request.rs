@@ -19,7 +19,7 @@ use http::fields::{BodyLength, HeaderId, Method, Version};
 use http::gateway::{Encoder, http1, http2};
 use http::h2::hpack::NeverIndexed;
 use http::hop_by_hop::ConnectionOptions;
-use http::response;
+use http::response::encode;
 
 use crate::passing::conf::Conf;
 use crate::passing::early_hints;
@@ -316,11 +316,11 @@ impl Writer<'_> {
             HeaderId::Upgrade => self.upgrades = true,
             _ => {}
         }
-        if response::check_value(value).is_ok() {
+        if encode::check_value(value).is_ok() {
             return self.encoder.field(name, value);
         }
         let mut value = value.to_vec();
-        response::blank_controls(&mut value);
+        encode::blank_controls(&mut value);
         self.encoder.field(name, &value);
     }
 }

@@ -167,7 +167,7 @@ impl ChunkedDecoder {
 
     /// Works like [`Self::handle`]; also appends the field lines of the trailer section to `trailers`. The lines include their line
     /// ends, without the final empty line: at most [`TRAILER_LEN_MAX`] bytes plus the line ends. At [`Event::End`] the caller
-    /// parses them with [`crate::reply::parse_fields`].
+    /// parses them with [`crate::response::parse::parse_fields`].
     ///
     /// # Errors
     /// As [`Self::handle`].
@@ -551,7 +551,7 @@ mod tests {
         let (body, trailers) =
             decode_with_trailers(b"3\r\nabc\r\n0\r\nX: 1\r\nX-Two:2\r\n\r\n", 4).expect("valid");
         let mut fields = Vec::new();
-        crate::reply::parse_fields(&trailers, 10, &mut fields).expect("valid");
+        crate::response::parse::parse_fields(&trailers, 10, &mut fields).expect("valid");
         let values: Vec<&[u8]> = fields.iter().map(|field| field.value.of(&trailers)).collect();
         assert_eq!((body.as_slice(), values), (&b"abc"[..], vec![&b"1"[..], b"2"]));
     }

@@ -1,16 +1,16 @@
 //! Body length and chunked coding (RFC 9112 sections 6 and 7.1).
 //!
-//! [`ReplyFraming`] determines the length of a response body from the parsed head; for requests the head contains it
+//! [`ResponseFraming`] determines the length of a response body from the parsed head; for requests the head contains it
 //! ([`crate::fields::BodyLength`]). [`ChunkedDecoder`] decodes a chunked body; [`chunk_header`] and [`push_last_chunk`] encode it.
 //! Body bytes are not copied: the decoder returns ranges.
 
 mod chunked;
-mod reply;
+mod response;
 
 pub use chunked::{ChunkedDecoder, ChunkedError, Event, LINE_LEN_MAX, Step, TRAILER_LEN_MAX};
-pub use reply::{ReplyFraming, may_be_trailer};
+pub use response::{ResponseFraming, may_be_trailer};
 
-use crate::response::{InvalidField, push_field};
+use crate::response::encode::{InvalidField, push_field};
 
 /// Maximum length of a chunk header: sixteen hexadecimal digits and CRLF.
 pub const CHUNK_HEADER_LEN_MAX: usize = 18;

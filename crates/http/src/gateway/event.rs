@@ -54,7 +54,7 @@ pub enum HeadEvent {
     /// The head is incomplete: append received bytes to the input and call again.
     More,
     /// An interim response of this many bytes; another head follows (RFC 9110 section 15.2). Remove these bytes from the front and
-    /// clear the [`ReplyHead`](crate::reply::ReplyHead).
+    /// clear the [`ParsedResponse`](crate::response::parse::ParsedResponse).
     Interim(u32),
     /// The head has this many bytes; the body starts after them.
     Head(u32),

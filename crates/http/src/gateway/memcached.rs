@@ -13,7 +13,7 @@ use super::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use super::{BodyFraming, Encoded, Protocol};
 use crate::fields::FieldLine;
 use crate::fields::Method;
-use crate::reply::{HeadWriter, Limits, ReplyError, ReplyHead};
+use crate::response::parse::{HeadWriter, Limits, ParsedResponse, ResponseError};
 use crate::{Span, StatusCode, parse_decimal};
 
 /// The command before a key.
@@ -104,18 +104,22 @@ impl Decoder {
         }
     }
 
-    pub(super) fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
+    pub(super) fn head(
+        &mut self,
+        head: &mut ParsedResponse,
+        input: &[u8],
+    ) -> Result<HeadEvent, ResponseError> {
         let most = &input[..input.len().min(self.head_max as usize)];
         let Some(line_feed) = memchr::memchr(b'\n', most) else {
             return match most.len() < self.head_max as usize {
                 true => Ok(HeadEvent::More),
-                false => Err(ReplyError::HeadTooLong),
+                false => Err(ResponseError::HeadTooLong),
             };
         };
-        let line = input[..line_feed].strip_suffix(b"\r").ok_or(ReplyError::MemcachedResponse)?;
+        let line = input[..line_feed].strip_suffix(b"\r").ok_or(ResponseError::MemcachedResponse)?;
         let length = match line {
             NOT_FOUND => None,
-            line => Some(self.value(line.strip_prefix(VALUE).ok_or(ReplyError::MemcachedResponse)?)?),
+            line => Some(self.value(line.strip_prefix(VALUE).ok_or(ResponseError::MemcachedResponse)?)?),
         };
         (self.written, *head) = match length {
             None => section(b"404 Not Found", 0, false),
@@ -131,20 +135,20 @@ impl Decoder {
     }
 
     /// Parses a value line after its first word. Returns the length and whether the value is compressed.
-    fn value(&self, rest: &[u8]) -> Result<(u64, bool), ReplyError> {
-        let rest = rest.strip_prefix(&*self.key).ok_or(ReplyError::MemcachedKey)?;
-        let rest = rest.strip_prefix(b" ").ok_or(ReplyError::MemcachedResponse)?;
-        let space = memchr::memchr(b' ', rest).ok_or(ReplyError::MemcachedResponse)?;
+    fn value(&self, rest: &[u8]) -> Result<(u64, bool), ResponseError> {
+        let rest = rest.strip_prefix(&*self.key).ok_or(ResponseError::MemcachedKey)?;
+        let rest = rest.strip_prefix(b" ").ok_or(ResponseError::MemcachedResponse)?;
+        let space = memchr::memchr(b' ', rest).ok_or(ResponseError::MemcachedResponse)?;
         let (flags, length) = (&rest[..space], &rest[space + 1..]);
         if flags.contains(&0) {
-            return Err(ReplyError::MemcachedResponse);
+            return Err(ResponseError::MemcachedResponse);
         }
         // nginx parses the flags only if it needs them.
         let is_gzip = match self.gzip_flag {
             0 => false,
-            flag => parse_decimal(flags).ok_or(ReplyError::MemcachedFlags)? & flag != 0,
+            flag => parse_decimal(flags).ok_or(ResponseError::MemcachedFlags)? & flag != 0,
         };
-        Ok((parse_decimal(length).ok_or(ReplyError::MemcachedLength)?, is_gzip))
+        Ok((parse_decimal(length).ok_or(ResponseError::MemcachedLength)?, is_gzip))
     }
 
     pub(super) fn take_written(&mut self) -> Vec<u8> {
@@ -239,7 +243,11 @@ fn is_complete(place: LinePart, input: &[u8]) -> bool {
 }
 
 /// Writes the HTTP header section for a response.
-fn section(status_text: &[u8], length: u64, is_gzip: bool) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
+fn section(
+    status_text: &[u8],
+    length: u64,
+    is_gzip: bool,
+) -> Result<(Vec<u8>, ParsedResponse), ResponseError> {
     let status = if status_text.starts_with(b"2") { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let mut writer = HeadWriter::new(status, status_text, 96)?;
     writer.push(&FieldLine::new(b"Content-Length", length.to_string().as_bytes()))?;
@@ -273,7 +281,7 @@ mod tests {
     }
 
     /// `gzip_flag`; a line; its status, length, and whether the value is compressed.
-    type Line<'t> = (u64, &'t str, Result<(u16, u64, bool), ReplyError>);
+    type Line<'t> = (u64, &'t str, Result<(u16, u64, bool), ResponseError>);
 
     #[test]
     fn first_response_lines_become_header_sections() {
@@ -283,28 +291,28 @@ mod tests {
             (2, "VALUE k%20 3 5\r\n", Ok((200, 5, true))),
             (0, "VALUE k%20 abc 5\r\n", Ok((200, 5, false))),
             (0, "VALUE k%20  5\r\n", Ok((200, 5, false))),
-            (2, "VALUE k%20  5\r\n", Err(ReplyError::MemcachedFlags)),
-            (2, "VALUE k%20 x 5\r\n", Err(ReplyError::MemcachedFlags)),
-            (2, "VALUE k%20 99999999999999999999 5\r\n", Err(ReplyError::MemcachedFlags)),
-            (0, "VALUE k%20 0 5 17\r\n", Err(ReplyError::MemcachedLength)),
-            (0, "VALUE k%20 0 -5\r\n", Err(ReplyError::MemcachedLength)),
-            (0, "VALUE k%20 0 \r\n", Err(ReplyError::MemcachedLength)),
-            (0, "VALUE k%20 0 99999999999999999999\r\n", Err(ReplyError::MemcachedLength)),
-            (0, "VALUE k%20 5\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "VALUE k%20\0\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "VALUE k%20 \0 5\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "VALUE k%20more 0 5\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "VALUE other 0 5\r\n", Err(ReplyError::MemcachedKey)),
-            (0, "VALUE k%20 0 5\n", Err(ReplyError::MemcachedResponse)),
+            (2, "VALUE k%20  5\r\n", Err(ResponseError::MemcachedFlags)),
+            (2, "VALUE k%20 x 5\r\n", Err(ResponseError::MemcachedFlags)),
+            (2, "VALUE k%20 99999999999999999999 5\r\n", Err(ResponseError::MemcachedFlags)),
+            (0, "VALUE k%20 0 5 17\r\n", Err(ResponseError::MemcachedLength)),
+            (0, "VALUE k%20 0 -5\r\n", Err(ResponseError::MemcachedLength)),
+            (0, "VALUE k%20 0 \r\n", Err(ResponseError::MemcachedLength)),
+            (0, "VALUE k%20 0 99999999999999999999\r\n", Err(ResponseError::MemcachedLength)),
+            (0, "VALUE k%20 5\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "VALUE k%20\0\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "VALUE k%20 \0 5\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "VALUE k%20more 0 5\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "VALUE other 0 5\r\n", Err(ResponseError::MemcachedKey)),
+            (0, "VALUE k%20 0 5\n", Err(ResponseError::MemcachedResponse)),
             (0, "END\r\n", Ok((404, 0, false))),
-            (0, "END \r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "ERROR\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "\r\n", Err(ReplyError::MemcachedResponse)),
-            (0, "\n", Err(ReplyError::MemcachedResponse)),
+            (0, "END \r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "ERROR\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "\r\n", Err(ResponseError::MemcachedResponse)),
+            (0, "\n", Err(ResponseError::MemcachedResponse)),
         ];
         for (gzip_flag, line, expected) in cases {
             let mut decoder = decoder(*gzip_flag, Method::Get);
-            let mut head = ReplyHead::new();
+            let mut head = ParsedResponse::new();
             for len in 0..line.len() {
                 assert_eq!(decoder.head(&mut head, &line.as_bytes()[..len]), Ok(HeadEvent::More), "{line:?}");
             }
@@ -317,8 +325,8 @@ mod tests {
             assert_eq!(found, *expected, "{line:?}");
         }
         let mut long = decoder(0, Method::Get);
-        assert_eq!(long.head(&mut ReplyHead::new(), &[b'x'; 63]), Ok(HeadEvent::More));
-        assert_eq!(long.head(&mut ReplyHead::new(), &[b'x'; 64]), Err(ReplyError::HeadTooLong));
+        assert_eq!(long.head(&mut ParsedResponse::new(), &[b'x'; 63]), Ok(HeadEvent::More));
+        assert_eq!(long.head(&mut ParsedResponse::new(), &[b'x'; 64]), Err(ResponseError::HeadTooLong));
     }
 
     /// The line, the following bytes, the body in them, and the end as [`decoded`] returns it.
@@ -328,7 +336,7 @@ mod tests {
     /// end.
     fn decoded(method: Method, line: &str, rest: &[u8], piece: usize) -> (Vec<u8>, Option<(bool, bool)>) {
         let mut decoder = decoder(0, method);
-        decoder.head(&mut ReplyHead::new(), line.as_bytes()).expect("a good line");
+        decoder.head(&mut ParsedResponse::new(), line.as_bytes()).expect("a good line");
         let (mut body, mut at) = (Vec::new(), 0);
         loop {
             let end = (at + piece).min(rest.len());

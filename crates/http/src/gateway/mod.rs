@@ -20,7 +20,7 @@ pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
 use std::ops::Range;
 
 use crate::fields::{BodyLength, Method};
-use crate::reply::{Limits, ReplyError, ReplyHead};
+use crate::response::parse::{Limits, ParsedResponse, ResponseError};
 
 /// Encoder of an HTTP request, by version. Call [`begin`](Self::begin), then [`field`](Self::field) and [`body`](Self::body) in the
 /// order of the fields, then [`end`](Self::end).
@@ -110,8 +110,8 @@ impl Decoder {
     /// section.
     ///
     /// # Errors
-    /// [`ReplyError`]; the connection must be closed.
-    pub fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ReplyError> {
+    /// [`ResponseError`]; the connection must be closed.
+    pub fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ResponseError> {
         match self {
             Self::Http1(_) | Self::Memcached(_) => Ok(0..received.len()),
             Self::FastCgi(decoder) => decoder.unframe(received),
@@ -121,8 +121,8 @@ impl Decoder {
     /// Parses the head at the start of `input`, which [`Decoder::unframe`] returned; `head` is new or cleared.
     ///
     /// # Errors
-    /// [`ReplyError`]; the connection must be closed.
-    pub fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
+    /// [`ResponseError`]; the connection must be closed.
+    pub fn head(&mut self, head: &mut ParsedResponse, input: &[u8]) -> Result<HeadEvent, ResponseError> {
         match self {
             Self::Http1(decoder) => decoder.head(head, input),
             Self::FastCgi(decoder) => decoder.head(head, input),

@@ -66,7 +66,7 @@ pub(super) fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
     frame(Kind::Settings, 0, 0, &bytes)
 }
 
-pub(super) fn reply(stream: u32, flags: u8, status: u16) -> Vec<u8> {
+pub(super) fn response(stream: u32, flags: u8, status: u16) -> Vec<u8> {
     let mut block = Vec::new();
     push_status(&mut block, status);
     frame(Kind::Headers, flags | END_HEADERS, stream, &block)
@@ -83,10 +83,10 @@ fn own_dependencies_and_zero_increments_of_a_server_are_ignored() {
     let (first, second) = (client.get(), client.get());
     let own = [&first.to_be_bytes()[..], &[16]].concat();
     assert_eq!(client.feed(&frame(Kind::Priority, 0, first, &own)), Ok(vec![]));
-    client.feed(&reply(first, END_STREAM, 200)).expect("a response");
+    client.feed(&response(first, END_STREAM, 200)).expect("a response");
     client.session.release(first, &mut client.out);
     assert_eq!(client.feed(&frame(Kind::WindowUpdate, 0, first, &[0; 4])), Ok(vec![]));
-    let events = client.feed(&reply(second, END_STREAM, 200)).expect("another response");
+    let events = client.feed(&response(second, END_STREAM, 200)).expect("another response");
     assert!(is_head(&events[0], second, true), "{events:?}");
 }
 
@@ -148,7 +148,7 @@ fn streams_are_opened_up_to_the_limit_of_the_server() {
     let mut client = Client::new(&[(3, 2)]);
     assert_eq!((client.get(), client.session.may_open(), client.get()), (1, true, 3));
     assert!(!client.session.may_open());
-    assert!(is_head(&client.feed(&reply(1, END_STREAM, 200)).expect("a response")[0], 1, true));
+    assert!(is_head(&client.feed(&response(1, END_STREAM, 200)).expect("a response")[0], 1, true));
     client.session.release(1, &mut client.out);
     assert!(client.session.may_open());
     assert_eq!(client.get(), 5);
@@ -167,8 +167,8 @@ fn a_push_ends_the_connection() {
     );
     assert_eq!(Client::new(&[]).feed(&settings_frame(&[(2, 1)])), Err(Fault::Setting));
     let mut client = Client::new(&[(2, 0)]);
-    assert_eq!(client.feed(&reply(2, 0, 200)), Err(Fault::StreamNumber), "a server opens no streams");
-    assert_eq!(client.feed(&reply(1, 0, 200)), Err(Fault::StreamNumber), "no request was sent");
+    assert_eq!(client.feed(&response(2, 0, 200)), Err(Fault::StreamNumber), "a server opens no streams");
+    assert_eq!(client.feed(&response(1, 0, 200)), Err(Fault::StreamNumber), "no request was sent");
     assert_eq!(client.feed(&frame(Kind::Data, 0, 1, b"x")), Err(Fault::IdleStream));
 }
 
@@ -231,7 +231,7 @@ fn bodies_must_have_the_announced_length() {
     for (body, flags) in [(&b"ab"[..], END_STREAM), (b"abcd", 0)] {
         let mut client = Client::new(&[]);
         let id = client.get();
-        client.feed(&reply(id, 0, 200)).expect("a head");
+        client.feed(&response(id, 0, 200)).expect("a head");
         client.session.expect(id, 3);
         let code = ErrorCode::Protocol as u32;
         let reset = Event::Reset { stream: id, by_peer: false, code };
@@ -239,9 +239,9 @@ fn bodies_must_have_the_announced_length() {
     }
     let mut client = Client::new(&[]);
     let id = client.get();
-    client.feed(&reply(id, 0, 200)).expect("a head");
+    client.feed(&response(id, 0, 200)).expect("a head");
     client.session.expect(id, 3);
-    let events = client.feed(&reply(id, END_STREAM, 200)).expect("a connection that goes on");
+    let events = client.feed(&response(id, END_STREAM, 200)).expect("a connection that goes on");
     assert!(
         matches!(events[..], [Event::Reset { by_peer: false, .. }]),
         "trailers before the end of the body: {events:?}"
@@ -256,6 +256,6 @@ fn a_dropped_stream_is_cancelled() {
     let mut out = Vec::new();
     client.session.release(id, &mut out);
     assert_eq!(out, frame(Kind::ResetStream, 0, id, &[0, 0, 0, ErrorCode::Cancel as u8]));
-    let late = [reply(id, 0, 200), frame(Kind::Data, END_STREAM, id, b"late")].concat();
+    let late = [response(id, 0, 200), frame(Kind::Data, END_STREAM, id, b"late")].concat();
     assert_eq!(client.feed(&late), Ok(Vec::new()));
 }

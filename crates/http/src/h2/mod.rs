@@ -8,7 +8,7 @@
 //! | [`flow`] | receive windows, which grow with the bytes that are consumed in a round trip | RFC 9113 section 5.2 |
 //! | `late` | frames on streams whose response ended before their request | RFC 9113 section 8.1 |
 //! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
-//! | [`reply`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
+//! | [`response`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | compression of header sections | RFC 7541 |
 //! | [`priority`] | order in which streams send | RFC 9218 |
 //! | [`frame`], [`settings`], [`error`] | frame encoding, settings, error codes | RFC 9113 sections 4, 6.5, 7 |
@@ -29,7 +29,7 @@ mod limit_tests;
 #[cfg(test)]
 mod must_tests;
 pub mod priority;
-pub mod reply;
+pub mod response;
 mod round;
 pub mod send;
 pub mod session;
@@ -44,5 +44,5 @@ pub use flow::STREAM_WINDOW_MAX;
 pub use frame::PREFACE;
 pub use head::{HeadFault, HeadReader, Malformed, Scratch};
 pub use priority::{Priority, Scheduler};
-pub use reply::{ReplyFault, ReplyReader};
+pub use response::{ResponseFault, ResponseReader};
 pub use session::{Block, Event, Limits, Session};

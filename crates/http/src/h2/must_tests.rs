@@ -95,7 +95,7 @@ fn only_headers_and_priority_are_allowed_on_idle_streams() {
     for stream in [2, 7] {
         let mut client = Client::new(&[]);
         client.get();
-        let fault = client.feed(&client_tests::reply(stream, 0, 200)).expect_err("an idle stream");
+        let fault = client.feed(&client_tests::response(stream, 0, 200)).expect_err("an idle stream");
         assert_eq!(fault.code(), ErrorCode::Protocol);
     }
     let mut client = Client::new(&[]);
@@ -304,7 +304,7 @@ fn continuation_must_be_on_the_same_stream() {
     ] {
         assert_eq!(Peer::new().fault(&bytes), Some((Fault::Continuation, ErrorCode::Protocol)), "{bytes:?}");
     }
-    let head = client_tests::reply(1, 0, 200);
+    let head = client_tests::response(1, 0, 200);
     let open = [&head[..4], &[0], &head[5..]].concat();
     for next in [frame(PING, 0, 0, &[0; 8]), frame(CONTINUATION, WHOLE, 3, b""), frame(0xfe, 0, 0, b"")] {
         let mut client = Client::new(&[]);
@@ -336,7 +336,7 @@ fn a_complete_response_remains_valid_after_a_reset() {
     let id = client.session.open_next(());
     client.session.push_head(id, &block, false, &mut client.out);
     let bytes = [
-        client_tests::reply(id, 0, 200),
+        client_tests::response(id, 0, 200),
         client_tests::frame(Kind::Data, END_STREAM, id, b"whole"),
         client_tests::frame(Kind::ResetStream, 0, id, &[0; 4]),
     ]
@@ -563,8 +563,8 @@ fn late_window_updates_are_accepted_by_a_client() {
     let mut client = Client::new(&[]);
     let id = client.get();
     assert_eq!(client.feed(&window_update(id, 5)), Ok(vec![Event::Window { stream: id }]));
-    let reply = client_tests::reply(id, END_STREAM | END_HEADERS, 200);
-    client.feed(&reply).expect("a response");
+    let response = client_tests::response(id, END_STREAM | END_HEADERS, 200);
+    client.feed(&response).expect("a response");
     client.session.release(id, &mut client.out);
     assert_eq!(client.feed(&window_update(id, 5)), Ok(vec![]));
     assert_eq!(client.feed(&window_update(0, WINDOW_MAX)), Err(Fault::WindowTooLarge));

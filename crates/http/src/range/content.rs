@@ -2,7 +2,7 @@
 
 use super::{ByteRange, number};
 use crate::fields::HeaderId;
-use crate::reply::ReplyHead;
+use crate::response::parse::ParsedResponse;
 
 /// The value of `Content-Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl ContentRange {
     ///
     /// # Errors
     /// [`ContentRangeError`]; the response must not be stored or used as the requested range.
-    pub fn of_part(head: &ReplyHead, buf: &[u8]) -> Result<(ByteRange, Option<u64>), ContentRangeError> {
+    pub fn of_part(head: &ParsedResponse, buf: &[u8]) -> Result<(ByteRange, Option<u64>), ContentRangeError> {
         let mut values = head.all(buf, HeaderId::ContentRange);
         let value = values.next().ok_or(ContentRangeError::Missing)?;
         if values.next().is_some() {
@@ -89,7 +89,7 @@ impl ContentRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::{Limits, parse};
+    use crate::response::parse::{Limits, parse};
     use proptest::prelude::*;
 
     fn part(start: u64, end: u64, size: Option<u64>) -> ContentRange {
@@ -147,7 +147,7 @@ mod tests {
             ("Content-Range: x\r\n", Err(Error::Invalid)),
         ] {
             let text = format!("HTTP/1.1 206 Partial Content\r\n{fields}\r\n");
-            let mut head = ReplyHead::new();
+            let mut head = ParsedResponse::new();
             parse(&mut head, text.as_bytes(), &Limits::default()).expect(fields);
             assert_eq!(ContentRange::of_part(&head, text.as_bytes()), wanted, "{fields}");
         }

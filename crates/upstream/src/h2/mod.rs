@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use http::h2::{ErrorCode, Fault, Limits, ReplyFault, STREAM_WINDOW_MAX, Session};
+use http::h2::{ErrorCode, Fault, Limits, ResponseFault, STREAM_WINDOW_MAX, Session};
 use io::Errno;
 use rt::local::Counted;
 
@@ -81,7 +81,7 @@ pub enum Cut {
     /// The upstream violated the protocol.
     Fault(Fault),
     /// The response head is invalid.
-    Reply(ReplyFault),
+    Reply(ResponseFault),
     /// The upstream closed the connection.
     Closed,
     /// The connection broke, or a local error occurred.

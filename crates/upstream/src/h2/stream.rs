@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use http::fields::Method;
-use http::framing::ReplyFraming;
+use http::framing::ResponseFraming;
 use http::h2::hpack::{self, NeverIndexed};
-use http::h2::{ErrorCode, ReplyFault, ReplyReader};
-use http::reply::{FIELDS_MAX_DEFAULT, Limits};
+use http::h2::{ErrorCode, ResponseFault, ResponseReader};
+use http::response::parse::{FIELDS_MAX_DEFAULT, Limits};
 use io::{Buf, Errno, Segments};
 
 use exchange::capacity::Share;
@@ -131,7 +131,7 @@ impl Stream {
     pub(super) fn add_body(&self, bytes: &[u8], ends: bool) -> Result<(), Cut> {
         let mut inbox = self.inbox.borrow_mut();
         match inbox.stage {
-            Stage::Head | Stage::Over => return Err(Cut::Reply(ReplyFault::NoStatus)),
+            Stage::Head | Stage::Over => return Err(Cut::Reply(ResponseFault::NoStatus)),
             Stage::NoBody => {}
             Stage::Body => inbox.add_body(bytes)?,
         }
@@ -149,21 +149,21 @@ impl Stream {
             Heads::Trailers { is_good: true, text, .. } if ends => {
                 return inbox.end(&[b"0\r\n", &text[..], b"\r\n"].concat()).map(|()| None);
             }
-            Heads::Trailers { .. } => return Err(Cut::Reply(ReplyFault::Field)),
+            Heads::Trailers { .. } => return Err(Cut::Reply(ResponseFault::Field)),
         };
         let (text, head) = reader.finish().map_err(Cut::Reply)?;
         if head.is_interim() {
             // RFC 9113 section 8.1: an interim response must not end a stream.
             return if ends {
-                Err(Cut::Reply(ReplyFault::UnexpectedStatus))
+                Err(Cut::Reply(ResponseFault::UnexpectedStatus))
             } else {
                 inbox.add(&text).map(|()| None)
             };
         }
-        let has_body = ReplyFraming::of(self.request_facts.get().method, &head) != ReplyFraming::None;
+        let has_body = ResponseFraming::of(self.request_facts.get().method, &head) != ResponseFraming::None;
         // RFC 9113 section 8.1.1: a body must have the announced length.
         if has_body && ends && head.content_length().is_some_and(|length| length > 0) {
-            return Err(Cut::Reply(ReplyFault::NoBody));
+            return Err(Cut::Reply(ResponseFault::NoBody));
         }
         inbox.stage = if has_body { Stage::Body } else { Stage::NoBody };
         inbox.add(&text)?;
@@ -177,7 +177,7 @@ impl Stream {
 /// Collects the fields of a header section as they are decoded.
 pub(super) enum Heads {
     /// Fields of a head.
-    Head(Box<ReplyReader>),
+    Head(Box<ResponseReader>),
     /// Trailers, as lines of text.
     Trailers { text: Vec<u8>, most: usize, is_good: bool },
 }
@@ -187,7 +187,7 @@ impl Heads {
     pub(super) fn of(stream: &Stream) -> Heads {
         let limits = stream.request_facts.get().limits;
         match stream.inbox.borrow().stage {
-            Stage::Head => Heads::Head(Box::new(ReplyReader::new(limits))),
+            Stage::Head => Heads::Head(Box::new(ResponseReader::new(limits))),
             _ => Heads::Trailers { text: Vec::new(), most: limits.head_max as usize, is_good: true },
         }
     }

@@ -12,7 +12,7 @@ use super::{END_REQUEST, HEADER_LEN, STDERR, STDOUT, VERSION};
 use crate::fields::Method;
 use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::gateway::join;
-use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
+use crate::response::parse::{Limits, ParsedResponse, ResponseError, ResponseProgress, parse_cgi};
 
 /// Decoder of one FastCGI response; see [`crate::gateway::Decoder`].
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl Decoder {
         }
     }
 
-    pub(in crate::gateway) fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ReplyError> {
+    pub(in crate::gateway) fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ResponseError> {
         let (mut kept, mut at) = (0..0, 0);
         loop {
             let (consumed, found) = self.step(&received[at..])?;
@@ -109,22 +109,22 @@ impl Decoder {
 
     pub(in crate::gateway) fn head(
         &mut self,
-        head: &mut ReplyHead,
+        head: &mut ParsedResponse,
         input: &[u8],
-    ) -> Result<HeadEvent, ReplyError> {
-        match reply::parse_cgi(head, input, &self.limits)? {
-            ReplyProgress::Complete { head_len } => {
+    ) -> Result<HeadEvent, ResponseError> {
+        match parse_cgi(head, input, &self.limits)? {
+            ResponseProgress::Complete { head_len } => {
                 let status = head.status().code();
                 self.is_bare = self.method == Method::Head || matches!(status, 204 | 304);
                 self.length = head.content_length();
                 self.plain = input.len() - head_len as usize;
                 let is_short = self.length.is_some_and(|length| length > self.plain as u64);
                 if self.place == RecordPart::Over && is_short && !self.is_bare {
-                    return Err(ReplyError::StdoutClosed);
+                    return Err(ResponseError::StdoutClosed);
                 }
                 Ok(HeadEvent::Head(head_len))
             }
-            _ if self.stdout_closed || self.place == RecordPart::Over => Err(ReplyError::StdoutClosed),
+            _ if self.stdout_closed || self.place == RecordPart::Over => Err(ResponseError::StdoutClosed),
             _ => Ok(HeadEvent::More),
         }
     }
@@ -164,7 +164,7 @@ impl Decoder {
                 }
                 Found::More => return Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
                 Found::End if self.length.is_some_and(|left| left > 0) => {
-                    return Err(InvalidBody(ReplyError::StdoutClosed.message()));
+                    return Err(InvalidBody(ResponseError::StdoutClosed.message()));
                 }
                 Found::End => {
                     self.is_over = true;
@@ -220,7 +220,7 @@ impl Decoder {
     }
 
     /// Processes records up to the next response bytes or the end. Returns the number of bytes consumed.
-    fn step(&mut self, input: &[u8]) -> Result<(usize, Found), ReplyError> {
+    fn step(&mut self, input: &[u8]) -> Result<(usize, Found), ResponseError> {
         let mut at = 0;
         loop {
             let rest = &input[at..];
@@ -259,27 +259,27 @@ impl Decoder {
     }
 
     /// Parses the header of a record.
-    fn begin_record(&mut self) -> Result<(), ReplyError> {
+    fn begin_record(&mut self) -> Result<(), ResponseError> {
         self.header_len = 0;
         let [version, kind, id_high, id, len_high, len, padding, _] = self.header;
         if version != VERSION {
-            return Err(ReplyError::RecordVersion);
+            return Err(ResponseError::RecordVersion);
         }
         if (id_high, id) != (0, super::ID) {
-            return Err(ReplyError::RecordId);
+            return Err(ResponseError::RecordId);
         }
         (self.content, self.padding) =
             (usize::from(u16::from_be_bytes([len_high, len])), usize::from(padding));
         // After the end of the response no further `FCGI_STDOUT` record may follow.
         let is_known = matches!(kind, STDERR | END_REQUEST) || kind == STDOUT && !self.stdout_closed;
         if !is_known {
-            return Err(ReplyError::RecordType);
+            return Err(ResponseError::RecordType);
         }
         self.stdout_closed |= kind == STDOUT && self.content == 0;
         let is_noise = kind != STDOUT || self.content == 0;
         self.noise += if is_noise { (HEADER_LEN + self.content) as u64 } else { 0 };
         if self.noise > NOISE_MAX {
-            return Err(ReplyError::TooManyMessages);
+            return Err(ResponseError::TooManyMessages);
         }
         self.end_record();
         Ok(())
@@ -323,7 +323,7 @@ mod tests {
     fn decoded(method: Method, bytes: &[u8], piece: usize) -> Result<(u16, Vec<u8>, Vec<u8>, bool), String> {
         let mut decoder = Decoder::new(method, Limits::default());
         let (mut head, mut input, mut body, mut messages) =
-            (ReplyHead::new(), Vec::new(), Vec::new(), Vec::new());
+            (ParsedResponse::new(), Vec::new(), Vec::new(), Vec::new());
         let mut pieces = bytes.chunks(piece);
         let head_len = loop {
             let Some(piece) = pieces.next() else { return Err("closed".to_owned()) };

@@ -1,10 +1,12 @@
 //! Decoder for HTTP/1 responses: a head as text, and a body delimited by length, by chunks or by the end of the connection.
 
-use crate::connection::reply_keeps_alive;
+use crate::connection::response_keeps_alive;
 use crate::fields::Method;
-use crate::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
+use crate::framing::{ChunkedDecoder, Event, ResponseFraming, may_be_trailer};
 use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
-use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fields};
+use crate::response::parse::{
+    Limits, ParsedResponse, ResponseError, ResponseProgress, parse, parse_cgi, parse_fields,
+};
 
 /// Decoder of one HTTP/1 response; see [`crate::gateway::Decoder`].
 #[derive(Clone, Debug)]
@@ -62,40 +64,42 @@ impl Decoder {
 
     pub(in crate::gateway) fn head(
         &mut self,
-        head: &mut ReplyHead,
+        head: &mut ParsedResponse,
         input: &[u8],
-    ) -> Result<HeadEvent, ReplyError> {
+    ) -> Result<HeadEvent, ResponseError> {
         let progress = match head.is_cgi() {
-            false => reply::parse(head, input, &self.limits)?,
-            true => ReplyProgress::Http09,
+            false => parse(head, input, &self.limits)?,
+            true => ResponseProgress::Http09,
         };
         let progress = match progress {
-            ReplyProgress::Http09 if self.origin == Origin::Script => {
-                reply::parse_cgi(head, input, &self.limits)?
+            ResponseProgress::Http09 if self.origin == Origin::Script => {
+                parse_cgi(head, input, &self.limits)?
             }
             progress => progress,
         };
         Ok(match progress {
-            ReplyProgress::Incomplete => HeadEvent::More,
-            ReplyProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
-            ReplyProgress::Complete { head_len } => {
-                let framing = match (ReplyFraming::of(self.method, head), self.origin) {
-                    (ReplyFraming::Length(_) | ReplyFraming::UntilClose, Origin::Stream) => {
-                        ReplyFraming::Chunked
+            ResponseProgress::Incomplete => HeadEvent::More,
+            ResponseProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
+            ResponseProgress::Complete { head_len } => {
+                let framing = match (ResponseFraming::of(self.method, head), self.origin) {
+                    (ResponseFraming::Length(_) | ResponseFraming::UntilClose, Origin::Stream) => {
+                        ResponseFraming::Chunked
                     }
                     (framing, _) => framing,
                 };
-                let keeps_alive = reply_keeps_alive(head, input) && framing.is_delimited();
+                let keeps_alive = response_keeps_alive(head, input) && framing.is_delimited();
                 self.keeps_alive = keeps_alive && self.origin != Origin::Script;
                 self.place = match framing {
-                    ReplyFraming::None => BodyPart::Length(0),
-                    ReplyFraming::Length(length) => BodyPart::Length(length),
-                    ReplyFraming::Chunked => BodyPart::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
-                    ReplyFraming::UntilClose => BodyPart::Close,
+                    ResponseFraming::None => BodyPart::Length(0),
+                    ResponseFraming::Length(length) => BodyPart::Length(length),
+                    ResponseFraming::Chunked => {
+                        BodyPart::Chunks(ChunkedDecoder::without_limits(), Vec::new())
+                    }
+                    ResponseFraming::UntilClose => BodyPart::Close,
                 };
                 HeadEvent::Head(head_len)
             }
-            ReplyProgress::Http09 => {
+            ResponseProgress::Http09 => {
                 self.place = BodyPart::Close;
                 HeadEvent::NoHead
             }
@@ -207,7 +211,7 @@ mod tests {
 
     fn decoder(method: Method, text: &[u8]) -> (Decoder, usize) {
         let mut decoder = Decoder::new(method, Limits::default());
-        let mut head = ReplyHead::new();
+        let mut head = ParsedResponse::new();
         match decoder.head(&mut head, text).expect("a good head") {
             HeadEvent::Head(len) => (decoder, len as usize),
             event => panic!("{event:?}"),
@@ -289,14 +293,14 @@ mod tests {
     #[test]
     fn interim_final_and_missing_heads_are_distinguished() {
         let mut decoder = Decoder::new(Method::Get, Limits::default());
-        let mut head = ReplyHead::new();
+        let mut head = ParsedResponse::new();
         let text = b"HTTP/1.1 103 x\r\nA: 1\r\n\r\nHTTP/1.1 200 x\r\n\r\n";
         assert_eq!(decoder.head(&mut head, &text[..20]), Ok(HeadEvent::More));
         assert_eq!(decoder.head(&mut head, text), Ok(HeadEvent::Interim(24)));
         head.clear();
         assert_eq!(decoder.head(&mut head, &text[24..]), Ok(HeadEvent::Head(18)));
         let mut bare = Decoder::new(Method::Get, Limits::default());
-        assert_eq!(bare.head(&mut ReplyHead::new(), b"<html>"), Ok(HeadEvent::NoHead));
+        assert_eq!(bare.head(&mut ParsedResponse::new(), b"<html>"), Ok(HeadEvent::NoHead));
         assert!(!bare.keeps_alive() && bare.close());
     }
 
@@ -309,7 +313,7 @@ mod tests {
             ("H: 1\r\n\r\n", 200, ""),
         ] {
             let mut decoder = Decoder::of_script(Method::Get, Limits::default());
-            let mut head = ReplyHead::new();
+            let mut head = ParsedResponse::new();
             // Each byte may be the last one received.
             let len = (1..=text.len()).find_map(|end| {
                 match decoder.head(&mut head, &text.as_bytes()[..end]).expect("a good head") {
@@ -323,7 +327,7 @@ mod tests {
             assert!(!decoder.keeps_alive());
         }
         let mut decoder = Decoder::of_script(Method::Get, Limits::default());
-        assert!(decoder.head(&mut ReplyHead::new(), b"no header\r\n").is_err());
+        assert!(decoder.head(&mut ParsedResponse::new(), b"no header\r\n").is_err());
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl<T> Session<T> {
                     self.skip_block(block, input)?;
                     self.reset_for(id, StreamFault::HalfClosed, out)
                 }
-                _ if self.role == Role::Client => self.reply(id, ends, block, input, out),
+                _ if self.role == Role::Client => self.response(id, ends, block, input, out),
                 _ if stream.is_tunnel => {
                     self.skip_block(block, input)?;
                     self.reset_for(id, StreamFault::Trailers, out)
@@ -133,7 +133,7 @@ impl<T> Session<T> {
     }
 
     /// Handles a header block of a response: its head, an interim head, or its trailers.
-    fn reply(
+    fn response(
         &mut self,
         id: u32,
         ends: bool,

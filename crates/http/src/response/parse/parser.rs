@@ -4,25 +4,29 @@
 //! depend on how the head is split; each byte is searched for a line feed once. Only the first five bytes are examined earlier: a
 //! response of HTTP/0.9 may have no line feed.
 
-use super::{Limits, ReplyError, ReplyHead, ReplyPhase, ReplyProgress};
+use super::{Limits, ParsedResponse, ResponseError, ResponsePhase, ResponseProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
 use crate::fields::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
-/// Parses the received bytes in `buf`. After [`ReplyProgress::Incomplete`], call again with the same buffer and new bytes appended.
-/// For another response (also the final response after an interim one) call [`ReplyHead::clear`] first and pass its first byte at
+/// Parses the received bytes in `buf`. After [`ResponseProgress::Incomplete`], call again with the same buffer and new bytes appended.
+/// For another response (also the final response after an interim one) call [`ParsedResponse::clear`] first and pass its first byte at
 /// index 0.
 ///
 /// # Errors
-/// [`ReplyError`]; only [`ReplyHead::line_start`] of the head is usable afterwards, and the connection must be closed.
-pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
-    if head.phase == ReplyPhase::Done {
-        return Ok(ReplyProgress::Complete { head_len: head.line_start });
+/// [`ResponseError`]; only [`ParsedResponse::line_start`] of the head is usable afterwards, and the connection must be closed.
+pub fn parse(
+    head: &mut ParsedResponse,
+    buf: &[u8],
+    limits: &Limits,
+) -> Result<ResponseProgress, ResponseError> {
+    if head.phase == ResponsePhase::Done {
+        return Ok(ResponseProgress::Complete { head_len: head.line_start });
     }
-    if head.phase == ReplyPhase::StatusLine
+    if head.phase == ResponsePhase::StatusLine
         && buf.iter().zip(STATUS_LINE_START).any(|(byte, wanted)| byte != wanted)
     {
-        return Ok(ReplyProgress::Http09);
+        return Ok(ResponseProgress::Http09);
     }
     lines(head, buf, limits)
 }
@@ -32,24 +36,28 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_cgi(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
-    if head.phase == ReplyPhase::Done {
-        return Ok(ReplyProgress::Complete { head_len: head.line_start });
+pub fn parse_cgi(
+    head: &mut ParsedResponse,
+    buf: &[u8],
+    limits: &Limits,
+) -> Result<ResponseProgress, ResponseError> {
+    if head.phase == ResponsePhase::Done {
+        return Ok(ResponseProgress::Complete { head_len: head.line_start });
     }
-    (head.phase, head.is_cgi) = (ReplyPhase::Fields, true);
+    (head.phase, head.is_cgi) = (ResponsePhase::Fields, true);
     let progress = lines(head, buf, limits)?;
-    if head.phase == ReplyPhase::Done {
+    if head.phase == ResponsePhase::Done {
         cgi_status(head, buf)?;
     }
     Ok(progress)
 }
 
-fn cgi_status(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+fn cgi_status(head: &mut ParsedResponse, buf: &[u8]) -> Result<(), ResponseError> {
     let is_status = |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(b"Status");
     let Some(value) = head.fields.lines.iter().find(is_status).map(|field| field.value) else {
         let is_redirect = head.get(buf, HeaderId::Location).is_some();
         head.status =
-            StatusCode::new(if is_redirect { 302 } else { 200 }).ok_or(ReplyError::InvalidStatus)?;
+            StatusCode::new(if is_redirect { 302 } else { 200 }).ok_or(ResponseError::InvalidStatus)?;
         return Ok(());
     };
     let text = value.of(buf);
@@ -57,7 +65,7 @@ fn cgi_status(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
         text.get(..CODE_DIGITS).and_then(crate::parse_decimal).and_then(|code| u16::try_from(code).ok());
     let ends = matches!(text.get(CODE_DIGITS), None | Some(b' '));
     let code = code.filter(|code| ends && *code >= 200).and_then(StatusCode::new);
-    head.status = code.ok_or(ReplyError::InvalidStatus)?;
+    head.status = code.ok_or(ResponseError::InvalidStatus)?;
     if text.len() > CODE_DIGITS {
         head.status_text = value;
         head.reason = reason(value.start as usize, text);
@@ -66,31 +74,31 @@ fn cgi_status(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
 }
 
 /// Parses lines until the head is complete.
-fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
+fn lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<ResponseProgress, ResponseError> {
     while let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) {
         let (start, line_feed) = (head.line_start as usize, head.scanned as usize + len);
         if line_feed >= limits.head_max as usize {
-            return Err(ReplyError::HeadTooLong);
+            return Err(ResponseError::HeadTooLong);
         }
         match head.phase {
-            ReplyPhase::StatusLine => {
+            ResponsePhase::StatusLine => {
                 status_line(head, buf, start, line_feed)?;
-                head.phase = ReplyPhase::Fields;
+                head.phase = ResponsePhase::Fields;
             }
             _ => field_line(head, buf, start, line_feed, limits)?,
         }
         head.line_start = line_feed as u32 + 1;
         head.scanned = head.line_start;
-        if head.phase == ReplyPhase::Done {
-            return Ok(ReplyProgress::Complete { head_len: head.line_start });
+        if head.phase == ResponsePhase::Done {
+            return Ok(ResponseProgress::Complete { head_len: head.line_start });
         }
     }
     // The line end, still missing, would be beyond the limit.
     if buf.len() >= limits.head_max as usize {
-        return Err(ReplyError::HeadTooLong);
+        return Err(ResponseError::HeadTooLong);
     }
     head.scanned = buf.len() as u32;
-    Ok(ReplyProgress::Incomplete)
+    Ok(ResponseProgress::Incomplete)
 }
 
 /// The first bytes of every status line; other bytes mean HTTP/0.9.
@@ -98,19 +106,19 @@ const STATUS_LINE_START: &[u8] = b"HTTP/";
 
 /// Parses `HTTP/1.1 200 OK`, whose line feed is at `line_feed`.
 pub(super) fn status_line(
-    head: &mut ReplyHead,
+    head: &mut ParsedResponse,
     buf: &[u8],
     start: usize,
     line_feed: usize,
-) -> Result<(), ReplyError> {
+) -> Result<(), ResponseError> {
     let end = line_feed - usize::from(buf[..line_feed].ends_with(b"\r"));
     let line = Line { buf, at: start + STATUS_LINE_START.len(), end };
-    let (version, code, code_start) = line.version_and_code().ok_or(ReplyError::InvalidStatusLine)?;
+    let (version, code, code_start) = line.version_and_code().ok_or(ResponseError::InvalidStatusLine)?;
     let rest_start = code_start + CODE_DIGITS;
     let rest = &buf[rest_start..end];
     // The digits after a dot are a substatus of IIS (`403.1`).
     if !matches!(rest.first(), None | Some(b' ' | b'.')) || find_control(rest, 0) != rest.len() {
-        return Err(ReplyError::InvalidStatusLine);
+        return Err(ResponseError::InvalidStatusLine);
     }
     head.version = version;
     head.status = code;
@@ -194,15 +202,15 @@ impl Line<'_> {
 
 /// Parses a field line, or the empty line that ends the head.
 fn field_line(
-    head: &mut ReplyHead,
+    head: &mut ParsedResponse,
     buf: &[u8],
     start: usize,
     line_feed: usize,
     limits: &Limits,
-) -> Result<(), ReplyError> {
+) -> Result<(), ResponseError> {
     let line = &buf[start..line_feed];
     if line.is_empty() || line == b"\r" {
-        head.phase = ReplyPhase::Done;
+        head.phase = ResponsePhase::Done;
         return finish(head, buf);
     }
     if line.starts_with(STATUS_LINE_START) {
@@ -211,7 +219,7 @@ fn field_line(
         return check_count(head, limits);
     }
     let mut field = split_field(line).map_err(|error| match error {
-        ReplyError::ObsoleteFolding if head.fields.lines.is_empty() => ReplyError::InvalidByteInName,
+        ResponseError::ObsoleteFolding if head.fields.lines.is_empty() => ResponseError::InvalidByteInName,
         error => error,
     })?;
     for span in [&mut field.name, &mut field.value] {
@@ -222,7 +230,7 @@ fn field_line(
 }
 
 /// Splits a line without its line feed into name and value, as ranges of the line.
-fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
+fn split_field(line: &[u8]) -> Result<Field, ResponseError> {
     // nginx accepts any number of carriage returns before the line feed, but none inside the line.
     let end = line.iter().rposition(|&byte| byte != b'\r').map_or(0, |last| last + 1);
     let text = &line[..end];
@@ -231,20 +239,20 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
     let name_end =
         text[plain_end..].iter().position(ends_name).map_or(text.len(), |offset| plain_end + offset);
     let value_start = match text.get(name_end) {
-        Some(b':') if name_end == 0 => return Err(ReplyError::EmptyName),
+        Some(b':') if name_end == 0 => return Err(ResponseError::EmptyName),
         Some(b':') => name_end + 1,
         // A line without a colon: nginx treats the complete line as a name with an empty value. Text that is not a field name, such
         // as the first line of a page, is refused.
         None if name_end > 0 && text.iter().all(|byte| crate::bytes::is_token(*byte)) => name_end,
-        None if name_end > 0 => return Err(ReplyError::InvalidByteInName),
-        None => return Err(ReplyError::BareCr),
-        Some(b' ' | b'\t') if name_end == 0 => return Err(ReplyError::ObsoleteFolding),
-        Some(b'\r') => return Err(ReplyError::BareCr),
-        Some(_) => return Err(ReplyError::InvalidByteInName),
+        None if name_end > 0 => return Err(ResponseError::InvalidByteInName),
+        None => return Err(ResponseError::BareCr),
+        Some(b' ' | b'\t') if name_end == 0 => return Err(ResponseError::ObsoleteFolding),
+        Some(b'\r') => return Err(ResponseError::BareCr),
+        Some(_) => return Err(ResponseError::InvalidByteInName),
     };
     match memchr::memchr2(b'\r', 0, &text[value_start..]).map(|at| text[value_start + at]) {
-        Some(b'\r') => return Err(ReplyError::BareCr),
-        Some(_) => return Err(ReplyError::NulInValue),
+        Some(b'\r') => return Err(ResponseError::BareCr),
+        Some(_) => return Err(ResponseError::NulInValue),
         None => {}
     }
     let value = trim_ows(&text[value_start..]);
@@ -256,14 +264,14 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
 }
 
 /// Adds a field to the table, unless it repeats a field of which only the first counts.
-pub(super) fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
+pub(super) fn add_field(head: &mut ParsedResponse, field: Field) -> Result<(), ResponseError> {
     if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
-            *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
+            *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ResponseError::TooManyFields)?;
         } else if matches!(field.id, HeaderId::ContentLength | HeaderId::TransferEncoding)
             && !head.ends_with_head()
         {
-            return Err(ReplyError::Duplicate(field.id));
+            return Err(ResponseError::Duplicate(field.id));
         } else if field.id.is_first_only() {
             head.fields.ignore(Span { start: field.name.start, end: field.value.end });
             return Ok(());
@@ -273,13 +281,17 @@ pub(super) fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyE
     Ok(())
 }
 
-fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
-    if head.fields.count() > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
+fn check_count(head: &ParsedResponse, limits: &Limits) -> Result<(), ResponseError> {
+    if head.fields.count() > usize::from(limits.fields_max) {
+        Err(ResponseError::TooManyFields)
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses contradictory lengths, over which two parties could disagree, whether or not the response has a body (RFC 9112 section
 /// 6.3). After an error, `line_start` is the start of the text that nginx logs.
-pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+pub(super) fn finish(head: &mut ParsedResponse, buf: &[u8]) -> Result<(), ResponseError> {
     // The fields of an interim response announce no body, so no two parties can disagree over its end.
     if head.ends_with_head() {
         return Ok(());
@@ -288,16 +300,16 @@ pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError>
         head.content_length = crate::parse_decimal(field.value.of(buf));
         if head.content_length.is_none() {
             head.line_start = field.name.start;
-            return Err(ReplyError::InvalidContentLength);
+            return Err(ResponseError::InvalidContentLength);
         }
     }
     let Some(&coding) = head.field(HeaderId::TransferEncoding) else { return Ok(()) };
     if head.content_length.is_some() {
-        return Err(ReplyError::LengthAndTransferEncoding);
+        return Err(ResponseError::LengthAndTransferEncoding);
     }
     if !coding.value.of(buf).eq_ignore_ascii_case(b"chunked") {
         head.line_start = coding.value.start;
-        return Err(ReplyError::UnknownTransferEncoding);
+        return Err(ResponseError::UnknownTransferEncoding);
     }
     head.chunked = true;
     Ok(())
@@ -307,8 +319,8 @@ pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError>
 /// No field is ignored.
 ///
 /// # Errors
-/// [`ReplyError`] as in a head; `out` is empty then. [`ReplyError::TooManyFields`] above `fields_max`.
-pub fn parse_fields(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ReplyError> {
+/// [`ResponseError`] as in a head; `out` is empty then. [`ResponseError::TooManyFields`] above `fields_max`.
+pub fn parse_fields(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ResponseError> {
     out.clear();
     let result = fields_into(section, fields_max, out);
     if result.is_err() {
@@ -317,13 +329,13 @@ pub fn parse_fields(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Re
     result
 }
 
-fn fields_into(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ReplyError> {
+fn fields_into(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ResponseError> {
     let mut start = 0;
     while start < section.len() {
         let len = memchr::memchr(b'\n', &section[start..]).unwrap_or(section.len() - start);
         let mut field = split_field(&section[start..start + len])?;
         if out.len() == usize::from(fields_max) {
-            return Err(ReplyError::TooManyFields);
+            return Err(ResponseError::TooManyFields);
         }
         for span in [&mut field.name, &mut field.value] {
             (span.start, span.end) = (span.start + start as u32, span.end + start as u32);

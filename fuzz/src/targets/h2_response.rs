@@ -1,15 +1,15 @@
-//! Response heads of HTTP/2 upstreams: [`http::h2::ReplyReader`] after [`http::h2::hpack`].
+//! Response heads of HTTP/2 upstreams: [`http::h2::ResponseReader`] after [`http::h2::hpack`].
 
-use http::h2::ReplyReader;
+use http::h2::ResponseReader;
 use http::h2::hpack::Decoder;
-use http::reply::{Limits, ReplyHead, ReplyProgress, parse, parse_written};
+use http::response::parse::{Limits, ParsedResponse, ResponseProgress, parse, parse_written};
 
 use super::take_byte;
 use crate::Target;
 
 /// See the module.
 pub const TARGET: Target = Target {
-    name: "h2_reply",
+    name: "h2_response",
     run,
     tokens: &[
         "\u{8}\u{3}200",
@@ -25,7 +25,7 @@ pub const TARGET: Target = Target {
 pub fn run(mut data: &[u8]) {
     let head_max = u32::from(take_byte(&mut data)) * 16;
     let fields_max = u16::from(take_byte(&mut data));
-    let mut reader = ReplyReader::new(Limits { head_max, fields_max });
+    let mut reader = ResponseReader::new(Limits { head_max, fields_max });
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let decoded = Decoder::default().decode(data, |name, value| {
         reader.field(name, value);
@@ -35,13 +35,13 @@ pub fn run(mut data: &[u8]) {
     let (_, regular) = fields.split_first().expect("an accepted head begins with its status");
     let size: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
     assert!(size <= head_max as usize && regular.len() <= usize::from(fields_max));
-    let mut parsed = ReplyHead::new();
+    let mut parsed = ParsedResponse::new();
     let limits = Limits { head_max: bytes.len() as u32, fields_max: u16::MAX };
     let head_len = bytes.len() as u32;
-    assert_eq!(parse(&mut parsed, &bytes, &limits), Ok(ReplyProgress::Complete { head_len }));
+    assert_eq!(parse(&mut parsed, &bytes, &limits), Ok(ResponseProgress::Complete { head_len }));
     assert_eq!(format!("{:?}", parse_written(&bytes)), format!("{:?}", Some(&head)));
     assert_eq!((parsed.status(), parsed.content_length()), (head.status(), head.content_length()));
-    let lines = |head: &ReplyHead| -> Vec<(Vec<u8>, Vec<u8>)> {
+    let lines = |head: &ParsedResponse| -> Vec<(Vec<u8>, Vec<u8>)> {
         head.lines(&bytes).map(|line| (line.name.to_vec(), line.value.to_vec())).collect()
     };
     assert_eq!(lines(&parsed), lines(&head));

@@ -1,7 +1,7 @@
 //! Heads for storage, and heads that decoders generate for HTTP/2 and memcached. [`HeadWriter`] writes a head line by line
 //! together with its parsed form; [`parse_written`] parses a stored head.
 
-use super::{ReplyError, ReplyHead, ReplyPhase, parse};
+use super::{ParsedResponse, ResponseError, ResponsePhase, parser};
 use crate::fields::{Field, FieldLine, HeaderId};
 use crate::{Span, StatusCode};
 
@@ -11,31 +11,31 @@ const VERSION: &[u8] = b"HTTP/1.1 ";
 /// The separator between a name and its value.
 const SEPARATOR: &[u8] = b": ";
 
-/// Writer of a head. It receives names and values separately, so its [`ReplyHead`] is known without parsing.
+/// Writer of a head. It receives names and values separately, so its [`ParsedResponse`] is known without parsing.
 #[derive(Debug)]
 pub struct HeadWriter {
     bytes: Vec<u8>,
-    head: ReplyHead,
+    head: ParsedResponse,
 }
 
 impl HeadWriter {
-    /// Creates a head that begins with a status line. `status_text` is the status with its reason ([`ReplyHead::status_text`]);
+    /// Creates a head that begins with a status line. `status_text` is the status with its reason ([`ParsedResponse::status_text`]);
     /// `capacity` is the expected size in bytes.
     ///
     /// # Errors
     /// `status_text` is empty: a response of HTTP/0.9 has no head that could be stored.
-    pub fn new(status: StatusCode, status_text: &[u8], capacity: usize) -> Result<Self, ReplyError> {
+    pub fn new(status: StatusCode, status_text: &[u8], capacity: usize) -> Result<Self, ResponseError> {
         if status_text.is_empty() {
-            return Err(ReplyError::InvalidStatusLine);
+            return Err(ResponseError::InvalidStatusLine);
         }
         let mut bytes = Vec::with_capacity(capacity);
         bytes.extend_from_slice(VERSION);
         bytes.extend_from_slice(status_text);
-        let head = ReplyHead {
+        let head = ParsedResponse {
             status,
             status_text: Span::new(VERSION.len(), bytes.len()),
-            reason: parse::reason(VERSION.len(), status_text),
-            ..ReplyHead::new()
+            reason: parser::reason(VERSION.len(), status_text),
+            ..ParsedResponse::new()
         };
         bytes.extend_from_slice(b"\r\n");
         Ok(HeadWriter { bytes, head })
@@ -45,19 +45,19 @@ impl HeadWriter {
     ///
     /// # Errors
     /// A repeated field that must be unique, or too many lines.
-    pub fn push(&mut self, line: &FieldLine<'_>) -> Result<(), ReplyError> {
+    pub fn push(&mut self, line: &FieldLine<'_>) -> Result<(), ResponseError> {
         let name = self.append(line.name);
         self.bytes.extend_from_slice(SEPARATOR);
         let value = self.append(line.value);
         self.bytes.extend_from_slice(b"\r\n");
-        parse::add_field(&mut self.head, Field { name, value, id: line.id })
+        parser::add_field(&mut self.head, Field { name, value, id: line.id })
     }
 
     /// Returns the bytes, including the final empty line, and their parsed form.
     ///
     /// # Errors
     /// Contradictory fields for the length of the body, as in the parser.
-    pub fn finish(mut self) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
+    pub fn finish(mut self) -> Result<(Vec<u8>, ParsedResponse), ResponseError> {
         self.bytes.extend_from_slice(b"\r\n");
         self.head.end_at(&self.bytes)?;
         Ok((self.bytes, self.head))
@@ -73,13 +73,13 @@ impl HeadWriter {
 /// Parses the output of a [`HeadWriter`]. Only finds the bounds of names and values: the input must have a verified checksum.
 /// Returns `None` if the bytes are not a head; bytes after the head are ignored.
 #[must_use]
-pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
+pub fn parse_written(bytes: &[u8]) -> Option<ParsedResponse> {
     if !bytes.starts_with(VERSION) {
         return None;
     }
-    let mut head = ReplyHead::new();
+    let mut head = ParsedResponse::new();
     let mut line_feed = memchr::memchr(b'\n', bytes)?;
-    parse::status_line(&mut head, bytes, 0, line_feed).ok()?;
+    parser::status_line(&mut head, bytes, 0, line_feed).ok()?;
     loop {
         let start = line_feed + 1;
         line_feed = start + memchr::memchr(b'\n', &bytes[start..])?;
@@ -97,15 +97,15 @@ pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
         let value = Span::new(start + value_start, start + line.len());
         // No byte that the parsers accept in a name can be confused with a byte of a known name.
         let id = HeaderId::of_plain(&line[..name_len]);
-        parse::add_field(&mut head, Field { name, value, id }).ok()?;
+        parser::add_field(&mut head, Field { name, value, id }).ok()?;
     }
 }
 
-impl ReplyHead {
+impl ParsedResponse {
     /// Marks the head as complete, consisting of all of `bytes`.
-    fn end_at(&mut self, bytes: &[u8]) -> Result<(), ReplyError> {
-        parse::finish(self, bytes)?;
-        self.phase = ReplyPhase::Done;
+    fn end_at(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
+        parser::finish(self, bytes)?;
+        self.phase = ResponsePhase::Done;
         self.line_start = bytes.len() as u32;
         self.scanned = self.line_start;
         Ok(())
@@ -115,13 +115,13 @@ impl ReplyHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::{Limits, ReplyProgress};
+    use crate::response::parse::{Limits, ResponseProgress, parse};
 
-    fn parsed(bytes: &[u8]) -> ReplyHead {
-        let mut head = ReplyHead::new();
+    fn parsed(bytes: &[u8]) -> ParsedResponse {
+        let mut head = ParsedResponse::new();
         let limits = Limits { head_max: 1 << 16, fields_max: 1000 };
         let progress = parse(&mut head, bytes, &limits);
-        assert_eq!(progress, Ok(ReplyProgress::Complete { head_len: bytes.len() as u32 }));
+        assert_eq!(progress, Ok(ResponseProgress::Complete { head_len: bytes.len() as u32 }));
         head
     }
 
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(format!("{written:?}"), format!("{:?}", parsed(&bytes)), "{}", bytes.escape_ascii());
             let read = parse_written(&[&bytes[..], b"body\n\r\n"].concat());
             assert_eq!(format!("{:?}", read.unwrap()), format!("{written:?}"));
-            let lines = |head: &ReplyHead, raw: &[u8]| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let lines = |head: &ParsedResponse, raw: &[u8]| -> Vec<(Vec<u8>, Vec<u8>)> {
                 head.lines(raw).map(|line| (line.name.to_vec(), line.value.to_vec())).collect()
             };
             assert_eq!(lines(&written, &bytes), lines(&head, raw));
@@ -177,7 +177,7 @@ mod tests {
     fn contradictory_lengths_are_refused() {
         let push = |lines: &[(&[u8], &[u8])]| {
             let mut writer = HeadWriter::new(StatusCode::OK, b"200 OK", 0).unwrap();
-            let pushed: Result<(), ReplyError> =
+            let pushed: Result<(), ResponseError> =
                 lines.iter().try_for_each(|(name, value)| writer.push(&FieldLine::new(name, value)));
             pushed.and_then(|()| writer.finish()).map(drop)
         };

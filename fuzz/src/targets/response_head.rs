@@ -1,7 +1,7 @@
-//! The header section of a response from an upstream: [`http::reply::parse`], its writer and its second parser.
+//! The header section of a response from an upstream: [`http::response::parse::parse`], its writer and its second parser.
 
-use http::reply::{
-    HeadWriter, Limits, ReplyError, ReplyHead, ReplyProgress, parse, parse_fields, parse_written,
+use http::response::parse::{
+    HeadWriter, Limits, ParsedResponse, ResponseError, ResponseProgress, parse, parse_fields, parse_written,
 };
 
 use super::take_byte;
@@ -9,7 +9,7 @@ use crate::Target;
 
 /// See the module.
 pub const TARGET: Target = Target {
-    name: "reply_head",
+    name: "response_head",
     run,
     tokens: &[
         "HTTP/1.1 200 OK\r\n",
@@ -46,24 +46,24 @@ pub fn run(mut data: &[u8]) {
     match (&whole, &pieces) {
         (Ok((head, progress)), Ok((other, other_progress))) => {
             assert_eq!(progress, other_progress, "pieces change the progress");
-            if matches!(progress, ReplyProgress::Complete { .. }) {
+            if matches!(progress, ResponseProgress::Complete { .. }) {
                 assert_eq!(digest(head), digest(other), "pieces change the head");
             }
         }
         (Err(one), Err(other)) => {
-            let is_length = |error: &ReplyError| matches!(error, ReplyError::HeadTooLong);
+            let is_length = |error: &ResponseError| matches!(error, ResponseError::HeadTooLong);
             assert!(one == other || is_length(one) || is_length(other), "{one:?} and in pieces {other:?}");
         }
         _ => panic!("whole: {:?}, in pieces: {:?}", whole.as_ref().err(), pieces.as_ref().err()),
     }
-    if let Ok((head, ReplyProgress::Complete { head_len })) = &whole {
+    if let Ok((head, ResponseProgress::Complete { head_len })) = &whole {
         check_complete(head, *head_len as usize, data, &limits);
     }
     check_section(data);
 }
 
-fn parse_whole(data: &[u8], limits: &Limits) -> Result<(ReplyHead, ReplyProgress), ReplyError> {
-    let mut head = ReplyHead::new();
+fn parse_whole(data: &[u8], limits: &Limits) -> Result<(ParsedResponse, ResponseProgress), ResponseError> {
+    let mut head = ParsedResponse::new();
     let progress = parse(&mut head, data, limits)?;
     Ok((head, progress))
 }
@@ -72,19 +72,19 @@ fn parse_in_pieces(
     data: &[u8],
     piece: usize,
     limits: &Limits,
-) -> Result<(ReplyHead, ReplyProgress), ReplyError> {
-    let mut head = ReplyHead::new();
+) -> Result<(ParsedResponse, ResponseProgress), ResponseError> {
+    let mut head = ParsedResponse::new();
     let mut end = 0;
     loop {
         end = (end + piece).min(data.len());
         let progress = parse(&mut head, &data[..end], limits)?;
-        if progress != ReplyProgress::Incomplete || end == data.len() {
+        if progress != ResponseProgress::Incomplete || end == data.len() {
             return Ok((head, progress));
         }
     }
 }
 
-fn digest(head: &ReplyHead) -> String {
+fn digest(head: &ParsedResponse) -> String {
     format!(
         "{:?} {:?} {:?} {:?} {:?} {:?}",
         (head.version(), head.status()),
@@ -96,7 +96,7 @@ fn digest(head: &ReplyHead) -> String {
     )
 }
 
-fn check_complete(head: &ReplyHead, len: usize, data: &[u8], limits: &Limits) {
+fn check_complete(head: &ParsedResponse, len: usize, data: &[u8], limits: &Limits) {
     assert!(len <= data.len() && len <= limits.head_max as usize);
     assert!(head.fields().len() <= usize::from(limits.fields_max));
     for line in head.lines(&data[..len]) {

@@ -5,7 +5,7 @@ use crate::fields::HeaderId;
 /// Reason to refuse a response head. The upstream is always at fault: the client gets 502, or the next upstream is tried. The
 /// connection must be closed, since the start of the next response is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyError {
+pub enum ResponseError {
     /// The line starts with `HTTP/` but is not a status line. nginx continues as with HTTP/0.9 and treats the head as body; a
     /// server that sends `HTTP/` does not speak HTTP/0.9. A status below 100 and control bytes in the reason are also reported as
     /// this error.
@@ -55,7 +55,7 @@ pub enum ReplyError {
     MemcachedLength,
 }
 
-impl ReplyError {
+impl ResponseError {
     /// Returns nginx's message for the error log, without the text of the offending line.
     #[must_use]
     pub fn message(self) -> &'static str {

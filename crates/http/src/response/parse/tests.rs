@@ -5,14 +5,14 @@ use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { head_max: HEAD_MAX_DEFAULT, fields_max: FIELDS_MAX_DEFAULT };
 
-fn run(text: &[u8]) -> Result<(ReplyHead, ReplyProgress), ReplyError> {
-    let mut head = ReplyHead::new();
+fn run(text: &[u8]) -> Result<(ParsedResponse, ResponseProgress), ResponseError> {
+    let mut head = ParsedResponse::new();
     parse(&mut head, text, &LIMITS).map(|progress| (head, progress))
 }
 
-fn complete(text: &str) -> ReplyHead {
+fn complete(text: &str) -> ParsedResponse {
     let (head, progress) = run(text.as_bytes()).unwrap_or_else(|error| panic!("{text:?}: {error:?}"));
-    assert_eq!(progress, ReplyProgress::Complete { head_len: text.len() as u32 }, "{text:?}");
+    assert_eq!(progress, ResponseProgress::Complete { head_len: text.len() as u32 }, "{text:?}");
     head
 }
 
@@ -21,7 +21,7 @@ fn with(lines: &str) -> String {
     format!("HTTP/1.1 200 OK\r\n{lines}\r\n")
 }
 
-fn refuse(lines: &str, error: ReplyError) {
+fn refuse(lines: &str, error: ResponseError) {
     assert_eq!(run(with(lines).as_bytes()).err(), Some(error), "{lines:?}");
 }
 
@@ -49,7 +49,7 @@ fn a_response_is_parsed_into_ranges() {
 fn the_body_is_not_consumed() {
     let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc\n";
     let (_, progress) = run(text.as_bytes()).expect("valid");
-    assert_eq!(progress, ReplyProgress::Complete { head_len: text.len() as u32 - 4 });
+    assert_eq!(progress, ResponseProgress::Complete { head_len: text.len() as u32 - 4 });
 }
 
 #[test]
@@ -110,19 +110,23 @@ fn malformed_status_lines_are_refused() {
         "HTTP/1.1 200 a\x1bb",
     ] {
         let text = format!("{line}\r\n\r\n");
-        assert_eq!(run(text.as_bytes()).err(), Some(ReplyError::InvalidStatusLine), "{line:?}");
+        assert_eq!(run(text.as_bytes()).err(), Some(ResponseError::InvalidStatusLine), "{line:?}");
     }
 }
 
 #[test]
 fn a_missing_status_line_is_detected_at_the_first_byte() {
     for text in ["<html>", "\r\nHTTP/1.1 200 OK\r\n\r\n", "http/1.1 200 OK", "HTTQ", "HTTP 200", "\0", "HX"] {
-        assert_eq!(run(text.as_bytes()).map(|(_, progress)| progress), Ok(ReplyProgress::Http09), "{text:?}");
+        assert_eq!(
+            run(text.as_bytes()).map(|(_, progress)| progress),
+            Ok(ResponseProgress::Http09),
+            "{text:?}"
+        );
     }
     for text in ["", "H", "HTTP", "HTTP/", "HTTP/1.1 200 OK"] {
         assert_eq!(
             run(text.as_bytes()).map(|(_, progress)| progress),
-            Ok(ReplyProgress::Incomplete),
+            Ok(ResponseProgress::Incomplete),
             "{text:?}"
         );
     }
@@ -137,13 +141,16 @@ fn interim_responses_are_reported() {
         assert_eq!(head.is_interim(), interim, "{code}");
     }
     let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\n\r\n";
-    let mut head = ReplyHead::new();
-    let Ok(ReplyProgress::Complete { head_len }) = parse(&mut head, text, &LIMITS) else {
+    let mut head = ParsedResponse::new();
+    let Ok(ResponseProgress::Complete { head_len }) = parse(&mut head, text, &LIMITS) else {
         panic!("complete")
     };
     head.clear();
     let rest = &text[head_len as usize..];
-    assert_eq!(parse(&mut head, rest, &LIMITS), Ok(ReplyProgress::Complete { head_len: rest.len() as u32 }));
+    assert_eq!(
+        parse(&mut head, rest, &LIMITS),
+        Ok(ResponseProgress::Complete { head_len: rest.len() as u32 })
+    );
     assert_eq!((head.status(), head.fields().len()), (StatusCode::OK, 1));
 }
 
@@ -179,24 +186,24 @@ fn fields_that_nginx_accepts_are_accepted() {
 #[test]
 fn malformed_fields_are_refused() {
     for (line, error) in [
-        ("A: 1\r\n b", ReplyError::ObsoleteFolding),
-        ("A: 1\r\n\tb: c", ReplyError::ObsoleteFolding),
-        (" A: 1", ReplyError::InvalidByteInName),
-        ("A : 1", ReplyError::InvalidByteInName),
-        ("A\t: 1", ReplyError::InvalidByteInName),
-        ("A\0: 1", ReplyError::InvalidByteInName),
-        ("A\x7f: 1", ReplyError::InvalidByteInName),
-        ("\x01A: 1", ReplyError::InvalidByteInName),
-        ("two words", ReplyError::InvalidByteInName),
-        (": 1", ReplyError::EmptyName),
-        (":", ReplyError::EmptyName),
-        ("A: \0", ReplyError::NulInValue),
-        ("A: b\0c", ReplyError::NulInValue),
-        ("A: b\rc", ReplyError::BareCr),
-        ("A: \rc", ReplyError::BareCr),
-        ("A\r: 1", ReplyError::BareCr),
-        ("\rA: 1", ReplyError::BareCr),
-        ("\r", ReplyError::BareCr),
+        ("A: 1\r\n b", ResponseError::ObsoleteFolding),
+        ("A: 1\r\n\tb: c", ResponseError::ObsoleteFolding),
+        (" A: 1", ResponseError::InvalidByteInName),
+        ("A : 1", ResponseError::InvalidByteInName),
+        ("A\t: 1", ResponseError::InvalidByteInName),
+        ("A\0: 1", ResponseError::InvalidByteInName),
+        ("A\x7f: 1", ResponseError::InvalidByteInName),
+        ("\x01A: 1", ResponseError::InvalidByteInName),
+        ("two words", ResponseError::InvalidByteInName),
+        (": 1", ResponseError::EmptyName),
+        (":", ResponseError::EmptyName),
+        ("A: \0", ResponseError::NulInValue),
+        ("A: b\0c", ResponseError::NulInValue),
+        ("A: b\rc", ResponseError::BareCr),
+        ("A: \rc", ResponseError::BareCr),
+        ("A\r: 1", ResponseError::BareCr),
+        ("\rA: 1", ResponseError::BareCr),
+        ("\r", ResponseError::BareCr),
     ] {
         refuse(&format!("{line}\r\n"), error);
     }
@@ -204,7 +211,7 @@ fn malformed_fields_are_refused() {
 
 #[test]
 fn conflicting_framing_fields_are_refused() {
-    use ReplyError as Error;
+    use ResponseError as Error;
     for (lines, error) in [
         ("Content-Length: 5\r\nContent-Length: 5\r\n", Error::Duplicate(HeaderId::ContentLength)),
         (
@@ -254,36 +261,36 @@ fn limits_of_bytes_and_fields_are_enforced() {
     let text = with("A: 1\r\nB: 2\r\n");
     let bytes = text.as_bytes();
     for head_max in 0..text.len() as u32 {
-        let result = parse(&mut ReplyHead::new(), bytes, &Limits { head_max, ..LIMITS });
-        assert_eq!(result, Err(ReplyError::HeadTooLong), "{head_max}");
+        let result = parse(&mut ParsedResponse::new(), bytes, &Limits { head_max, ..LIMITS });
+        assert_eq!(result, Err(ResponseError::HeadTooLong), "{head_max}");
         let cut = &bytes[..head_max as usize];
-        let result = parse(&mut ReplyHead::new(), cut, &Limits { head_max, ..LIMITS });
-        assert_eq!(result, Err(ReplyError::HeadTooLong), "a full buffer of {head_max}");
+        let result = parse(&mut ParsedResponse::new(), cut, &Limits { head_max, ..LIMITS });
+        assert_eq!(result, Err(ResponseError::HeadTooLong), "a full buffer of {head_max}");
     }
     let exact = Limits { head_max: text.len() as u32, ..LIMITS };
-    assert!(parse(&mut ReplyHead::new(), &[bytes, b"body"].concat(), &exact).is_ok());
+    assert!(parse(&mut ParsedResponse::new(), &[bytes, b"body"].concat(), &exact).is_ok());
     for (fields_max, fits) in [(1, false), (2, true)] {
-        let result = parse(&mut ReplyHead::new(), bytes, &Limits { fields_max, ..LIMITS });
+        let result = parse(&mut ParsedResponse::new(), bytes, &Limits { fields_max, ..LIMITS });
         assert_eq!(result.is_ok(), fits, "{fields_max}");
     }
     let repeated = with(&"Date: x\r\n".repeat(20));
-    let result = parse(&mut ReplyHead::new(), repeated.as_bytes(), &Limits { fields_max: 10, ..LIMITS });
-    assert_eq!(result, Err(ReplyError::TooManyFields), "ignored lines count too");
+    let result = parse(&mut ParsedResponse::new(), repeated.as_bytes(), &Limits { fields_max: 10, ..LIMITS });
+    assert_eq!(result, Err(ResponseError::TooManyFields), "ignored lines count too");
 }
 
 #[test]
 fn a_head_can_be_reused() {
-    let mut head = ReplyHead::new();
+    let mut head = ParsedResponse::new();
     let first = with("Content-Length: 5\r\nDate: a\r\nDate: b\r\n");
     parse(&mut head, first.as_bytes(), &LIMITS).expect("valid");
     head.clear();
     let second = b"HTTP/1.0 204 x\n\n";
-    assert_eq!(parse(&mut head, second, &LIMITS), Ok(ReplyProgress::Complete { head_len: 16 }));
+    assert_eq!(parse(&mut head, second, &LIMITS), Ok(ResponseProgress::Complete { head_len: 16 }));
     assert_eq!((head.content_length(), head.ignored_count(), head.first_ignored()), (None, 0, None));
     assert!(head.fields().is_empty() && head.get(second, HeaderId::Date).is_none());
     assert_eq!(
         parse(&mut head, second, &LIMITS),
-        Ok(ReplyProgress::Complete { head_len: 16 }),
+        Ok(ResponseProgress::Complete { head_len: 16 }),
         "another call"
     );
 }
@@ -296,19 +303,19 @@ fn field_sections_are_parsed() {
     let pairs: Vec<(&[u8], &[u8])> =
         fields.iter().map(|field| (field.name.of(section), field.value.of(section))).collect();
     assert_eq!(pairs, [(&b"A"[..], &b"1"[..]), (b"B", b"2"), (b"X", b"y")]);
-    assert_eq!(parse_fields(section, 2, &mut fields), Err(ReplyError::TooManyFields));
+    assert_eq!(parse_fields(section, 2, &mut fields), Err(ResponseError::TooManyFields));
     assert!(fields.is_empty());
     assert_eq!(
         parse_fields(b"A: 1\r\n\r\nB: 2\r\n", 9, &mut fields),
-        Err(ReplyError::BareCr),
+        Err(ResponseError::BareCr),
         "an empty line"
     );
-    assert_eq!(parse_fields(b"A: 1\r\n b: 2\r\n", 9, &mut fields), Err(ReplyError::ObsoleteFolding));
+    assert_eq!(parse_fields(b"A: 1\r\n b: 2\r\n", 9, &mut fields), Err(ResponseError::ObsoleteFolding));
     parse_fields(b"", 0, &mut fields).expect("no fields");
 }
 
 /// Formats the complete result, for comparison.
-fn digest(result: Result<(ReplyHead, ReplyProgress), ReplyError>) -> String {
+fn digest(result: Result<(ParsedResponse, ResponseProgress), ResponseError>) -> String {
     result.map_or_else(
         |error| format!("{error:?}"),
         |(head, progress)| {
@@ -319,11 +326,11 @@ fn digest(result: Result<(ReplyHead, ReplyProgress), ReplyError>) -> String {
     )
 }
 
-fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Result<(ReplyHead, ReplyProgress), ReplyError> {
-    let mut head = ReplyHead::new();
+fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Result<(ParsedResponse, ResponseProgress), ResponseError> {
+    let mut head = ParsedResponse::new();
     for &cut in cuts {
         match parse(&mut head, &bytes[..cut], &LIMITS)? {
-            ReplyProgress::Incomplete => {}
+            ResponseProgress::Incomplete => {}
             progress => return Ok((head, progress)),
         }
     }

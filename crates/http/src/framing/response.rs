@@ -1,12 +1,12 @@
-//! [`ReplyFraming`]: the end of a response body (RFC 9112 section 6.3), and the fields allowed as trailers.
+//! [`ResponseFraming`]: the end of a response body (RFC 9112 section 6.3), and the fields allowed as trailers.
 
 use crate::fields::{HeaderId, Method};
-use crate::reply::ReplyHead;
+use crate::response::parse::ParsedResponse;
 
 /// Determines the end of a response body. Contradictory fields were refused when the head was parsed
-/// ([`crate::reply::ReplyError`]).
+/// ([`crate::response::parse::ResponseError`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyFraming {
+pub enum ResponseFraming {
     /// No body, regardless of the fields: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or after a 2xx
     /// to CONNECT, are another protocol, which the caller handles.
     None,
@@ -18,14 +18,14 @@ pub enum ReplyFraming {
     UntilClose,
 }
 
-impl ReplyFraming {
+impl ResponseFraming {
     /// Determines the framing of the body after a complete head. `method` is the request method as sent to the upstream: a HEAD
     /// that was converted to GET counts as GET.
     ///
     /// `Transfer-Encoding` in a response of HTTP/1.0 is obeyed, as in nginx. RFC 9112 section 6.1 requires closing the connection
-    /// afterwards; [`crate::connection::reply_keeps_alive`] returns false for it.
+    /// afterwards; [`crate::connection::response_keeps_alive`] returns false for it.
     #[must_use]
-    pub fn of(method: Method, head: &ReplyHead) -> Self {
+    pub fn of(method: Method, head: &ParsedResponse) -> Self {
         let status = head.status();
         let tunnels = method == Method::Connect && matches!(status.code(), 200..=299);
         if method == Method::Head || status.is_bodyless() || tunnels {
@@ -79,28 +79,28 @@ pub fn may_be_trailer(id: HeaderId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::{Limits, parse};
+    use crate::response::parse::{Limits, parse};
 
-    fn framing(method: Method, status: &str, fields: &str) -> ReplyFraming {
+    fn framing(method: Method, status: &str, fields: &str) -> ResponseFraming {
         let text = format!("HTTP/{status}\r\n{fields}\r\n");
-        let mut head = ReplyHead::new();
+        let mut head = ParsedResponse::new();
         parse(&mut head, text.as_bytes(), &Limits::default()).expect(&text);
-        ReplyFraming::of(method, &head)
+        ResponseFraming::of(method, &head)
     }
 
     #[test]
     fn framing_is_determined_by_fields() {
         for (status, fields, wanted) in [
-            ("1.1 200 OK", "", ReplyFraming::UntilClose),
-            ("1.1 200 OK", "Content-Length: 0\r\n", ReplyFraming::Length(0)),
-            ("1.1 200 OK", "Content-Length: 12\r\n", ReplyFraming::Length(12)),
-            ("1.1 200 OK", "Transfer-Encoding: chunked\r\n", ReplyFraming::Chunked),
-            ("1.1 200 OK", "transfer-encoding: CHUNKED\r\n", ReplyFraming::Chunked),
-            ("1.0 200 OK", "Transfer-Encoding: chunked\r\n", ReplyFraming::Chunked),
-            ("1.0 200 OK", "", ReplyFraming::UntilClose),
-            ("1.1 206 Partial Content", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
-            ("1.1 404 Not Found", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
-            ("1.1 205 Reset Content", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
+            ("1.1 200 OK", "", ResponseFraming::UntilClose),
+            ("1.1 200 OK", "Content-Length: 0\r\n", ResponseFraming::Length(0)),
+            ("1.1 200 OK", "Content-Length: 12\r\n", ResponseFraming::Length(12)),
+            ("1.1 200 OK", "Transfer-Encoding: chunked\r\n", ResponseFraming::Chunked),
+            ("1.1 200 OK", "transfer-encoding: CHUNKED\r\n", ResponseFraming::Chunked),
+            ("1.0 200 OK", "Transfer-Encoding: chunked\r\n", ResponseFraming::Chunked),
+            ("1.0 200 OK", "", ResponseFraming::UntilClose),
+            ("1.1 206 Partial Content", "Content-Length: 5\r\n", ResponseFraming::Length(5)),
+            ("1.1 404 Not Found", "Content-Length: 5\r\n", ResponseFraming::Length(5)),
+            ("1.1 205 Reset Content", "Content-Length: 5\r\n", ResponseFraming::Length(5)),
         ] {
             for method in [Method::Get, Method::Post, Method::Other] {
                 assert_eq!(framing(method, status, fields), wanted, "{method:?} {status} {fields}");
@@ -113,27 +113,27 @@ mod tests {
         for fields in ["", "Content-Length: 12\r\n", "Transfer-Encoding: chunked\r\n"] {
             for status in ["100", "101", "103", "199", "204", "304"] {
                 let found = framing(Method::Get, &format!("1.1 {status} x"), fields);
-                assert_eq!(found, ReplyFraming::None, "{status} {fields}");
+                assert_eq!(found, ResponseFraming::None, "{status} {fields}");
             }
-            assert_eq!(framing(Method::Head, "1.1 200 OK", fields), ReplyFraming::None, "HEAD {fields}");
+            assert_eq!(framing(Method::Head, "1.1 200 OK", fields), ResponseFraming::None, "HEAD {fields}");
             assert_eq!(
                 framing(Method::Connect, "1.1 200 OK", fields),
-                ReplyFraming::None,
+                ResponseFraming::None,
                 "CONNECT {fields}"
             );
         }
         let refused = framing(Method::Connect, "1.1 403 Forbidden", "Content-Length: 3\r\n");
-        assert_eq!(refused, ReplyFraming::Length(3));
+        assert_eq!(refused, ResponseFraming::Length(3));
     }
 
     #[test]
     fn body_presence_and_delimitation_follow_the_framing() {
         for (framing, has_body, delimited) in [
-            (ReplyFraming::None, false, true),
-            (ReplyFraming::Length(0), false, true),
-            (ReplyFraming::Length(1), true, true),
-            (ReplyFraming::Chunked, true, true),
-            (ReplyFraming::UntilClose, true, false),
+            (ResponseFraming::None, false, true),
+            (ResponseFraming::Length(0), false, true),
+            (ResponseFraming::Length(1), true, true),
+            (ResponseFraming::Chunked, true, true),
+            (ResponseFraming::UntilClose, true, false),
         ] {
             assert_eq!((framing.has_body(), framing.is_delimited()), (has_body, delimited), "{framing:?}");
         }

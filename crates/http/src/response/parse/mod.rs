@@ -1,20 +1,20 @@
 //! The head of an upstream's response (RFC 9112 sections 4 and 5), as ranges of the caller's buffer.
 //!
-//! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. A head is reused for the life of a connection:
-//! [`ReplyHead::clear`] retains the memory of its field table. [`crate::framing::ReplyFraming`] determines the end of the body,
-//! [`crate::freshness`] whether the response may be stored. [`crate::response`] writes heads for clients. Heads for storage are
+//! Main types: [`ParsedResponse`], filled by [`parse`] within [`Limits`]. A head is reused for the life of a connection:
+//! [`ParsedResponse::clear`] retains the memory of its field table. [`crate::framing::ResponseFraming`] determines the end of the body,
+//! [`crate::freshness`] whether the response may be stored. [`crate::response::encode`] writes heads for clients. Heads for storage are
 //! written by [`HeadWriter`] and parsed by [`parse_written`].
 //!
-//! The parser accepts the same input as nginx's upstream parser; [`ReplyError`] lists where it is stricter.
+//! The parser accepts the same input as nginx's upstream parser; [`ResponseError`] lists where it is stricter.
 
 mod error;
-mod parse;
+mod parser;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use error::ReplyError;
-pub use parse::{parse, parse_cgi, parse_fields};
+pub use error::ResponseError;
+pub use parser::{parse, parse_cgi, parse_fields};
 pub use writer::{HeadWriter, parse_written};
 
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ use crate::{Span, StatusCode};
 
 /// Result of a call of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyProgress {
+pub enum ResponseProgress {
     /// The head is complete. At `head_len` the body starts, or the next head after an interim response.
     Complete {
         /// Length of the head in bytes, including the empty line that ends it.
@@ -60,8 +60,8 @@ impl Default for Limits {
 
 /// A response head; see the module. All spans refer to the buffer that was parsed.
 #[derive(Clone, Debug)]
-pub struct ReplyHead {
-    phase: ReplyPhase,
+pub struct ParsedResponse {
+    phase: ResponsePhase,
     /// Start of the current line.
     line_start: u32,
     /// Offset up to which the current line was searched for a line feed.
@@ -79,7 +79,7 @@ pub struct ReplyHead {
 
 /// State of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplyPhase {
+enum ResponsePhase {
     /// Before the end of the status line.
     StatusLine,
     /// In the field lines.
@@ -88,13 +88,13 @@ enum ReplyPhase {
     Done,
 }
 
-impl Default for ReplyHead {
+impl Default for ParsedResponse {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl ReplyHead {
+impl ParsedResponse {
     /// Creates an empty head with room for the fields of an ordinary response.
     #[must_use]
     pub fn new() -> Self {
@@ -127,7 +127,7 @@ impl ReplyHead {
     }
 
     /// Whether the response ends with its head, whatever its fields announce (RFC 9112 section 6.3): 1xx, 101 included.
-    pub(super) fn ends_with_head(&self) -> bool {
+    pub(crate) fn ends_with_head(&self) -> bool {
         matches!(self.status.code(), 100..=199)
     }
 
@@ -241,8 +241,8 @@ impl ReplyHead {
 }
 
 /// Initial state of a head, without a field table.
-const EMPTY: ReplyHead = ReplyHead {
-    phase: ReplyPhase::StatusLine,
+const EMPTY: ParsedResponse = ParsedResponse {
+    phase: ResponsePhase::StatusLine,
     line_start: 0,
     scanned: 0,
     version: Version::Http11,

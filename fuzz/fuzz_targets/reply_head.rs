@@ -1,4 +1,0 @@
-//! libFuzzer entry point of [`ringroad_fuzz::targets::reply_head`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ringroad_fuzz::targets::reply_head::run(data));
