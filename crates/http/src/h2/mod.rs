@@ -27,6 +27,8 @@ mod late;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
+mod message_tests;
+#[cfg(test)]
 mod must_tests;
 pub mod priority;
 pub mod response;
