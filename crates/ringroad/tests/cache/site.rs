@@ -100,7 +100,7 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     let address = origin.addr(0).clone();
     assert!(origin.quit_and_wait().success());
     assert!(Client::try_connect(&address).is_err(), "it is gone");
-    let limit = MemoryLimit::new(name);
+    let limit = MemoryLimit::new(name, LIMIT_BYTES);
     let server = testkit::server::start_with_memory(|| start(&conf, limit.as_ref()));
     assert!(all(&server, "X-Cache").iter().all(|(_, status)| status == "HIT"), "{}", server.error_log());
     // The engine named by the configuration reads the body, bypassing the page cache.
