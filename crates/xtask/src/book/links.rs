@@ -110,14 +110,14 @@ mod tests {
         let files = workspace::files().expect("the repository is readable");
         let pages = Pages::of(&files).expect("the list is whole");
         let text = "[a](logging.md#x) ![b](../bench/aims.json) [`c`](../crates) [d](decisions) [h](guides/README.md#x)\n\
-                    [e](https://example.org) [f](experiments/raw/http2-20261126.md)\n```text\n[g](../crates)\n```\n";
+                    [e](https://example.org) [f](experiments/raw/http2-priorities/README.md)\n```text\n[g](../crates)\n```\n";
         let page = SourceFile { path: "docs/page.md".to_owned(), text: text.to_owned() };
         let (out, linked) = prepare(&page, &pages);
         let expected = "[a](logging.md#x) ![b](../bench/aims.json) `c` [d](decisions/index.md) [h](guides/index.md#x)\n\
-                        [e](https://example.org) [f](experiments/raw/http2-20261126.txt)\n```text\n[g](../crates)\n```\n";
+                        [e](https://example.org) [f](experiments/raw/http2-priorities/README.txt)\n```text\n[g](../crates)\n```\n";
         assert_eq!(out, expected);
         let file = |from: &str, to: &str| CopiedFile { from: from.to_owned(), to: to.to_owned() };
-        let raw = "docs/experiments/raw/http2-20261126";
+        let raw = "docs/experiments/raw/http2-priorities/README";
         assert_eq!(
             linked,
             [file("bench/aims.json", "bench/aims.json"), file(&format!("{raw}.md"), &format!("{raw}.txt"))]

@@ -1,5 +1,5 @@
 //! Proxied requests: responses of 1 KiB to 1 MiB, hits of a cache, and uploads of 16 and 256 KiB. No write-up has these rows.
-//! They repeat the measurement in `docs/experiments/raw/proxied-20261123`. `bench wire` has those without a cache too.
+//! They repeat the measurement `raw/proxied-20261123` in `docs/experiments/raw.tar.xz`. `bench wire` has those without a cache too.
 //!
 //! ```text
 //!   generator --> server --> origin: reads the complete body of a request, then responds
