@@ -245,8 +245,9 @@ fn server_to_validate(server: &str) -> Option<(Server, Pebble)> {
 /// configuration, reloads the server, and restores the file.
 #[test]
 fn acme_sh_gets_a_certificate_in_its_nginx_mode() {
-    if !has("acme.sh", "a script of https://github.com/acmesh-official/acme.sh in PATH") {
-        return;
+    // No package has this script, so `.ci/tools` cannot install it, and the gate must not ask for it.
+    if Command::new("acme.sh").arg("--version").output().is_err() {
+        return testkit::skip("no acme.sh in PATH; it is at https://github.com/acmesh-official/acme.sh");
     }
     let Some((server, pebble)) = server_to_validate("location / { return 301 https://$host$request_uri; }")
     else {
