@@ -17,6 +17,7 @@ use telemetry::traffic;
 
 use super::api::ZoneNumbers;
 use super::conf::Conf;
+use super::rebinding;
 use caching::metrics::Facts;
 use caching::settings::Caches;
 use exchange::request::Request;
@@ -34,9 +35,12 @@ const SNAPSHOT: &[u8] = b"snapshot";
 const NONCE: &str = "@NONCE@";
 
 /// Responds with the page or its data.
-pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
+pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
+    }
+    if let Some(refusal) = rebinding::refuse(conf.hosts.items(), request) {
+        return refusal;
     }
     let (kind, body, policy) = match request.args == SNAPSHOT {
         true => ("application/json", snapshot(request).to_string(), "default-src 'none'".to_owned()),

@@ -8,7 +8,7 @@ use telemetry::{disks, losses, tally, traffic, turns};
 
 use super::conf::Conf;
 use super::zones::StatusZones;
-use super::{limits, process};
+use super::{limits, process, rebinding};
 use caching::settings::Caches;
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -55,9 +55,12 @@ pub fn metrics() -> Vec<Part> {
 
 /// Generates the page in memory: 27 lines per histogram, some hundred KiB with a hundred zones. The sums on a page may
 /// be of slightly different times.
-pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
+pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
+    }
+    if let Some(refusal) = rebinding::refuse(conf.hosts.items(), request) {
+        return refusal;
     }
     let form = form(request.header(HeaderId::Accept));
     let http = &request.config().http;

@@ -2,7 +2,7 @@
 //! page, and the zones by which requests are counted. [`watch`] shows single requests to operators.
 //!
 //! [`conf`](self::conf) has the settings of a block. [`zones`] are derived from the configuration alone. Nothing is counted if no block of the configuration shows it.
-//! [`exposure`] warns of pages that all clients can read.
+//! [`exposure`] warns of pages that all clients can read, [`rebinding`] refuses reads under names of other sites.
 
 mod api;
 mod conf;
@@ -12,6 +12,7 @@ mod health;
 mod limits;
 mod metrics;
 mod process;
+mod rebinding;
 pub mod watch;
 mod zones;
 
@@ -120,7 +121,7 @@ const DIRECTIVES: &[Directive] = &[
             "api_hosts",
             LEVELS,
             Args::AtLeast(1),
-            "Names of hosts whose pages may change servers through `api`; addresses and `localhost` always may.",
+            "Names of this server under which browsers may change servers through `api`, and clients on the same machine may read status pages; addresses and `localhost` are always accepted.",
         )
         .many(),
         |scope, cx| {

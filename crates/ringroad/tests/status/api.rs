@@ -260,6 +260,54 @@ fn dns_rebinding_changes_nothing() {
     }
 }
 
+/// Numbers must not be readable for a page of another site that a browser on the server's machine shows.
+#[test]
+fn dns_rebinding_reads_nothing() {
+    if !ours_only("metrics") {
+        return;
+    }
+    let conf = "worker_processes 1; events {} http { api_hosts own.example; set_real_ip_from 127.0.0.1;
+        server { listen 127.0.0.1:0; listen [::1]:0; server_name a.example *.b.example ~^c[0-9]\\.example$;
+            location /api { api; } location = /metrics { metrics; } location = /dashboard { dashboard; }
+            location = /health { health live; }
+            location = /behind { real_ip_header X-Real-IP; metrics; } }
+        server { listen 127.0.0.2:0; server_name other.example; location = /metrics { metrics; } } }";
+    let server = Server::start(BINARY, conf);
+    let status = |index: usize, method: &str, target: &str, host: &str, more: &str| {
+        let mut client = Client::connect(server.addr(index));
+        client.send(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n"));
+        if method == "HEAD" { client.response_to_head().status } else { client.response().status }
+    };
+    for target in ["/api/9/nginx", "/metrics", "/dashboard", "/dashboard?snapshot"] {
+        for host in
+            ["evil.test", "evil.test:80", "127.0.0.1.evil.test", "localhost.evil.test", "other.example"]
+        {
+            assert_eq!(status(0, "GET", target, host, ""), 403, "{target} {host}");
+        }
+        for host in [
+            "127.0.0.1",
+            "[::1]:80",
+            "localhost",
+            "a.localhost:81",
+            "own.example",
+            "A.example",
+            "x.b.example",
+            "c1.example",
+            "name",
+        ] {
+            assert_eq!(status(0, "GET", target, host, ""), 200, "{target} {host}");
+        }
+        assert_eq!(status(0, "HEAD", target, "evil.test", ""), 403, "{target}");
+        assert_eq!(status(1, "GET", target, "evil.test", ""), 403, "{target} over IPv6");
+    }
+    assert_eq!(status(0, "GET", "/health", "evil.test", ""), 200, "it reveals nothing");
+    assert_eq!(status(0, "GET", "/behind", "evil.test", "X-Real-IP: 192.0.2.1\r\n"), 200, "another machine");
+    assert_eq!(status(0, "GET", "/behind", "evil.test", "X-Real-IP: 127.0.0.2\r\n"), 403);
+    assert_eq!(status(2, "GET", "/metrics", "other.example", ""), 200, "the only server of its address");
+    let line = server.wait_for_log("host \"evil.test\" is refused", Deadline::default());
+    assert!(line.contains("[error]") && line.contains("add it to \"api_hosts\""), "{line}");
+}
+
 /// Debian's exporter requests all paths, and reports that the server is up if each of them responds.
 #[test]
 fn the_prometheus_exporter_reads_the_api() {

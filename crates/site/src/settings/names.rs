@@ -98,9 +98,15 @@ impl NameTable {
 
     /// Returns the server of a host, given in lower case and without port.
     pub fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, SearchAborted<'_>> {
-        if !self.decides {
-            return Ok(None);
-        }
+        if self.decides { self.search(host) } else { Ok(None) }
+    }
+
+    /// Whether a host, given in lower case and without port, is one of the names of a server, also if the server is the default.
+    pub fn is_name_of(&self, server: ServerId, host: &[u8]) -> bool {
+        self.search(host).is_ok_and(|named| named.is_some_and(|named| named.server == server))
+    }
+
+    fn search(&self, host: &[u8]) -> Result<Option<Named<'_>>, SearchAborted<'_>> {
         if let Some(server) = self.names.find(host) {
             return Ok(Some(Named { server, matched: None }));
         }

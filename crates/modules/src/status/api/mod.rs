@@ -14,6 +14,7 @@ use io::op::Source;
 use serde_json::{Value, json};
 
 use super::conf::{Conf, Page};
+use super::rebinding;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::phases::Step;
@@ -53,7 +54,10 @@ const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other s
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change must have the type application/json");
 
 /// Responds to a read request of the API; returns `None` for a change.
-pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
+pub(super) fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
+    if let Some(refusal) = rebinding::refuse(conf.hosts.items(), request) {
+        return Some(refusal);
+    }
     let done = match request.method_text() {
         b"GET" | b"HEAD" => read(request, &segments(&path(request))).map(|value| (200, value)),
         b"POST" | b"PATCH" | b"DELETE" => return None,
