@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::tls::Identity;
 use ::tls::certificate::FileError;
+use rustix::fs::OFlags;
 
 use crate::request::Request;
 use site::template::Template;
@@ -222,12 +223,14 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
         let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
         failed(&format_args!("open() failed ({})", Reason(errno)))
     };
-    // The name may be that of a FIFO without a writer, whose open would block.
-    if !std::fs::metadata(&path).map_err(errno)?.is_file() {
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer. The kind is that of the open file: the file at the path may be
+    // replaced between two calls.
+    let nonblock = OFlags::NONBLOCK.bits() as i32;
+    let file = std::fs::File::options().read(true).custom_flags(nonblock).open(&path).map_err(errno)?;
+    if !file.metadata().map_err(errno)?.is_file() {
         return Err(failed(&"it is no regular file"));
     }
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(&path).map_err(errno)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(errno)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(failed(&format_args!("it has more than {FILE_BYTES_MAX} bytes")));
@@ -283,5 +286,31 @@ mod tests {
         }
         let held = cache.held.lock().unwrap();
         assert_eq!(held.pairs.keys().collect::<Vec<_>>(), [&pair("b")]);
+    }
+
+    /// If the kind were checked before the open, a FIFO that replaces the file in between would block the thread.
+    #[test]
+    fn a_file_that_is_replaced_by_a_fifo_blocks_no_thread() {
+        use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+        let dir = testkit::TempDir::new("certificate");
+        let [file, fifo] = ["file", "fifo"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "text").unwrap();
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let (prefix, (sender, results)) = (dir.path().to_owned(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            (0..2000).all(|_| sender.send(read(&prefix, "certificate", "file")).is_ok())
+        });
+        let mut seen = [0; 2];
+        // The exchanges end with the reads: a blocked open would be released by no writer.
+        while let Some(result) =
+            results.recv_timeout(Duration::from_secs(20)).map(Some).unwrap_or_else(|end| {
+                assert_eq!(end, std::sync::mpsc::RecvTimeoutError::Disconnected, "an open waits: {seen:?}");
+                None
+            })
+        {
+            seen[usize::from(result.is_ok())] += 1;
+            renameat_with(CWD, &file, CWD, &fifo, RenameFlags::EXCHANGE).unwrap();
+        }
+        assert_eq!(seen[0] + seen[1], 2000);
     }
 }

@@ -107,7 +107,10 @@ fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     name.push(format!(".{}-{number}", std::process::id()));
     let temp = Path::new(&name);
     let mut options = std::fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true);
+    // Created by this call, so that a symbolic link with this name has no effect.
+    let options = options.write(true).create_new(true);
+    // A process with the same id may have left a file.
+    let _ = std::fs::remove_file(temp);
     // Not writable for other users: the umask of a worker is 0.
     let written = options.mode(0o644).open(temp).and_then(|mut file| {
         file.write_all(bytes)?;
@@ -174,5 +177,19 @@ mod tests {
         let both = "\"state\" directive is incompatible with \"server\" in /conf/nginx.conf:2";
         assert_eq!(error("http { upstream a { server 127.0.0.1;\nstate x; } }"), both);
         assert_eq!(error("http { upstream a { state x;\nserver 127.0.0.1; } }"), both);
+    }
+
+    #[test]
+    fn a_link_with_the_temporary_name_is_not_followed() {
+        let dir = testkit::TempDir::new("state");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("other"), "unchanged").unwrap();
+        let temp = path(&format!("a.state.{}-7", std::process::id()));
+        std::os::unix::fs::symlink(path("other"), &temp).unwrap();
+        super::write(&path("a.state"), b"server 127.0.0.1;\n", 7).unwrap();
+        let facts_of = |name: &str| std::fs::symlink_metadata(path(name)).unwrap();
+        assert_eq!(facts_of("other").len(), "unchanged".len() as u64);
+        let facts = facts_of("a.state");
+        assert!(facts.is_file() && !temp.exists());
     }
 }

@@ -313,15 +313,14 @@ impl Named {
 
     /// Writes one buffer. Opens the file first if it is not open.
     async fn write_some(&self, via: DiskVia) {
+        // Lines that arrive during the open belong to requests whose root may exist although that of the first does not.
+        let queued = self.waiting.borrow().len();
         let open = match self.open(via).await {
             Ok(open) => open,
             Err(NotOpened) => {
-                let (count, lines) = {
-                    let waiting = self.waiting.borrow();
-                    (waiting.len(), count_lines(&waiting))
-                };
+                let lines = count_lines(&self.waiting.borrow()[..queued]);
                 self.shared.losses.count(lines);
-                return self.consume(count);
+                return self.consume(queued);
             }
         };
         self.shared.charge(self.tear.prepare(&mut self.waiting.borrow_mut()));

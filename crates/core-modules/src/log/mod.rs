@@ -158,7 +158,10 @@ fn write(conf: &Conf, request: &Request) {
                 let path = |out: &mut Vec<u8>| path.render(request, out);
                 let asker = || {
                     let mut root = Vec::new();
-                    request.scope().core.files.root.template().render(request, &mut root);
+                    exchange::files::root_of(request, &mut root);
+                    if root.is_empty() {
+                        root.push(b'/');
+                    }
                     Requester { root, report: request.reporter() }
                 };
                 generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);

@@ -539,6 +539,8 @@ fn log_names_may_contain_variables() {
             "root html; access_log logs/$arg_v.log own;
              location /none { access_log logs/none/$arg_v.log own; return 204; }
              location /rootless { root missing; return 204; }
+             location /chosen { root $arg_root; return 204; }
+             location /top { root /; return 204; }
              location /cached { open_log_file_cache max=10 inactive=1h; access_log ${arg_v}ogs/cached.log own; return 204; }",
     ));
     let mut client = client(&server);
@@ -562,6 +564,14 @@ fn log_names_may_contain_variables() {
     assert!(line.contains("[error]") && line.contains("*1 testing \""), "{line}");
     assert!(line.contains("/missing\" existence failed (2: No such file or directory) while logging request, client: 127.0.0.1"), "{line}");
     assert!(!server.path("logs/d.log").exists());
+
+    // A root that begins with a variable is relative to the prefix, as for files.
+    client.get("/chosen?v=e&root=html");
+    client.get("/top?v=e");
+    assert_eq!(wait_for_lines(&server.path("logs/e.log"), 2).len(), 2);
+    client.get("/chosen?v=f&root=html/index.html");
+    server.wait_for_log("html/index.html\" existence failed (20: Not a directory)", Deadline::default());
+    assert!(!server.path("logs/f.log").exists());
 
     for n in 0..3 {
         client.get(&format!("/cached?v=l&{n}"));

@@ -1,10 +1,12 @@
 //! The same requests to Debian's nginx and to this server ([`common::beside`]): directory listings, index files, stored
-//! files, symbolic links, and subrequests.
+//! files, symbolic links, subrequests, and files whose names clients influence.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use crate::common::BINARY;
 use crate::common::beside::{self, Case, ask, get, raw};
-use testkit::TempDir;
+use testkit::{Client, Deadline, Server, TempDir, nginx, wait};
 
 const CONF: &str = r#"
 worker_processes 1;
@@ -211,4 +213,116 @@ fn background_subrequests_match_nginx() {
         ask("HEAD", "/pages/none", &[]),
         ask("GET", "/pages/none", &[("Range", "bytes=0-1")]),
     ]);
+}
+
+/// Values of `Host` and of arguments that try to lead out of a directory.
+const CLIMBING: [&str; 11] = [
+    "a.test",
+    "A.Test.",
+    "..",
+    "../a.test",
+    "a.test/../secret",
+    "a.test/",
+    "a.test%2f..",
+    "a.test\\..",
+    "[::1]",
+    "a..test",
+    ".a",
+];
+
+/// Only values that nginx does not check may lead out of a directory: those of `$arg_name`, but not `$host`.
+#[test]
+fn files_named_by_clients_match_nginx() {
+    let conf = r#"
+worker_processes 1;
+events {}
+http {
+    server_tokens off;
+    default_type text/plain;
+    server {
+        listen 127.0.0.1:0;
+        root ROOT/hosts;
+        location /host/ { root ROOT/hosts/$host; }
+        location /root/ { root ROOT/hosts/$arg_n; try_files /x =418; }
+        location /alias/ { alias ROOT/hosts/$arg_n/; }
+        location /try/ { try_files /$arg_n/x =418; }
+        location /index/ { alias ROOT/hosts/; index $arg_n/x; }
+        location /users/ { auth_basic r; auth_basic_user_file ROOT/hosts/$arg_n/users; try_files /none @user; }
+        location @user { return 200 "for $remote_user"; }
+    }
+}
+"#;
+    let site = TempDir::new("named-by-clients");
+    for name in ["hosts/a.test", "secret", "hosts"] {
+        site.write(&format!("{name}/x"), name);
+        site.write(&format!("{name}/host/x"), name);
+        site.write(&format!("{name}/users"), "u:{PLAIN}p\n");
+    }
+    let mut cases = Vec::new();
+    for value in CLIMBING.into_iter().chain(["../secret", "a.test\0/../../secret"]) {
+        cases.push(raw(format!("GET /host/x HTTP/1.1\r\nHost: {value}\r\n\r\n")));
+        for target in ["root/x", "alias/x", "try/", "index/", "users/"] {
+            let fields = [("Host", "a"), ("Authorization", "Basic dTpw"), ("Connection", "close")];
+            cases.push(ask("GET", &format!("/{target}?n={value}"), &fields));
+        }
+    }
+    beside::compare(conf, &site, cases);
+}
+
+/// Returns the files of a directory and their lines.
+fn lines(dir: &std::path::Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(dir).expect("it is there").map(|entry| entry.expect("it is listed"));
+    let entries = entries.filter(|entry| entry.path().is_file());
+    let text = |entry: &std::fs::DirEntry| std::fs::read_to_string(entry.path()).expect("it is readable");
+    entries.map(|entry| (entry.file_name().display().to_string(), text(&entry))).collect()
+}
+
+#[test]
+fn logs_named_by_clients_are_those_of_nginx() {
+    let conf = r#"
+worker_processes 1;
+events {}
+http {
+    log_format own '$status $uri';
+    server {
+        listen 127.0.0.1:0;
+        root ROOT/$host;
+        access_log LOGS/in/$host.log own;
+        location /arg/ { root ROOT; access_log LOGS/in/$arg_n.log own; return 204; }
+        location /relative/ { root $arg_root; access_log LOGS/in/relative.log own; return 204; }
+    }
+}
+"#;
+    let site = TempDir::new("logs-named-by-clients");
+    site.dir("a.test");
+    site.dir("html/[::1]");
+    let writable = |name: &str| {
+        let path = site.dir(name);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&path, mode).expect("it is ours");
+    };
+    ["ours", "ours/in", "nginx", "nginx/in"].into_iter().for_each(writable);
+    let conf = conf.replace("ROOT", &site.path().display().to_string());
+    let conf_of = |name: &str| conf.replace("LOGS", &site.path().join(name).display().to_string());
+    let ours = Server::start(BINARY, &conf_of("ours"));
+    let Some(theirs) = nginx::start(&conf_of("nginx")) else { return };
+    for server in [&ours, &theirs] {
+        for value in CLIMBING.into_iter().chain(["../climbed"]) {
+            for (target, host) in [
+                ("/none".to_owned(), value),
+                (format!("/arg/?n={value}"), "a"),
+                (format!("/relative/?root={value}"), "a"),
+            ] {
+                let mut client = Client::connect(server.addr(0));
+                client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+                client.try_response().expect("a response");
+            }
+        }
+    }
+    let all = |name: &str| ["", "in"].map(|dir| lines(&site.path().join(name).join(dir)));
+    let equal = || (all("ours") == all("nginx")).then_some(());
+    let is_equal = wait::until("the logs", Deadline::default(), equal).is_ok();
+    assert!(is_equal, "ringroad {:#?}\nnginx {:#?}", all("ours"), all("nginx"));
+    let [above, below] = all("ours");
+    assert!(below.contains_key("a.test.log") && above.contains_key("climbed.log"), "{below:?} {above:?}");
 }
