@@ -3,6 +3,7 @@
 //!
 //! The programs are `grpc/go` and `grpc/calls.py`. Both have the same command-line arguments.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -19,6 +20,7 @@ events { }
 http {
   client_max_body_size 100m; large_client_header_buffers 4 32k; grpc_buffer_size 32k;
   keepalive_requests @REQUESTS@;
+  log_format calls '$server_addr $connection "$request" $status .'; access_log logs/access.log calls;
   upstream app { server @APP@; keepalive 8; }
   server { listen 127.0.0.1:0; http2 on; location / { grpc_pass grpc://app; } }
   server { listen 127.0.0.2:0 ssl; http2 on; ssl_certificate a.pem; ssl_certificate_key a.key;
@@ -183,6 +185,66 @@ fn each_kind_of_grpc_call_from_go_works() {
 #[test]
 fn each_kind_of_grpc_call_from_python_works() {
     python().iter().for_each(each_kind);
+}
+
+/// Asserts that each server has had one connection.
+fn assert_one_connection_each(server: &Server) {
+    for index in [0, 1] {
+        let address = format!("{} ", server.addr(index).tcp().ip());
+        let is_logged = || server.access_log().contains(&address).then_some(());
+        wait::until("log lines", Deadline::default(), is_logged).expect("there were calls");
+        let log = server.access_log();
+        let of_server = log.lines().filter_map(|line| line.strip_prefix(&address));
+        let numbers: HashSet<&str> = of_server.filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(numbers.len(), 1, "{log}");
+    }
+}
+
+/// Calls whose deadlines expire are cancelled by their client, 200 on one connection, before or after the proxy has passed them
+/// on. None may end the connection: the client would report UNAVAILABLE for other calls.
+#[test]
+fn two_hundred_deadlines_of_go_end_no_other_call() {
+    const CALLS: u64 = 200;
+    let Some(go) = go() else { return };
+    let (_app, address) = go.serve();
+    let (server, root) = start(&address, 1000);
+    let root = root.to_str().expect("a path");
+    for (index, authority) in [(0, None), (1, Some(root))] {
+        let (address, count) = (server.addr(index).tcp().to_string(), CALLS.to_string());
+        let args = ["deadlines", &address, &count].into_iter().chain(authority).collect::<Vec<_>>();
+        let counts = go.start(&args).wait(|line| match line.strip_prefix("expired ") {
+            Some(counts) => Some(counts.to_owned()),
+            None => panic!("{line}"),
+        });
+        // The proxy or the server may notice a deadline first: a call is then cancelled there.
+        let number = |code: &str| {
+            let (_, rest) = counts.split_once(&format!("{code}:"))?;
+            rest.split([' ', ']']).next()?.parse::<u64>().ok()
+        };
+        let [expired, cancelled] = ["DeadlineExceeded", "Canceled"].map(|code| number(code).unwrap_or(0));
+        assert_eq!(expired + cancelled, CALLS, "{counts}");
+        assert!(expired > 0, "{counts}");
+    }
+    assert_one_connection_each(&server);
+}
+
+/// A channel of grpcio cancels 129 streaming calls, one more than the number of concurrent streams of the proxy.
+#[test]
+fn cancelled_streaming_calls_of_python_end_no_other_stream() {
+    const CALLS: u64 = 129;
+    let Some(python) = python() else { return };
+    let (_app, address) = python.serve();
+    let (server, root) = start(&address, 1000);
+    let root = root.to_str().expect("a path");
+    for (index, authority) in [(0, None), (1, Some(root))] {
+        let (address, count) = (server.addr(index).tcp().to_string(), CALLS.to_string());
+        let args = ["cancels", &address, &count].into_iter().chain(authority).collect::<Vec<_>>();
+        python.start(&args).wait(|line| match line.strip_prefix("cancelled ") {
+            Some(_) => Some(()),
+            None => panic!("{line}"),
+        });
+    }
+    assert_one_connection_each(&server);
 }
 
 /// Connections that are closed after some requests, a reload in place, replaced processes, and a drain: clients are

@@ -2,6 +2,7 @@
 
     calls.py server                     prints "listening ADDRESS"
     calls.py client ADDRESS [CA]        makes each kind of call once, prints "ok NAME" for each
+    calls.py cancels ADDRESS COUNT [CA] cancels COUNT streaming calls beside a stream, prints "cancelled COUNT"
     calls.py load ADDRESS WORKERS [CA]  calls until standard input ends, prints "done CALLS STREAMS FAILED"
 
 Messages are bytes without a schema.
@@ -192,6 +193,36 @@ class Client:
         self.ended()
 
 
+    def cancels(self, count):
+        """Cancels streaming calls after their first message while another stream continues. The further messages of that stream
+        and further calls must succeed on the same connection."""
+        turns, over = threading.Semaphore(1), threading.Event()
+
+        def messages():
+            while True:
+                turns.acquire()
+                if over.is_set():
+                    return
+                yield b"kept"
+
+        kept = self.channel.stream_stream("/calls.Calls/Both")(messages(), timeout=170)
+        assert next(kept) == b"kept"
+        for number in range(count):
+            call = self.channel.unary_stream("/calls.Calls/Down")(b"1000000", timeout=170)
+            assert next(call) == b"message 0", number
+            call.cancel()
+            assert call.code() == grpc.StatusCode.CANCELLED, call
+            if number % 10 == 0:
+                turns.release()
+                assert next(kept) == b"kept", number
+        for _ in range(20):
+            self.unary()
+        over.set()
+        turns.release()
+        assert list(kept) == [], "messages without a request"
+        assert kept.code() == grpc.StatusCode.OK, kept
+
+
 KINDS = ["unary", "large", "metadata", "down", "up", "both", "fails", "deadline", "cancel"]
 
 
@@ -234,6 +265,10 @@ def main(arguments):
         for name in KINDS:
             getattr(client, name)()
             say("ok", name)
+    elif arguments[0] == "cancels":
+        count = int(arguments[2])
+        Client(arguments[1], (arguments + [None])[3]).cancels(count)
+        say("cancelled", count)
     else:
         load(Client(arguments[1], (arguments + [None])[3]), int(arguments[2]))
 

@@ -2,6 +2,7 @@
 //
 //	calls server                        prints "listening ADDRESS"
 //	calls client ADDRESS [CA]           makes each kind of call once, prints "ok NAME" for each
+//	calls deadlines ADDRESS COUNT [CA]  lets COUNT calls expire beside a stream, prints "expired" and the codes of the calls
 //	calls load ADDRESS WORKERS [CA]     calls until standard input ends, prints "done CALLS STREAMS FAILED"
 //
 // Messages are bytes without a schema, so that no schema compiler is needed. With a CA file the client uses TLS.
@@ -403,6 +404,68 @@ func calls(address string, authority []string) error {
 	return nil
 }
 
+// deadlines lets calls expire at once while a stream of the same connection continues, then makes further calls. It prints the
+// numbers of the calls by their codes. The further calls and the stream must succeed on that connection.
+func deadlines(address, count string, authority []string) error {
+	c, err := connect(address, authority)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer stop()
+	stream, err := c.stream(ctx, "Both")
+	if err != nil {
+		return err
+	}
+	most, _ := strconv.Atoi(count)
+	found := make([]codes.Code, most)
+	var all sync.WaitGroup
+	// Fewer than the proxy's concurrent streams, so that each call is sent.
+	places := make(chan struct{}, 100)
+	for i := range most {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			// Some expire before the server has read their header section, some after.
+			short, stop := context.WithTimeout(ctx, time.Duration(1+i%100)*time.Millisecond)
+			defer stop()
+			_, err := c.call(short, "Wait", nil)
+			found[i] = status.Code(err)
+		})
+	}
+	all.Wait()
+	counts := map[codes.Code]int{}
+	for _, code := range found {
+		counts[code]++
+	}
+	for range 20 {
+		if err := c.unary(ctx); err != nil {
+			return fmt.Errorf("a call after the deadlines: %w", err)
+		}
+	}
+	for i := range 20 {
+		request := pattern(i * 200)
+		if err := stream.SendMsg(&request); err != nil {
+			return fmt.Errorf("the stream, message %d: %w", i, err)
+		}
+		var reply []byte
+		if err := stream.RecvMsg(&reply); err != nil || !bytes.Equal(reply, request) {
+			return fmt.Errorf("the stream, message %d: %w", i, err)
+		}
+	}
+	stream.CloseSend()
+	var reply []byte
+	if err := stream.RecvMsg(&reply); err != io.EOF {
+		return fmt.Errorf("an end of the stream: %w", err)
+	}
+	if _, err := c.ended(ctx); err != nil {
+		return fmt.Errorf("the ends of the calls: %w", err)
+	}
+	fmt.Println("expired", counts)
+	return nil
+}
+
 func load(address, workers string, authority []string) error {
 	c, err := connect(address, authority)
 	if err != nil {
@@ -458,10 +521,12 @@ func main() {
 		err = serve()
 	case "client":
 		err = calls(arguments[1], os.Args[3:])
+	case "deadlines":
+		err = deadlines(arguments[1], arguments[2], os.Args[4:])
 	case "load":
 		err = load(arguments[1], arguments[2], os.Args[4:])
 	default:
-		err = fmt.Errorf("usage: calls server | client ADDRESS [CA] | load ADDRESS WORKERS [CA]")
+		err = fmt.Errorf("usage: calls server | client ADDRESS [CA] | deadlines ADDRESS COUNT [CA] | load ADDRESS WORKERS [CA]")
 	}
 	if err != nil {
 		fmt.Println("failed:", err)
