@@ -125,6 +125,45 @@ fn the_filters_of_fail2ban_match_lines_of_the_error_log() {
     }
 }
 
+/// The packaged rules of logrotate, with the paths of a test and its own command to reopen the logs: by the signal of the pid file,
+/// as in the packages, or by `-s reopen`. No line is lost, and later lines are in the new files, whose owner may be another user.
+#[test]
+fn logrotate_rotates_the_logs_while_requests_are_logged() {
+    const PACKAGED: &str = include_str!("../../../../packaging/logrotate");
+    if !has("logrotate", "apt-get install logrotate") {
+        return;
+    }
+    let server = Server::builder(BINARY).conf(&one_server("", "return 200 x;")).start();
+    let (dir, pid) = (server.dir().display().to_string(), server.pid());
+    let reopening = format!("    postrotate\n        kill -USR1 {pid}\n    endscript");
+    let by_command =
+        format!("    postrotate\n        {BINARY} -p {dir}/ -c conf/nginx.conf -s reopen\n    endscript");
+    let mut client = Client::connect(server.addr(0));
+    for (round, command) in [reopening, by_command].into_iter().enumerate() {
+        let (rules, _) = PACKAGED.split_once("    postrotate").expect("it reopens the logs");
+        let rules = rules.replace("/var/log/ringroad/", &format!("{dir}/logs/"));
+        let rules =
+            rules.replace("create 0640 www-data adm", "create 0644").replace("    delaycompress\n", "");
+        let rules = rules.replace("    compress\n", "");
+        let path = server.path("rules");
+        std::fs::write(&path, format!("{rules}{command}\n}}\n")).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&path, mode).expect("it is ours");
+        assert_eq!(client.get(&format!("/old{round}")).status, 200);
+        server.wait_for_access_log(1, Deadline::default());
+        let mut logrotate = Command::new("logrotate");
+        let output = logrotate.arg("--force").arg("--state").arg(server.path("state")).arg(&path).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{}", said(&output));
+        server.wait_for_log_count("reopening logs", 2, Deadline::default());
+        assert_eq!(client.get(&format!("/new{round}")).status, 200);
+        let log = server.wait_for_access_log(1, Deadline::default());
+        assert!(log.contains(&format!("/new{round} ")) && !log.contains("/old"), "{log}");
+        let old = std::fs::read_to_string(server.path("logs/access.log.1")).expect("the rotated log");
+        assert!(old.contains(&format!("/old{round} ")), "{old}");
+    }
+}
+
 /// Patterns for `nginx -v` and `-V`, with the program that has them and the first captured text.
 const OF_VERSION: &[(&str, &str, &str)] = &[
     ("puppet-nginx: nginx_version", r"nginx version: (?:nginx|openresty)/([\w.]+)", "1.31.5"),
