@@ -4,6 +4,8 @@
 //! changes with each use, so a stale key never matches a later use. A value stays in its entry after the use, so that
 //! the next use can have its memory.
 
+use std::ops::{Deref, DerefMut};
+
 /// Number of entries of a chunk.
 const CHUNK: usize = 256;
 
@@ -30,16 +32,22 @@ impl Key {
     }
 }
 
+/// End of the list of unused entries.
+const NONE: u32 = u32::MAX;
+
 /// Values in entries that are used again.
 pub struct Slab<T> {
-    /// The box of a freed chunk is empty until the chunk is needed again.
-    chunks: Vec<Box<[Entry<T>]>>,
-    /// Unused entries, last in, first out: recently used entries stay in the CPU cache.
-    free: Vec<u32>,
+    /// `None` is a freed chunk, until it is needed again. A chunk has a fixed length, so that a look-up checks one index
+    /// only.
+    chunks: Vec<Option<Box<Chunk<T>>>>,
+    /// The unused entry that is used next: the last one freed, because it is in the CPU cache.
+    free: u32,
     /// Generation of new entries: not below those of freed chunks, so that no key is used twice.
     first_generation: u32,
     used: usize,
 }
+
+type Chunk<T> = [Entry<T>; CHUNK];
 
 /// An entry, aligned to a CPU cache line: with many entries none is in the CPU cache when it is used, so each line that
 /// it touches is a cache miss.
@@ -47,6 +55,8 @@ pub struct Slab<T> {
 struct Entry<T> {
     /// Number of times that a use began or ended: odd in an entry in use.
     generation: u32,
+    /// The unused entry after this one, in an unused entry.
+    next_free: u32,
     value: T,
 }
 
@@ -56,9 +66,49 @@ impl<T> Entry<T> {
     }
 }
 
+/// An entry in use: its value, and the end of its use, by one look-up.
+pub struct InUse<'a, T> {
+    entry: &'a mut Entry<T>,
+    slot: u32,
+    free: &'a mut u32,
+    used: &'a mut usize,
+}
+
+impl<T> InUse<'_, T> {
+    /// Ends the use: the key is invalid from now on.
+    #[inline]
+    pub fn end(self) {
+        self.entry.generation = self.entry.generation.wrapping_add(1);
+        self.entry.next_free = std::mem::replace(self.free, self.slot);
+        *self.used -= 1;
+    }
+
+    /// Returns the key of this use.
+    #[inline]
+    pub fn key(&self) -> Key {
+        Key { slot: self.slot, generation: self.entry.generation }
+    }
+}
+
+impl<T> Deref for InUse<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.entry.value
+    }
+}
+
+impl<T> DerefMut for InUse<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.entry.value
+    }
+}
+
 impl<T> Default for Slab<T> {
     fn default() -> Slab<T> {
-        Slab { chunks: Vec::new(), free: Vec::new(), first_generation: 0, used: 0 }
+        Slab { chunks: Vec::new(), free: NONE, first_generation: 0, used: 0 }
     }
 }
 
@@ -79,13 +129,14 @@ impl<T: Default> Slab<T> {
     /// Begins a use of an entry. Its value is that of the previous use, or the default.
     #[inline]
     pub fn insert(&mut self) -> (Key, &mut T) {
-        if self.free.is_empty() {
+        if self.free == NONE {
             self.add_chunk();
         }
-        let slot = self.free.pop().expect("a chunk was just added");
-        self.used += 1;
-        let entry = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
+        let slot = self.free;
+        let entry = entry(&mut self.chunks, slot).expect("an unused entry is in a chunk");
         assert!(!entry.is_used(), "an entry has one use at a time");
+        self.free = entry.next_free;
+        self.used += 1;
         entry.generation = entry.generation.wrapping_add(1);
         (Key { slot, generation: entry.generation }, &mut entry.value)
     }
@@ -93,7 +144,8 @@ impl<T: Default> Slab<T> {
     /// Returns the value of an entry in use.
     #[inline]
     pub fn get(&mut self, key: Key) -> Option<&mut T> {
-        entry(&mut self.chunks, key).map(|entry| &mut entry.value)
+        let entry = entry(&mut self.chunks, key.slot)?;
+        (entry.generation == key.generation).then_some(&mut entry.value)
     }
 
     /// Returns the value of an entry that must be in use.
@@ -105,42 +157,39 @@ impl<T: Default> Slab<T> {
         self.get(key).expect("a key is used until the use of its entry ends")
     }
 
+    /// Returns an entry in use.
+    #[inline]
+    pub fn in_use(&mut self, key: Key) -> Option<InUse<'_, T>> {
+        let entry = entry(&mut self.chunks, key.slot)?;
+        let is_key = entry.generation == key.generation;
+        is_key.then_some(InUse { entry, slot: key.slot, free: &mut self.free, used: &mut self.used })
+    }
+
     /// Ends a use: the key is invalid from now on.
     ///
     /// # Panics
     /// When the entry is not in use with this key.
     #[inline]
     pub fn remove(&mut self, key: Key) {
-        let removed = self.remove_after(key, |_| ());
-        assert!(removed.is_some(), "the use of an entry ends once");
+        self.in_use(key).expect("the use of an entry ends once").end();
     }
 
-    /// Ends a use after a last call with its value; `None` if the entry is not in use with this key.
-    #[inline(always)]
-    pub fn remove_after<R>(&mut self, key: Key, last: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let entry = entry(&mut self.chunks, key)?;
-        let result = last(&mut entry.value);
-        entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(key.slot);
-        self.used -= 1;
-        Some(result)
-    }
-
-    /// Returns the key and the value of the entry with this index.
+    /// Returns the entry with this index.
     ///
     /// # Panics
     /// When the entry is not in use.
     #[inline]
-    pub fn at(&mut self, slot: u32) -> (Key, &mut T) {
-        let entry = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
-        assert!(entry.is_used(), "an index is that of an entry in use");
-        (Key { slot, generation: entry.generation }, &mut entry.value)
+    pub fn at(&mut self, slot: u32) -> InUse<'_, T> {
+        let entry = entry(&mut self.chunks, slot).filter(|entry| entry.is_used());
+        let entry = entry.expect("an index is that of an entry in use");
+        InUse { entry, slot, free: &mut self.free, used: &mut self.used }
     }
 
     /// Returns all entries in use.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         let entries = self.chunks.iter().enumerate().flat_map(|(place, chunk)| {
-            chunk.iter().enumerate().map(move |(index, entry)| (place * CHUNK + index, entry))
+            let entries = chunk.iter().flat_map(|chunk| chunk.iter().enumerate());
+            entries.map(move |(index, entry)| (place * CHUNK + index, entry))
         });
         entries
             .filter(|(_, entry)| entry.is_used())
@@ -149,43 +198,48 @@ impl<T: Default> Slab<T> {
 
     /// Frees the chunks without an entry in use, and drops the other unused values.
     pub fn trim(&mut self) {
-        for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
-            if chunk.iter().any(Entry::is_used) {
-                let unused = chunk.iter_mut().filter(|entry| !entry.is_used());
-                unused.for_each(|entry| entry.value = T::default());
+        self.free = NONE;
+        for (place, freeable) in self.chunks.iter_mut().enumerate().rev() {
+            let Some(chunk) = freeable else { continue };
+            if !chunk.iter().any(Entry::is_used) {
+                let newest = chunk.iter().map(|entry| entry.generation).max().unwrap_or(0);
+                self.first_generation = self.first_generation.max(newest);
+                *freeable = None;
                 continue;
             }
-            let newest = chunk.iter().map(|entry| entry.generation).max().unwrap_or(0);
-            self.first_generation = self.first_generation.max(newest);
-            *chunk = Box::default();
+            for (index, entry) in chunk.iter_mut().enumerate().rev().filter(|(_, entry)| !entry.is_used()) {
+                entry.value = T::default();
+                entry.next_free = std::mem::replace(&mut self.free, (place * CHUNK + index) as u32);
+            }
         }
-        while self.chunks.pop_if(|chunk| chunk.is_empty()).is_some() {}
+        while self.chunks.pop_if(|chunk| chunk.is_none()).is_some() {}
         self.chunks.shrink_to_fit();
-        let chunks = &self.chunks;
-        let exists = |slot: &u32| chunks.get(*slot as usize / CHUNK).is_some_and(|chunk| !chunk.is_empty());
-        self.free.retain(exists);
-        self.free.shrink_to_fit();
     }
 
+    /// Adds a chunk when no entry is unused.
     #[cold]
     fn add_chunk(&mut self) {
-        let place = self.chunks.iter().position(|chunk| chunk.is_empty()).unwrap_or_else(|| {
-            self.chunks.push(Box::default());
+        let place = self.chunks.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.chunks.push(None);
             self.chunks.len() - 1
         });
-        let generation = self.first_generation;
-        let fresh = |_| Entry { generation, value: T::default() };
-        self.chunks[place] = (0..CHUNK).map(fresh).collect();
         let first = (place * CHUNK) as u32;
-        self.free.extend((first..first + CHUNK as u32).rev());
+        let fresh = |index| {
+            let next_free = if index + 1 < CHUNK { first + index as u32 + 1 } else { NONE };
+            Entry { generation: self.first_generation, next_free, value: T::default() }
+        };
+        let chunk: Box<[Entry<T>]> = (0..CHUNK).map(fresh).collect();
+        // Always succeeds: the length is `CHUNK`.
+        self.chunks[place] = chunk.try_into().ok();
+        self.free = first;
     }
 }
 
-/// Returns an entry in use.
+/// Returns an entry, unless its chunk was freed.
 #[inline]
-fn entry<T>(chunks: &mut [Box<[Entry<T>]>], key: Key) -> Option<&mut Entry<T>> {
-    let entry = chunks.get_mut(key.slot as usize / CHUNK)?.get_mut(key.slot as usize % CHUNK)?;
-    (entry.generation == key.generation).then_some(entry)
+fn entry<T>(chunks: &mut [Option<Box<Chunk<T>>>], slot: u32) -> Option<&mut Entry<T>> {
+    let chunk = chunks.get_mut(slot as usize / CHUNK)?.as_mut()?;
+    Some(&mut chunk[slot as usize % CHUNK])
 }
 
 #[cfg(test)]
@@ -205,7 +259,8 @@ mod tests {
         assert_eq!((second.slot, *value), (first.slot, 5), "the entry is used again, with its value");
         assert_ne!(first, second);
         assert!(slab.get(first).is_none());
-        assert_eq!(slab.at(second.slot), (second, &mut 5));
+        let entry = slab.at(second.slot);
+        assert_eq!((entry.key(), *entry), (second, 5));
     }
 
     #[test]
@@ -217,7 +272,7 @@ mod tests {
         let kept = keys[300];
         slab.trim();
         assert_eq!(slab.chunks.len(), 2, "the last chunk is freed");
-        assert!(slab.chunks[0].is_empty());
+        assert!(slab.chunks[0].is_none());
         assert!(slab.get(kept).is_some() && slab.get(keys[0]).is_none());
         assert!(slab.iter().map(|(key, _)| key).eq([kept]));
         let again: Vec<Key> = (0..600).map(|_| slab.insert().0).collect();

@@ -206,32 +206,32 @@ impl Slots {
         out: &mut Vec<Completion>,
         conclude: impl FnOnce(&mut Slot, &mut Completion),
     ) {
-        let ended = self.table.remove_after(id, |slot| {
-            let token = slot.token;
-            // As an iterator: with `push`, it would be built on the stack first.
-            out.extend(std::iter::once_with(|| Completion {
-                id,
-                token,
-                result: Ok(0),
-                more: false,
-                payload: Payload::None,
-            }));
-            let done = out.last_mut().expect("it was just added");
-            conclude(slot, done);
-            slot.op = Op::Nop;
-            if slot.is_abandoned {
-                out.pop();
-            }
-            self.released.extend(slot.gated.take());
-            if let Some(device) = slot.route.device() {
-                self.disks.leave(device);
-            }
-        });
-        debug_assert!(ended.is_some(), "an end of {id:?}, which is not in flight");
-        match ended {
-            Some(()) => self.completed += 1,
-            None => self.unmatched += 1,
+        let Some(mut slot) = self.table.in_use(id) else {
+            self.unmatched += 1;
+            debug_assert!(false, "an end of {id:?}, which is not in flight");
+            return;
+        };
+        let token = slot.token;
+        // As an iterator: with `push`, it would be built on the stack first.
+        out.extend(std::iter::once_with(|| Completion {
+            id,
+            token,
+            result: Ok(0),
+            more: false,
+            payload: Payload::None,
+        }));
+        let done = out.last_mut().expect("it was just added");
+        conclude(&mut slot, done);
+        slot.op = Op::Nop;
+        if slot.is_abandoned {
+            out.pop();
         }
+        self.released.extend(slot.gated.take());
+        if let Some(device) = slot.route.device() {
+            self.disks.leave(device);
+        }
+        slot.end();
+        self.completed += 1;
     }
 
     /// Returns the identifiers of all operations in flight.

@@ -309,10 +309,10 @@ impl Tasks {
 
     /// Frees the slot of a task that has ended.
     fn end(&mut self, id: TaskId) {
-        let slot = self.0.held(id);
+        let mut slot = self.0.in_use(id).expect("a task ends once");
         assert!(slot.task.is_none(), "the future of a task is dropped before its slot is free");
         slot.queued = false;
-        self.0.remove(id);
+        slot.end();
     }
 
     /// Takes any task that has not ended, for the end of the runtime.

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 
 use io::op::DeviceId;
-use io::slab::Slab;
+use io::slab::{InUse, Slab};
 use io::{Completion, Errno, Fd, Op, OpId, Payload};
 
 use crate::executor::Waiter;
@@ -162,12 +162,13 @@ impl OpTable {
 
     /// Returns the next result of a wait; the last result frees the wait.
     pub(crate) fn take(&mut self, id: OpHandle) -> Option<Outcome> {
-        let wait = self.waits.get(id)?;
+        let mut wait = self.waits.in_use(id)?;
         let outcome = self.outcomes.pop(&mut wait.results)?;
         wait.capacity = wait.capacity.saturating_add(1);
         if !outcome.more {
             assert_eq!(wait.stage, Stage::Ended, "the last result comes with the end");
-            self.release(id);
+            assert!(wait.results.is_empty(), "no result follows the last one");
+            release(wait);
         }
         Some(outcome)
     }
@@ -200,10 +201,9 @@ impl OpTable {
 
     /// Frees a wait and its results; its identifier is invalid from now on.
     pub(crate) fn release(&mut self, id: OpHandle) {
-        let wait = self.waits.held(id);
-        (wait.stage, wait.owner, wait.closes, wait.waiter) = (Stage::Free, Owner::Task, None, Waiter::Empty);
+        let mut wait = self.waits.in_use(id).expect("a wait is released once");
         self.outcomes.clear(&mut wait.results);
-        self.waits.remove(id);
+        release(wait);
     }
 
     /// Records the engine's identifier of a submitted operation.
@@ -215,7 +215,7 @@ impl OpTable {
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
         let Completion { id: op, token, result, more, payload } = completion;
         let id = OpHandle::unpack(token);
-        let Some(wait) = self.waits.get(id) else {
+        let Some(mut wait) = self.waits.in_use(id) else {
             self.unmatched += 1;
             return Filed::default();
         };
@@ -235,11 +235,17 @@ impl OpTable {
             wait.stage = Stage::Ended;
             if wait.owner == Owner::Dropped {
                 filed.close = wait.closes.take();
-                self.release(id);
+                release(wait);
             }
         }
         filed
     }
+}
+
+/// Frees a wait without results.
+fn release(mut wait: InUse<'_, OpState>) {
+    (wait.stage, wait.owner, wait.closes, wait.waiter) = (Stage::Free, Owner::Task, None, Waiter::Empty);
+    wait.end();
 }
 
 /// One result of an operation.

@@ -73,15 +73,18 @@ impl<T> Wheel<T> {
         assert!(entry.value.is_none(), "a free entry has no value");
         entry.due = due;
         entry.value = Some(value);
-        self.link(key.slot);
+        self.link(key.slot, due);
         key
     }
 
     /// Removes an entry; returns `None` if it was returned or removed before.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        self.entries.get(key)?;
-        self.unlink(key.slot);
-        self.release(key)
+        let mut entry = self.entries.in_use(key)?;
+        let Entry { previous, next, position, .. } = *entry;
+        let value = entry.value.take();
+        entry.end();
+        self.unlink(previous, next, position);
+        value
     }
 
     /// Frees the memory of unused entries.
@@ -106,14 +109,14 @@ impl<T> Wheel<T> {
             self.now = self.now.max(tick);
             let mut index = self.levels[position.level as usize].take(position.slot);
             while index != NONE {
-                let (key, entry) = self.entries.at(index);
-                let next = entry.next;
-                if entry.due <= self.now {
-                    if let Some(value) = self.release(key) {
-                        due(key, value);
-                    }
+                let mut entry = self.entries.at(index);
+                let (key, next, tick) = (entry.key(), entry.next, entry.due);
+                if tick <= self.now {
+                    let value = entry.value.take();
+                    entry.end();
+                    value.into_iter().for_each(|value| due(key, value));
                 } else {
-                    self.link(index);
+                    self.link(index, tick);
                 }
                 index = next;
             }
@@ -134,19 +137,19 @@ impl<T> Wheel<T> {
     }
 
     /// Puts an entry into its slot, according to the current tick.
-    fn link(&mut self, index: u32) {
+    fn link(&mut self, index: u32, due: u64) {
         // Entries that are due are put into the current slot. The farthest usable slot is the last one that cannot be
         // mistaken for the current slot.
-        let due = self.entries.at(index).1.due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
+        let due = due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
         let differs = (due ^ self.now) | 1;
         let level = ((u64::BITS - 1 - differs.leading_zeros()) / SLOT_BITS) as usize;
         let level = level.min(LEVELS - 1);
         let slot = ((due >> (SLOT_BITS * level as u32)) & (SLOTS as u64 - 1)) as usize;
         let head = self.levels[level].heads[slot];
         if head != NONE {
-            self.entries.at(head).1.previous = index;
+            self.entries.at(head).previous = index;
         }
-        let (_, entry) = self.entries.at(index);
+        let mut entry = self.entries.at(index);
         entry.position = WheelSlot { level: level as u8, slot: slot as u8 };
         entry.previous = NONE;
         entry.next = head;
@@ -154,13 +157,13 @@ impl<T> Wheel<T> {
         self.levels[level].occupied |= 1 << slot;
     }
 
-    fn unlink(&mut self, index: u32) {
-        let (_, &mut Entry { previous, next, position, .. }) = self.entries.at(index);
+    /// Removes an entry from the list of its slot.
+    fn unlink(&mut self, previous: u32, next: u32, position: WheelSlot) {
         if next != NONE {
-            self.entries.at(next).1.previous = previous;
+            self.entries.at(next).previous = previous;
         }
         if previous != NONE {
-            self.entries.at(previous).1.next = next;
+            self.entries.at(previous).next = next;
             return;
         }
         let level = &mut self.levels[position.level as usize];
@@ -168,13 +171,6 @@ impl<T> Wheel<T> {
         if next == NONE {
             level.occupied &= !(1 << position.slot);
         }
-    }
-
-    /// Frees an entry that is in no list.
-    fn release(&mut self, key: Key) -> Option<T> {
-        let value = self.entries.get(key)?.value.take();
-        self.entries.remove(key);
-        value
     }
 }
 
