@@ -314,10 +314,20 @@ fn websocket_key() -> String {
     BASE64_STANDARD.encode([half(0), half(1)].concat())
 }
 
-/// Whether a name is valid (RFC 9113 section 8.2.1): no white space, control byte, upper-case letter, byte above ASCII, or colon.
+/// The bytes of a name (RFC 9113 section 8.2.1): no white space, control byte, upper-case letter, byte above ASCII, or colon.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x21u8;
+    while byte < 0x7f {
+        table[byte as usize] = !byte.is_ascii_uppercase() && byte != b':';
+        byte += 1;
+    }
+    table
+};
+
+/// Whether a name is valid.
 fn is_name(name: &[u8]) -> bool {
-    let is_good = |&byte: &u8| matches!(byte, 0x21..=0x7e) && !byte.is_ascii_uppercase() && byte != b':';
-    !name.is_empty() && name.iter().all(is_good)
+    !name.is_empty() && name.iter().fold(true, |is_good, &byte| is_good & NAME[usize::from(byte)])
 }
 
 /// Whether a value is valid (RFC 9113 section 8.2.1): no NUL, CR or LF, and no white space at its ends.
