@@ -31,6 +31,7 @@ pub struct Window {
 /// spreads the CA's load. Without a window it is the time when a third of the validity remains. `fraction` is a random number
 /// from 0 to less than 1.
 pub fn renewal(begins: i64, expires: i64, window: Option<Window>, fraction: f64) -> i64 {
+    debug_assert!((0.0..1.0).contains(&fraction), "{fraction} is no fraction");
     match window {
         Some(Window { start, end }) => start + ((end - start) as f64 * fraction) as i64,
         None => expires - (expires - begins).max(0) / 3,
@@ -40,6 +41,7 @@ pub fn renewal(begins: i64, expires: i64, window: Option<Window>, fraction: f64)
 /// Returns the pause after this number of consecutive failures. The pause doubles each time, and varies randomly by a quarter so
 /// that many servers do not retry simultaneously. `fraction` is a random number from 0 to less than 1.
 pub fn pause(failures: u32, fraction: f64) -> Duration {
+    debug_assert!((0.0..1.0).contains(&fraction), "{fraction} is no fraction");
     let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(PAUSE_MAX).mul_f64(0.75 + fraction / 2.0)
 }

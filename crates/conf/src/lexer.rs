@@ -57,6 +57,7 @@ impl<'a> Lexer<'a> {
 
     /// Returns the byte range of the last piece; after an error, from its first byte to the current position.
     pub(crate) fn range(&self) -> Range<usize> {
+        debug_assert!(self.start <= self.at && self.start <= self.text.len(), "the lexer never goes back");
         self.start..self.at.min(self.text.len())
     }
 
@@ -102,6 +103,7 @@ impl<'a> Lexer<'a> {
     pub(crate) fn skip_lua(&mut self) -> bool {
         let rest = &self.text[self.at..];
         let len = crate::lua::block_len(rest);
+        debug_assert!(len.is_none_or(|len| len <= rest.len()), "the block ends within the text");
         for _ in 0..len.unwrap_or(rest.len()) {
             self.bump();
         }
@@ -228,5 +230,6 @@ fn unescape(raw: &[u8]) -> Vec<u8> {
         bytes.push(value);
         rest = &rest[taken..];
     }
+    debug_assert!(bytes.len() <= raw.len(), "an escape is longer than its character");
     bytes
 }

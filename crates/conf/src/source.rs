@@ -154,6 +154,8 @@ impl Sources {
     }
 
     pub(crate) fn add(&mut self, path: &Path, text: Vec<u8>) -> Arc<[u8]> {
+        debug_assert!(!self.by_path.contains_key(path), "a file is read once");
+        debug_assert!(self.files.len() == self.by_path.len(), "each file has one path");
         let text: Arc<[u8]> = text.into();
         self.by_path.insert(path.to_owned(), self.files.len());
         self.files.push(SourceFile { path: path.to_owned(), text: text.clone() });

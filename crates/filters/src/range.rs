@@ -80,6 +80,7 @@ fn is_divided_once(body: &Body) -> bool {
 
 /// Returns the pieces of a range of a body, which consists of `pieces`.
 fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
+    debug_assert!(range.start < range.end, "a range that can be satisfied has bytes");
     let (mut cut, mut at) = (SmallVec::new(), 0);
     for piece in pieces {
         let len = match piece {
@@ -96,6 +97,7 @@ fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
         }
         at += len;
     }
+    debug_assert!(range.end <= at, "the range is within the body");
     cut
 }
 
@@ -122,6 +124,7 @@ fn if_range_holds(request: &Request) -> bool {
 
 /// Responds with one range, which needs no framing: the range is the body, and `Content-Range` has its position.
 fn one(request: &mut Request, range: ByteRange, size: u64) {
+    debug_assert!(range.start < range.end && range.end <= size, "the parser limits a range to the body");
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);
     let response = &mut request.response;

@@ -110,6 +110,7 @@ fn filter(request: &mut Request, shows_errors: bool) {
         return;
     }
     let code = state::last_reset(request).map_or_else(|| of_status(status), of_reset);
+    debug_assert!((1..=16).contains(&code), "gRPC has no error {code}");
     let words = match is_past_deadline {
         true => "Deadline Exceeded",
         false => StatusCode::new(status).map_or("", StatusCode::reason),

@@ -34,6 +34,7 @@ fn bucket_of(ns: u64) -> usize {
 
 /// Returns the start of a bucket in microseconds.
 fn begin_us(place: usize) -> f64 {
+    debug_assert!(place < BUCKETS, "bucket {place} does not exist");
     match place.checked_sub(1) {
         None => 0.0,
         Some(place) => {
@@ -125,6 +126,7 @@ impl Distribution {
 
     /// Returns the quantile `share` in seconds, as the middle of its bucket; `None` if no times were counted.
     pub fn quantile(&self, share: f64) -> Option<f64> {
+        debug_assert!((0.0..=1.0).contains(&share), "{share} is no share");
         let count = self.count();
         let rank = (share * count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -163,6 +163,7 @@ impl Page {
         match metric.values() {
             [] => numbers.iter().for_each(|&number| self.number(metric, values, number)),
             all => {
+                debug_assert!(numbers.len() <= all.len(), "each number has a value of the label");
                 for ((value, _), &number) in all.iter().zip(numbers) {
                     self.number(metric, &[values, &[*value]].concat(), number);
                 }
@@ -172,6 +173,7 @@ impl Page {
 
     /// Appends the numbers that are not zero, with their values of the last label.
     pub fn occurred(&mut self, metric: &Metric, values: &[&str], numbers: &[u64]) {
+        debug_assert!(metric.values().len() == numbers.len(), "each value of the label has a number");
         for ((value, _), &number) in metric.values().iter().zip(numbers).filter(|(_, number)| **number > 0) {
             self.number(metric, &[values, &[*value]].concat(), number);
         }
@@ -213,6 +215,7 @@ impl Page {
         bound: Option<&str>,
         number: impl Display,
     ) {
+        debug_assert!(values.len() == metric.labels.len(), "each label of {} has a value", metric.name);
         let text = &mut self.text;
         text.push_str(metric.prefix);
         text.push_str(metric.name);
@@ -296,23 +299,27 @@ impl<const N: usize> Cells<N> {
 
     /// Increases a counter by `count`.
     pub fn grow(&self, series: &Series, place: usize, count: u64) {
+        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
         let cell = &self.0[series.first + place];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     /// Subtracts one; `place` is the index of the label's value.
     pub fn take(&self, series: &Series, place: usize) {
+        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
         let cell = &self.0[series.first + place];
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Sets the only number of a series that other code counts.
     pub fn set(&self, series: &Series, number: u64) {
+        debug_assert!(series.len == 1, "{} has several numbers", series.metric.name);
         self.0[series.first].store(number, Ordering::Relaxed);
     }
 
     /// Returns the number for a value of the label.
     pub fn get(&self, series: &Series, place: usize) -> u64 {
+        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
         self.0[series.first + place].load(Ordering::Relaxed)
     }
 

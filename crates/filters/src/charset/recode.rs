@@ -72,10 +72,14 @@ fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
         let is_incomplete = || std::str::from_utf8(wrong).is_err_and(|error| error.error_len().is_none());
         match wrong {
             [] => {}
-            _ if rest == 0 && is_incomplete() => return wrong.to_vec(),
+            _ if rest == 0 && is_incomplete() => {
+                debug_assert!(wrong.len() < 4, "a character has at most four bytes");
+                return wrong.to_vec();
+            }
             _ => out.push(b'?'),
         }
     }
+    debug_assert!(rest == 0, "the complete input was converted");
     Vec::new()
 }
 

@@ -159,6 +159,7 @@ impl Search {
 
     /// Marks a replaced pattern as used up, with `sub_filter_once`.
     fn note_use(&mut self, pattern: usize) {
+        debug_assert!(!self.used[pattern], "a used-up pattern is never found");
         if self.once {
             self.used[pattern] = true;
             self.left -= 1;
@@ -186,9 +187,14 @@ impl Replace {
         match self.replace(input, Piece::Next { held: before }, out, render) {
             Stop::Wait(rest) => {
                 self.held = input[rest..].to_vec();
+                let len_max = self.search.patterns.len_max;
+                debug_assert!(self.held.len() < len_max.max(1), "a complete match is never held back");
                 input.len() - before
             }
-            Stop::Enough(rest) => rest - before,
+            Stop::Enough(rest) => {
+                debug_assert!(rest > before, "the bytes held back were processed");
+                rest - before
+            }
         }
     }
 
@@ -217,6 +223,7 @@ impl Replace {
             }
             // No match was found, and none begins at the end: everything is output.
             let Some(found) = found else { break };
+            debug_assert!(!found.range.is_empty(), "an empty text is no pattern");
             out.extend_from_slice(&input[done..found.range.start]);
             let (_, pair) = self.search.patterns.texts[found.pattern];
             let text = self.rendered[pair].get_or_insert_with(|| render(&self.pairs.items()[pair].text));

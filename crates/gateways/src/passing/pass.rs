@@ -140,6 +140,7 @@ fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To,
         error.advise(format_args!("it must begin with {}", known.join(" or ")))
     })?;
     // The scheme is ASCII, so the rest of the string begins at a character boundary.
+    debug_assert!(text.as_bytes().ends_with(rest), "the scheme is the start of the text");
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest, F::HAS_URI);
     let url = Url::parse(authority, scheme.port).map_err(|fault| {
@@ -297,6 +298,10 @@ fn evaluate(
     if authority.len() == valid.len() && valid.len() < rest.len() {
         return Err(Wrong::NoText);
     }
+    debug_assert!(
+        rest.starts_with(authority.as_bytes()) && rest.ends_with(uri),
+        "both are parts of the text"
+    );
     let url = Url::parse(authority, scheme.port).map_err(Wrong::Address)?;
     let target_parts = Arc::new(TargetParts::of(scheme, &url, authority, uri));
     let destination = Destination { target_parts, is_evaluated: true, prefix };

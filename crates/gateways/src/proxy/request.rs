@@ -321,6 +321,7 @@ impl Writer<'_> {
         }
         let mut value = value.to_vec();
         encode::blank_controls(&mut value);
+        debug_assert!(encode::check_value(&value).is_ok(), "no byte ends the field");
         self.encoder.field(name, &value);
     }
 }
