@@ -72,6 +72,16 @@ impl Error {
         Error::new(ErrorKind::Value { directive, value: value.to_owned(), error }, statement)
     }
 
+    /// Creates an error for a name that no statement defines.
+    pub fn undefined(span: impl Into<Span>, object: Object, name: &str) -> Error {
+        Error::new(ErrorKind::Undefined { object, name: name.to_owned() }, span)
+    }
+
+    /// Creates an error for an `upstream` without a usable server; see [`ErrorKind::NoServers`].
+    pub fn no_servers(span: impl Into<Span>, group: Option<&str>) -> Error {
+        Error::new(ErrorKind::NoServers(group.map(str::to_owned)), span)
+    }
+
     /// Returns the diagnostic with another level; new errors have [`Level::Emerg`].
     #[must_use]
     pub fn with_level(self, level: Level) -> Error {
@@ -124,7 +134,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// All errors that this crate itself detects.
+/// The kinds of errors: those that this crate detects, and those of modules that a program distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A character that is not allowed here.
@@ -237,8 +247,61 @@ pub enum ErrorKind {
         /// The difference.
         how: &'static str,
     },
+    /// A name is used that no statement defines.
+    Undefined {
+        /// What the name should be.
+        object: Object,
+        /// The name.
+        name: String,
+    },
+    /// An `upstream` has no server, or only servers with `backup`; then it has the name of the group.
+    NoServers(Option<String>),
     /// Message of a check in the directive's module.
     Message(String),
+}
+
+/// An object that one statement defines by a name and other statements use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A variable.
+    Variable,
+    /// `log_format`
+    LogFormat,
+    /// `thread_pool`
+    ThreadPool,
+    /// A shared memory zone.
+    Zone,
+    /// The zone of a cache.
+    Cache {
+        /// The directive that uses it.
+        directive: String,
+    },
+    /// `charset_map`; the name is the charset of the text.
+    CharsetMap {
+        /// The charset of the response.
+        to: String,
+    },
+    /// `acme_issuer`
+    Issuer,
+    /// `upstream`: the address has no port, so it must be the name of a group.
+    Upstream,
+}
+
+impl Object {
+    fn write_undefined(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        match self {
+            Object::Variable => write!(f, "unknown \"{name}\" variable"),
+            Object::LogFormat => write!(f, "unknown log format \"{name}\""),
+            Object::ThreadPool => write!(f, "unknown thread pool \"{name}\""),
+            Object::Zone => write!(f, "zero size shared memory zone \"{name}\""),
+            Object::Cache { directive } => write!(f, "\"{directive}\" zone \"{name}\" is unknown"),
+            Object::CharsetMap { to } => {
+                write!(f, "no \"charset_map\" between the charsets \"{name}\" and \"{to}\"")
+            }
+            Object::Issuer => write!(f, "issuer \"{name}\" is missing"),
+            Object::Upstream => write!(f, "no port in upstream \"{name}\""),
+        }
+    }
 }
 
 impl fmt::Display for ErrorKind {
@@ -279,6 +342,9 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Value { directive, value, error } => error.write(f, directive, value),
             ErrorKind::NoEffect { name, .. } => write!(f, "\"{name}\" directive has no effect"),
             ErrorKind::Differs { name, .. } => write!(f, "\"{name}\" directive differs from nginx"),
+            ErrorKind::Undefined { object, name } => object.write_undefined(f, name),
+            ErrorKind::NoServers(None) => f.write_str("no servers are inside upstream"),
+            ErrorKind::NoServers(Some(group)) => write!(f, "no servers in upstream \"{group}\""),
             ErrorKind::Message(text) => f.write_str(text),
         }
     }

@@ -35,7 +35,7 @@ pub mod value;
 
 pub use changes::{Change, ChangeKind, changes};
 pub use check::{Report, Scope, Verdict, Visit, check, visit};
-pub use error::{Error, ErrorKind, Level};
+pub use error::{Error, ErrorKind, Level, Object};
 pub use excerpt::{excerpt, excerpt_of, typography};
 pub use format::format;
 pub use glob::{expand as expand_glob, matches as glob_matches};

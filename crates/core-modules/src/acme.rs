@@ -18,7 +18,7 @@ use ::acme::settings::{AccountKey, ChallengeKind, ExternalAccount, Issuer, Order
 use ::acme::url::Url;
 use ::tls::server::Slot;
 use ::tls::signing::KeyKind;
-use conf::{Args, Contexts, Error, Spec, State, value};
+use conf::{Args, Contexts, Error, Object, Spec, State, value};
 use exchange::acme::{Acme, Slots, http_challenge};
 use exchange::module::Variable;
 use exchange::request::Request;
@@ -394,7 +394,7 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     let order = Order { names, key };
     let mut issuers = http.make_mut::<Issuers>().issuers.iter_mut();
     let found = issuers.find(|known| known.name == issuer);
-    let found = found.ok_or_else(|| at(format!("issuer \"{issuer}\" is missing")))?;
+    let found = found.ok_or_else(|| Error::undefined(block.span, Object::Issuer, &issuer))?;
     let id = found.id_of(&order);
     if !found.orders.contains(&order) {
         found.orders.push(order);

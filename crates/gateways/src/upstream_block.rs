@@ -105,10 +105,10 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
     // A group whose servers are managed through `api` may be empty.
     let may_be_empty = draft.state.is_some();
     if draft.lines.is_empty() && !may_be_empty {
-        return Err(Error::at(&statement.end, "no servers are inside upstream"));
+        return Err(Error::no_servers(&statement.end, None));
     }
     if !may_be_empty && draft.lines.iter().all(|line| line.backup) {
-        return Err(Error::at(statement, format_args!("no servers in upstream \"{}\"", draft.name)));
+        return Err(Error::no_servers(statement, Some(&draft.name)));
     }
     let mut names = draft.lines.iter().filter_map(Line::named);
     if names.any(|named| named.at_run_time)

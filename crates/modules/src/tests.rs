@@ -1,7 +1,10 @@
 //! Tests of rules that apply to the directives of all modules, so that no module can miss them. Special behaviour is
 //! tested in the module's file.
 
+use std::path::{Path, PathBuf};
+
 use conf::{Args, Block, Contexts, Repeat, State};
+use site::config;
 
 use crate::testing::{error, load, warnings};
 use crate::{Directive, Set, all};
@@ -405,6 +408,58 @@ fn the_first_error_in_the_text_is_reported() {
     ] {
         let found = error(text);
         assert!(found.starts_with(expected), "{text}: {found}");
+    }
+}
+
+/// Returns all errors of a configuration with these files beside it, without their positions.
+fn problems(text: &str) -> Vec<String> {
+    let loader: conf::MapLoader =
+        [(PathBuf::from("/conf/nginx.conf"), text.as_bytes().to_vec())].into_iter().collect();
+    let source = conf::Source::new("/conf/nginx.conf");
+    let found = config::examine(all().declarations(), &source, Path::new("/prefix"), &loader);
+    found.errors.iter().map(|error| error.kind().to_string()).collect()
+}
+
+#[test]
+fn an_error_that_another_explains_is_not_reported() {
+    for (text, expected) in [
+        // A rejected statement would have defined the name.
+        (
+            "http { log_format a $nobody; map $uri { } server { access_log x a; set $b $nobody; } }",
+            &["invalid number of arguments in \"map\" directive", "unknown \"nobody\" variable"][..],
+        ),
+        (
+            "http { log_format a escape=x b; server { access_log x a; } }",
+            &["unknown log format escaping \"x\""],
+        ),
+        (
+            "http { limit_req_zone $uri zone=a:1m rate=x; server { limit_req zone=a; } }",
+            &["invalid rate \"rate=x\""],
+        ),
+        // It would not have defined these names.
+        (
+            "http { limit_req_zone $uri zone=a:1m rate=x; server { limit_req zone=b; proxy_cache c; } }",
+            &["invalid rate \"rate=x\"", "zero size shared memory zone \"b\""],
+        ),
+        // A missing file may define any name.
+        (
+            "http { include none; server { limit_req zone=b; access_log x a; set $b $nobody; } }",
+            &["open() \"/conf/none\" failed (2: No such file or directory)"],
+        ),
+        // An error that is not about an undefined name is reported, whatever words it has.
+        (
+            "http { include none;\nupstream a { }\nlimit_conn_status is_not; }",
+            &[
+                "open() \"/conf/none\" failed (2: No such file or directory)",
+                "no servers are inside upstream",
+                "\"limit_conn_status\" directive invalid number",
+            ],
+        ),
+        ("http { upstream a { srver b; } }", &["unknown directive \"srver\""]),
+        ("http { upstream a { server b backup; srver b; } }", &["unknown directive \"srver\""]),
+        ("http { upstream a { server b backup; } }", &["no servers in upstream \"a\""]),
+    ] {
+        assert_eq!(problems(text), expected, "{text}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use conf::{Error, Span, Statement};
+use conf::{Error, Object, Span, Statement};
 
 use crate::var_ref::{Member, ModuleVar, VarRef};
 
@@ -253,7 +253,7 @@ impl Registry {
         let missing = self.slots.iter().find_map(|slot| Some((slot.first_use.as_ref()?, &slot.name)));
         match missing {
             Some((span, name)) => {
-                let error = Error::at(span, format_args!("unknown \"{name}\" variable"));
+                let error = Error::undefined(span, Object::Variable, name);
                 Err(match (conf::third_party_variable(name), self.similar(name)) {
                     (Some(module), _) => error.advise(format_args!("the third-party module {module} has it")),
                     // GeoIP2 variables have the names that the configuration gives them.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Args, Contexts, Error, Spec, value};
+use conf::{Args, Contexts, Error, Object, Spec, value};
 
 use crate::{Declaration, Directive, Module};
 use exchange::files::links::rule_of;
@@ -244,7 +244,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     }
     let formats = &cx.http.of::<Formats>().0;
     let known = formats.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-    let fault = || cx.error(format_args!("unknown log format \"{name}\""));
+    let fault = || cx.undefined(Object::LogFormat, name);
     known.map(|(_, format)| Arc::clone(format)).ok_or_else(fault)
 }
 
@@ -391,7 +391,7 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
         let variable = cx.http.registry.reference(name, cx.statement);
         // nginx does not support groups here, because they would refer to any last match.
         if matches!(variable, VarRef::Capture(_)) {
-            return Err(cx.error(format_args!("unknown \"{name}\" variable")));
+            return Err(cx.undefined(Object::Variable, name));
         }
         parts.push(Part::Variable(variable));
         rest = &after[len..];

@@ -10,7 +10,7 @@ mod recode;
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use conf::{Args, Contexts, Error, Spec};
+use conf::{Args, Contexts, Error, Object, Spec};
 
 use map::Maps;
 use recode::Recode;
@@ -129,8 +129,7 @@ fn check(http: &Http) -> Result<(), Error> {
         if !from.eq_ignore_ascii_case(&to)
             && http.of::<Maps>().conversion(from.as_bytes(), to.as_bytes()).is_none()
         {
-            let message = format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
-            return Err(Error::at(span.clone(), message));
+            return Err(Error::undefined(span.clone(), Object::CharsetMap { to }, &from));
         }
     }
     Ok(())

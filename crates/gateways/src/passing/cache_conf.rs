@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Args, Contexts, Error, Level, Span, Spec, value};
+use conf::{Args, Contexts, Error, Level, Object, Span, Spec, value};
 use http::freshness::Heuristic;
 
 use crate::Directive;
@@ -400,7 +400,8 @@ pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Err
 pub(super) fn check(http: &Http) -> Result<(), Error> {
     match http.of::<Caches>().uses.iter().find(|used| used.zone.declared().is_none()) {
         Some(CacheUse { zone, directive, span }) => {
-            Err(Error::at(span.clone(), format_args!("\"{directive}\" zone \"{}\" is unknown", zone.name())))
+            let directive = directive.to_string();
+            Err(Error::undefined(span.clone(), Object::Cache { directive }, zone.name()))
         }
         None => Ok(()),
     }

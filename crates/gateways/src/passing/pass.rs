@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use conf::{Contexts, Error, Span};
+use conf::{Contexts, Error, Object, Span};
 use io::op::PeerAddr;
 
 use crate::passing::conf::Conf;
@@ -154,7 +154,7 @@ fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To,
     let group = cx.http.make_mut::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
     if lacks_port(&url) && group.port.is_some() {
-        return Err(cx.error(format_args!("no port in upstream \"{rest}\"")));
+        return Err(cx.undefined(Object::Upstream, rest));
     }
     // The request's path has no prefix that the URI could replace.
     if !has_path && !uri.is_empty() {

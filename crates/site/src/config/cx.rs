@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::value::{self, ValueError};
-use conf::{Contexts, Error, Level, Loader, Statement, Tree};
+use conf::{Contexts, Error, Level, Loader, Object, Statement, Tree};
 use io::Errno;
 
 use crate::config::Http;
@@ -85,6 +85,11 @@ impl<'a> Cx<'a> {
     /// Returns an error at the statement.
     pub fn error(&self, message: impl Display) -> Error {
         Error::at(self.statement, message)
+    }
+
+    /// Returns an error for a name that no statement before this one defines.
+    pub fn undefined(&self, object: Object, name: &str) -> Error {
+        Error::undefined(self.statement, object, name)
     }
 
     /// Returns nginx's error `"x" directive invalid value`.

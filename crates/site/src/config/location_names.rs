@@ -1,6 +1,6 @@
 //! The arguments of `location`.
 
-use conf::Error;
+use conf::{Error, Object};
 
 use crate::config::Cx;
 use crate::settings::locations::{Name, NameKind};
@@ -60,7 +60,7 @@ impl Name {
 fn predicate(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
     match template::variable_name(&text[1..]) {
         Ok((_, length)) if length == text.len() - 1 => cx.template(text),
-        _ => Err(cx.error(format_args!("unknown \"{}\" variable", &text[1..]))),
+        _ => Err(cx.undefined(Object::Variable, &text[1..])),
     }
 }
 

@@ -144,22 +144,12 @@ struct Faults {
 impl Faults {
     /// Adds an error, unless an earlier one explains it.
     fn add(&mut self, error: Error, statement: Option<&Statement>) {
-        let text = error.kind().to_string();
-        let is_value = matches!(error.kind(), ErrorKind::Message(_));
-        let mut names = text.split('"').skip(1).step_by(2).filter(|name| !name.is_empty());
-        let is_explained = names.any(|name| self.words.contains(name));
-        let is_name =
-            ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
-        // An error of a block may be caused by an error inside it.
-        let is_inside = |block: &Statement, error: &Error| {
-            let lines = block.span.line..=block.end.line;
-            let in_lines = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
-            error.span().is_some_and(in_lines)
+        let is_explained = match error.kind() {
+            ErrorKind::Undefined { name, .. } => self.misses_file || self.words.contains(name),
+            // The block may be missing a server because of an invalid statement in it.
+            ErrorKind::NoServers(_) => statement.is_some_and(|block| self.have_error_in(block)),
+            _ => false,
         };
-        let block = statement.filter(|statement| statement.block.is_some());
-        let is_explained = is_explained
-            || !text.contains('"')
-                && block.is_some_and(|block| self.errors.iter().any(|error| is_inside(block, error)));
         self.misses_file |= matches!(error.kind(), ErrorKind::Unreadable { .. });
         if let Some(statement) = statement {
             let rows = statement.children().iter().flat_map(Statement::texts);
@@ -167,9 +157,16 @@ impl Faults {
             let parts = statement.texts().chain(rows).flat_map(|word| word.split(is_end));
             self.words.extend(parts.map(str::to_owned));
         }
-        if !(is_value && (is_explained || is_name && self.misses_file)) {
+        if !is_explained {
             self.errors.push(error);
         }
+    }
+
+    /// Whether there is an error on the lines of this block.
+    fn have_error_in(&self, block: &Statement) -> bool {
+        let lines = block.span.line..=block.end.line;
+        let is_inside = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
+        self.errors.iter().any(|error| error.span().is_some_and(is_inside))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use conf::{Error, Span};
+use conf::{Error, Object, Span};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::settings::pools::Pools;
@@ -129,7 +129,7 @@ impl MainConf {
         let made =
             |name: &str| name == Pools::DEFAULT || self.thread_pools.iter().any(|pool| pool.name == name);
         match pools.uses().find(|(name, _)| !made(name)) {
-            Some((name, span)) => Err(Error::at(span, format_args!("unknown thread pool \"{name}\""))),
+            Some((name, span)) => Err(Error::undefined(span, Object::ThreadPool, name)),
             None => Ok(()),
         }
     }

@@ -13,7 +13,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use conf::{Error, Span, Statement, value};
+use conf::{Error, Object, Span, Statement, value};
 
 /// The kind of a zone, which defines its content.
 pub trait Kind: fmt::Debug + Send + Sync + 'static {
@@ -178,9 +178,7 @@ impl Zones {
     /// Fails if a used zone is not declared.
     pub fn finish(&self) -> Result<(), Error> {
         match self.0.iter().find(|entry| entry.zone.bytes().is_none()) {
-            Some(DeclaredZone { name, position, .. }) => {
-                Err(Error::at(position, format_args!("zero size shared memory zone \"{name}\"")))
-            }
+            Some(DeclaredZone { name, position, .. }) => Err(Error::undefined(position, Object::Zone, name)),
             None => Ok(()),
         }
     }
