@@ -21,13 +21,13 @@ use ::tls::signing::KeyKind;
 use conf::{Args, Contexts, Error, Object, Spec, State, value};
 use exchange::acme::{Acme, Slots, http_challenge};
 use exchange::module::Variable;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use http::fields::Method;
 use io::op::Source;
 use site::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
 use site::declaration::BlockHooks;
-use site::phases::{Phase, Step};
 use site::shared_zone::BYTES_MIN;
 
 use crate::{Declaration, Directive, Module};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
-use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -8,9 +8,9 @@ use io::Errno;
 
 use crate::{Declaration, Directive, Module};
 use exchange::files::{self, Kind};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Cx, Inner, Scope, Settings, SettingsType};
-use site::phases::{Phase, Step};
 use site::settings::core::Core;
 use site::settings::files::Root;
 use site::template::Template;

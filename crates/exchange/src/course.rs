@@ -9,10 +9,11 @@ use io::op::Source;
 use rt::{Either, select};
 
 use crate::files;
+use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::{credentials, error_page, locate, marks, prepare, tls};
-use site::phases::{Phase, Place, Step};
+use site::phases::Place;
 use site::settings::listen::Listen;
 use telemetry::{ForLog, Level};
 
@@ -35,7 +36,7 @@ pub enum Outcome {
 /// ```
 pub struct PhaseCursor {
     /// The next handler.
-    next: Place,
+    next: Place<Phase>,
     /// The status with which a module refused access, if another module may still allow it.
     refusal: Option<u16>,
     /// Whether a 401 or 407 response is delayed (`auth_delay`).
@@ -85,7 +86,7 @@ pub enum Progress {
 #[derive(Clone, Copy, Debug)]
 pub enum Waiting {
     /// This handler.
-    Handler(Place),
+    Handler(Place<Phase>),
     /// The delay of `auth_delay`.
     AuthDelay,
 }

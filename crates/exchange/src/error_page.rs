@@ -9,9 +9,9 @@ use io::op::Source;
 
 use crate::course::become_get;
 use crate::effect;
+use crate::phases::Step;
 use crate::request::Request;
 use crate::response::{ContentType, Response};
-use site::phases::Step;
 use site::settings::responding::ErrorPage;
 
 /// Returns the step to the page of `error_page`; without such a page, creates the built-in response and returns `None`.

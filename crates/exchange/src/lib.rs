@@ -28,6 +28,7 @@ mod locate;
 pub mod marks;
 pub mod module;
 pub mod ocsp;
+pub mod phases;
 pub mod prepare;
 pub mod pump;
 pub mod reclaim;

@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
+use crate::phases::Phase;
 use crate::request::Request;
-use site::phases::Phase;
 
 /// The times at which the waits of a request ended.
 #[derive(Clone, Copy, Debug, Default)]

@@ -19,13 +19,13 @@ use rt::panics::Panic;
 use rt::{Either, select};
 
 use crate::course::{self, BodyNeed, Outcome, PhaseCursor, Progress, Waiting};
+use crate::phases::Step;
 use crate::request::Request;
 use crate::request_body::{BodyFailure, Feed};
 use crate::response::Body;
 use crate::takeover::Ended;
 use crate::transport::{After, Received, Transport};
 use crate::{cut_off, effect, error_page, prepare, sending};
-use site::phases::Step;
 use telemetry::tally::TunnelEnd;
 use telemetry::{Level, Reason};
 use transfer::body::{BodyError, Outlet, Rate, SendError};

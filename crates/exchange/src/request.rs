@@ -21,12 +21,14 @@ use rt::local::WaitGroup;
 use crate::client::Client;
 use crate::facts::Facts;
 use crate::module::{ModuleTable, Plan};
+use crate::phases::{Phase, Step};
 use crate::response::Response;
 use crate::secured::Secured;
 use crate::thread::Thread;
 pub use site::address::Address;
 use site::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use site::extensions::Extensions;
+use site::phases::Subject;
 use site::registry::Registry;
 use site::settings::listen::Listen;
 use site::slots::{Captures, Slots};
@@ -271,6 +273,11 @@ pub const REDIRECTS_MAX: u32 = 10;
 
 /// Size in bytes of the smallest buffer for bodies.
 const BODY_BUFFER_MIN: usize = 64 << 10;
+
+impl Subject for Request {
+    type Phase = Phase;
+    type Step = Step;
+}
 
 impl Request {
     /// Returns a request that has not been read yet.

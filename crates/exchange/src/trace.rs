@@ -5,9 +5,10 @@
 
 use std::fmt;
 
+use crate::phases::{Later, Phase, Step};
 use crate::request::Request;
 use crate::response::Body;
-use site::phases::{Handler, Later, Phase, Step};
+use site::phases::Handler;
 use telemetry::ForLog;
 
 /// A handler whose steps are traced.

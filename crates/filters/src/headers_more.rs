@@ -13,11 +13,11 @@ use http::request::Head;
 
 use crate::headers::on_one_line;
 use crate::{Declaration, Directive, Module};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::{ContentType, Response};
 use site::config::{Cx, Scope, Settings, SettingsType};
 use site::declaration::LEVELS_AND_IF;
-use site::phases::{Phase, Step};
 use site::template::Template;
 
 /// The module.

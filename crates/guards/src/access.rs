@@ -3,11 +3,11 @@
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
+use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::network::Network;
-use site::phases::{Phase, Step};
 use telemetry::Level;
 
 /// The module.

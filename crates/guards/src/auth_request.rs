@@ -8,11 +8,11 @@ use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
 use exchange::credentials;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
-use site::phases::{Phase, Step};
 use site::template::Template;
 use site::var_ref::VarRef;
 use telemetry::Level;
@@ -126,7 +126,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
 mod tests {
     use super::Conf;
     use crate::testing::{error, loaded};
-    use site::phases::Phase;
+    use exchange::phases::Phase;
 
     #[test]
     fn the_uri_is_inherited_and_can_be_turned_off() {

@@ -7,10 +7,10 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
 use exchange::module::{SubrequestHooks, Variable};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Cx, Scope, SettingsType};
 use site::declaration::LEVELS;
-use site::phases::{Phase, Step};
 use site::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
 use site::shared_zone::table::{Key, Table};
 use site::shared_zone::{self, Kind};

@@ -11,11 +11,11 @@ use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
 use exchange::module::Variable;
+use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::network::Network;
-use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -5,10 +5,10 @@ use http::fields::Method;
 use io::op::Source;
 
 use crate::{Declaration, Directive, Module};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::config::{Inner, Settings, SettingsType};
-use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

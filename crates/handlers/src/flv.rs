@@ -7,9 +7,9 @@ use conf::{Args, Contexts, Spec};
 
 use crate::static_file;
 use crate::{Declaration, Directive, Module};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Inner, Settings, SettingsType};
-use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

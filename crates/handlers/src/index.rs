@@ -6,10 +6,10 @@ use io::Errno;
 
 use crate::{Declaration, Directive, Module};
 use exchange::files::{self, Failure, Kind};
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
-use site::phases::{Phase, Step};
 use site::template::Template;
 use telemetry::{Level, Reason};
 

@@ -7,9 +7,9 @@ use crate::static_file;
 use exchange::accept_encoding;
 use exchange::files::{self, Failure, Found};
 use exchange::module::Plan;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Http, Scope, Settings};
-use site::phases::{Phase, Step};
 use telemetry::Level;
 
 /// Whether a precompressed file is used.

@@ -6,9 +6,9 @@ use http::fields::Method;
 use crate::autoindex::listing::Listing;
 use crate::{Declaration, Directive, Module};
 use exchange::module::Variable;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Settings, SettingsType};
-use site::phases::{Phase, Step};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

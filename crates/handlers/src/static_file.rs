@@ -10,9 +10,9 @@ use smallvec::smallvec;
 
 use crate::{Declaration, Module};
 use exchange::files::{self, Failure, Found, Opened};
+use exchange::phases::{Later, Phase, Step};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
-use site::phases::{Later, Phase, Step};
 use telemetry::Level;
 use transfer::body::{FileBody, Piece, choose};
 

@@ -9,11 +9,11 @@ use io::op::Source;
 use crate::{Declaration, Directive, Module};
 use caching::metrics;
 use caching::settings::Caches;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::config::{Inner, Settings, SettingsType};
 use site::declaration::OWN;
-use site::phases::{Phase, Step};
 use telemetry::metric::{Form, Page};
 
 /// The module.

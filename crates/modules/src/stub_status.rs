@@ -6,10 +6,10 @@ use io::op::Source;
 
 use crate::{Declaration, Directive, Module};
 use exchange::module::Variable;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::config::{Inner, Settings, SettingsType};
-use site::phases::{Phase, Step};
 use telemetry::tally::Totals;
 
 /// The module.

@@ -1,7 +1,7 @@
-//! The phases of a request with their handlers, and the filters of a response. Generic over the request.
+//! The handlers of the modules by phase, and the filters of a response. Generic over the [`Subject`], which has the phases.
 //!
-//! The order is nginx's. The handlers and filters of each location are listed when the configuration is read, so a
-//! request calls only modules that its location uses.
+//! The handlers and filters of each location are listed when the configuration is read, so a request calls only modules
+//! that its location uses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,101 +9,58 @@ use std::sync::Arc;
 
 use crate::ids::LocationId;
 
-/// The phase in which a handler runs. The search for the location and the check for a changed URI happen between phases
-/// and belong to no module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Right after the header section was read.
-    PostRead,
-    /// Rewriting at server level.
-    ServerRewrite,
-    /// Rewriting in the location.
-    Rewrite,
-    /// Limits.
-    Preaccess,
-    /// Access checks; `satisfy` defines how their results combine.
-    Access,
-    /// Last checks before the content.
-    Precontent,
-    /// The response is produced; the first handler that produces one ends the phase.
-    Content,
+/// What the modules handle in phases: a request of HTTP, or a connection of another protocol.
+pub trait Subject: 'static {
+    /// A phase. As a number, its position in the order of the phases.
+    type Phase: Copy + Into<usize>;
+    /// The decision of a handler.
+    type Step;
 }
 
-const PHASES: usize = Phase::Content as usize + 1;
+/// Maximum number of phases of a protocol.
+const PHASES_MAX: usize = 7;
 
 /// The future step of a handler that waits.
-pub type Later<'a> = Pin<Box<dyn Future<Output = Step> + 'a>>;
-
-/// The decision of a handler.
-#[derive(Debug)]
-pub enum Step {
-    /// No decision: the next handler continues.
-    Next,
-    /// In the access phase: this module allows the request.
-    Allow,
-    /// The response is complete, and stored in the request.
-    Done,
-    /// Respond with this status and its configured page.
-    Status(u16),
-    /// Close the connection without a response (nginx's 444).
-    Drop,
-    /// The client closed its connection during a wait: as [`Step::Drop`], with nginx's 499 in the log.
-    ClientClosed,
-    /// Read the request's body, then call this handler again. In a subrequest nothing is read, and the handler is
-    /// called again immediately.
-    ReadBody,
-    /// As [`Step::ReadBody`], for a handler that also accepts pieces. If the body exceeds the memory and no temporary
-    /// file can be used, the body arrives as with [`Step::StreamBody`].
-    BufferBody,
-    /// Call this handler again, and read the request's body while the handler consumes it piece by piece. Not in a
-    /// subrequest, and not if the body was read already.
-    StreamBody,
-    /// As [`Step::StreamBody`], for a handler that writes the body to a file.
-    StoreBody,
-    /// Restart with another URI; the new one is in the request.
-    Internal,
-    /// Continue in a named location.
-    Named(LocationId),
-}
+pub type Later<'a, S> = Pin<Box<dyn Future<Output = S> + 'a>>;
 
 /// A handler of one phase in one location, bound to the settings of that location.
-pub trait Handler<R>: Send + Sync {
+pub trait Handler<R: Subject>: Send + Sync {
     /// Runs without waiting. Returns `None`, without side effects, if it has to wait.
-    fn now(&self, request: &mut R) -> Option<Step>;
+    fn now(&self, request: &mut R) -> Option<R::Step>;
 
     /// Runs if [`Handler::now`] returned `None`.
-    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a>;
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a, R::Step>;
 }
 
 /// A handler that never waits.
-struct Now<C, R> {
+struct Now<C, R: Subject> {
     conf: Arc<C>,
-    run: fn(&C, &mut R) -> Step,
+    run: fn(&C, &mut R) -> R::Step,
 }
 
-impl<C: Send + Sync, R> Handler<R> for Now<C, R> {
-    fn now(&self, request: &mut R) -> Option<Step> {
+impl<C: Send + Sync, R: Subject> Handler<R> for Now<C, R> {
+    fn now(&self, request: &mut R) -> Option<R::Step> {
         Some((self.run)(&self.conf, request))
     }
 
-    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a> {
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a, R::Step> {
         Box::pin(async { (self.run)(&self.conf, request) })
     }
 }
 
 /// A handler that may wait, which costs an allocation.
-struct NowOrLater<C, R> {
+struct NowOrLater<C, R: Subject> {
     conf: Arc<C>,
-    now: fn(&C, &mut R) -> Option<Step>,
-    later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>,
+    now: fn(&C, &mut R) -> Option<R::Step>,
+    later: for<'a> fn(&'a C, &'a mut R) -> Later<'a, R::Step>,
 }
 
-impl<C: Send + Sync, R> Handler<R> for NowOrLater<C, R> {
-    fn now(&self, request: &mut R) -> Option<Step> {
+impl<C: Send + Sync, R: Subject> Handler<R> for NowOrLater<C, R> {
+    fn now(&self, request: &mut R) -> Option<R::Step> {
         (self.now)(&self.conf, request)
     }
 
-    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a> {
+    fn later<'a>(&'a self, request: &'a mut R) -> Later<'a, R::Step> {
         (self.later)(&self.conf, request)
     }
 }
@@ -117,8 +74,8 @@ pub type Logger<R> = Box<dyn Fn(&R) + Send + Sync>;
 
 /// The modules that take part in the requests of one location, each bound to its settings: handlers by phase, filters,
 /// and loggers for the end of a request.
-pub struct Plan<R> {
-    phases: [Vec<Planned<R>>; PHASES],
+pub struct Plan<R: Subject> {
+    phases: [Vec<Planned<R>>; PHASES_MAX],
     filters: Vec<Filter<R>>,
     loggers: Vec<Logger<R>>,
     /// The module that adds to the plan, while the plan is made.
@@ -128,16 +85,16 @@ pub struct Plan<R> {
 }
 
 /// Returns a handler of this phase that traces the steps of another one. The name is the module's.
-pub type Wrap<R> = fn(Box<dyn Handler<R>>, Phase, &'static str) -> Box<dyn Handler<R>>;
+pub type Wrap<R> = fn(Box<dyn Handler<R>>, <R as Subject>::Phase, &'static str) -> Box<dyn Handler<R>>;
 
-impl<R> Default for Plan<R> {
+impl<R: Subject> Default for Plan<R> {
     fn default() -> Self {
         Plan { phases: Default::default(), filters: Vec::new(), loggers: Vec::new(), module: 0, traced: None }
     }
 }
 
 /// A handler of a plan.
-struct Planned<R> {
+struct Planned<R: Subject> {
     handler: Box<dyn Handler<R>>,
     /// Index of its module in the table of modules, which is the same for the plans of all locations.
     module: u16,
@@ -149,46 +106,46 @@ struct Planned<R> {
 /// another plan skips or repeats handlers. No code outside this type can get the index, and every change of the location
 /// within a phase passes [`Place::in_location`].
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Place<P> {
     location: LocationId,
-    phase: Phase,
+    phase: P,
     index: u16,
 }
 
-impl Place {
+impl<P: Copy> Place<P> {
     /// Returns the first handler of a phase in a location.
-    pub fn start(location: LocationId, phase: Phase) -> Place {
+    pub fn start(location: LocationId, phase: P) -> Place<P> {
         Place { location, phase, index: 0 }
     }
 
     /// Returns the phase.
-    pub fn phase(self) -> Phase {
+    pub fn phase(self) -> P {
         self.phase
     }
 
     /// Returns the handler in the plan of its location; `None` at the end of the phase.
-    pub fn handler<R: 'static>(self, plans: &[Plan<R>]) -> Option<&dyn Handler<R>> {
+    pub fn handler<R: Subject<Phase = P>>(self, plans: &[Plan<R>]) -> Option<&dyn Handler<R>> {
         let planned = plans[self.location.0 as usize].of_phase(self.phase).get(usize::from(self.index))?;
         Some(&*planned.handler)
     }
 
     /// Returns the next handler in the same location.
-    pub fn next(self) -> Place {
+    pub fn next(self) -> Place<P> {
         Place { index: self.index.saturating_add(1), ..self }
     }
 
     /// Returns the handler before this one in the same location.
-    pub fn previous(self) -> Place {
+    pub fn previous(self) -> Place<P> {
         Place { index: self.index.saturating_sub(1), ..self }
     }
 
     /// Whether the end of the phase has been handled too.
-    pub fn is_behind_end<R: 'static>(self, plans: &[Plan<R>]) -> bool {
+    pub fn is_behind_end<R: Subject<Phase = P>>(self, plans: &[Plan<R>]) -> bool {
         usize::from(self.index) > plans[self.location.0 as usize].of_phase(self.phase).len()
     }
 
     /// Returns the position for the location that the request is in now.
-    pub fn in_location<R: 'static>(self, plans: &[Plan<R>], location: LocationId) -> Place {
+    pub fn in_location<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> Place<P> {
         match self.location == location {
             true => self,
             false => self.carried(plans, location),
@@ -197,7 +154,7 @@ impl Place {
 
     /// Returns the position in another location: after the module whose handler ran last.
     #[cold]
-    fn carried<R: 'static>(self, plans: &[Plan<R>], location: LocationId) -> Place {
+    fn carried<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> Place<P> {
         let start = Place::start(location, self.phase);
         // A request begins without a valid location.
         let Some(last) = self.index.checked_sub(1) else { return start };
@@ -211,7 +168,7 @@ impl Place {
     }
 }
 
-impl<R: 'static> Plan<R> {
+impl<R: Subject> Plan<R> {
     /// Begins the part of a module, whose handlers are wrapped if its steps are traced.
     pub fn begin(&mut self, module: u16, traced: Option<(&'static str, Wrap<R>)>) {
         (self.module, self.traced) = (module, traced);
@@ -224,8 +181,8 @@ impl<R: 'static> Plan<R> {
     }
 
     /// Adds a handler.
-    fn add(&mut self, phase: Phase, handler: Box<dyn Handler<R>>) {
-        let (handlers, module) = (&mut self.phases[phase as usize], self.module);
+    fn add(&mut self, phase: R::Phase, handler: Box<dyn Handler<R>>) {
+        let (handlers, module) = (&mut self.phases[phase.into()], self.module);
         // A position in another plan would be ambiguous.
         debug_assert!(
             handlers.last().is_none_or(|last| last.module < module),
@@ -239,7 +196,7 @@ impl<R: 'static> Plan<R> {
     }
 
     /// Adds a handler that never waits.
-    pub fn now<C>(&mut self, phase: Phase, conf: Arc<C>, run: fn(&C, &mut R) -> Step)
+    pub fn now<C>(&mut self, phase: R::Phase, conf: Arc<C>, run: fn(&C, &mut R) -> R::Step)
     where
         C: Send + Sync + 'static,
     {
@@ -249,10 +206,10 @@ impl<R: 'static> Plan<R> {
     /// Adds a handler that waits if `now` returns `None` without side effects.
     pub fn now_or_later<C>(
         &mut self,
-        phase: Phase,
+        phase: R::Phase,
         conf: Arc<C>,
-        now: fn(&C, &mut R) -> Option<Step>,
-        later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>,
+        now: fn(&C, &mut R) -> Option<R::Step>,
+        later: for<'a> fn(&'a C, &'a mut R) -> Later<'a, R::Step>,
     ) where
         C: Send + Sync + 'static,
     {
@@ -260,8 +217,12 @@ impl<R: 'static> Plan<R> {
     }
 
     /// Adds a handler that always waits.
-    pub fn later<C>(&mut self, phase: Phase, conf: Arc<C>, later: for<'a> fn(&'a C, &'a mut R) -> Later<'a>)
-    where
+    pub fn later<C>(
+        &mut self,
+        phase: R::Phase,
+        conf: Arc<C>,
+        later: for<'a> fn(&'a C, &'a mut R) -> Later<'a, R::Step>,
+    ) where
         C: Send + Sync + 'static,
     {
         self.now_or_later(phase, conf, |_, _| None, later);
@@ -284,12 +245,12 @@ impl<R: 'static> Plan<R> {
     }
 
     /// Returns the number of handlers of one phase.
-    pub fn count(&self, phase: Phase) -> usize {
+    pub fn count(&self, phase: R::Phase) -> usize {
         self.of_phase(phase).len()
     }
 
-    fn of_phase(&self, phase: Phase) -> &[Planned<R>] {
-        &self.phases[phase as usize]
+    fn of_phase(&self, phase: R::Phase) -> &[Planned<R>] {
+        &self.phases[phase.into()]
     }
 
     /// Returns the header filters of a response, in order.
@@ -305,7 +266,7 @@ impl<R: 'static> Plan<R> {
     }
 }
 
-impl<R> std::fmt::Debug for Plan<R> {
+impl<R: Subject> std::fmt::Debug for Plan<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.phases.iter().map(Vec::len)).finish()
     }

@@ -2,7 +2,7 @@
 //!
 //! The transport reads (`exchange::transport`) and the handler consumes, concurrently in one task. At most one piece
 //! lies between them, so a client is read no faster than its body is passed on. A handler requests this with
-//! `site::phases::Step::StreamBody`. If the response begins before the body has ended, the remaining bytes come
+//! `exchange::phases::Step::StreamBody`. If the response begins before the body has ended, the remaining bytes come
 //! from a [`PieceSource`], if the transport has one: an HTTP/2 stream continues in both directions.
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,6 @@
 //! The body of a request, if a handler requested it: in memory, or in a temporary file if it is large.
 //!
-//! The transport reads it (`exchange::transport`); a handler requests it with `site::phases::Step::ReadBody`.
+//! The transport reads it (`exchange::transport`); a handler requests it with `exchange::phases::Step::ReadBody`.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

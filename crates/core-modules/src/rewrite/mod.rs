@@ -17,13 +17,13 @@ use io::op::Source;
 use crate::{Declaration, Directive, Module, Walk};
 use condition::Condition;
 use exchange::module::Plan;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use replace::Rewrite;
 use script::{Draft, Instruction, Script};
 use site::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
 use site::declaration::{BlockHooks, ConditionHooks};
-use site::phases::{Phase, Step};
 use site::template::Template;
 use telemetry::Level;
 
@@ -248,8 +248,8 @@ fn respond(request: &mut Request, status: u16, text: Option<&Template>) -> Step 
 mod tests {
     use super::Conf;
     use crate::testing::{error, load, loaded};
+    use exchange::phases::Phase;
     use site::config::{Config, Location, ServerId};
-    use site::phases::Phase;
 
     /// Returns the script of the server and that of the location that was read last.
     fn scripts(server: &str) -> (String, String) {

@@ -4,10 +4,10 @@ use conf::Error;
 
 use crate::rewrite::condition::find;
 use crate::rewrite::{is_url, note};
+use exchange::phases::Step;
 use exchange::request::Request;
 use site::config::Cx;
 use site::pattern::Pattern;
-use site::phases::Step;
 use site::template::Template;
 use telemetry::{ForLog, Level};
 

@@ -11,9 +11,9 @@ use ::http::invalidation::{self, Target};
 use crate::passing::cached;
 use crate::passing::protocol::Via;
 use caching::purge;
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::subrequest;
-use site::phases::Step;
 use upstream::Heading;
 
 /// Marks a subrequest whose purpose is invalidation.

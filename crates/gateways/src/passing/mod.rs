@@ -46,11 +46,11 @@ use crate::{Declaration, Directive, Module};
 use ::conf::Error;
 use caching::settings::Caches;
 use exchange::module::ThreadHooks;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::request_body;
 use site::config::{HttpType, Scope, SettingsType};
 use site::declaration::BlockHooks;
-use site::phases::{Phase, Step};
 use upstream::Failure;
 
 /// The shared module: the caches, and `early_hints`, which has no prefix.

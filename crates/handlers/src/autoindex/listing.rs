@@ -14,8 +14,8 @@ use io::op::DirEntry;
 use rustix::fs::FileType;
 
 use exchange::files::{self, Failure, OpenDirectory};
+use exchange::phases::Step;
 use exchange::request::Request;
-use site::phases::Step;
 use telemetry::Level;
 
 /// A directory being listed, with its path for messages.

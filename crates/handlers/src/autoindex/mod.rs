@@ -13,13 +13,13 @@ use io::op::Source;
 
 use crate::{Declaration, Directive, Module};
 use exchange::charset;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use format::{Form, Writer};
 use listing::{Listing, Merged};
 use site::config::{Settings, SettingsType};
 use site::declaration::LEVELS;
-use site::phases::{Phase, Step};
 use telemetry::{ForLog, Level};
 
 /// The module.

@@ -16,8 +16,8 @@ use super::locks::{Change, Holder, Lock, Refused, Zone, key};
 use super::properties;
 use super::resource::{Done, OperationError, Resource, fault};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
+use exchange::phases::Step;
 use exchange::request::Request;
-use site::phases::Step;
 
 /// Handles LOCK.
 pub(super) async fn lock(conf: &Conf, request: &mut Request) -> Result<Step, u16> {

@@ -40,13 +40,13 @@ use http::webdav::xml::XmlError;
 use crate::{Declaration, Module};
 pub(crate) use directives::Conf;
 use exchange::files;
+use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::stored_file;
 use locks::Change;
 use remove::Tree;
 use resource::{Resource, is_directory};
 use site::config::SettingsType;
-use site::phases::{Phase, Step};
 use telemetry::{ForLog, Level};
 
 /// The module.

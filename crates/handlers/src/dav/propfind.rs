@@ -10,8 +10,8 @@ use super::remove::join;
 use super::resource::{Disk, OperationError, Resource, fault, is_directory, is_file};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
 use exchange::files;
+use exchange::phases::Step;
 use exchange::request::Request;
-use site::phases::Step;
 use telemetry::Level;
 
 /// Maximum number of resources in a response, which is composed in memory with about 700 bytes for each.

@@ -12,8 +12,8 @@ use super::properties;
 use super::resource::{Resource, fault};
 use super::{Conf, body_of, malformed, path_of};
 use exchange::files;
+use exchange::phases::Step;
 use exchange::request::Request;
-use site::phases::Step;
 
 /// The namespace of the properties that Windows sets.
 const WINDOWS: &str = "urn:schemas-microsoft-com:";

@@ -13,9 +13,9 @@ use super::locks::Change;
 use super::resource::{Disk, Resource, is_directory};
 use super::{Conf, path_of, refusal, refused, set_location};
 use exchange::files::{self, ChangePath};
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::stored_file::{Destination, Fault, Writer};
-use site::phases::Step;
 use telemetry::{Level, Reason};
 use transfer::incoming::Piece;
 

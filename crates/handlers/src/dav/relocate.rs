@@ -21,10 +21,10 @@ use super::remove::Tree;
 use super::resource::{Disk, Done, OperationError, Resource, fault, is_directory, is_link};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::stored_file;
 use exchange::subrequest;
-use site::phases::Step;
 use site::settings::files::Root;
 use telemetry::ForLog;
 

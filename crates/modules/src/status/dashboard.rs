@@ -20,10 +20,10 @@ use super::conf::Conf;
 use super::rebinding;
 use caching::metrics::Facts;
 use caching::settings::Caches;
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use peers::Upstreams;
-use site::phases::Step;
 
 /// The page with its style and its script, as sent to the browser except for [`NONCE`].
 const PAGE: &str = include_str!("dashboard.html");

@@ -11,9 +11,9 @@ use http::fields::Method;
 use io::op::Source;
 
 use super::conf::{Conf, Page};
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
-use site::phases::Step;
 
 /// Responds to a check with a status, and a text for people. The thread that accepted the connection responds, so the check
 /// times out if this thread hangs.

@@ -10,10 +10,10 @@ use super::conf::Conf;
 use super::zones::StatusZones;
 use super::{limits, process, rebinding};
 use caching::settings::Caches;
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use peers::Upstreams;
-use site::phases::Step;
 
 /// A constant, whose label shows the version on dashboards.
 const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")

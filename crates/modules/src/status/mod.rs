@@ -27,11 +27,11 @@ use self::watch::Watchable;
 use self::zones::StatusZones;
 use crate::{Declaration, Directive, Module};
 use exchange::module::{Plan, ThreadHooks};
+use exchange::phases::Phase;
 use exchange::request::Request;
 use io::op::DiskVia;
 use site::config::{Cx, Http, HttpType, Scope, SettingsType};
 use site::declaration::{LEVELS, OWN};
-use site::phases::Phase;
 use site::settings::main::MainConf;
 
 pub use metrics::metrics;

@@ -5,10 +5,10 @@
 
 use std::net::IpAddr;
 
+use exchange::phases::Step;
 use exchange::request::Request;
 use http::fields::Method;
 use site::address::Address;
-use site::phases::Step;
 use telemetry::Level;
 
 /// Returns the refusal of a read under a name that the configuration does not have, if the client is on this machine. `names` are

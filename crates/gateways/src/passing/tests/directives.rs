@@ -8,7 +8,7 @@ use crate::passing::conf::Conf;
 use crate::passing::pass::Pass;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
-use site::phases::Phase;
+use exchange::phases::Phase;
 use upstream::{BindAddr, NextUpstream};
 
 /// Returns the settings of the last location.

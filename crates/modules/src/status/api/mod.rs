@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use super::conf::{Conf, Page};
 use super::rebinding;
+use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
-use site::phases::Step;
 use site::settings::core::FoundBy;
 
 pub(super) use tree::ZoneNumbers;
