@@ -6,6 +6,7 @@
 //! commands of operators.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod admin;
 mod agent;
 mod cli;
@@ -24,7 +25,6 @@ mod privilege;
 mod reach;
 mod reloads;
 mod signals;
-mod site;
 mod systemd;
 mod worker;
 

@@ -26,6 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::adapter::{self, Config, Files, NotReloaded, Resources, Worker};
 use crate::admin::feed::Feed;
 use crate::admin::{complete, contained, unpack};
 use crate::control::acme::AcmeChange;
@@ -34,7 +35,6 @@ use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::{Signals, timeout_until};
-use crate::site::{self, Config, Files, NotReloaded, Resources, Worker};
 
 /// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "worker";
@@ -230,10 +230,10 @@ impl Serving {
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
-        site::set_respawned(bundle.respawned);
-        site::publish_reloads(bundle.reloads);
+        adapter::set_respawned(bundle.respawned);
+        adapter::publish_reloads(bundle.reloads);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
-        site::set_ticket_secret(&bundle.tickets);
+        adapter::set_ticket_secret(&bundle.tickets);
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);
@@ -287,7 +287,7 @@ impl Serving {
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
             ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
-            ToWorker::Reloads(reloads) => site::publish_reloads(reloads),
+            ToWorker::Reloads(reloads) => adapter::publish_reloads(reloads),
             ToWorker::Ping(number) => self.worker.request_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {
@@ -368,7 +368,7 @@ impl Serving {
         }
         let acme = bundle.acme.clone();
         let mut parsed = Parsed::from(bundle, fds).map_err(NotReloaded::Unchanged)?;
-        if site::ProcessKey::of(&parsed.config) != site::ProcessKey::of(&self.config) {
+        if adapter::ProcessKey::of(&parsed.config) != adapter::ProcessKey::of(&self.config) {
             return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
         }
         let addresses = addresses(&parsed.resources);
@@ -417,7 +417,7 @@ impl Parsed {
         if bundle.descriptors() != fds.len() {
             return Err(TOO_FEW.to_owned());
         }
-        let site = site::load(&bundle.request, Files::Memory(&bundle.files));
+        let site = adapter::load(&bundle.request, Files::Memory(&bundle.files));
         let site = site.map_err(|refused| refused.message)?;
         let mut fds = fds.into_iter();
         let mut listeners = Vec::with_capacity(bundle.listeners.len());
@@ -441,7 +441,7 @@ impl Parsed {
 /// Applies changes of certificates and challenges. A change that fails is logged and has no effect.
 fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
     for change in changes {
-        if let Err(message) = site::apply(config, change) {
+        if let Err(message) = adapter::apply(config, change) {
             log.alert(format_args!("acme: {message}"));
         }
     }

@@ -12,7 +12,7 @@ use rustix::net::{SendFlags, send};
 use serde_json::json;
 
 use super::{PACKET_MAX, is_silent};
-use crate::site::{Filter, Watcher, Worker};
+use crate::adapter::{Filter, Watcher, Worker};
 
 /// Minimum time between two collections of lines. A line is delayed by up to this time, and under load a packet has
 /// many lines.

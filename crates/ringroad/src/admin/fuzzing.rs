@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use conf::{Args, Block, Contexts};
 
 use super::{Call, pack, unpack};
+use crate::adapter::{self, Files, Filter};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
 use crate::paths::{Paths, Request};
-use crate::site::{self, Files, Filter};
 
 /// Rounds without `RINGROAD_FUZZ_SECONDS`.
 const ROUNDS: usize = 400;
@@ -112,7 +112,7 @@ fn collect(folder: &Path, found: &mut Vec<Configuration>) {
 
 /// Returns a configuration for each directive of a location, with the fewest arguments that are accepted.
 fn of_each_directive() -> Vec<Configuration> {
-    let rows = site::table().specs().filter(|spec| spec.contexts.intersects(Contexts::LOCATION));
+    let rows = adapter::table().specs().filter(|spec| spec.contexts.intersects(Contexts::LOCATION));
     let mut all = Vec::new();
     for spec in rows {
         let least = match spec.args {
@@ -149,7 +149,7 @@ fn ask(folder: &Path, text: &str, random: &mut Random) -> bool {
     let main = folder.join("fuzzed-nginx.conf");
     let request =
         Request { main, globals: String::new(), places: Paths::below(folder), text: Some(text.to_owned()) };
-    let site = match site::load(&request, Files::Disk) {
+    let site = match adapter::load(&request, Files::Disk) {
         Ok(site) => site,
         Err(refused) => {
             assert!(!refused.message.contains("a fault of this program"), "{}\n{text}", refused.message);
@@ -187,7 +187,7 @@ fn ask(folder: &Path, text: &str, random: &mut Random) -> bool {
             assert_eq!(unpack(&packed), Some((explained.text, entry_query)));
         }
     }
-    assert_eq!(site::changes(&site, &site, &request), Vec::<String>::new(), "{text}");
+    assert_eq!(adapter::changes(&site, &site, &request), Vec::<String>::new(), "{text}");
     true
 }
 

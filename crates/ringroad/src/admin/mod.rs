@@ -23,10 +23,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde_json::{Value, json};
 
+use crate::adapter::{EntryQuery, Worker};
 use crate::contain::contain;
 use crate::explain::{Query, add_cached};
 use crate::log::Log;
-use crate::site::{EntryQuery, Worker};
 
 /// Maximum size of a packet from a client in bytes.
 pub(crate) const CALL_MAX: usize = 16 << 10;

@@ -21,7 +21,7 @@ const CALL_TIME: Duration = Duration::from_secs(5);
 const CALLERS_MAX: usize = 16;
 
 /// Maximum number of watchers, the same as in the server.
-const WATCHERS_MAX: usize = crate::site::WATCHERS_MAX;
+const WATCHERS_MAX: usize = crate::adapter::WATCHERS_MAX;
 
 /// The master's state for operators.
 #[derive(Debug, Default)]

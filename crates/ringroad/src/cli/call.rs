@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use super::options::Arguments;
 use super::run::request_for;
+use crate::adapter::{self, Files};
 use crate::listen::errno_text;
 use crate::signals::timeout_until;
-use crate::site::{self, Files};
 
 /// Size of the receive buffer in bytes: larger than any response and any line.
 const PACKET_MAX: usize = 256 << 10;
@@ -54,7 +54,7 @@ pub(super) fn socket_path(given: &Arguments) -> Result<PathBuf, String> {
 
 /// Returns the path of the admin socket that a configuration names.
 pub(super) fn path_in(request: &crate::paths::Request) -> Result<PathBuf, String> {
-    let site = site::load(request, Files::Disk).map_err(|refused| refused.message)?;
+    let site = adapter::load(request, Files::Disk).map_err(|refused| refused.message)?;
     site.settings.admin_socket.ok_or_else(|| {
         let file = request.main.display();
         format!(

@@ -16,9 +16,9 @@ use serde_json::json;
 use self::judge::{Handling, Judged, Kind, Remark};
 use super::options::Arguments;
 use super::output::{print, print_error};
+use crate::adapter::{self, Files, Site};
 use crate::loader::DiskLoader;
 use crate::paths::{Paths, Request};
-use crate::site::{self, Files, Site};
 
 /// Exit status if the configuration needs unsupported features.
 const MISSING: u8 = 2;
@@ -47,8 +47,8 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let verdict = site::load(&request, Files::Disk);
-    let mut problems = if verdict.is_ok() { Vec::new() } else { site::problems(&request) };
+    let verdict = adapter::load(&request, Files::Disk);
+    let mut problems = if verdict.is_ok() { Vec::new() } else { adapter::problems(&request) };
     if let Err(refused) = &verdict
         && !problems.iter().any(|problem| problem.message == refused.message)
         && (problems.is_empty() || !refused.syntax_is_ok)
@@ -110,7 +110,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
             text.push('\n');
         }
         if all {
-            text.push_str(&site::explain(&site.config));
+            text.push_str(&adapter::explain(&site.config));
             text.push('\n');
         }
     }

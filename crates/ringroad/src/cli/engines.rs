@@ -11,8 +11,8 @@ use nix::unistd::{Uid, User};
 
 use super::options::Arguments;
 use super::output::{print, print_error};
+use crate::adapter;
 use crate::privilege::{self, UserSpec};
-use crate::site;
 
 /// Probes with the privileges of a worker.
 pub(super) fn run(given: &Arguments) -> ExitCode {
@@ -28,7 +28,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
         None => ("io_uring", "all features that the engine needs are available".to_owned()),
         Some(_) => ("epoll", probe.summary()),
     };
-    let disk = site::default_movers();
+    let disk = adapter::default_movers();
     if given.has("json") {
         let more = serde_json::json!({ "user": user, "disk": disk }).to_string();
         let more = more.trim_start_matches('{').trim_end_matches('}');

@@ -7,10 +7,10 @@ use super::call;
 use super::options::Arguments;
 use super::output::{print, print_error};
 use super::run::request_for;
+use crate::adapter::{self, Files};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
 use crate::paths::{DEFAULT_PREFIX, Paths, Request, default_conf};
-use crate::site::{self, Files};
 
 /// Explains one request.
 pub(super) fn run(given: &Arguments) -> ExitCode {
@@ -36,7 +36,7 @@ fn explained(given: &Arguments) -> Result<String, String> {
         return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
     let request = request(given)?;
-    let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
+    let site = adapter::load(&request, Files::Disk).map_err(|refused| refused.message)?;
     let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
         .map_err(|error| error.to_string())?;
     explain(&site, &tree, &query).map(|explained| explained.text)

@@ -34,7 +34,7 @@ use letters::{OptionError, Options, parse};
 use options::{Arguments, COMMANDS, Command, Misuse};
 use output::{print, print_error};
 
-use crate::site;
+use crate::adapter;
 
 /// Usual command names of other programs, with the equivalent command lines of this program.
 const EQUIVALENTS: [(&str, &str); 9] = [
@@ -128,8 +128,8 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
 /// Prints the reference tables.
 fn reference(command: &'static Command, given: &Arguments) -> ExitCode {
     match given.operands.first().map(|page| page.to_string_lossy()).as_deref() {
-        None => print(site::reference()),
-        Some("counters") => print(site::counters()),
+        None => print(adapter::reference()),
+        Some("counters") => print(adapter::counters()),
         Some(other) => return misused(command, &Misuse::TooMany(other.to_owned())),
     }
     ExitCode::SUCCESS

@@ -7,19 +7,19 @@ use std::rc::Rc;
 use super::letters::Options;
 use super::output::print_error;
 use super::{signal, test};
+use crate::adapter::{self, Files, Problem, Refused, Site};
 use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
 use crate::paths::{DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, default_conf};
-use crate::site::{self, Files, Problem, Refused, Site};
 
 /// Executes the options.
 pub(super) fn run(options: &Options) -> ExitCode {
     // In nginx's order: the log, the configuration, and then the command.
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
-    let loaded = site::load(&request, Files::Disk);
+    let loaded = adapter::load(&request, Files::Disk);
     if starts
         && !master::is_daemon()
         && !inherit::is_new_binary()
@@ -81,7 +81,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
         Err(refused) if refused.syntax_is_ok => return,
         Err(refused) => refused,
     };
-    let problems = site::problems(request);
+    let problems = adapter::problems(request);
     log.write(refused.level, &refused.message);
     let (first, others): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(|problem| problem.message == refused.message);

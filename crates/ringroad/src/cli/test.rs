@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::diff;
 use super::letters::Options;
 use super::output::{print, print_error};
+use crate::adapter::{self, Refused, Site};
 use crate::admin::socket::AdminSocket;
 use crate::listen::Listeners;
 use crate::log::{Level, Log};
@@ -18,7 +19,6 @@ use crate::master::{open_logs, resolve_user};
 use crate::paths::Request;
 use crate::pidfile;
 use crate::reach;
-use crate::site::{self, Refused, Site};
 
 /// A resource that a start needs is not available; the log has the reason.
 struct WouldFail;
@@ -74,7 +74,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     if let Some(pid_file) = &settings.pid {
         request.places.create_log_directory(pid_file);
         pidfile::try_write(pid_file).map_err(|message| {
-            log.emerg(message + &site::place_of_file(request, pid_file));
+            log.emerg(message + &adapter::place_of_file(request, pid_file));
             WouldFail
         })?;
     }
@@ -95,11 +95,11 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
         }
     }
     // Only warnings: the server may run on another machine, and names are also resolved later.
-    for missing in site::missing_names(&site.config, NAMES_TIME) {
+    for missing in adapter::missing_names(&site.config, NAMES_TIME) {
         log.write(Level::Warn, missing);
     }
     // Only a warning: the server may run with other privileges or in another container.
-    if let Some(warning) = site::ring_warning(&site.config) {
+    if let Some(warning) = adapter::ring_warning(&site.config) {
         log.write(Level::Warn, warning);
     }
     Listeners::try_open(&settings.listens, log).map_err(|_| WouldFail)

@@ -22,7 +22,7 @@ pub(crate) fn tls_lines() -> String {
 
 /// Returns the last line of `-V`: paths and modules, in the form of nginx's configure arguments.
 pub(crate) fn configure_line() -> String {
-    let modules = crate::site::configure_arguments().join(" ");
+    let modules = crate::adapter::configure_arguments().join(" ");
     let below = |name: &str| Path::new(DEFAULT_PREFIX).join(name).display().to_string();
     format!(
         "configure arguments: --prefix={} --conf-path={} --pid-path={} --error-log-path={} {modules}\n",

@@ -6,7 +6,7 @@ use conf::Statement;
 
 use super::values::{Expanded, Values};
 use super::{Blocks, Report, named, readable};
-use crate::site::{self, EntryQuery, FoundLocation, Site};
+use crate::adapter::{self, EntryQuery, FoundLocation, Site};
 
 /// Directives that pass a request to an upstream.
 const PASSES: [&str; 7] =
@@ -65,7 +65,7 @@ fn written(statement: &Statement) -> String {
 fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     let rules = blocks.holding(&["allow", "deny"]);
     let first =
-        rules.into_iter().find(|rule| rule.arg(0).is_some_and(|rule| site::covers(rule, values.from)));
+        rules.into_iter().find(|rule| rule.arg(0).is_some_and(|rule| adapter::covers(rule, values.from)));
     if let Some(rule) = first {
         let outcome =
             if rule.name.text == "deny" { ": 403, unless \"satisfy any\" permits the request" } else { "" };
@@ -141,7 +141,7 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
     if let Ok(meta) = metadata.as_ref()
         && meta.is_file()
     {
-        let (bytes, mover) = (meta.len(), site::mover(&site.config, found, meta.len()));
+        let (bytes, mover) = (meta.len(), adapter::mover(&site.config, found, meta.len()));
         return report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
     }
     if !path.is_dir() {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::script::End;
 use self::values::Values;
-use crate::site::{self, EntryQuery, Site};
+use crate::adapter::{self, EntryQuery, Site};
 
 /// Maximum number of location searches for one request, as in nginx.
 const CYCLES_MAX: usize = 10;
@@ -178,7 +178,7 @@ pub(crate) fn explain(site: &Site, tree: &conf::Tree, query: &Query) -> Result<E
         .iter()
         .find(|(name, _)| name == "host")
         .map_or(url.host.as_str(), |(_, host)| split_port(host).0);
-    let (path, args) = site::path_and_query(url.target.as_bytes())?;
+    let (path, args) = adapter::path_and_query(url.target.as_bytes())?;
     let values = Values {
         method: query.method.clone(),
         scheme: url.scheme,
@@ -207,7 +207,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
             values.from
         ),
     );
-    let route = site::route(&site.config, url.ip(), url.port, values.host.as_bytes())?;
+    let route = adapter::route(&site.config, url.ip(), url.port, values.host.as_bytes())?;
     let tls = if route.is_tls { ", TLS" } else { "" };
     report.line("listener", format_args!("{}{tls}", route.listener));
     if route.is_tls != (url.scheme == "https") {
@@ -230,7 +230,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
         End::Next | End::Break | End::Again | End::Block(_) => {}
     }
     for _ in 0..CYCLES_MAX {
-        let place = site::find_location(&site.config, route.server, values.uri.as_bytes())?;
+        let place = adapter::find_location(&site.config, route.server, values.uri.as_bytes())?;
         blocks.chain.truncate(2);
         enter(&mut blocks, &place);
         location_lines(&blocks, &place, &mut report);
@@ -274,7 +274,7 @@ fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
 }
 
 /// Enters the blocks of a location, which are identified by the text after `location`.
-fn enter<'t>(blocks: &mut Blocks<'t>, found: &site::FoundLocation) {
+fn enter<'t>(blocks: &mut Blocks<'t>, found: &adapter::FoundLocation) {
     let compact = |text: &str| text.replace(char::is_whitespace, "");
     for name in &found.chain {
         let Some(around) = blocks.chain.last().copied() else { return };
@@ -288,8 +288,8 @@ fn enter<'t>(blocks: &mut Blocks<'t>, found: &site::FoundLocation) {
 }
 
 /// Reports the location with the reason for its selection, and the other candidates.
-fn location_lines(blocks: &Blocks<'_>, found: &site::FoundLocation, report: &mut Report) {
-    use site::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
+fn location_lines(blocks: &Blocks<'_>, found: &adapter::FoundLocation, report: &mut Report) {
+    use adapter::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
     match (found.chain.last(), found.how) {
         (Some(name), how) => {
             let why = match how {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use nix::unistd::{Gid, getgrouplist};
 
+use crate::adapter::Site;
 use crate::privilege::{self, Credentials};
-use crate::site::Site;
 
 const READ: u32 = 4;
 const SEARCH: u32 = 1;

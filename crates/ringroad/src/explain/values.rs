@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use conf::Statement;
 
-use crate::site;
+use crate::adapter;
 
 /// The known values of a request.
 pub(super) struct Values {
@@ -121,7 +121,7 @@ impl Values {
 
 /// Returns the groups of a regular expression in a text, if it matches.
 pub(super) fn groups(pattern: &str, text: &str) -> Option<Vec<String>> {
-    let found = site::search_pattern(pattern.as_bytes(), text.as_bytes()).ok()??;
+    let found = adapter::search_pattern(pattern.as_bytes(), text.as_bytes()).ok()??;
     let group = |span: Option<(usize, usize)>| {
         let bytes = span.and_then(|(start, end)| text.as_bytes().get(start..end)).unwrap_or_default();
         String::from_utf8_lossy(bytes).into_owned()

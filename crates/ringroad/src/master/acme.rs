@@ -18,13 +18,13 @@ use acme::agent::{Challenge, Level as AgentLevel, available};
 use acme::settings::{Issuer, Order};
 
 use super::process::{OWN_EXECUTABLE, describe, environment};
+use crate::adapter;
 use crate::agent;
 use crate::control::acme::{AcmeChange, FROM_AGENT, FromAgent, ToAgent};
 use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::log::{Level, Log};
 use crate::master::Cycle;
-use crate::site;
 
 /// Pause before the restart after a first crash of the agent.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -113,7 +113,7 @@ impl Acme {
     /// Starts the agent if orders exist and no agent runs. Stops the agent if its orders have changed. Returns changes for
     /// workers after an agent has ended.
     pub(super) fn keep(&mut self, cycle: &Cycle) -> Vec<AcmeChange> {
-        let wanted: Vec<Issuer> = site::issuers(&cycle.site.config)
+        let wanted: Vec<Issuer> = adapter::issuers(&cycle.site.config)
             .iter()
             .filter(|issuer| !issuer.orders.is_empty())
             .cloned()

@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use rustix::fs::{Gid, Mode, Uid};
 
+use crate::adapter::{self, Resources, Site};
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
 use crate::paths::{Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::reloads::Reloads;
-use crate::site::{self, Resources, Site};
 
 /// A configuration that is ready to be served.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Cycle {
         let credentials = resolve_user(&site, log)?;
         let logs = open_logs(&site.settings.log_files, request, log)?;
         if let Some(user) = &credentials {
-            let states = site::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
+            let states = adapter::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
             let directories: Vec<PathBuf> =
                 site.settings.temp_directories.iter().cloned().chain(states).collect();
             create_directories(&directories, user, &request.places.prefix, log);
@@ -103,7 +103,7 @@ impl Cycle {
     /// that a worker that replaces a crashed one continues with its state.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
-        for path in site::state_files(&self.site.config) {
+        for path in adapter::state_files(&self.site.config) {
             if let (Some(known), Ok(bytes)) =
                 (data.iter_mut().find(|(known, _)| *known == path), std::fs::read(&path))
             {
@@ -175,7 +175,7 @@ pub(crate) fn open_logs(paths: &[PathBuf], request: &Request, log: &Log) -> Resu
         match log::open_file(path) {
             Ok(file) => logs.push((path.clone(), Rc::new(file))),
             Err(errno) => {
-                log.emerg(open_failed(path, errno, &site::place_of_file(request, path)));
+                log.emerg(open_failed(path, errno, &adapter::place_of_file(request, path)));
                 return Err(NotOpened);
             }
         }

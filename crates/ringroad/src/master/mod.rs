@@ -40,6 +40,7 @@ pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
 pub(crate) use upkeep::{Renew, Renewal};
 
+use crate::adapter::{self, Site};
 use crate::admin::server::AdminServer;
 use crate::control::acme::AcmeChange;
 use crate::control::message::{ToMaster, ToWorker};
@@ -51,7 +52,6 @@ use crate::paths::Request;
 use crate::pidfile::PidFile;
 use crate::reloads::Reloads;
 use crate::signals::{Arrived, Signals, timeout_until};
-use crate::site::{self, Site};
 use crate::systemd::Notifier;
 use acme::Acme;
 use daemon::Readiness;
@@ -273,7 +273,7 @@ impl Master {
 
     /// Starts a worker process with a configuration and the current state: addresses of names, certificates, counters.
     fn start_worker(&self, cycle: &Cycle) -> Result<WorkerProcess, String> {
-        let acme = self.acme.changes(site::issuers(&cycle.site.config));
+        let acme = self.acme.changes(adapter::issuers(&cycle.site.config));
         let mut worker = WorkerProcess::start(cycle, &self.addresses, (self.respawned, self.reloads), acme)?;
         operators::brief(&self.admin_server, &mut worker);
         self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
@@ -695,7 +695,7 @@ fn announce(cycle: &Cycle, old: Option<&Cycle>) {
 fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, String> {
     let Some(path) = &cycle.site.settings.pid else { return Ok(None) };
     request.places.create_log_directory(path);
-    PidFile::write(path).map(Some).map_err(|message| message + &site::place_of_file(request, path))
+    PidFile::write(path).map(Some).map_err(|message| message + &adapter::place_of_file(request, path))
 }
 
 /// Replaces the pid file if its path has changed. If the new file cannot be written, the old file remains.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::process::{Stage, WorkerProcess};
 use super::reload::replacement_reasons;
 use super::{Cycle, Master, Phase};
+use crate::adapter::{self, EntryQuery, Files, Filter};
 use crate::admin::server::{AdminServer, Watching};
 use crate::admin::{Call, contained, pack, refuse, send_response};
 use crate::contain::contain;
@@ -16,7 +17,6 @@ use crate::control::message::ToWorker;
 use crate::explain::{Explained, Query, explain};
 use crate::log::Log;
 use crate::paths::Request;
-use crate::site::{self, EntryQuery, Files, Filter};
 
 impl Master {
     /// Handles the requests of operators.
@@ -148,7 +148,7 @@ pub(super) fn explained(
 /// Returns the changes that a reload would make now. The master reads the files with its own permissions, as for a reload. The
 /// master's loop is blocked during this time.
 pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
-    let site = match site::load(request, Files::Disk) {
+    let site = match adapter::load(request, Files::Disk) {
         Ok(site) => site,
         Err(refused) => return json!({ "error": refused.message }),
     };
@@ -156,7 +156,7 @@ pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
         "ok": true,
         "file": request.main.display().to_string(),
         "generation": cycle.generation,
-        "changes": site::changes(&cycle.site, &site, request),
+        "changes": adapter::changes(&cycle.site, &site, request),
         "replacement": replacement_reasons(cycle, &site),
     })
 }

@@ -14,7 +14,7 @@ use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
 use crate::reloads::Reloads;
-use crate::{site, worker};
+use crate::{adapter, worker};
 
 /// The running executable, even if its file was replaced.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
@@ -95,7 +95,7 @@ impl WorkerProcess {
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
-        let (addresses, tickets) = (addresses.to_owned(), site::tickets());
+        let (addresses, tickets) = (addresses.to_owned(), adapter::tickets());
         let (respawned, reloads) = counts;
         let bundle = Bundle { addresses, respawned, reloads, acme, tickets, ..bundle };
         // If the send fails because the worker has died, its exit status shows this.

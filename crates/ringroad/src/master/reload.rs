@@ -16,11 +16,11 @@ use std::time::Instant;
 use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, move_pid_file};
+use crate::adapter::{self, Files, Site};
 use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
 use crate::paths::Request;
 use crate::reloads::ReloadOutcome;
-use crate::site::{self, Files, Site};
 
 /// A new configuration that is not in force yet.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Master {
         self.cycle.log.notice("reconfiguring");
         self.notifier.reloading();
         let log = self.cycle.log.clone();
-        let site = match site::load(&self.request, Files::Disk) {
+        let site = match adapter::load(&self.request, Files::Disk) {
             Ok(site) => site,
             Err(refused) => {
                 log.write(refused.level, refused.message);
@@ -63,7 +63,7 @@ impl Master {
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
                 let (bundle, fds) = cycle.bundle();
-                let acme = self.acme.changes(site::issuers(&cycle.site.config));
+                let acme = self.acme.changes(adapter::issuers(&cycle.site.config));
                 let bundle = Bundle { acme, ..bundle };
                 worker.send(&ToWorker::Reload(Box::new(bundle)), fds);
                 let give_up_at = Some(Instant::now() + RESPONSE_TIME);
@@ -217,7 +217,7 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
     if !log.accepts(Level::Notice) {
         return;
     }
-    let changes = site::changes(old, new, request);
+    let changes = adapter::changes(old, new, request);
     for change in &changes {
         log.notice(format_args!("configuration change: {change}"));
     }
@@ -230,7 +230,7 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
 /// be equal. An address that both configurations have must have the same number of sockets, because the threads keep their
 /// sockets.
 pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
-    let key = |site: &Site| site::ProcessKey::of(&site.config);
+    let key = |site: &Site| adapter::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));
     for spec in &new.settings.listens {
         let (address, count) = (&spec.addr, spec.sockets(new.settings.threads));

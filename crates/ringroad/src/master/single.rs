@@ -18,6 +18,7 @@ use super::reload::{log_changes, replacement_reasons};
 use super::upgrade::Predecessor;
 use super::upkeep::Upkeep;
 use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, write_pid_file};
+use crate::adapter::{self, Files, NotReloaded, Resources, Worker};
 use crate::admin::feed::Feed;
 use crate::admin::server::AdminServer;
 use crate::admin::{Call, complete, contained, refuse, send_response};
@@ -28,7 +29,6 @@ use crate::paths::Request;
 use crate::pidfile::PidFile;
 use crate::reloads::{ReloadOutcome, Reloads};
 use crate::signals::{Arrived, Signals, timeout_until};
-use crate::site::{self, Files, NotReloaded, Resources, Worker};
 use crate::systemd::Notifier;
 
 /// Serves until a signal ends the process.
@@ -46,8 +46,8 @@ pub(super) fn run(
         cycle.log.alert(message);
     }
     let acme = Acme::default();
-    for change in acme.changes(site::issuers(&cycle.site.config)) {
-        if let Err(message) = site::apply(&cycle.site.config, &change) {
+    for change in acme.changes(adapter::issuers(&cycle.site.config)) {
+        if let Err(message) = adapter::apply(&cycle.site.config, &change) {
             cycle.log.alert(format_args!("acme: {message}"));
         }
     }
@@ -236,7 +236,7 @@ impl Single {
     fn keep_acme(&mut self) {
         let Single { acme, cycle, .. } = self;
         let apply = |change: &AcmeChange| {
-            if let Err(message) = site::apply(&cycle.site.config, change) {
+            if let Err(message) = adapter::apply(&cycle.site.config, change) {
                 cycle.log.alert(format_args!("acme: {message}"));
             }
         };
@@ -313,14 +313,14 @@ impl Single {
     fn reload(&mut self) {
         let outcome = if self.reload_in_place() { ReloadOutcome::InPlace } else { ReloadOutcome::Refused };
         self.reloads.count(outcome);
-        site::publish_reloads(self.reloads);
+        adapter::publish_reloads(self.reloads);
     }
 
     /// Reloads the configuration in place; returns whether this succeeded.
     fn reload_in_place(&mut self) -> bool {
         let log = self.cycle.log.clone();
         log.notice("reconfiguring");
-        let site = match site::load(&self.request, Files::Disk) {
+        let site = match adapter::load(&self.request, Files::Disk) {
             Ok(site) => site,
             Err(refused) => {
                 log.write(refused.level, refused.message);
@@ -335,8 +335,8 @@ impl Single {
             log.emerg(format_args!("{message} ({reasons})"));
             return false;
         }
-        for change in self.acme.changes(site::issuers(&site.config)) {
-            if let Err(message) = site::apply(&site.config, &change) {
+        for change in self.acme.changes(adapter::issuers(&site.config)) {
+            if let Err(message) = adapter::apply(&site.config, &change) {
                 log.alert(format_args!("acme: {message}"));
             }
         }

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::adapter::{self, Site};
 use crate::log::{Level, Log};
-use crate::site::{self, Site};
 
 /// Maximum time between two checks.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
@@ -54,7 +54,7 @@ pub(super) struct Upkeep {
 impl Upkeep {
     /// Creates the state of a server that starts. The first check is due when the server serves requests.
     pub(super) fn new(renew: Option<Renew>, site: &Site) -> Upkeep {
-        let (logged, _) = site::certificate_warnings(&site.config);
+        let (logged, _) = adapter::certificate_warnings(&site.config);
         Upkeep { renew, check_at: Instant::now(), logged }
     }
 
@@ -68,7 +68,7 @@ impl Upkeep {
         if self.check_at > Instant::now() {
             return false;
         }
-        let (warnings, next) = site::certificate_warnings(&site.config);
+        let (warnings, next) = adapter::certificate_warnings(&site.config);
         warnings.iter().filter(|it| !self.logged.contains(it)).for_each(|it| log.write(Level::Warn, it));
         self.logged = warnings;
         let mut wait = next.unwrap_or(INTERVAL).min(INTERVAL);

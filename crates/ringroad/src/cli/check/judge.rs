@@ -2,8 +2,8 @@
 
 use conf::{ErrorKind, State, Statement, Tree, Verdict, Visit};
 
+use crate::adapter::{self, Problem, Refused};
 use crate::log::Level;
-use crate::site::{self, Problem, Refused};
 
 /// How a directive is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ pub(super) fn unplaced(refused: &Refused) -> Problem {
 /// Classifies all statements and problems.
 pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     let mut judged = Judged::default();
-    conf::visit(tree, site::table(), &mut |visit| {
+    conf::visit(tree, adapter::table(), &mut |visit| {
         if let Some((handling, remark)) = handling(&visit, problems) {
             let place = visit.statement.span().to_string();
             judged.rows.push(Row { place, name: visit.statement.name.text.clone(), handling, remark });

@@ -17,13 +17,13 @@ use std::process::ExitCode;
 use self::public::Public;
 use super::options::Arguments;
 use super::output::{print, print_error};
+use crate::adapter::{self, Files, Site};
 use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};
 use crate::paths::{Paths, Request};
 use crate::privilege;
 use crate::reach;
-use crate::site::{self, Files, Site};
 
 /// Default address: only this machine. A server for other machines needs an explicit address.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -140,7 +140,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let loaded = site::load(&request, Files::Disk);
+    let loaded = adapter::load(&request, Files::Disk);
     super::run::report(&request, &loaded, 1, &log);
     match loaded {
         Ok(site) => {

@@ -3,12 +3,12 @@
 //! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
 //! server running in this process.
 
-mod adapter;
+mod convert;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) use adapter::{
+pub(crate) use convert::{
     Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, Resources, WATCHERS_MAX, Watcher,
     Worker, apply, certificate_warnings, changes, configure_arguments, counters, covers, default_movers,
     explain, find_location, issuers, load, missing_names, mover, path_and_query, place_of_file, problems,
