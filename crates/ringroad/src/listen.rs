@@ -24,7 +24,7 @@ use ::io::sys;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, sockopt};
-pub(crate) use server::settings::listen::{ListenAddr, ListenSpec, SoKeepalive};
+pub(crate) use site::settings::listen::{ListenAddr, ListenSpec, SoKeepalive};
 
 use crate::log::{Level, Log, place_of};
 

@@ -9,7 +9,7 @@ use std::ffi::CString;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-pub(crate) use server::settings::main::UserSpec;
+pub(crate) use site::settings::main::UserSpec;
 
 use crate::log::place_of;
 

@@ -111,7 +111,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("bare", &["io"]),
     ("bench", &["io", "rt", "http", "bare", "tls"]),
-    ("ringroad", &["io", "rt", "http", "conf", "cache", "tls", "acme", "server", "bench", "thread-alloc"]),
+    (
+        "ringroad",
+        &["io", "rt", "http", "conf", "cache", "tls", "acme", "site", "server", "bench", "thread-alloc"],
+    ),
     (
         "instructions",
         &[

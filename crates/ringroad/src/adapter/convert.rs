@@ -1,4 +1,4 @@
-//! Adapter between crate `server` and the code that controls processes.
+//! Adapter between crates `site` and `server`, and the code that controls processes.
 //!
 //! It converts levels, limits (per thread in the server, per process here), and errors of the configuration language.
 //! Listening sockets and log targets have the types of the server in both crates.
@@ -15,22 +15,22 @@ use conf::MapLoader;
 use io::engine::{Caps, NetKind};
 use io::probe::Probe;
 use server::Sending;
-use server::config::Loaded;
 use server::process::StartError;
-use server::settings::events::Method;
+use site::config::Loaded;
+use site::settings::events::Method;
 
 pub(crate) use server::acme::issuers;
-pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::{ProcessKey, Resources};
-pub(crate) use server::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
-pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
 pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
 pub(crate) use server::{EntryQuery, Filter};
 pub(crate) use server::{
     certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
 };
+pub(crate) use site::config::Config;
+pub(crate) use site::pattern::search as search_pattern;
+pub(crate) use site::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
 
 use super::{Files, NotReloaded, Problem, Refused, Settings, Site};
 use crate::contain::contain;
@@ -253,7 +253,7 @@ pub(crate) fn default_movers() -> String {
 
 /// Returns the engine for the body of a file of this size in a location.
 pub(crate) fn mover(config: &Config, place: &FoundLocation, bytes: u64) -> String {
-    server::route::mover(config, &caps(config.events().method), place, bytes)
+    site::route::mover(config, &caps(config.events().method), place, bytes)
 }
 
 /// Returns the features of this machine for the method of a configuration.

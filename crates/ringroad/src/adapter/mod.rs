@@ -1,4 +1,4 @@
-//! The interface of this crate to a configuration and to the server, whose functions only this module calls.
+//! The interface of this crate to crates `site` and `server`, whose functions only this module calls.
 //!
 //! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
 //! server running in this process.

@@ -12,7 +12,7 @@ use conf::{MapLoader, Source};
 use modules::ModuleTable;
 use rustix::fs::{Mode, OFlags};
 use server::process::{Resources, Worker};
-use server::settings::listen::ListenAddr;
+use site::settings::listen::ListenAddr;
 use testkit::{Client, Deadline, Response, TempDir};
 
 /// A server that ends with the test.
