@@ -2,20 +2,17 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::rc::Rc;
 
 use io::Errno;
 use rt::Timer;
 
-use crate::thread::Thread;
 use transfer::duplex::Duplex;
 
 /// Takes over a client's connection, or its stream, after the header section of the response was sent.
 pub trait Takeover: fmt::Debug {
-    /// Runs on this thread to the end of the connection. `early` contains the client's bytes after its request.
+    /// Runs to the end of the connection. `early` contains the client's bytes after its request.
     fn run<'a>(
         self: Box<Self>,
-        thread: &'a Rc<Thread>,
         client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],

@@ -26,6 +26,7 @@ use crate::state::{DEADLINE_PASSED, Fault, Tries, Try};
 use crate::tunnel::Tunnel;
 use exchange::client;
 use exchange::request::Request;
+use exchange::thread::Thread;
 use peers::{NoPeer, Outcome};
 use telemetry::{Level, Reason};
 
@@ -134,7 +135,7 @@ impl TrySeries<'_> {
                         self.choice.header_received(request, next.pick.as_mut());
                         let choice = std::mem::take(&mut self.choice);
                         let chosen = Chosen::new(choice, next.pick, Rc::clone(&record));
-                        Ok(Some(done.reply(chosen, self.settings)))
+                        Ok(Some(done.reply(chosen, self.settings, &request.conn.thread)))
                     }
                 }
             }
@@ -225,7 +226,7 @@ enum BodyState {
 }
 
 impl Done {
-    fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
+    fn reply(self, chosen: Chosen, settings: &Settings, thread: &Rc<Thread>) -> Reply {
         let body = match self.body {
             // `chosen` is dropped: the request no longer counts at the upstream server.
             BodyState::All(None) => ReplyBody::None,
@@ -236,7 +237,7 @@ impl Done {
             }
             BodyState::Tunnel(mut live) => {
                 live.hold(chosen);
-                ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings)))
+                ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings, thread)))
             }
         };
         Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }

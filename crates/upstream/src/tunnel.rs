@@ -28,6 +28,7 @@ use transfer::duplex::Duplex;
 
 /// A connection after a protocol switch.
 pub struct Tunnel {
+    thread: Rc<Thread>,
     link: Option<Box<Link>>,
     /// The bytes received after the header section of the 101.
     rest: Option<Buf>,
@@ -48,10 +49,11 @@ impl fmt::Debug for Tunnel {
 
 impl Tunnel {
     /// Takes the connection of a response 101 with the time limits of the location.
-    pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
+    pub(super) fn new(live: Live, settings: &Settings, thread: &Rc<Thread>) -> Tunnel {
         let (link, rest, record, chosen) = live.into_parts();
         let (idle_max, half_closed_max) = (settings.read_timeout, settings.half_close_timeout);
         Tunnel {
+            thread: Rc::clone(thread),
             link,
             rest,
             record,
@@ -62,13 +64,7 @@ impl Tunnel {
     }
 
     /// Relays all bytes in both directions.
-    async fn pass_all(
-        mut self,
-        thread: &Rc<Thread>,
-        client: &mut dyn Duplex,
-        timer: &Timer,
-        early: &[u8],
-    ) -> TakeoverEnd {
+    async fn pass_all(mut self, client: &mut dyn Duplex, timer: &Timer, early: &[u8]) -> TakeoverEnd {
         let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
         let idle = Idle {
             timer,
@@ -78,7 +74,7 @@ impl Tunnel {
         };
         idle.passed();
         let (half_closed_max, socket) = (self.half_closed_max, client.socket().cloned());
-        let half_close = || idle.half_close(half_closed_max, thread, socket.as_ref());
+        let half_close = || idle.half_close(half_closed_max, &self.thread, socket.as_ref());
         let (up, down) = (Cell::new(0), Cell::new(0));
         let (client, upstream) = (TunnelEnd::new(client), TunnelEnd::new(&mut link.wire));
         let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
@@ -126,12 +122,11 @@ impl Tunnel {
 impl Takeover for Tunnel {
     fn run<'a>(
         self: Box<Self>,
-        thread: &'a Rc<Thread>,
         client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],
     ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>> {
-        Box::pin(self.pass_all(thread, client, timer, early))
+        Box::pin(self.pass_all(client, timer, early))
     }
 }
 

@@ -140,6 +140,6 @@ impl Transport for Connection {
         }
         // Bytes after the client's request already belong to the other protocol.
         let early = std::mem::take(&mut self.input);
-        Ok(by.run(&self.thread, &mut self.wire, &self.timer, early.bytes()).await)
+        Ok(by.run(&mut self.wire, &self.timer, early.bytes()).await)
     }
 }

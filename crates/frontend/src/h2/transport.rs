@@ -171,7 +171,7 @@ impl Transport for StreamTransport {
         let StreamTransport { shared, stream, timer, .. } = self;
         shared.widen(stream, WINDOW_MIN);
         shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
-        Ok(by.run(&shared.thread, &mut StreamDuplex::new(shared, stream), timer, &[]).await)
+        Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
     }
 }
 
