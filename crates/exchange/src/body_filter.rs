@@ -5,7 +5,6 @@
 //! filter adds the subrequest to its output, and `filter::levels` runs it.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use crate::request::Request;
 use crate::subrequest::spec::Subrequest;
@@ -19,13 +18,13 @@ pub trait BodyFilter {
     ///
     /// # Errors
     /// The body cannot continue; the client receives only the bytes sent before.
-    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError>;
 
     /// Handles the end of the body: outputs the bytes held back, and any bytes that the filter adds after the body.
     ///
     /// # Errors
     /// As for [`BodyFilter::push`].
-    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError>;
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), CodingError>;
 
     /// Outputs the bytes held back, because bytes of another source follow.
     fn interrupt(&mut self, _request: &mut Request, _out: &mut Output) {}
@@ -41,22 +40,6 @@ pub trait BodyFilter {
 
 /// Bytes that filters get per call: copying and searching them takes about ten microseconds.
 pub const SLICE_MAX: usize = 64 << 10;
-
-/// The reason why a body cannot continue, for the error log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilterError(pub String);
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<CodingError> for FilterError {
-    fn from(error: CodingError) -> FilterError {
-        FilterError(error.0)
-    }
-}
 
 /// The output of a filter, in order.
 #[derive(Default)]

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::request::Request;
 use exchange::subrequest::Subrequest;
 use site::config::{Cx, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::settings::media_types::MediaTypes;
+use transfer::coding::CodingError;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -115,7 +116,7 @@ struct Addition {
 }
 
 impl BodyFilter for Addition {
-    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         // `take` ensures that the response is added only before the first piece.
         if let Some(before) = self.before.take() {
             out.subrequest(before);
@@ -125,7 +126,7 @@ impl BodyFilter for Addition {
     }
 
     /// Adds the remaining responses; an empty body gets both.
-    fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+    fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), CodingError> {
         for subrequest in [self.before.take(), self.after.take()].into_iter().flatten() {
             out.subrequest(subrequest);
         }

@@ -8,10 +8,11 @@ use http::fields::Method;
 
 use crate::{Declaration, Directive, Module};
 use exchange::accept_encoding;
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::request::Request;
 use site::config::{Settings, SettingsType};
 use site::declaration::LEVELS;
+use transfer::coding::CodingError;
 use transfer::coding::gzip::Decoder;
 
 /// The module.
@@ -99,7 +100,7 @@ struct Gunzip {
 const OUTPUT_MAX: usize = 64 << 10;
 
 impl BodyFilter for Gunzip {
-    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         let skip = usize::from(self.ahead);
         let bytes = out.bytes();
         let used = skip + self.decoder.push(&input[skip..], OUTPUT_MAX, bytes)?;
@@ -108,8 +109,8 @@ impl BodyFilter for Gunzip {
         Ok(used - usize::from(self.ahead))
     }
 
-    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
-        Ok(self.decoder.finish()?)
+    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), CodingError> {
+        self.decoder.finish()
     }
 }
 

@@ -298,7 +298,7 @@ impl Encoder {
             work(&mut state, &mut bytes)?;
             Ok((state, bytes, input))
         });
-        let lost = || Err(CodingError("the encoder panicked".into()));
+        let lost = || Err(CodingError::Panicked);
         let (state, bytes, input) = output.await.unwrap_or_else(lost)?;
         self.retain(state);
         self.waiting = input;

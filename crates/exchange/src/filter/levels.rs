@@ -18,7 +18,7 @@ use rt::{Either, select};
 use crate::body_filter::Piece;
 use crate::course;
 use crate::filter::output::FilterOutput;
-use crate::filter::{BodyFilter, FilterError, Output, SLICE_MAX};
+use crate::filter::{BodyFilter, Output, SLICE_MAX};
 use crate::request::Request;
 use crate::response::Body;
 use crate::subrequest::{self, RunningSubrequest, Subrequest};
@@ -26,6 +26,7 @@ use telemetry::Level as LogLevel;
 use transfer::body::read::{self, Chunks};
 use transfer::body::source::{self, BodySource, Next};
 use transfer::body::{self, BodyError, FileBody, buffer_turns};
+use transfer::coding::CodingError;
 
 /// Bytes added to the run for each subrequest: its phases take about as long as copying this many.
 const SUBREQUEST_RUN: usize = 4 << 10;
@@ -446,7 +447,7 @@ impl<'r> ResponseLevel<'r> {
 }
 
 /// Logs the reason why a body cannot continue, and returns the error.
-pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
+pub(super) fn broken(request: &Request, error: &CodingError) -> BodyError {
     request.log(LogLevel::Error, format_args!("{error} while sending response to client"));
     BodyError::Filter
 }

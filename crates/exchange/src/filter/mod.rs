@@ -4,4 +4,4 @@ pub mod encoder;
 mod levels;
 pub mod output;
 
-pub use crate::body_filter::{BodyFilter, FilterError, Output, SLICE_MAX};
+pub use crate::body_filter::{BodyFilter, Output, SLICE_MAX};

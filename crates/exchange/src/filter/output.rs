@@ -80,7 +80,7 @@ impl FilterOutput<'_> {
                 // The encoder itself lets other tasks run.
                 Some(encoder) => {
                     let done = encoder.push(bytes, &mut self.gathered).await;
-                    done.map_err(|error| broken(request, &error.into()))?;
+                    done.map_err(|error| broken(request, &error))?;
                 }
                 None => self.gathered.extend_from_slice(bytes),
             }
@@ -149,14 +149,14 @@ impl FilterOutput<'_> {
             Some(encoder) => encoder.during(pause, &mut self.gathered).await?,
             None => pause.await?,
         }
-        flushed.map_err(|error| broken(request, &error.into()))
+        flushed.map_err(|error| broken(request, &error))
     }
 
     /// Ends the body of the client's request.
     async fn finish(mut self, request: &mut Request) -> Result<(), BodyError> {
         if let Some(encoder) = &mut self.encoder {
             let done = encoder.finish(&mut request.extensions, &mut self.gathered).await;
-            done.map_err(|error| broken(request, &error.into()))?;
+            done.map_err(|error| broken(request, &error))?;
             if let Some(limit) = encoder.limit() {
                 request.conn.thread.tally.count_encoder_limit(limit);
             }

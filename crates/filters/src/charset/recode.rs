@@ -6,8 +6,9 @@
 use std::io::Write;
 
 use crate::charset::map::{Conversion, Tables, Utf8Table};
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::request::Request;
+use transfer::coding::CodingError;
 
 /// Converts a text to another charset.
 pub(super) struct Recode {
@@ -84,13 +85,13 @@ fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
 }
 
 impl BodyFilter for Recode {
-    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         self.recode(input, out.bytes());
         Ok(input.len())
     }
 
     /// As in nginx an incomplete character at the end is dropped.
-    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
+    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), CodingError> {
         self.held.clear();
         Ok(())
     }

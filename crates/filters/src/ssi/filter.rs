@@ -6,10 +6,11 @@ use crate::ssi::Conf;
 use crate::ssi::parser::{Command, Found, PARAMETERS_MAX, Parser};
 use crate::ssi::time::TimeFormat;
 use crate::ssi::values::{self, Failed, fail};
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 use telemetry::ForLog;
+use transfer::coding::CodingError;
 
 /// The text that replaces a failed command, unless the page sets another.
 const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
@@ -113,7 +114,7 @@ const KINDS: &[Kind] = &[
 ];
 
 impl BodyFilter for Page {
-    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         let (mut used, mut commands) = (0, 0);
         while used < input.len() && commands < COMMANDS_MAX && out.bytes().len() < OUTPUT_MAX {
             let rest = &input[used..];
@@ -136,7 +137,7 @@ impl BodyFilter for Page {
         Ok(used)
     }
 
-    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), CodingError> {
         let held = self.parser.finish();
         self.text(request, held, out);
         Ok(())

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, BuildError, Input, MatchKind};
 
 use crate::sub::Pair;
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::request::Request;
 use site::config::Layered;
 use site::template::Template;
+use transfer::coding::CodingError;
 
 /// Texts to search for, in order of priority.
 #[derive(Debug)]
@@ -245,11 +246,11 @@ impl Replace {
 }
 
 impl BodyFilter for Replace {
-    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         Ok(self.advance(input, out.bytes(), |text| text.rendered(request)))
     }
 
-    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), CodingError> {
         self.flush(request, out);
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::sync::{Arc, LazyLock};
 
 use crate::support::Site;
-use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::filter::{BodyFilter, Output};
 use exchange::module::{Module, ModuleTable};
 use exchange::request::Request;
 use site::declaration::Declaration;
+use transfer::coding::CodingError;
 
 /// A module with a fault at each step of a response, selected by the query.
 static FAULTY: Module = Module {
@@ -30,14 +31,14 @@ struct Faulty {
 }
 
 impl BodyFilter for Faulty {
-    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, CodingError> {
         self.passed += input.len();
         assert!(self.passed < 200_000, "a fault after {} bytes", self.passed);
         out.extend(input);
         Ok(input.len())
     }
 
-    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
+    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), CodingError> {
         Ok(())
     }
 }

@@ -147,7 +147,7 @@ impl Encoder {
                 &mut |_, _, _, _| (),
             );
             if !went_well {
-                return Err(CodingError("BrotliEncoderCompressStream() failed".into()));
+                return Err(CodingError::Failed("BrotliEncoderCompressStream", None));
             }
             while self.0.has_more_output() {
                 // With a length of 0 the encoder lends all its output and sets the length. The slice is longer.

@@ -172,7 +172,7 @@ impl Decoder {
             taken += (self.inflate.total_in() - before_in) as usize;
             filled += (self.inflate.total_out() - before_out) as usize;
             match status {
-                Err(_) => break Err(CodingError(format!("inflate() failed: 0, {Z_DATA_ERROR}"))),
+                Err(_) => break Err(CodingError::Failed("inflate", Some(format!("0, {Z_DATA_ERROR}")))),
                 Ok(Status::StreamEnd) => self.at_end = true,
                 Ok(Status::Ok | Status::BufError) => {}
             }
@@ -188,11 +188,11 @@ impl Decoder {
 
     /// Ends the body; returns an error if it ends in the middle of a member.
     pub fn finish(&self) -> Result<(), CodingError> {
-        let early = || CodingError(format!("inflate() returned {Z_BUF_ERROR} on response end"));
+        let early = || CodingError::EndedEarly(Z_BUF_ERROR);
         self.at_end.then_some(()).ok_or_else(early)
     }
 }
 
-fn failed(call: &str, error: &dyn std::fmt::Display) -> CodingError {
-    CodingError(format!("{call}() failed: {error}"))
+fn failed(call: &'static str, error: &dyn std::fmt::Display) -> CodingError {
+    CodingError::Failed(call, Some(error.to_string()))
 }

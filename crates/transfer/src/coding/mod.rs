@@ -27,13 +27,25 @@ pub enum Settings {
     Zstd(zstd::Settings),
 }
 
-/// The reason why coding a body failed, in the words of the library.
+/// The reason why a body cannot be compressed or decompressed further.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodingError(pub String);
+pub enum CodingError {
+    /// A function of the library failed, and gives this reason.
+    Failed(&'static str, Option<String>),
+    /// The compressed body ended early: `inflate()` returned this number.
+    EndedEarly(i32),
+    /// The encoder panicked.
+    Panicked,
+}
 
 impl fmt::Display for CodingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            CodingError::Failed(function, None) => write!(f, "{function}() failed"),
+            CodingError::Failed(function, Some(reason)) => write!(f, "{function}() failed: {reason}"),
+            CodingError::EndedEarly(returned) => write!(f, "inflate() returned {returned} on response end"),
+            CodingError::Panicked => f.write_str("the encoder panicked"),
+        }
     }
 }
 

@@ -87,7 +87,7 @@ const OUTPUT_MIN: usize = 16 << 10;
 impl Encoder {
     pub(super) fn new(settings: &Settings, size: Option<u64>) -> Result<Encoder, CodingError> {
         let context = CCtx::try_create();
-        let context = context.ok_or_else(|| CodingError("ZSTD_createCCtx() failed".into()))?;
+        let context = context.ok_or(CodingError::Failed("ZSTD_createCCtx", None))?;
         let mut encoder = Encoder { context, dictionary: None };
         encoder.restart(settings, size)?;
         Ok(encoder)
@@ -152,6 +152,6 @@ impl Encoder {
     }
 }
 
-fn checked(call: &str, result: zstd_safe::SafeResult) -> Result<usize, CodingError> {
-    result.map_err(|code| CodingError(format!("{call}() failed: {}", zstd_safe::get_error_name(code))))
+fn checked(call: &'static str, result: zstd_safe::SafeResult) -> Result<usize, CodingError> {
+    result.map_err(|code| CodingError::Failed(call, Some(zstd_safe::get_error_name(code).to_owned())))
 }
