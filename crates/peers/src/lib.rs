@@ -443,7 +443,7 @@ pub enum NoPeer {
 
 /// Outcome of a try, by nginx's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TryOutcome {
     /// The server responded.
     Responded,
     /// The server responded with a status for which another server is tried, but which is not a failure (403 and 404).
@@ -504,8 +504,8 @@ impl Selection {
 
     /// Reports the outcome of a try. Returns whether the server becomes unavailable now, which nginx logs as `upstream server
     /// temporarily disabled`.
-    pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
-        if let (Outcome::Responded, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
+    pub fn report(&mut self, pick: Pick, outcome: TryOutcome, tried: &Tried) -> bool {
+        if let (TryOutcome::Responded, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
             (outcome, &self.group.sticky)
             && let Some((session, is_new)) = &pick.created
         {
@@ -514,7 +514,7 @@ impl Selection {
         self.settle(pick, outcome, tried, rt::now())
     }
 
-    fn settle(&mut self, mut pick: Pick, outcome: Outcome, tried: &Tried, now: Instant) -> bool {
+    fn settle(&mut self, mut pick: Pick, outcome: TryOutcome, tried: &Tried, now: Instant) -> bool {
         let Some(shared) = pick.shared.take() else { return false };
         let mut state = shared.lock();
         self.tries = if state.sets[0].is_single { 0 } else { self.tries.saturating_sub(1) };
@@ -597,7 +597,7 @@ impl Pick {
     fn release(
         &mut self,
         state: &mut State,
-        outcome: Option<Outcome>,
+        outcome: Option<TryOutcome>,
         tried: Option<&Tried>,
         now: Instant,
     ) -> bool {
@@ -610,14 +610,14 @@ impl Pick {
                 peer.times.end(waited, moment);
             }
             // Only successful tries count, so that a server that fails fast does not appear fast.
-            if let (Some(Outcome::Responded), Some(header_ms)) = (outcome, self.header_ms) {
+            if let (Some(TryOutcome::Responded), Some(header_ms)) = (outcome, self.header_ms) {
                 Times::follow(&mut peer.times.response, waited);
                 if full_response || !inflight {
                     Times::follow(&mut peer.times.header, header_ms);
                 }
             }
         }
-        let failed = outcome.map(|outcome| outcome == Outcome::Failed);
+        let failed = outcome.map(|outcome| outcome == TryOutcome::Failed);
         state.release(self.id, failed, tried, moment)
     }
 }

@@ -14,7 +14,7 @@ use crate::sessions;
 use crate::state::Try;
 use exchange::request::Request;
 use peers::resolve::{Conf, Unresolved};
-use peers::{Group, NoPeer, Outcome, Pick, Selection};
+use peers::{Group, NoPeer, Pick, Selection, TryOutcome};
 use telemetry::{ForLog, Level};
 
 /// The upstreams available to one request.
@@ -163,7 +163,13 @@ impl Choice {
     }
 
     /// Reports the outcome of a try.
-    pub(super) fn report(&mut self, request: &Request, pick: Option<Pick>, outcome: Outcome, record: &Try) {
+    pub(super) fn report(
+        &mut self,
+        request: &Request,
+        pick: Option<Pick>,
+        outcome: TryOutcome,
+        record: &Try,
+    ) {
         match (self, pick) {
             (Choice::Group { selection, .. }, Some(pick)) => {
                 if selection.report(pick, outcome, &record.facts()) {
@@ -188,7 +194,7 @@ impl Chosen {
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
             && let Some(pick) = pick.take()
         {
-            let _ = selection.report(pick, Outcome::Responded, &record.facts());
+            let _ = selection.report(pick, TryOutcome::Responded, &record.facts());
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::tunnel::Tunnel;
 use exchange::client;
 use exchange::request::Request;
 use exchange::thread::Thread;
-use peers::{NoPeer, Outcome};
+use peers::{NoPeer, TryOutcome};
 use telemetry::{Level, Reason};
 
 /// Sends the request to upstreams until one responds. Each try is recorded for `$upstream_*`.
@@ -178,8 +178,8 @@ impl TrySeries<'_> {
         let failure = failed(record, status);
         record.is_replaced.set(true);
         let outcome = match reason {
-            NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => Outcome::Passed,
-            _ => Outcome::Failed,
+            NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => TryOutcome::Passed,
+            _ => TryOutcome::Failed,
         };
         self.choice.report(request, next.pick, outcome, record);
         let is_repeated = self.choice.tries() > 0 && self.may_repeat(reason, was_sent);
