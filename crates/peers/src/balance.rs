@@ -1,12 +1,12 @@
 //! Selection of the next server with nginx's algorithms, so that the same requests are sent to the same servers.
 //!
-//! [`Choices`] records the servers that one request has tried; [`State::choose`] selects the next from it and from the state of the
+//! [`Choices`] records the servers that one request has tried; [`GroupState::choose`] selects the next from it and from the state of the
 //! servers. All methods fall back to round robin, and round robin falls back to the backups.
 
 use smallvec::SmallVec;
 
 use super::lines::Accepts;
-use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
+use super::table::{GroupState, Moment, Peer, PeerId, Random, Set, Times};
 
 /// Maximum number of selections by hash or at random before the fallback to round robin.
 const SELECTIONS_MAX: u32 = 20;
@@ -77,7 +77,7 @@ impl Choices {
     }
 }
 
-impl State {
+impl GroupState {
     /// Selects the next server for a request and counts the request. Returns the index in the current set.
     pub(super) fn choose(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let place = match choices.walk {
@@ -429,11 +429,11 @@ mod tests {
     }
 
     /// Creates a server that was tried at second 100.
-    fn state() -> State {
+    fn state() -> GroupState {
         let url = Url::parse("10.0.0.1", 80).expect("an address");
         let lines = vec![Line::new("10.0.0.1", &url)].into();
         let shape = Shape { lines, with_sids: false, with_ring: false };
-        let mut state = State::new(shape, &Default::default());
+        let mut state = GroupState::new(shape, &Default::default());
         state.sets[0].peers[0].mark_checked(at(100));
         state
     }

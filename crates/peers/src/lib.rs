@@ -41,7 +41,7 @@ pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
 use self::lines::{Accepts, Draft, Found, Line, Method, Named};
 use self::sticky::{Learned, Sid, Sticky, StickyKind};
-use self::table::{PeerId, Shape, State, Times};
+use self::table::{GroupState, PeerId, Shape, Times};
 use crate::resolve::resolver::Resolver;
 use site::shared_zone::{self, Zone};
 use site::template::Template;
@@ -91,24 +91,24 @@ pub struct Group {
 
 /// State that threads share and that a configuration passes to its successor.
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
     /// Advances after each result of name resolution.
     updates: rt::watch::Publisher,
 }
 
 impl Shared {
-    fn new(state: State) -> Arc<Shared> {
+    fn new(state: GroupState) -> Arc<Shared> {
         let (updates, _) = rt::watch::channel(0);
         Arc::new(Shared { state: Mutex::new(state), updates })
     }
 
     /// Locks the state. It ignores poisoning, because a panic cannot leave the state inconsistent.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes waiting requests.
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut GroupState)) {
         // The lock also ensures that only one thread publishes at a time.
         let mut state = self.lock();
         change(&mut state);
@@ -310,7 +310,7 @@ impl Group {
     }
 
     fn fresh(&self, found: &BTreeMap<Named, Vec<Found>>) -> Arc<Shared> {
-        Shared::new(State::new(self.shape(), found))
+        Shared::new(GroupState::new(self.shape(), found))
     }
 
     fn shape(&self) -> Shape {
@@ -596,7 +596,7 @@ impl Pick {
     /// Ends the try in the state of the servers: its count, its times, and failures.
     fn release(
         &mut self,
-        state: &mut State,
+        state: &mut GroupState,
         outcome: Option<TryOutcome>,
         tried: Option<&Tried>,
         now: Instant,

@@ -1,6 +1,6 @@
 //! State of the servers of a group: requests in flight and failures.
 //!
-//! Each group has one [`State`], which all threads share under one lock with short critical sections. No function here waits, logs
+//! Each group has one [`GroupState`], which all threads share under one lock with short critical sections. No function here waits, logs
 //! or uses a request; the time is an argument. [`super::balance`] selects the next server.
 
 use std::collections::BTreeMap;
@@ -227,7 +227,7 @@ pub(super) struct Shape {
 
 /// State of all servers of a group.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct GroupState {
     shape: Shape,
     /// Addresses of names, as far as resolved.
     found: BTreeMap<Named, Vec<Found>>,
@@ -242,13 +242,13 @@ pub(super) struct State {
     pub(super) random: Random,
 }
 
-impl State {
+impl GroupState {
     /// Creates the servers of a configuration. Names start with the addresses `found` by the previous configuration.
-    pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<Found>>) -> State {
+    pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<Found>>) -> GroupState {
         let found = carried(&shape.lines, found);
         let sets = [Set::default(), Set::default()];
         let random = Random::seeded();
-        let mut state = State { shape, found, sets, generation: 0, next_id: 0, epoch: None, random };
+        let mut state = GroupState { shape, found, sets, generation: 0, next_id: 0, epoch: None, random };
         state.rebuild();
         state
     }
@@ -398,7 +398,7 @@ impl State {
     }
 
     /// Takes over the statistics of the servers that `before` has too. A server may be on several lines.
-    pub(super) fn take_counts(&mut self, before: &State) {
+    pub(super) fn take_counts(&mut self, before: &GroupState) {
         let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
         for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
             let same = |old: &&Peer| old.address == peer.address && old.server == peer.server;
