@@ -22,7 +22,7 @@ use rt::local::Event;
 use rt::net::{ConnectOptions, Datagram};
 use rt::{Either, Socket, Timer, select};
 
-use super::wire::{Kind, MessageFault, NXDOMAIN, Name, Question, Response};
+use super::wire::{MessageFault, NXDOMAIN, Name, Question, RecordType, Response};
 
 /// Index of the next server.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) async fn query(
     servers: &[SocketAddr],
     turn: &Turn,
     name: &Name,
-    kind: Kind,
+    kind: RecordType,
     deadline: Instant,
 ) -> Result<Response, Silence> {
     if servers.is_empty() {
@@ -119,7 +119,7 @@ struct QueriedServer {
 }
 
 impl QueriedServer {
-    fn start(server: SocketAddr, name: &Name, kind: Kind) -> QueriedServer {
+    fn start(server: SocketAddr, name: &Name, kind: RecordType) -> QueriedServer {
         let (again, question) = (Event::new(), Question { id: random_id(), name: name.clone(), kind });
         let outcome = Box::pin(outcome(server, question, again.clone()));
         QueriedServer { again, outcome }

@@ -23,7 +23,7 @@ use super::query::{Silence, Turn, query};
 use super::settings::{NameServer, Settings};
 use super::system::System;
 use super::unresolved::Unresolved;
-use super::wire::{ADDRESSES_MAX, Kind, Lookup, NXDOMAIN, Name, Response, SERVFAIL, Service};
+use super::wire::{ADDRESSES_MAX, Lookup, NXDOMAIN, Name, RecordType, Response, SERVFAIL, Service};
 
 /// A resolver with its cache.
 pub struct Resolver {
@@ -235,8 +235,8 @@ impl Resolver {
         deadline: Instant,
     ) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
         let servers = self.servers(deadline).await;
-        let mut v4 = pin!(self.family(&servers, name, Kind::A, deadline));
-        let mut v6 = pin!(self.family(&servers, name, Kind::Aaaa, deadline));
+        let mut v4 = pin!(self.family(&servers, name, RecordType::A, deadline));
+        let mut v6 = pin!(self.family(&servers, name, RecordType::Aaaa, deadline));
         let (first, second) = match (self.settings.ipv4, self.settings.ipv6) {
             (true, false) => (v4.await, Err(Unresolved::Code(NXDOMAIN))),
             (false, _) => (Err(Unresolved::Code(NXDOMAIN)), v6.await),
@@ -281,7 +281,7 @@ impl Resolver {
         &self,
         servers: &[SocketAddr],
         name: &Name,
-        kind: Kind,
+        kind: RecordType,
         deadline: Instant,
     ) -> Result<(Vec<IpAddr>, u32), Unresolved> {
         self.follow(servers, name, kind, deadline, Response::addresses).await
@@ -291,7 +291,7 @@ impl Resolver {
         &self,
         servers: &[SocketAddr],
         name: &Name,
-        kind: Kind,
+        kind: RecordType,
         deadline: Instant,
         read: impl Fn(&Response, &Name) -> Lookup<T>,
     ) -> Result<(Vec<T>, u32), Unresolved> {
@@ -326,7 +326,7 @@ impl Resolver {
         let name = Name::parse(text.as_bytes()).ok_or(Unresolved::Code(NXDOMAIN))?;
         let deadline = rt::now() + timeout;
         let servers = self.servers(deadline).await;
-        let found = self.follow(&servers, &name, Kind::Srv, deadline, Response::services).await;
+        let found = self.follow(&servers, &name, RecordType::Srv, deadline, Response::services).await;
         let (services, seconds) = found?;
         let deadline = rt::now() + timeout;
         let found = services.iter().map(|service| self.addresses(&service.target, deadline));

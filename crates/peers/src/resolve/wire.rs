@@ -105,7 +105,7 @@ impl fmt::Debug for Name {
 
 /// The record types of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum RecordType {
     A = 1,
     Aaaa = 28,
     Srv = 33,
@@ -120,7 +120,7 @@ pub(super) struct Question {
     /// The ID, which cannot be guessed without seeing the query.
     pub(super) id: u16,
     pub(super) name: Name,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordType,
 }
 
 impl Question {
@@ -297,7 +297,12 @@ fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
 }
 
 /// Parses the data of a record of the requested type or an alias; `Some(None)` for other types.
-fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind) -> Option<Option<Data>> {
+fn read_data(
+    message: &[u8],
+    (at, data): (usize, &[u8]),
+    kind: u16,
+    wanted: RecordType,
+) -> Option<Option<Data>> {
     // A name must end where its data ends.
     let name_at = |start: usize| {
         let (name, end) = Name::read(message, start)?;
@@ -305,9 +310,9 @@ fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind
     };
     Some(Some(match (kind, wanted) {
         (CNAME, _) => Data::Alias(name_at(at)?),
-        (1, Kind::A) => Data::Address(IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?))),
-        (28, Kind::Aaaa) => Data::Address(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?))),
-        (33, Kind::Srv) => Data::Service(Service {
+        (1, RecordType::A) => Data::Address(IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?))),
+        (28, RecordType::Aaaa) => Data::Address(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?))),
+        (33, RecordType::Srv) => Data::Service(Service {
             priority: read_u16(data, 0)?,
             weight: read_u16(data, 2)?,
             port: read_u16(data, 4)?,
@@ -333,7 +338,7 @@ mod tests {
         Name::parse(text.as_bytes()).expect("a name")
     }
 
-    fn question(text: &str, kind: Kind) -> Question {
+    fn question(text: &str, kind: RecordType) -> Question {
         Question { id: 0x1234, name: name(text), kind }
     }
 
@@ -382,13 +387,13 @@ mod tests {
 
     #[test]
     fn a_query_is_encoded_as_in_the_rfc() {
-        let bytes = question("ab.c", Kind::Aaaa).to_bytes();
+        let bytes = question("ab.c", RecordType::Aaaa).to_bytes();
         assert_eq!(bytes, b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02ab\x01c\0\0\x1c\0\x01");
     }
 
     #[test]
     fn addresses_are_returned_with_the_shortest_ttl() {
-        let asked = question("a.example", Kind::A);
+        let asked = question("a.example", RecordType::A);
         let records = [
             Out("", 1, 60, vec![10, 0, 0, 1]),
             Out("", 28, 1, vec![0; 16]),
@@ -408,7 +413,7 @@ mod tests {
 
     #[test]
     fn aliases_are_followed_but_not_in_cycles() {
-        let asked = question("a", Kind::A);
+        let asked = question("a", RecordType::A);
         let alias = |from: &'static str, to: &str, ttl_s| Out(from, 5, ttl_s, wire(to));
         let find_records = |records: &[Out<'_>]| {
             let found = Response::parse(&response(&asked, OK, records), &asked);
@@ -428,7 +433,7 @@ mod tests {
 
     #[test]
     fn srv_records_are_parsed() {
-        let asked = question("_http._tcp.a", Kind::Srv);
+        let asked = question("_http._tcp.a", RecordType::Srv);
         let data = [&[0, 1, 0, 2, 0x1f, 0x90], &*wire("b.a")].concat();
         let bytes = response(&asked, OK, &[Out("", 33, 7, data)]);
         let found = Response::parse(&bytes, &asked).expect("a response");
@@ -440,7 +445,7 @@ mod tests {
 
     #[test]
     fn only_the_response_to_the_sent_query_is_accepted() {
-        let asked = question("a", Kind::A);
+        let asked = question("a", RecordType::A);
         let parse = |bytes: &[u8]| Response::parse(bytes, &asked).map(|found| found.code);
         assert_eq!(parse(&response(&asked, OK, &[])), Ok(0));
         assert_eq!(parse(&response(&asked, OK | 3, &[])), Ok(NXDOMAIN));
@@ -454,7 +459,7 @@ mod tests {
         for other in [
             Question { id: 0x1235, ..asked.clone() },
             Question { name: name("b"), ..asked.clone() },
-            Question { kind: Kind::Aaaa, ..asked.clone() },
+            Question { kind: RecordType::Aaaa, ..asked.clone() },
         ] {
             assert_eq!(parse(&response(&other, OK, &[])), Err(MessageFault::NoMatch), "{other:?}");
         }
@@ -466,7 +471,7 @@ mod tests {
 
     #[test]
     fn compression_pointers_must_point_backwards() {
-        let asked = question("a", Kind::A);
+        let asked = question("a", RecordType::A);
         let owner = |pointer: &[u8]| {
             let mut bytes = response(&asked, OK, &[]);
             bytes[7] = 1;
@@ -486,14 +491,14 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_are_parsed_without_a_panic(bytes in vec(any::<u8>(), 0..600)) {
-            let asked = question("a.example", Kind::A);
+            let asked = question("a.example", RecordType::A);
             let _ = Response::parse(&bytes, &asked);
         }
 
         #[test]
         fn broken_responses_are_parsed_without_a_panic(
             changes in vec((0..200usize, any::<u8>()), 1..8),
-            kind in prop_oneof![Just(Kind::A), Just(Kind::Aaaa), Just(Kind::Srv)],
+            kind in prop_oneof![Just(RecordType::A), Just(RecordType::Aaaa), Just(RecordType::Srv)],
         ) {
             let asked = question("a.example", kind);
             let service = [&[0, 1, 0, 2, 0, 80], &*wire("b.example")].concat();
