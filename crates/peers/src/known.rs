@@ -12,11 +12,11 @@ use std::fmt::Write;
 
 use io::op::PeerAddr;
 
-use super::lines::{Address, Found, Named};
+use super::lines::{Address, FoundAddress, Named};
 use super::{Group, Upstreams};
 
 /// The addresses of the names of one group.
-pub(super) type KnownAddresses = BTreeMap<Named, Vec<Found>>;
+pub(super) type KnownAddresses = BTreeMap<Named, Vec<FoundAddress>>;
 
 /// Placeholder for an absent field. No name consists of a single hyphen.
 const NONE: &str = "-";
@@ -62,11 +62,11 @@ impl Group {
     }
 }
 
-fn put_line(text: &mut String, group: &str, named: &Named, found: &Found, bytes_max: usize) {
+fn put_line(text: &mut String, group: &str, named: &Named, found: &FoundAddress, bytes_max: usize) {
     let PeerAddr::Inet(address) = &found.address.address else { return };
     let (service, server) =
         (named.service.as_deref().unwrap_or(NONE), found.server.as_deref().unwrap_or(NONE));
-    let Found { weight, priority, .. } = found;
+    let FoundAddress { weight, priority, .. } = found;
     let start = text.len();
     // Writing to a `String` cannot fail.
     let _ = writeln!(text, "{group}\t{}\t{service}\t{weight}\t{priority}\t{server}\t{address}", named.host);
@@ -75,7 +75,7 @@ fn put_line(text: &mut String, group: &str, named: &Named, found: &Found, bytes_
     }
 }
 
-fn read_line(line: &str) -> Option<(String, Named, Found)> {
+fn read_line(line: &str) -> Option<(String, Named, FoundAddress)> {
     let mut fields = line.split('\t');
     let group = fields.next()?.to_ascii_lowercase();
     let (host, service) = (fields.next()?.to_owned(), optional(fields.next()?));
@@ -84,7 +84,7 @@ fn read_line(line: &str) -> Option<(String, Named, Found)> {
     let address = PeerAddr::Inet(fields.next()?.parse().ok()?);
     // The text has no port and no kind of lookup: the configuration's name is found by host and service.
     let named = Named { host, port: 0, service, at_run_time: true };
-    let found = Found { address: Address::from(address), server, weight, priority };
+    let found = FoundAddress { address: Address::from(address), server, weight, priority };
     fields.next().is_none().then_some((group, named, found))
 }
 
@@ -111,7 +111,7 @@ mod tests {
     fn put(groups: &Upstreams, host: &str, addresses: &[&str]) {
         let group = groups.groups().next().expect("one");
         let named = group.names().find(|named| named.host == host).expect("a name of the group").clone();
-        let found = addresses.iter().map(|address| Found {
+        let found = addresses.iter().map(|address| FoundAddress {
             address: Address::from(PeerAddr::Inet(address.parse().expect("an address"))),
             server: None,
             weight: 1,

@@ -39,7 +39,7 @@ use self::balance::{Choices, Walk};
 use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
-use self::lines::{Accepts, Draft, Found, Line, Method, Named};
+use self::lines::{Accepts, Draft, FoundAddress, Line, Method, Named};
 use self::sticky::{Learned, Sid, Sticky, StickyKind};
 use self::table::{GroupState, PeerId, Shape, Times};
 use crate::resolve::resolver::Resolver;
@@ -211,7 +211,7 @@ impl Group {
 
     /// Sets the addresses of a name; an empty list if it is known to have none. Requests in flight continue. `changed` is called
     /// before a request can use the addresses.
-    pub fn put(&self, named: &Named, found: Vec<Found>, changed: impl FnOnce()) {
+    pub fn put(&self, named: &Named, found: Vec<FoundAddress>, changed: impl FnOnce()) {
         self.state().update(|state| {
             state.put(named, found);
             changed();
@@ -309,7 +309,7 @@ impl Group {
         self.state.get_or_init(|| self.fresh(&BTreeMap::new()))
     }
 
-    fn fresh(&self, found: &BTreeMap<Named, Vec<Found>>) -> Arc<Shared> {
+    fn fresh(&self, found: &BTreeMap<Named, Vec<FoundAddress>>) -> Arc<Shared> {
         Shared::new(GroupState::new(self.shape(), found))
     }
 

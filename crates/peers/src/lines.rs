@@ -134,7 +134,7 @@ pub struct Named {
 
 /// An address found for a [`Named`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct FoundAddress {
     /// Address and port.
     pub address: Address,
     /// The target name of the SRV record, which becomes the server's name.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use io::op::PeerAddr;
 
 use super::counts::{Counts, Tried};
-use super::lines::{Accepts, Address, Found, Line, Named, Source};
+use super::lines::{Accepts, Address, FoundAddress, Line, Named, Source};
 use super::ring::Ring;
 use super::sticky::Sid;
 
@@ -230,7 +230,7 @@ pub(super) struct Shape {
 pub(super) struct GroupState {
     shape: Shape,
     /// Addresses of names, as far as resolved.
-    found: BTreeMap<Named, Vec<Found>>,
+    found: BTreeMap<Named, Vec<FoundAddress>>,
     /// Primary servers and backups.
     pub(super) sets: [Set; 2],
     /// Number of changes of the sets.
@@ -244,7 +244,7 @@ pub(super) struct GroupState {
 
 impl GroupState {
     /// Creates the servers of a configuration. Names start with the addresses `found` by the previous configuration.
-    pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<Found>>) -> GroupState {
+    pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<FoundAddress>>) -> GroupState {
         let found = carried(&shape.lines, found);
         let sets = [Set::default(), Set::default()];
         let random = Random::seeded();
@@ -266,7 +266,7 @@ impl GroupState {
     }
 
     /// Sets the addresses of a name.
-    pub(super) fn put(&mut self, named: &Named, found: Vec<Found>) {
+    pub(super) fn put(&mut self, named: &Named, found: Vec<FoundAddress>) {
         if self.found.get(named) != Some(&found) {
             self.found.insert(named.clone(), found);
             self.rebuild();
@@ -279,7 +279,7 @@ impl GroupState {
     }
 
     /// Returns the addresses that were found for names.
-    pub(super) fn found(&self) -> &BTreeMap<Named, Vec<Found>> {
+    pub(super) fn found(&self) -> &BTreeMap<Named, Vec<FoundAddress>> {
         &self.found
     }
 
@@ -326,8 +326,8 @@ impl GroupState {
 
     /// Adds the addresses of a name. Known addresses keep their order, so that hashes do not change when a resolver rotates its
     /// responses; new addresses follow.
-    fn add_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
-        let known = |found: &Found| {
+    fn add_found(&mut self, line: &Line, named: &Named, mut found: Vec<FoundAddress>, old: &mut Vec<Peer>) {
+        let known = |found: &FoundAddress| {
             let place = old.iter().position(|peer| peer.address == found.address.address);
             place.unwrap_or(usize::MAX)
         };
@@ -449,7 +449,10 @@ impl GroupState {
 /// Returns the addresses that names of these lines take over from the previous configuration. A host of the same service keeps its
 /// addresses if only the port or the kind of lookup has changed. A name without addresses is resolved again, and requests wait for
 /// it again.
-fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Named, Vec<Found>> {
+fn carried(
+    lines: &[Line],
+    before: &BTreeMap<Named, Vec<FoundAddress>>,
+) -> BTreeMap<Named, Vec<FoundAddress>> {
     let of_host = |named: &Named| {
         let is_same =
             |old: &Named| old.host.eq_ignore_ascii_case(&named.host) && old.service == named.service;
@@ -458,10 +461,10 @@ fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Nam
     let found = lines.iter().filter_map(Line::named).filter_map(|named| {
         let exact = before.get(named).filter(|found| !found.is_empty());
         let found = exact.or_else(|| of_host(named))?;
-        let at_port = |found: &Found| match (&named.service, &found.address.address) {
+        let at_port = |found: &FoundAddress| match (&named.service, &found.address.address) {
             (None, PeerAddr::Inet(address)) => {
                 let address = PeerAddr::Inet(SocketAddr::new(address.ip(), named.port));
-                Found { address: Address::from(address), ..found.clone() }
+                FoundAddress { address: Address::from(address), ..found.clone() }
             }
             _ => found.clone(),
         };

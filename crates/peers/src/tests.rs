@@ -10,7 +10,7 @@ use super::address::Url;
 use super::balance::{Choices, Walk};
 use super::change::{AddError, ServerChange};
 use super::counts::{Counts, Tried};
-use super::lines::{Accepts, Draft, Found, Line, Method, Source};
+use super::lines::{Accepts, Draft, FoundAddress, Line, Method, Source};
 use super::sticky::{Sticky, StickyKind};
 use super::{Ask, Condition, Group, NoPeer, Pick, Selection, ServersZone, TryOutcome, Upstreams};
 use site::shared_zone::{Zone, Zones};
@@ -521,10 +521,10 @@ fn resolved_addresses_are_set_and_retain_their_state() {
     assert_eq!(bench.select().choose(bench.now).err(), Some(NoPeer::Busy), "it is known to have none");
 }
 
-fn found(address: &str) -> Found {
+fn found(address: &str) -> FoundAddress {
     let url = Url::parse(address, 80).expect("an address");
     let address = url.address().expect("no name").clone();
-    Found { address: address.into(), server: None, weight: 1, priority: 0 }
+    FoundAddress { address: address.into(), server: None, weight: 1, priority: 0 }
 }
 
 #[test]
@@ -535,7 +535,7 @@ fn srv_records_provide_weights_names_and_backups() {
     named.service = Some("http".into());
     let named = named.clone();
     let bench = Bench::new(Method::RoundRobin, vec![line]);
-    let service = |address: &str, weight, priority| Found {
+    let service = |address: &str, weight, priority| FoundAddress {
         server: Some("srv.example".into()),
         weight,
         priority,

@@ -26,7 +26,7 @@ use super::system::{System, SystemAddresses};
 use super::ttl::{TimeSource, UNKNOWN};
 use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
-use crate::lines::{Address, Found, Named};
+use crate::lines::{Address, FoundAddress, Named};
 use crate::resolve::Conf;
 use crate::{Group, Upstreams};
 use telemetry::Level;
@@ -237,7 +237,7 @@ impl RunTimeName {
         }
     }
 
-    async fn find(&self) -> Result<(Vec<Found>, Duration), Unresolved> {
+    async fn find(&self) -> Result<(Vec<FoundAddress>, Duration), Unresolved> {
         let Named { host, port, service, .. } = &self.named;
         let Some(service) = service else {
             let (addresses, holds) = self.resolver.look_up(host.as_bytes(), self.timeout).await?;
@@ -256,7 +256,7 @@ impl RunTimeName {
         }
         let found = services.iter().flat_map(|(service, addresses)| {
             let server: Arc<str> = service.target.to_string().into();
-            addresses.iter().flatten().map(move |&address| Found {
+            addresses.iter().flatten().map(move |&address| FoundAddress {
                 server: Some(Arc::clone(&server)),
                 weight: service.weight,
                 priority: service.priority,
@@ -287,8 +287,8 @@ fn pause(failures: u32) -> Duration {
 }
 
 /// Returns an address that is not from an SRV record.
-fn found_at(address: SocketAddr) -> Found {
-    Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
+fn found_at(address: SocketAddr) -> FoundAddress {
+    FoundAddress { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
 }
 
 /// Resolves all literal names of groups and of resolvers with blocking calls, for `-t`. Returns a message for each name that cannot be
