@@ -8,6 +8,9 @@
 //!   a request is never refused for lack of windows, however much other clients hold.
 //! * Above it, a share may reserve an eighth of the free bytes. N greedy connections therefore leave 1 / (1 + N/8) of all
 //!   bytes free, and a further connection can reserve as much as each of them.
+//! * The responses of upstreams may reserve at most half of all bytes, of which each may reserve an eighth of the free ones.
+//!   A window cannot be withdrawn, and the client of a response may be as silent as an idle call of gRPC: so responses are
+//!   never cut off, and clients that do not read them leave the other half to the bodies of all clients.
 //! * If a connection is stopped nevertheless before it has a mebibyte, connections that hold more than it and have sent
 //!   nothing for a second are closed, the longest silent first.
 
@@ -23,6 +26,9 @@ use super::waiting::STALL;
 
 /// Maximum sum of all reserved bytes of a thread: as much as the default of `buffer_pool`.
 pub const WINDOWS_BYTES_MAX: u64 = 256 << 20;
+
+/// Maximum number of these bytes that responses of upstreams may reserve.
+const UPSTREAMS_BYTES_MAX: u64 = WINDOWS_BYTES_MAX / 2;
 
 /// Divisor of the free bytes that one share may reserve.
 const SHARE_DIVISOR: u64 = 8;
@@ -48,6 +54,8 @@ pub struct Windows(Rc<Budget>);
 struct Budget {
     /// Sum of the reserved bytes.
     reserved: Cell<u64>,
+    /// The part of it that is reserved for responses of upstreams.
+    reserved_upstreams: Cell<u64>,
     /// Shares of clients with reserved bytes; the one whose client has been silent longest is the oldest.
     listed: RefCell<Recency<Weak<Share>>>,
     /// Connections that got less than they need.
@@ -69,7 +77,7 @@ pub struct Share {
     /// Time of the last received bytes.
     received_at: Cell<Instant>,
     slot: Cell<Option<ListSlot>>,
-    /// Wakes the connection's task, for a connection that may be closed.
+    /// Wakes the task of a client's connection, which may be closed. `None` for a response of an upstream.
     task: Option<Waker>,
     is_chosen: Cell<bool>,
     is_waiting: Cell<bool>,
@@ -127,8 +135,17 @@ impl Windows {
 }
 
 impl Budget {
-    fn free(&self) -> u64 {
-        WINDOWS_BYTES_MAX.saturating_sub(self.reserved.get())
+    /// Returns the number of bytes that a client, or a response of an upstream, may still reserve.
+    fn free(&self, is_upstream: bool) -> u64 {
+        let free = WINDOWS_BYTES_MAX.saturating_sub(self.reserved.get());
+        let of_upstreams = UPSTREAMS_BYTES_MAX.saturating_sub(self.reserved_upstreams.get());
+        if is_upstream { free.min(of_upstreams) } else { free }
+    }
+
+    /// Counts that a share has reserved `bytes` instead of `before`.
+    fn count(&self, before: u64, bytes: u64, is_upstream: bool) {
+        let sums = [Some(&self.reserved), is_upstream.then_some(&self.reserved_upstreams)];
+        sums.into_iter().flatten().for_each(|sum| sum.set(sum.get() - before + bytes));
     }
 
     /// Chooses connections that hold more than a stopped one and have been silent for long.
@@ -174,7 +191,7 @@ impl Share {
         let needed = wanted.max(promised).saturating_add(held).saturating_sub(self.base);
         let least = (promised + held).saturating_sub(self.base);
         let mine = self.reserved.get();
-        let most = self.budget.free() / SHARE_DIVISOR;
+        let most = self.budget.free(self.task.is_none()) / SHARE_DIVISOR;
         let reserved = needed.min(most).max(least.min(mine));
         self.reserve(reserved);
         let permitted = (self.base + reserved).saturating_sub(held).min(wanted).max(promised);
@@ -187,8 +204,7 @@ impl Share {
 
     fn reserve(self: &Rc<Self>, bytes: u64) {
         let before = self.reserved.replace(bytes);
-        let all = &self.budget.reserved;
-        all.set(all.get() - before + bytes);
+        self.budget.count(before, bytes, self.task.is_none());
         match (bytes > 0, self.slot.get()) {
             (true, None) if self.task.is_some() => {
                 self.received_at.set(rt::now());
@@ -275,7 +291,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.unlist();
-        self.budget.reserved.set(self.budget.reserved.get() - self.reserved.get());
+        self.budget.count(self.reserved.get(), 0, self.task.is_none());
     }
 }
 
@@ -359,6 +375,22 @@ mod tests {
             drop(silent);
             windows.0.wake_waiting();
             assert!(stopped.is_retried() && stopped.permit(1 << 20, 0) > STOPPED_BELOW);
+        });
+    }
+
+    /// However many responses nobody reads, bodies of clients have the other half, and a response its first bytes.
+    #[test]
+    fn responses_of_upstreams_leave_half_to_clients() {
+        run(|windows| {
+            let unread: Vec<_> = (0..5000).map(|_| windows.of_upstream(BASE)).collect();
+            unread.iter().for_each(|share| assert!(share.permit(4 << 20, 0) >= BASE));
+            let reserved = windows.reserved();
+            assert!((UPSTREAMS_BYTES_MAX / 10 * 9..=UPSTREAMS_BYTES_MAX).contains(&reserved), "{reserved}");
+            let client = client(&windows);
+            client.hold(2 * BASE as usize);
+            assert!(client.permit(4 << 20, 0) == 4 << 20 && !client.is_stopped());
+            drop((unread, client));
+            assert_eq!((windows.reserved(), windows.0.reserved_upstreams.get()), (0, 0));
         });
     }
 

@@ -2,17 +2,22 @@
 //! served within a second: GET and POST, over HTTP/1, HTTP/2 and TLS.
 
 use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::StreamOwned;
 
 use crate::common::http2::{Http2, SETTINGS, setting};
+use crate::common::http2_origin::{Asked, Conn, Http2Origin};
 use crate::common::{BINARY, tls};
 use testkit::origin::{Origin, Reply};
-use testkit::wait::DEFAULT_LIMIT;
-use testkit::{Client, Content, Server, Setup};
+use testkit::wait::{self, DEFAULT_LIMIT};
+use testkit::{Client, Content, Deadline, Server, Setup};
 
 /// `worker_connections`, and a number of connections above it.
 const LIMIT: usize = 128;
@@ -66,6 +71,16 @@ const GREEDY: &[Greedy] = &[
             }
         })
     }),
+    ("memory for responses of upstreams over HTTP/2 that nobody reads", |site| site.unread("/two/big")),
+    ("memory for responses of gRPC upstreams that nobody reads", |site| site.unread("/grpc/big")),
+    ("windows of idle calls of gRPC", |site| {
+        site.streams(40, |client| {
+            let calls: Vec<_> = (0..8).map(|_| client.begin("POST", "/grpc/idle", GRPC, true)).collect();
+            client.until(|client| {
+                calls.iter().all(|call| client.streams.get(call).is_some_and(|got| got.status == 200))
+            });
+        })
+    }),
     ("encoders of responses that nobody reads", |site| {
         site.streams(16, |client| {
             client.frame(SETTINGS, 0, 0, &setting(4, 0));
@@ -103,14 +118,23 @@ const GREEDY: &[Greedy] = &[
     }),
 ];
 
+/// The fields of a gRPC call.
+const GRPC: &[(&str, &str)] = &[("te", "trailers"), ("content-type", "application/grpc")];
+
+/// Number of bytes of responses that nobody reads, after which most of the memory for them is taken.
+const UNREAD: usize = 64 << 20;
+
 /// The protocol of the other client, and its requests.
 type Request = (&'static str, fn(&Site));
 
 /// The server under test. Its first address uses TLS.
 struct Site {
     server: Server,
-    clients: std::sync::Arc<rustls::ClientConfig>,
+    clients: Arc<rustls::ClientConfig>,
     _origin: Origin,
+    _app: Http2Origin,
+    /// Number of body bytes that the HTTP/2 upstream has sent.
+    sent: Arc<AtomicUsize>,
     _silent: UdpSocket,
 }
 
@@ -121,20 +145,27 @@ impl Site {
         let mut clients = (*authority.clients(tls::BOTH, None)).clone();
         clients.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let origin = Origin::start(|request| Reply::text(request.body.len().to_string()));
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let app = Http2Origin::start(&[], move |conn| answer_all(conn, &counted));
         let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let text = format!(
             "worker_processes 1; events {{ worker_connections {LIMIT}; }} http {{ http2 on; http2_body_preread_size 1m;
+             upstream app {{ server {app}; keepalive 8; }}
              limit_req_zone $request_method zone=held:1m rate=1r/m; limit_req_zone $arg_k zone=keys:32k rate=100r/s;
              resolver {}; client_max_body_size 0; root html; gzip on; gzip_types text/html; brotli on; zstd on;
              server {{ listen 127.0.0.1:0 ssl; listen 127.0.0.2:0; server_name a.test;
              ssl_certificate a.pem; ssl_certificate_key a.key;
              location /ok {{ return 200 ok; }} location / {{ }}
              location /post {{ proxy_pass http://@ORIGIN@; }}
+             location /two/ {{ proxy_http_version 2; proxy_buffering off; proxy_pass http://app; }}
+             location /grpc/ {{ grpc_pass app; }}
              location /held {{ limit_req zone=held burst=10000; proxy_pass http://@ORIGIN@; }}
              location /key {{ limit_req zone=keys burst=100 nodelay; try_files /none =200; }}
              location /secret {{ auth_basic a; auth_basic_user_file users; try_files /none =200; }}
              location ~ ^/name/(.*)$ {{ proxy_pass http://$1.test:1/; }} }} }}",
-            silent.local_addr().expect("a port")
+            silent.local_addr().expect("a port"),
+            app = app.address()
         );
         let setup = Setup::new(&text).origin(&origin);
         let builder = setup.builder(BINARY).text("conf/a.pem", &certificate).text("conf/a.key", &key);
@@ -143,8 +174,10 @@ impl Site {
             .file("html/big.html", Content::new(1, 4 << 20));
         Site {
             server: builder.try_start().unwrap_or_else(|reason| panic!("{reason}")),
-            clients: std::sync::Arc::new(clients),
+            clients: Arc::new(clients),
             _origin: origin,
+            _app: app,
+            sent,
             _silent: silent,
         }
     }
@@ -178,6 +211,17 @@ impl Site {
         Box::new((0..count).map(connect).collect::<Vec<_>>())
     }
 
+    /// Requests large responses of an HTTP/2 upstream that are not read.
+    fn unread(&self, path: &str) -> Box<dyn Any> {
+        let all = self.streams(16, |client| {
+            client.frame(SETTINGS, 0, 0, &setting(4, 0));
+            (0..8).for_each(|_| _ = client.begin("POST", path, GRPC, true));
+        });
+        let is_full = || (self.sent.load(Ordering::Relaxed) > UNREAD).then_some(());
+        wait::until("responses that fill the memory", Deadline::default(), is_full).expect("they are sent");
+        all
+    }
+
     /// Makes all requests of the other client; returns the slowest and its time.
     fn others(&self) -> (&'static str, Duration) {
         let all: [Request; 4] = [
@@ -191,7 +235,7 @@ impl Site {
             ("HTTP/1 over TLS", |site| {
                 let mut config = (*site.clients).clone();
                 config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                let mut client = tls::connect(&site.server, &std::sync::Arc::new(config), "a.test");
+                let mut client = tls::connect(&site.server, &Arc::new(config), "a.test");
                 let head = |first: &str| {
                     format!("{first} HTTP/1.1\r\nHost: a.test\r\nContent-Length: {BODY}\r\n\r\n")
                 };
@@ -231,7 +275,35 @@ fn connected(address: SocketAddr) -> TcpStream {
 
 fn exchange<S: std::io::Read + Write>(mut client: Http2<S>) {
     assert_eq!(client.get("/ok").text(), "ok");
-    assert_eq!(client.post("/post", &[], &vec![b'x'; BODY]).text(), BODY.to_string());
+    for (path, fields) in [("/post", &[][..]), ("/two/post", &[]), ("/grpc/call", GRPC)] {
+        assert_eq!(client.post(path, fields, &vec![b'x'; BODY]).text(), BODY.to_string(), "{path}");
+    }
+}
+
+/// Answers the requests to the HTTP/2 upstream: with as many bytes as the windows permit, with a header section that nothing follows,
+/// or with the length of the body.
+fn answer_all(conn: &mut Conn, sent: &AtomicUsize) {
+    let mut begun = BTreeSet::new();
+    let is_read = Cell::new(false);
+    while conn.until(|_| is_read.replace(!is_read.get())) {
+        let complete = |asked: &&Asked| asked.ended && asked.reset.is_none();
+        let asked: Vec<Asked> = conn.requests.values().filter(complete).cloned().collect();
+        for asked in asked {
+            let id = asked.stream;
+            if begun.insert(id) {
+                conn.head(id, 200, &[("content-type", "application/grpc")], false);
+            }
+            if asked.path().ends_with("/big") {
+                let body = vec![0; conn.window(0).min(conn.window(id)) as usize];
+                conn.data(id, &body, false);
+                sent.fetch_add(body.len(), Ordering::Relaxed);
+            } else if !asked.path().ends_with("/idle") {
+                conn.data(id, asked.body.len().to_string().as_bytes(), false);
+                conn.trailers(id, &[("grpc-status", "0")]);
+                conn.requests.remove(&id);
+            }
+        }
+    }
 }
 
 #[test]
