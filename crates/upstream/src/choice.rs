@@ -233,7 +233,7 @@ async fn addresses(
         request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));
         return Err(Failure::Status(502));
     };
-    match resolver.find(host, *timeout).await {
+    match resolver.find(host, *timeout, request.client().client_network()).await {
         Ok((addresses, _)) => {
             let count = addresses.len();
             let first = TURN.fetch_add(1, Ordering::Relaxed) % count.max(1);

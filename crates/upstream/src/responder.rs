@@ -72,7 +72,7 @@ async fn addresses(inquiry: &Inquiry) -> Result<Vec<SocketAddr>, String> {
     let Conf { resolver, timeout } = config.location(*location).scope.of::<Conf>();
     let not_found = |reason: &dyn std::fmt::Display| format!("{host} could not be resolved ({reason})");
     match resolver {
-        Some(resolver) => match resolver.find(host.as_bytes(), *timeout).await {
+        Some(resolver) => match resolver.find(host.as_bytes(), *timeout, None).await {
             Ok((addresses, _)) => Ok(addresses.iter().map(with_port).collect()),
             Err(unresolved) => Err(not_found(&unresolved)),
         },

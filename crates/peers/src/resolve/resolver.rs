@@ -9,7 +9,7 @@
 //! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when its request ends.
 //! Expired results are retained for use while no name server responds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use conf::Span;
 use rt::watch::Watcher;
 use rt::{Either, Timer, select};
+use site::address::ClientNetwork;
 
 use super::query::{Silence, Turn, query};
 use super::settings::{NameServer, Settings};
@@ -57,7 +58,10 @@ pub(super) type Services = Vec<(Service, Result<Vec<IpAddr>, Unresolved>)>;
 #[derive(Default)]
 struct NameTable {
     names: HashMap<Name, Entry>,
+    /// Number of lookups in flight.
     lookups: usize,
+    /// The same by client, for clients with any.
+    lookups_by_client: HashMap<ClientNetwork, usize>,
 }
 
 struct Entry {
@@ -72,6 +76,8 @@ struct Entry {
 
 /// A lookup in flight.
 struct NameLookup {
+    /// The client whose request started it.
+    client: ClientNetwork,
     started: Instant,
     /// The result; not set if no name server responded within the time of the lookup.
     outcome: OnceLock<Result<Addresses, Unresolved>>,
@@ -89,7 +95,8 @@ const NAMES_MAX: usize = 8192;
 const LOOKUPS_MAX: usize = 512;
 
 /// Maximum number of lookups in flight of names that were never found. Clients may choose such names, and a silent name server
-/// occupies a lookup for `resolver_timeout`: the remaining lookups are for names that were found before.
+/// occupies a lookup for `resolver_timeout`: the remaining lookups are for names that were found before. One client gets at most half
+/// of what the other clients leave.
 const LOOKUPS_NEW_MAX: usize = LOOKUPS_MAX / 4 * 3;
 
 /// Maximum time for which a result is used.
@@ -164,15 +171,20 @@ impl Resolver {
         self.table().names.extend(known);
     }
 
-    /// Returns the addresses of a name, in the order of the response.
+    /// Returns the addresses of a name, in the order of the response. `client` shares the lookups in flight with other clients.
     ///
     /// # Errors
     /// Returns the reason if the name cannot be resolved within `timeout`.
-    pub async fn find(self: &Arc<Resolver>, text: &[u8], timeout: Duration) -> Result<Addresses, Unresolved> {
+    pub async fn find(
+        self: &Arc<Resolver>,
+        text: &[u8],
+        timeout: Duration,
+        client: ClientNetwork,
+    ) -> Result<Addresses, Unresolved> {
         let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
         let deadline = rt::now() + timeout;
         loop {
-            let (lookup, stale, is_leader) = match self.table().begin(&name, rt::now())? {
+            let (lookup, stale, is_leader) = match self.table().begin(&name, rt::now(), client)? {
                 LookupStart::Cached(found) => return Ok(found),
                 LookupStart::Joined(lookup, stale) => (lookup, stale, false),
                 LookupStart::Leader(lookup, done, stale) => {
@@ -440,7 +452,7 @@ struct Ending<'a> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut table = self.resolver.table();
-        table.lookups = table.lookups.saturating_sub(1);
+        table.end(self.lookup.client);
         let outcome = self.lookup.outcome.get();
         let Some(entry) = table.names.get_mut(self.name) else { return };
         entry.lookup = None;
@@ -474,7 +486,7 @@ enum LookupStart {
 }
 
 impl NameTable {
-    fn begin(&mut self, name: &Name, now: Instant) -> Result<LookupStart, Unresolved> {
+    fn begin(&mut self, name: &Name, now: Instant, client: ClientNetwork) -> Result<LookupStart, Unresolved> {
         if let Some(entry) = self.names.get_mut(name) {
             entry.used = now;
             if let Some(found) = entry.found.as_ref().filter(|(_, until)| *until > now) {
@@ -485,18 +497,37 @@ impl NameTable {
             }
         }
         let is_known = self.names.get(name).is_some_and(|entry| entry.found.is_some());
-        if self.lookups >= if is_known { LOOKUPS_MAX } else { LOOKUPS_NEW_MAX } {
+        let may_begin = if is_known { self.lookups < LOOKUPS_MAX } else { self.has_lookup(client) };
+        if !may_begin {
             let stale = self.names.get(name).and_then(|entry| entry.stale(now));
             return stale.map(LookupStart::Cached).ok_or(Unresolved::Busy);
         }
         self.make_room(now);
         self.lookups += 1;
+        *self.lookups_by_client.entry(client).or_default() += 1;
         let (publisher, done) = rt::watch::channel(0);
-        let lookup = Arc::new(NameLookup { started: now, outcome: OnceLock::new(), done });
+        let lookup = Arc::new(NameLookup { client, started: now, outcome: OnceLock::new(), done });
         let fresh = || Entry { found: None, stale_until: now, lookup: None, used: now };
         let entry = self.names.entry(name.clone()).or_insert_with(fresh);
         entry.lookup = Some(Arc::clone(&lookup));
         Ok(LookupStart::Leader(lookup, LookupDone(publisher), entry.stale(now)))
+    }
+
+    /// Whether the client may look up a name that was never found.
+    fn has_lookup(&self, client: ClientNetwork) -> bool {
+        let own = self.lookups_by_client.get(&client).copied().unwrap_or(0);
+        own < LOOKUPS_NEW_MAX.saturating_sub(self.lookups - own).div_ceil(2)
+    }
+
+    /// Counts the end of a client's lookup.
+    fn end(&mut self, client: ClientNetwork) {
+        self.lookups = self.lookups.saturating_sub(1);
+        if let hash_map::Entry::Occupied(mut own) = self.lookups_by_client.entry(client) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
     }
 
     /// Removes an eighth of the names, the least recently used, if the table is full.
@@ -536,6 +567,10 @@ mod tests {
         Name::parse(format!("n{number}.example").as_bytes()).expect("a name")
     }
 
+    fn client(number: usize) -> ClientNetwork {
+        Some(IpAddr::from((number as u32).to_be_bytes()))
+    }
+
     fn found(now: Instant) -> Addresses {
         (Arc::new([IpAddr::from([10, 0, 0, 1])]), now + STALE_AFTER)
     }
@@ -545,15 +580,18 @@ mod tests {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let at = |number: usize| now + Duration::from_micros(number as u64);
         for number in 0..NAMES_MAX + 10 {
-            let Ok(LookupStart::Leader(..)) = table.begin(&name(number), at(number)) else {
+            let Ok(LookupStart::Leader(..)) = table.begin(&name(number), at(number), None) else {
                 panic!("it is new")
             };
-            table.lookups -= 1;
+            table.end(None);
             let entry = table.names.get_mut(&name(number)).expect("it was put there");
             (entry.lookup, entry.found, entry.stale_until) = (None, Some(found(now)), now + STALE_MAX);
             assert!(table.names.len() <= NAMES_MAX);
             // The first name is in use all the time.
-            assert!(matches!(table.begin(&name(0), at(number)), Ok(LookupStart::Cached(_))), "{number}");
+            assert!(
+                matches!(table.begin(&name(0), at(number), None), Ok(LookupStart::Cached(_))),
+                "{number}"
+            );
         }
         assert!(!table.names.contains_key(&name(1)));
     }
@@ -563,24 +601,39 @@ mod tests {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let mut leads = Vec::new();
         for number in 0..LOOKUPS_NEW_MAX {
-            leads.push(table.begin(&name(number), now));
+            leads.push(table.begin(&name(number), now, client(number)));
         }
-        assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
+        assert!(matches!(table.begin(&name(LOOKUPS_MAX), now, client(LOOKUPS_MAX)), Err(Unresolved::Busy)));
         for number in LOOKUPS_MAX + 1..=2 * LOOKUPS_MAX - LOOKUPS_NEW_MAX {
             let (found, lookup) = (Some(found(now)), None);
             let expired = Entry { found, stale_until: now, lookup, used: now };
             table.names.insert(name(number), expired);
-            leads.push(table.begin(&name(number), now + STALE_MAX));
+            leads.push(table.begin(&name(number), now + STALE_MAX, client(0)));
         }
         assert_eq!(table.lookups, LOOKUPS_MAX, "names that were found before have lookups of their own");
-        assert!(matches!(table.begin(&name(0), now), Ok(LookupStart::Joined(_, None))));
+        assert!(matches!(table.begin(&name(0), now, client(0)), Ok(LookupStart::Joined(_, None))));
         let known = Entry { found: Some(found(now)), stale_until: now + STALE_MAX, lookup: None, used: now };
         table.names.insert(name(LOOKUPS_MAX), known);
         let expired = now + STALE_AFTER;
-        let Ok(LookupStart::Cached((_, until))) = table.begin(&name(LOOKUPS_MAX), expired) else {
+        let Ok(LookupStart::Cached((_, until))) = table.begin(&name(LOOKUPS_MAX), expired, client(0)) else {
             panic!("expired addresses are usable")
         };
         assert_eq!(until, expired + STALE_TIME);
+    }
+
+    #[test]
+    fn a_client_gets_half_of_the_lookups_that_others_leave() {
+        let (mut table, now) = (NameTable::default(), Instant::now());
+        let mut names = (0..).map(name);
+        let mut take = |table: &mut NameTable, number| {
+            let mut begin = || table.begin(&names.next().expect("endless"), now, client(number)).is_ok();
+            (0..LOOKUPS_MAX).filter(|_| begin()).count()
+        };
+        let half = LOOKUPS_NEW_MAX / 2;
+        assert_eq!([1, 2, 3].map(|number| take(&mut table, number)), [half, half / 2, half / 4]);
+        (0..half).for_each(|_| table.end(client(1)));
+        assert!(!table.lookups_by_client.contains_key(&client(1)), "only clients with lookups are counted");
+        assert!(take(&mut table, 3) > half / 4 && take(&mut table, 4) > 0);
     }
 
     /// The second lookup of the name server's address does not end.
@@ -604,7 +657,7 @@ mod tests {
         rt::Runtime::new(engine.expect("epoll is everywhere")).block_on(async {
             for name in ["a", "b", "c"] {
                 dns.set_addresses(name, &["10.0.0.1"], 60);
-                let found = resolver.find(name.as_bytes(), testkit::wait::DEFAULT_LIMIT).await;
+                let found = resolver.find(name.as_bytes(), testkit::wait::DEFAULT_LIMIT, None).await;
                 assert!(found.is_ok(), "{name}: {found:?}");
                 // The address of the name server expires.
                 lock(&resolver.named).values_mut().for_each(|server| server.until = rt::now());

@@ -43,7 +43,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 async fn find(resolver: &Arc<Resolver>, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
-    resolver.find(name.as_bytes(), PATIENCE).await.map(|(found, _)| found.to_vec())
+    resolver.find(name.as_bytes(), PATIENCE, None).await.map(|(found, _)| found.to_vec())
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn another_name_server_is_tried_after_a_failure_or_timeout() {
         for _ in 0..6 {
             assert_eq!(find(&three, "a").await, Ok(addresses(&["10.0.0.1"])));
         }
-        assert_eq!(none.find(b"a", Duration::from_millis(10)).await.err(), Some(Unresolved::TimedOut));
+        assert_eq!(none.find(b"a", Duration::from_millis(10), None).await.err(), Some(Unresolved::TimedOut));
     });
     assert!(bad.count("a", Kind::A) > 0, "each one has its turn");
 }
@@ -134,7 +134,7 @@ fn a_short_timeout_does_not_fail_another_request() {
     let resolver = of(&dns, "ipv6=off");
     run(async {
         let short = async {
-            let found = resolver.find(b"a", Duration::from_millis(10)).await;
+            let found = resolver.find(b"a", Duration::from_millis(10), None).await;
             gate.open();
             found.err()
         };
@@ -156,7 +156,7 @@ fn silent_name_servers_are_queried_once_per_timeout() {
             let resolver = &resolver;
             async move {
                 rt::sleep_until(start + number * Duration::from_millis(5)).await;
-                resolver.find(b"a", TIMEOUT).await.err()
+                resolver.find(b"a", TIMEOUT, None).await.err()
             }
         });
         assert_eq!(rt::join_all(requests).await, [Some(Unresolved::TimedOut); 60]);
