@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use http::cache_control::RequestCacheControl;
 use http::fields::{HeaderId, Method};
 use http::request::Head;
 use io::Buf;
@@ -562,6 +563,13 @@ impl Request {
     /// Returns the value of the first header field of this name.
     pub fn header(&self, id: HeaderId) -> Option<&[u8]> {
         self.head.get(self.bytes(), id)
+    }
+
+    /// Whether `Cache-Control` of the request or of its response forbids to change the body (RFC 9111 section 5.2.1.6, RFC 9110
+    /// section 7.7).
+    pub fn forbids_transform(&self) -> bool {
+        let control = self.head.all(self.bytes(), HeaderId::CacheControl);
+        RequestCacheControl::parse(control, []).no_transform || self.response.forbids_transform()
     }
 
     /// Returns the method as written.

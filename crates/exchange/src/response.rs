@@ -337,7 +337,7 @@ impl Response {
         self.etag = self.etag.take().and_then(Etag::weakened);
     }
 
-    /// Whether `Cache-Control` forbids to change the body (RFC 9110 section 7.7).
+    /// Whether `Cache-Control` of the response forbids to change the body (RFC 9110 section 7.7).
     pub fn forbids_transform(&self) -> bool {
         let is_it = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"no-transform");
         let mut fields = self.fields.iter();

@@ -95,7 +95,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.described_status() != 200 || !request.has_type(&conf.types) {
         return;
     }
-    if request.response.forbids_transform() {
+    if request.forbids_transform() {
         return;
     }
     let wanted = |uri: &Option<Arc<str>>| {

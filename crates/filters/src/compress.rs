@@ -21,7 +21,7 @@ pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaT
     }
     let eligible = is_compressible(request, min_length, types);
     request.response.vary_accept_encoding |= eligible;
-    eligible
+    eligible && !request.forbids_transform()
 }
 
 /// As [`is_eligible`], without an effect.

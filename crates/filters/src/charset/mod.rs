@@ -153,7 +153,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     if source.eq_ignore_ascii_case(&target_charset) {
         return name(request, target_charset);
     }
-    if request.response.forbids_transform() {
+    if request.forbids_transform() {
         return;
     }
     // An encoded body is no text.

@@ -120,7 +120,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn filter(conf: &Conf, request: &mut Request) {
     // An empty body has nothing to replace, and retains its length and date.
     let response = &request.response;
-    if response.content_length == Some(0) || !request.has_type(&conf.types) || response.forbids_transform() {
+    if response.content_length == Some(0) || !request.has_type(&conf.types) || request.forbids_transform() {
         return;
     }
     let patterns = match &conf.patterns {

@@ -122,6 +122,12 @@ fn no_transform_is_obeyed_by_all_filters_that_change_a_body() {
         assert_ne!(changed.body, text.as_bytes(), "{name}");
         let kept = client.request("GET", &format!("/{name}/no"), &[("Accept-Encoding", name)]);
         assert_eq!((kept.text(), kept.field("content-encoding")), (text.clone(), None), "{name}");
+        // RFC 9111 section 5.2.1.6: a client may demand the same. The response still depends on `Accept-Encoding`.
+        let asked =
+            [("Accept-Encoding", name), ("Cache-Control", "max-age=9"), ("Cache-Control", "x, No-Transform")];
+        let kept = client.request("GET", &format!("/{name}"), &asked);
+        assert_eq!((kept.text(), kept.field("content-encoding")), (text.clone(), None), "{name}");
+        assert_eq!(kept.field("vary"), changed.field("vary"), "{name}");
     }
 }
 

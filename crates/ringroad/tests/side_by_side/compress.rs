@@ -157,6 +157,7 @@ fn compression_for_proxies_versions_and_browsers_matches_nginx() {
     let mut cases = vec![
         head("/a.html", &[via]),
         head("/any/a.html", &[via]),
+        head("/any/a.html", &[("Cache-Control", "no-transform")]).differs("H58"),
         head("/auth/a.html", &[via]),
         head("/auth/a.html", &[via, ("Authorization", "Basic eDp5")]),
         head("/date/a.html", &[via]),

@@ -81,6 +81,9 @@ http {
 }
 "#;
 
+/// The client demands an unchanged body.
+const NO_TRANSFORM: [(&str, &str); 1] = [("Cache-Control", "no-transform")];
+
 /// Creates files that do not change, so that both servers report the same times.
 fn site() -> TempDir {
     let dir = TempDir::new("filters");
@@ -180,6 +183,8 @@ fn charsets_match_nginx() {
         get("/utf8/moved"),
         get("/utf8/missing"),
         range("/utf8/a.html", "bytes=0-1"),
+        ask("GET", "/utf8/a.html", &NO_TRANSFORM),
+        ask("GET", "/recode/koi.txt", &NO_TRANSFORM).differs("H58"),
         range("/utf8/a.html", "bytes=0-1,3-4"),
         range("/utf8/a.html", "bytes=100-"),
         range("/utf8/a.png", "bytes=100-"),
@@ -224,6 +229,8 @@ fn body_filters_match_nginx() {
         ask("HEAD", "/sub/a.html", &[]),
         ask("GET", "/sub/a.html", &since).differs("H54"),
         range("/sub/a.html", "bytes=0-1"),
+        ask("GET", "/sub/a.html", &NO_TRANSFORM).differs("H58"),
+        ask("GET", "/around/a.html", &NO_TRANSFORM).differs("H58"),
         raw("GET /sub/a.html HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
         get("/suball/a.html"),
         get("/suball/a.png"),
