@@ -65,6 +65,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
+/// Adds the decoder if the body is compressed and the client does not accept gzip.
 fn filter(_: &Conf, request: &mut Request) {
     // Responses with several codings are left unchanged, as in nginx.
     let is_gzip = |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip");

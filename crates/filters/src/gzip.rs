@@ -154,6 +154,7 @@ pub(super) fn is_preferred(request: &Request, other: &str) -> bool {
     }
 }
 
+/// Adds the encoder if the type and the length of the response permit it, and the client accepts gzip.
 fn filter(conf: &Conf, request: &mut Request) {
     // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {

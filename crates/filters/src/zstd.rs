@@ -158,6 +158,7 @@ fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Adds the encoder if the type and the length of the response permit it, and the client accepts zstd.
 fn filter(conf: &Conf, request: &mut Request) {
     // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {

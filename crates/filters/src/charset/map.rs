@@ -109,6 +109,7 @@ impl Utf8Table {
         (byte != 0).then_some(byte)
     }
 
+    /// Adds the byte of a character to the table. A later byte replaces an earlier one.
     fn set(&mut self, character: char, byte: u8) {
         // Three bytes of UTF-8 cover exactly the Basic Multilingual Plane.
         let [page, place] = (u32::from(character) as u16).to_be_bytes();

@@ -109,6 +109,7 @@ fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Reads `source_charset`, and records its place for messages about a missing map.
 fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.make_mut::<Conf>().source = Some(Charset::parse(cx)?);
     scope.make_mut::<Conf>().span = Some(cx.statement.span().clone());

@@ -19,6 +19,7 @@ pub(super) struct Recode {
 }
 
 impl Recode {
+    /// Creates the filter of a body; no byte is held back yet.
     pub(super) fn new(conversion: Conversion) -> Recode {
         Recode { conversion, held: Vec::new() }
     }

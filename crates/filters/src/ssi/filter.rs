@@ -153,6 +153,7 @@ impl BodyFilter for Page {
 }
 
 impl Page {
+    /// Creates the filter of a page, with the settings of its location.
     pub(super) fn new(conf: &Conf) -> Page {
         Page {
             parser: Parser::new(usize::try_from(conf.value_length).unwrap_or(usize::MAX)),
@@ -308,6 +309,7 @@ impl Page {
         Ok(Next::Continue)
     }
 
+    /// Executes `if`. An `if` within another is an error, as in nginx.
     fn begin_if(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
         if self.branch != Branch::Outside {
             return fail(request, format_args!("the \"if\" command inside the \"if\" command"));

@@ -86,6 +86,7 @@ pub(super) enum Found {
 }
 
 impl Parser {
+    /// Creates a parser that is outside of a command. A value of a parameter has at most `value_max` bytes.
     pub(super) fn new(value_max: usize) -> Parser {
         Parser { state: State::Text, command: Command::default(), value_max }
     }

@@ -111,6 +111,7 @@ struct Search {
 }
 
 impl Search {
+    /// Creates a search from the start of a body, in which no pattern was found yet.
     fn new(patterns: Arc<Patterns>, once: bool) -> Search {
         let left = patterns.texts.len();
         Search { patterns, once, used: vec![false; left], left }
@@ -169,6 +170,7 @@ impl Search {
 }
 
 impl Replace {
+    /// Creates the filter of a body.
     pub(super) fn new(patterns: Arc<Patterns>, pairs: Layered<Pair>, once: bool) -> Replace {
         let rendered = vec![None; pairs.items().len()];
         Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
