@@ -838,5 +838,10 @@ pub fn access(request: &Request, store: &Store) -> Access {
 fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();
-    !is_limited && client.as_ref().is_some_and(|client| client.send_space() >= ::cache::FULL_READ_BYTES_MAX)
+    // Under a memory limit a socket never accepts more than `UNSENT_MAX`.
+    let needed = match rt::caps().memory_max {
+        None => ::cache::FULL_READ_BYTES_MAX,
+        Some(_) => ::cache::FULL_READ_BYTES_MAX.min(u64::from(rt::net::UNSENT_MAX) / 2),
+    };
+    !is_limited && client.as_ref().is_some_and(|client| client.send_space() >= needed)
 }

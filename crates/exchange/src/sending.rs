@@ -34,7 +34,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
             outlet.push_range(source, range.start, range.end);
         }
         Body::File(mut file) => {
-            if !outlet.accepts_files() || !request.conn.thread.capacity.may_send_pages(file.file_bytes()) {
+            if !outlet.accepts_files() || !request.conn.thread.capacity.may_send_pages() {
                 file.mover = file.mover.reading();
                 request.mover = Some(file.mover);
             }

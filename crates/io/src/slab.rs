@@ -202,8 +202,12 @@ impl<T: Default> Slab<T> {
         for (place, freeable) in self.chunks.iter_mut().enumerate().rev() {
             let Some(chunk) = freeable else { continue };
             if !chunk.iter().any(Entry::is_used) {
-                let newest = chunk.iter().map(|entry| entry.generation).max().unwrap_or(0);
-                self.first_generation = self.first_generation.max(newest);
+                for entry in chunk.iter() {
+                    // Generations wrap, so their order is that of their difference.
+                    if entry.generation.wrapping_sub(self.first_generation) as i32 > 0 {
+                        self.first_generation = entry.generation;
+                    }
+                }
                 *freeable = None;
                 continue;
             }

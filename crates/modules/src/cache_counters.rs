@@ -6,6 +6,7 @@ use conf::{Args, Contexts, Spec};
 use http::fields::Method;
 use io::op::Source;
 
+use crate::status::rebinding;
 use crate::{Declaration, Directive, Module};
 use caching::metrics;
 use caching::settings::Caches;
@@ -60,6 +61,9 @@ impl Settings for Conf {
 fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
+    }
+    if let Some(refusal) = rebinding::refuse(request) {
+        return refusal;
     }
     let caches = &request.config().http.of::<Caches>().zones;
     let mut page = Page::new(Form::Plain);

@@ -436,6 +436,10 @@ fn an_error_that_another_explains_is_not_reported() {
             "http { limit_req_zone $uri zone=a:1m rate=x; server { limit_req zone=a; } }",
             &["invalid rate \"rate=x\""],
         ),
+        (
+            "http { limit_req_zone $uri zone=a:1m rate=x; server { access_log /x \"\"; } }",
+            &["invalid rate \"rate=x\"", "unknown log format \"\""],
+        ),
         // It would not have defined these names.
         (
             "http { limit_req_zone $uri zone=a:1m rate=x; server { limit_req zone=b; proxy_cache c; } }",

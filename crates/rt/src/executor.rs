@@ -209,12 +209,16 @@ impl Executor {
 
     /// Drops all tasks at the end of the runtime. A panic of one destructor must not prevent the others.
     pub(crate) fn drop_tasks(&self) {
-        loop {
-            let Some((id, task)) = self.tasks.borrow_mut().take_any() else { break };
-            if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
-                self.panics.set(self.panics.get() + 1);
+        // A destructor may add tasks.
+        while self.live() > 0 {
+            let ids: Vec<TaskId> = self.tasks.borrow().0.iter().map(|(id, _)| id).collect();
+            for id in ids {
+                let task = self.tasks.borrow_mut().take(id);
+                if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+                    self.panics.set(self.panics.get() + 1);
+                }
+                self.tasks.borrow_mut().end(id);
             }
-            self.tasks.borrow_mut().end(id);
         }
         self.ready.borrow_mut().clear();
     }
@@ -313,12 +317,6 @@ impl Tasks {
         assert!(slot.task.is_none(), "the future of a task is dropped before its slot is free");
         slot.queued = false;
         slot.end();
-    }
-
-    /// Takes any task that has not ended, for the end of the runtime.
-    fn take_any(&mut self) -> Option<(TaskId, Option<Task>)> {
-        let (id, _) = self.0.iter().next()?;
-        Some((id, self.take(id)))
     }
 }
 

@@ -18,7 +18,7 @@ pub enum VarRef {
     Capture(u8),
 }
 
-/// A variable of a module, by its index in [`crate::variables::ModuleVariables`].
+/// A variable of a module, by its index in [`crate::registry::VariableNames`].
 #[derive(Clone, Copy, PartialEq)]
 pub struct ModuleVar {
     pub(crate) place: u32,
@@ -27,7 +27,7 @@ pub struct ModuleVar {
 
 /// One variable of a family.
 pub struct Member {
-    /// The index of the family in [`crate::variables::ModuleVariables`].
+    /// The index of the family in [`crate::registry::VariableNames`].
     pub(crate) family: u32,
     /// The common prefix of the family.
     pub(crate) prefix: &'static str,

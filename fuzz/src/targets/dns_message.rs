@@ -1,4 +1,4 @@
-//! Responses of name servers (RFC 1035 section 4): the codec of crate `upstream`.
+//! Responses of name servers (RFC 1035 section 4): the codec of crate `peers`.
 //!
 //! Its source file is compiled here directly: it needs only the standard library, and the complete crate would make
 //! this program ten times as large.
@@ -7,7 +7,7 @@
 #[path = "../../../crates/peers/src/resolve/wire.rs"]
 mod wire;
 
-use wire::{ADDRESSES_MAX, MessageFault, Kind, Lookup, Name, Question, Response};
+use wire::{ADDRESSES_MAX, Lookup, MessageFault, Name, Question, RecordType, Response};
 
 use super::take_byte;
 use crate::Target;
@@ -35,7 +35,7 @@ pub const TARGET: Target = Target {
 /// Parses raw bytes, and the bytes as the answer section of a message that matches the question.
 pub fn run(mut data: &[u8]) {
     let choice = take_byte(&mut data);
-    let kind = [Kind::A, Kind::Aaaa, Kind::Srv][usize::from(choice) % 3];
+    let kind = [RecordType::A, RecordType::Aaaa, RecordType::Srv][usize::from(choice) % 3];
     let count = u16::from(take_byte(&mut data));
     let name = Name::parse(b"a.example").expect("a name");
     let question = Question { id: 0x1234, name, kind };
@@ -66,7 +66,7 @@ fn check(message: &[u8], question: &Question) {
 
 /// Checks that a parsed name fits into a query.
 fn check_shown(name: &Name) {
-    let question = Question { id: 1, name: name.clone(), kind: Kind::A };
+    let question = Question { id: 1, name: name.clone(), kind: RecordType::A };
     assert!(question.to_bytes().len() <= 12 + 255 + 4, "{name}");
 }
 

@@ -1,9 +1,9 @@
 //! An HTTP/2 server connection: [`http::h2::Session`].
 
+use http::fields::BodyLength;
 use http::h2::frame::{FrameHeader, PAYLOAD_MAX};
 use http::h2::hpack::push_status;
 use http::h2::{Block, Event, Fault, HeadReader, Limits, PREFACE, Scratch, Session};
-use http::fields::BodyLength;
 use http::request::{Head, Policy};
 
 use super::take_byte;

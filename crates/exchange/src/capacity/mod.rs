@@ -64,7 +64,7 @@ const WIDE: usize = 1024;
 const PINNED_MAX: u64 = rt::net::UNSENT_MAX as u64 + (128 << 10);
 
 /// Divisor for the share of a thread's memory limit that send queues may occupy with pages of files.
-const PINNED_DIVISOR: u64 = 2;
+const PINNED_DIVISOR: u64 = 4;
 
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
 const RECHECK_EVERY: Duration = Duration::from_millis(250);
@@ -201,10 +201,10 @@ impl Capacity {
         (count, self.most.replace(count))
     }
 
-    /// Whether the memory limit, if there is one, permits that each connection sends a body of `length` bytes from the page cache. Pages
-    /// in the send queue of a socket cannot be evicted, and clients that read nothing keep them there.
-    pub(crate) fn may_send_pages(&self, length: u64) -> bool {
-        let pinned = length.min(PINNED_MAX) * self.slots.count() as u64;
+    /// Whether the memory limit, if there is one, permits that each connection sends files from the page cache. Pages in the send queue of
+    /// a socket cannot be evicted, and a client that reads nothing keeps them there, also those of several short responses.
+    pub(crate) fn may_send_pages(&self) -> bool {
+        let pinned = PINNED_MAX * self.slots.count() as u64;
         rt::caps().memory_max.is_none_or(|limit| pinned <= limit / PINNED_DIVISOR)
     }
 
@@ -335,8 +335,9 @@ impl Capacity {
         if quiet > 0 || close_idle() {
             return Some(quiet);
         }
-        // A connection that was just accepted may turn out to be silent soon.
-        if self.lists.quiet() > 0 {
+        // A connection that was just accepted may turn out to be silent soon. Idle connections are no reason to wait: clients that send
+        // their requests one after another would always have some that are too young to be closed.
+        if self.lists.has_firsts() {
             return None;
         }
         let mut ranks = [Rank::Head, Rank::Body, Rank::Reads].into_iter();
@@ -361,7 +362,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.capacity.lists.remove(self.entry);
         // Other connections may be closed as soon as no new connection can turn out to be silent.
-        if self.capacity.is_awaited.get() && !self.capacity.has_silent() {
+        if self.capacity.is_awaited.get() && !self.capacity.lists.has_firsts() {
             self.capacity.changed.pulse();
         }
     }

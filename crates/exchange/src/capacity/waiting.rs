@@ -7,7 +7,7 @@
 //!   Reads  the client has read nothing of its response for a second     longest stall first
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use io::Fd;
@@ -80,6 +80,8 @@ const CHECKS_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct Lists {
     quiet: RefCell<Recency<Wait>>,
+    /// Number of connections in `quiet` that have sent nothing since they were accepted.
+    firsts: Cell<usize>,
     heads: RefCell<Recency<Wait>>,
     bodies: RefCell<Recency<Wait>>,
     reads: RefCell<Recency<Wait>>,
@@ -137,13 +139,14 @@ impl Lists {
         progress: Option<u64>,
     ) -> Entry {
         let rank = kind.rank();
+        self.firsts.set(self.firsts.get() + usize::from(kind == Waits::First));
         let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.clone(), progress };
         Entry(rank, self.list(rank).borrow_mut().insert(wait))
     }
 
     pub(super) fn remove(&self, Entry(rank, slot): Entry) {
         let wait = self.list(rank).borrow_mut().remove(slot);
-        drop(wait);
+        self.firsts.set(self.firsts.get() - usize::from(wait.kind == Waits::First));
     }
 
     pub(super) fn is_chosen(&self, Entry(rank, slot): Entry) -> bool {
@@ -185,6 +188,11 @@ impl Lists {
     /// Returns the number of connections of the rank `Quiet`.
     pub(super) fn quiet(&self) -> usize {
         self.quiet.borrow().count()
+    }
+
+    /// Whether there are connections that have sent nothing since they were accepted.
+    pub(super) fn has_firsts(&self) -> bool {
+        self.firsts.get() > 0
     }
 
     /// Whether there are connections that can be closed if they stall for [`STALL`].

@@ -104,6 +104,9 @@ impl Holder<'_> {
     }
 }
 
+/// Maximum number of shared locks that cover a resource when another is created: each PROPFIND of a resource lists all of them.
+const COVERING_MAX: usize = 64;
+
 /// Bytes of a lock without its texts: nodes of the map, and memory of the allocator.
 const LOCK_OVERHEAD: u64 = 320;
 
@@ -221,6 +224,9 @@ impl Locks {
             || lock.is_deep && table.below(&key, now).any(|mut locks| locks.any(excludes))
         {
             return Err(Refused::Locked);
+        }
+        if table.covering(&key, now).count() >= COVERING_MAX {
+            return Err(Refused::Full);
         }
         table.remove(&key, |lock| lock.expires <= now);
         let cost = cost(&key, &lock);
@@ -396,6 +402,10 @@ mod tests {
             locks.permits(&key(b"/a/b"), Change::Content, holder, now)
         };
         assert!([&b"s"[..], b"t", b"u"].into_iter().all(holds) && !holds(b"x"));
+        let more = (0..COVERING_MAX).map(|_| locks.acquire(key(b"/b"), shared("v"), now));
+        assert!(more.into_iter().all(|acquired| acquired == Ok(())));
+        assert_eq!(locks.acquire(key(b"/b/c"), shared("w"), now), Err(Refused::Full));
+        locks.forget(&key(b"/b"));
         assert_eq!(locks.covering(&key(b"/a/b"), now).len(), 3);
         let release = |token: &'static [u8]| {
             locks.release(&key(b"/a"), Holder { creator: b"me", tokens: &[token] }, now)

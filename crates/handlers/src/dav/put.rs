@@ -19,7 +19,7 @@ use exchange::stored_file::{Destination, Fault, Writer};
 use telemetry::{Level, Reason};
 use transfer::incoming::Piece;
 
-/// Maximum number of pieces of a body in one write: 256 KiB.
+/// Maximum number of pieces of a body in one write; a piece has about 64 KiB.
 const PIECES_MAX: usize = 4;
 
 /// Performs the checks that need no disk: rejects requests, or requests the body.

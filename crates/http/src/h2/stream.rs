@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::settings::WINDOW_MAX;
 
-/// StreamState of a stream (RFC 9113 section 5.1). An idle stream has no record: its number is above [`Streams::last`].
+/// State of a stream (RFC 9113 section 5.1). An idle stream has no record: its number is above [`Streams::last`].
 ///
 /// ```text
 ///   idle --insert--> Open ------- peer ends -----> HalfClosedRemote

@@ -35,11 +35,11 @@ const SNAPSHOT: &[u8] = b"snapshot";
 const NONCE: &str = "@NONCE@";
 
 /// Responds with the page or its data.
-pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
+pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
-    if let Some(refusal) = rebinding::refuse(conf.hosts.items(), request) {
+    if let Some(refusal) = rebinding::refuse(request) {
         return refusal;
     }
     let (kind, body, policy) = match request.args == SNAPSHOT {

@@ -55,11 +55,11 @@ pub fn metrics() -> Vec<Part> {
 
 /// Generates the page in memory: 27 lines per histogram, some hundred KiB with a hundred zones. The sums on a page may
 /// be of slightly different times.
-pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
+pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
-    if let Some(refusal) = rebinding::refuse(conf.hosts.items(), request) {
+    if let Some(refusal) = rebinding::refuse(request) {
         return refusal;
     }
     let form = form(request.header(HeaderId::Accept));

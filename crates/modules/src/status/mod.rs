@@ -1,7 +1,8 @@
 //! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON, `dashboard` as an HTML
 //! page, and the zones by which requests are counted. [`watch`] shows single requests to operators.
 //!
-//! [`conf`](self::conf) has the settings of a block. [`zones`] are derived from the configuration alone. Nothing is counted if no block of the configuration shows it.
+//! [`mod@conf`] has the settings of a block. [`zones`] are derived from the configuration alone. Nothing is counted if no block of the
+//! configuration shows it.
 //! [`exposure`] warns of pages that all clients can read, [`rebinding`] refuses reads under names of other sites.
 
 mod api;
@@ -12,7 +13,7 @@ mod health;
 mod limits;
 mod metrics;
 mod process;
-mod rebinding;
+pub(crate) mod rebinding;
 pub mod watch;
 mod zones;
 

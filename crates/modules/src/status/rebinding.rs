@@ -5,15 +5,16 @@
 
 use std::net::IpAddr;
 
+use super::conf::Conf;
 use exchange::phases::Step;
 use exchange::request::Request;
 use http::fields::Method;
 use site::address::Address;
 use telemetry::Level;
 
-/// Returns the refusal of a read under a name that the configuration does not have, if the client is on this machine. `names` are
-/// those of `api_hosts`.
-pub(super) fn refuse(names: &[Box<str>], request: &Request) -> Option<Step> {
+/// Returns the refusal of a read under a name that the configuration does not have, if the client is on this machine.
+pub(crate) fn refuse(request: &Request) -> Option<Step> {
+    let names = request.scope().of::<Conf>().hosts.items();
     let is_read = matches!(request.method, Method::Get | Method::Head);
     if !is_read || !is_loopback(request.client()) || is_expected(names, request) {
         return None;

@@ -49,7 +49,7 @@ fn an_invalid_peer_name_is_refused() {
     let said = refused(&["bench", "all", "--instant", "--peer", "nginx=/nowhere/nginx"]);
     assert!(said.contains("/nowhere/nginx: no such program"), "{said}");
     let said = refused(&["bench", "all", "--instant", "--peer", "apache=/bin/true"]);
-    assert!(said.contains("known peers are nginx, lighttpd, h2o, fio, strace, h2load"), "{said}");
+    assert!(said.contains("known peers are nginx, lighttpd, h2o, haproxy, fio, strace, h2load"), "{said}");
 }
 
 #[test]

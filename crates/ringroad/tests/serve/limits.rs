@@ -165,14 +165,15 @@ fn a_rate_limited_client_that_left_gives_back_its_slot_promptly() {
 fn responses_that_nobody_reads_do_not_exceed_a_memory_limit() {
     const CLIENTS: u64 = 400;
     const REQUESTS: u64 = 8;
-    const PART: u64 = 1 << 20;
-    for (net, body) in [
-        ("epoll", "sendfile on; aio off;"),
-        ("epoll", "sendfile on; aio threads;"),
-        ("epoll", "sendfile off; aio threads;"),
-        ("epoll", ""),
-        ("io_uring", ""),
-        ("io_uring", "sendfile off;"),
+    const MIB: u64 = 1 << 20;
+    for (net, body, part) in [
+        ("epoll", "sendfile on; aio off;", MIB),
+        ("epoll", "sendfile on; aio off;", 32 << 10),
+        ("epoll", "sendfile on; aio threads;", MIB),
+        ("epoll", "sendfile off; aio threads;", MIB),
+        ("epoll", "", MIB),
+        ("io_uring", "", MIB),
+        ("io_uring", "sendfile off;", MIB),
     ] {
         let Some(limit) = MemoryLimit::new("unread", 128 << 20) else { return };
         let conf = format!(
@@ -182,7 +183,7 @@ fn responses_that_nobody_reads_do_not_exceed_a_memory_limit() {
         let builder = Server::builder(BINARY).conf(&conf).shell(&limit.enter()).text("html/big.bin", "");
         // The pages of a hole are read into the page cache as others are, and are charged to the server.
         let file = std::fs::File::options().write(true).open(builder.dir().join("html/big.bin"));
-        file.and_then(|file| file.set_len(CLIENTS * REQUESTS * PART)).expect("a sparse file");
+        file.and_then(|file| file.set_len(CLIENTS * REQUESTS * part)).expect("a sparse file");
         let server = match builder.try_start() {
             Ok(server) => server,
             Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
@@ -194,8 +195,8 @@ fn responses_that_nobody_reads_do_not_exceed_a_memory_limit() {
         let worker = server.workers();
         let unread = |number: u64| {
             let mut client = Client::connect(server.addr(0));
-            for part in number * REQUESTS..(number + 1) * REQUESTS {
-                let range = format!("bytes={}-{}", part * PART, (part + 1) * PART - 1);
+            for index in number * REQUESTS..(number + 1) * REQUESTS {
+                let range = format!("bytes={}-{}", index * part, (index + 1) * part - 1);
                 client.send(testkit::client::request_bytes("GET", "/big.bin", &[("Range", &range)]));
             }
             client

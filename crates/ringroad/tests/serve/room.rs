@@ -5,12 +5,15 @@ use crate::common;
 use crate::common::http2::{END, HEADERS, PING, SETTINGS, WHOLE, block, frame};
 use rustix::process::Signal;
 use std::fs::Permissions;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
 use testkit::program::signal_process;
-use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
+use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server, wait};
 
 /// `worker_connections` of these tests, and a number of connections above that.
 const LIMIT: usize = 64;
@@ -151,6 +154,35 @@ fn the_oldest_incomplete_header_sections_are_closed_for_new_clients() {
             "ok",
             "{net}: the newest one is served"
         );
+    });
+}
+
+/// Clients that send one request after another always have connections that are too young to be closed. Others are closed
+/// nevertheless.
+#[test]
+fn busy_clients_do_not_keep_new_clients_out() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let is_over = AtomicBool::new(false);
+        let busy = || {
+            while !is_over.load(Relaxed) {
+                let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
+                let mut exchange = || {
+                    stream.write_all(b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n")?;
+                    stream.read(&mut [0; 4096])
+                };
+                // The connection may be closed for another client.
+                while !is_over.load(Relaxed) && exchange().is_ok_and(|count| count > 0) {
+                    wait::let_pass(Duration::from_millis(3));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| _ = scope.spawn(busy));
+            let _heads = crowd(server, 2 * LIMIT, "GET / HTTP/1.1\r\nHost: a\r\n");
+            let served = std::panic::catch_unwind(|| Client::connect(server.addr(0)).get("/ok").text());
+            is_over.store(true, Relaxed);
+            assert_eq!(served.ok().as_deref(), Some("ok"), "{net}");
+        });
     });
 }
 

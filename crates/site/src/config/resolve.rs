@@ -155,7 +155,7 @@ impl Faults {
             let rows = statement.children().iter().flat_map(Statement::texts);
             let is_end = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
             let parts = statement.texts().chain(rows).flat_map(|word| word.split(is_end));
-            self.words.extend(parts.map(str::to_owned));
+            self.words.extend(parts.filter(|word| !word.is_empty()).map(str::to_owned));
         }
         if !is_explained {
             self.errors.push(error);

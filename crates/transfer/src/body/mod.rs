@@ -152,15 +152,6 @@ impl FileBody {
         pieces
     }
 
-    /// Returns the number of bytes of the file that the body consists of.
-    pub fn file_bytes(&self) -> u64 {
-        let bytes = self.pieces.iter().map(|piece| match piece {
-            Piece::Text(_) => 0,
-            Piece::Range { start, end } => end - start,
-        });
-        bytes.sum()
-    }
-
     /// Returns the header section and the complete body of a small resident file that is sent by reading. Other bodies
     /// go through [`send`].
     pub fn try_read(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
