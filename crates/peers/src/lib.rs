@@ -483,7 +483,7 @@ impl Selection {
     }
 
     /// Records the arrival of the header section of the response: for `least_time`, and for the sessions of `sticky learn`.
-    /// `created` is the session that the response creates: the first non-empty variable of [`Learn::create`]. Returns the result if
+    /// `created` is the session that the response creates: the first non-empty variable of [`create`](sticky::Learn::create). Returns the result if
     /// the session is stored now.
     pub fn header_received(&mut self, pick: &mut Pick, created: Option<Vec<u8>>) -> Option<Learned> {
         let mut learned = None;

@@ -67,7 +67,7 @@ fn descriptors_at_rest(server: &Server) -> usize {
 /// Evicted connections are closed slightly later, and the pending accept may add one more.
 fn assert_bounded(server: &Server, before: usize, net: &str) {
     let is_bounded = || (descriptors(server) <= before + LIMIT + 1).then_some(());
-    testkit::wait::until("closed descriptors", Deadline::default(), is_bounded)
+    wait::until("closed descriptors", Deadline::default(), is_bounded)
         .unwrap_or_else(|late| panic!("{net}: {late}: {}", descriptors(server)));
 }
 
@@ -114,8 +114,7 @@ fn the_accept_queue_is_emptied_up_to_worker_connections() {
         let ask = |count: usize| -> Vec<Client> {
             let worker = server.workers()[0];
             signal_process(worker, Signal::STOP).expect("it is ours");
-            testkit::wait::until("the stop", Deadline::default(), || is_process_stopped(worker))
-                .expect("a signal");
+            wait::until("the stop", Deadline::default(), || is_process_stopped(worker)).expect("a signal");
             let connect = |_| {
                 let mut client = Client::connect(server.addr(0));
                 client.send(request_bytes("GET", "/active", &[]));
@@ -177,7 +176,7 @@ fn busy_clients_do_not_keep_new_clients_out() {
             }
         };
         std::thread::scope(|scope| {
-            (0..4).for_each(|_| _ = scope.spawn(busy));
+            (0..16).for_each(|_| _ = scope.spawn(busy));
             let _heads = crowd(server, 2 * LIMIT, "GET / HTTP/1.1\r\nHost: a\r\n");
             let served = std::panic::catch_unwind(|| Client::connect(server.addr(0)).get("/ok").text());
             is_over.store(true, Relaxed);
@@ -242,7 +241,7 @@ fn stalled_downloads_are_closed_for_new_clients_the_oldest_first() {
     on_each_engine("send_timeout 600s;", "", LIMIT, |server, net| {
         let mut old: Vec<Client> = (0..LIMIT / 2).map(|_| stalled_download(server)).collect();
         // A stall that is older by more than the interval at which sends are observed.
-        testkit::wait::let_pass(Duration::from_millis(500));
+        wait::let_pass(Duration::from_millis(500));
         let mut new: Vec<Client> = (0..LIMIT / 2).map(|_| stalled_download(server)).collect();
         let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(server.addr(0))).collect();
         for client in &mut clients {
@@ -523,7 +522,7 @@ fn memory_of_closed_connections_is_freed() {
         let most = resident(server);
         drop(clients);
         let is_back = || (resident(server) <= before + (most - before) / 2).then_some(());
-        testkit::wait::until("memory given back", Deadline::default(), is_back)
+        wait::until("memory given back", Deadline::default(), is_back)
             .unwrap_or_else(|late| panic!("{net}: {late}: {before}, {most}, {} kB", resident(server)));
     });
 }

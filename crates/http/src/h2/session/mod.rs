@@ -91,7 +91,7 @@ pub enum Event {
         stream: u32,
         /// Whether the peer reset it.
         by_peer: bool,
-        /// Error code ([`ErrorCode`]).
+        /// Error code ([`ErrorCode`](super::ErrorCode)).
         code: u32,
     },
     /// More bytes may be sent on this stream, or on all streams if the number is 0.
@@ -114,7 +114,7 @@ pub enum Event {
     GoAway {
         /// The last stream that may have been processed.
         last: u32,
-        /// Error code ([`ErrorCode`]).
+        /// Error code ([`ErrorCode`](super::ErrorCode)).
         code: u32,
     },
 }
