@@ -692,14 +692,15 @@ fn a_copy_and_a_move_of_a_file_that_is_being_replaced_are_complete() {
     let is_over = AtomicBool::new(false);
     let (small, large) = ("s".repeat(100), "l".repeat(50_000));
     let put = |text: &str| {
-        // `keepalive_requests` ends a connection after 1000 requests.
-        let mut clients = (0..).map(|_| Client::connect(ours.server.addr(0))).flat_map(|client| {
-            let shared = std::rc::Rc::new(std::cell::RefCell::new(client));
-            std::iter::repeat_n(shared, 500)
-        });
-        while !is_over.load(Ordering::Relaxed) {
-            let client = clients.next().expect("there is always another");
-            let mut client = client.borrow_mut();
+        let mut client = Client::connect(ours.server.addr(0));
+        for number in 1.. {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            // `keepalive_requests` ends a connection after 1000 requests.
+            if number % 1000 == 0 {
+                client = Client::connect(ours.server.addr(0));
+            }
             client.send(format!(
                 "PUT /torn HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{text}",
                 text.len()

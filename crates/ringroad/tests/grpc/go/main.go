@@ -285,10 +285,15 @@ func (c client) both(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i := range 50 {
+	return converse(stream, 50)
+}
+
+// converse sends messages, waits for each reply before the next message, and then for the end of the stream.
+func converse(stream grpc.ClientStream, count int) error {
+	for i := range count {
 		request := pattern(i * 200)
 		if err := stream.SendMsg(&request); err != nil {
-			return err
+			return fmt.Errorf("message %d: %w", i, err)
 		}
 		var reply []byte
 		if err := stream.RecvMsg(&reply); err != nil || !bytes.Equal(reply, request) {
@@ -444,20 +449,8 @@ func deadlines(address, count string, authority []string) error {
 			return fmt.Errorf("a call after the deadlines: %w", err)
 		}
 	}
-	for i := range 20 {
-		request := pattern(i * 200)
-		if err := stream.SendMsg(&request); err != nil {
-			return fmt.Errorf("the stream, message %d: %w", i, err)
-		}
-		var reply []byte
-		if err := stream.RecvMsg(&reply); err != nil || !bytes.Equal(reply, request) {
-			return fmt.Errorf("the stream, message %d: %w", i, err)
-		}
-	}
-	stream.CloseSend()
-	var reply []byte
-	if err := stream.RecvMsg(&reply); err != io.EOF {
-		return fmt.Errorf("an end of the stream: %w", err)
+	if err := converse(stream, 20); err != nil {
+		return fmt.Errorf("the stream: %w", err)
 	}
 	if _, err := c.ended(ctx); err != nil {
 		return fmt.Errorf("the ends of the calls: %w", err)
