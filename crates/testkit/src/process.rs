@@ -81,18 +81,28 @@ pub fn sockets_to(pid: Pid, peer: SocketAddr) -> (Vec<OwnedFd>, bool) {
     (copies, is_allowed)
 }
 
-/// Returns the running children of a process (without zombies), in ascending order: the workers of a master.
+/// Returns the children of a process that have not ended, in ascending order: the workers of a master.
 pub fn children(parent: Pid) -> Vec<Pid> {
     let mut found: Vec<Pid> = entries(Path::new("/proc"))
-        .filter(|&pid| matches!(state_and_parent(pid), Some((state, of)) if of == parent && state != 'Z'))
+        .filter(|&pid| matches!(state_and_parent(pid), Some((state, of)) if of == parent && runs(pid, state)))
         .collect();
     found.sort_unstable();
     found
 }
 
-/// Whether a process exists and has not ended; a zombie has ended.
+/// Whether a process exists and has not ended.
 pub fn is_alive(pid: Pid) -> bool {
-    matches!(state_and_parent(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
+    matches!(state_and_parent(pid), Some((state, _)) if runs(pid, state))
+}
+
+/// Whether a process in this state has not ended. The main thread of a killed process may be a zombie while its other
+/// threads still run and accept connections.
+fn runs(pid: Pid, state: char) -> bool {
+    match state {
+        'X' => false,
+        'Z' => entries::<Pid>(&Path::new("/proc").join(pid.to_string()).join("task")).count() > 1,
+        _ => true,
+    }
 }
 
 /// Whether an argument of a process names a path in this directory.
