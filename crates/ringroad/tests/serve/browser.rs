@@ -126,7 +126,8 @@ const move = async number => {
     const { signal } = controller;
     fetch(`/slow/?${number}-${tile}`, { signal }).then(tile => tile.text()).catch(() => aborted++);
   }
-  try { whole += (await (await fetch(`/tile/?${number}`)).text()).length === 20000; } catch { failed++; }
+  // `whole += await …` would read `whole` before the wait, and lose what another call adds meanwhile.
+  try { const text = await (await fetch(`/tile/?${number}`)).text(); whole += text.length === 20000; } catch { failed++; }
 };
 const moves = [];
 const timer = setInterval(() => {
