@@ -1,16 +1,35 @@
 //! The cache store: stores upstream responses on disk and in memory.
 //!
-//! A [`Store`] is shared by the threads of a process. [`Store::find`] returns a [`Hit`]. [`Store::begin`] returns a
-//! [`Fill`], which becomes an entry at its commit. [`Store::extend`] adds parts to an entry, [`Store::refresh`] gives
-//! it a new header section. The caller decides whether a response may be stored or used: this crate contains no HTTP
-//! and no freshness rules. All disk work goes through the engine of the calling thread; no call blocks it.
+//! A [`Store`] is shared by the threads of a process. [`Store::find`] returns a [`Hit`]. [`Store::begin`] returns a [`Fill`],
+//! which becomes an entry at its commit. [`Store::extend`] adds parts to an entry, [`Store::refresh`] gives it a new header
+//! section. The caller decides whether a response may be stored or used: this crate contains no HTTP and no freshness rules.
+//! All disk work goes through the engine of the calling thread; no call blocks it.
 //!
-//! The modules, each of which depends only on those after it: `store` (the interface), `manager` (background work),
-//! `fill` (new entries), `lookup` (hits), `entries` (the entries and their removal), [`purge`], [`index`] (with the
-//! memory tier and the disk space), `disk` (the directory), `format` (bytes of a file).
+//! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or written by other
+//! software is a miss.
 //!
-//! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or written by
-//! other software is a miss. The module `format` describes the format.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`store`] | `Store`: the public calls |
+//! | [`manager`] | background work: `load`, `sizes`, `snapshot` (at a start and a stop), `purger`, `scrub`, evictions in advance, removal of inactive entries; `pace` limits its rate |
+//! | `fuzzing` | decoders of entry headers and of the purge log, for the targets in fuzz/ |
+//! | [`fill`] | new entries: `gather` (pieces to chunks), `chunk_writer` (with the reader of a fill), `start` (the input of a fill, and the bytes before the body), `publish` (renames a complete file), `refresh` (a new header section), `backlog` (fills that wait for the disk), `order` (the newest response for a key) |
+//! | [`lookup`] | hits: `mod` (the steps and the checks), `file` (plans, opens, reads) with `open_files`, and `reader` for large bodies |
+//! | [`entries`] | the entries of a cache and their removal: `removal`, `eviction` (space for new entries), `chunks` (the chunks that are stored and verified) |
+//! | [`purge`] | purges: the set, its `log`, and `settling` (which purges may be dropped from the log) |
+//! | [`disk`] | `directory` (the only access to the disk, which a simulated disk can replace), `staging` (files that are not yet entries), `health`, `key_locks`, `finishing` (changes that complete even if their caller is dropped), `wakeup` (of the manager) |
+//! | [`stats`] | statistics |
+//! | [`error`] | errors |
+//! | [`config`] | settings |
+//! | [`note`] | messages for the operator |
+//! | [`format`] | the format of a file, described in docs/cache-format.md |
+//! | [`index`] | objects and their order: `s3fifo`; the `memory` tier; `space` on the disk (`max_size`, `min_free`) |
+//! | [`key`], [`meta`] | keys of entries; metadata of a stored response |
+//! | [`bits`], [`mutex`] | sets of bits; locking of mutexes |
 
 #![forbid(unsafe_code)]
 

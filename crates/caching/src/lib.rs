@@ -7,10 +7,32 @@
 //!                                                |            \-- follow: wait for the head, read along (filling)
 //!                                                +-- lead: a separate task requests the upstream and fills the cache
 //! ```
-//! A module such as `proxy` sends the requests to its upstream ([`Origin`]); this crate decides when. [`policy`] has the rules,
-//! [`shared_fetch`] the coalesced requests, [`filling`] a body with several readers as it arrives, and [`stored`] responses from the cache.
-//! [`inspect`] shows the cache content for a request, [`purge`] handles purges and invalidation, [`tasks`] opens and closes stores. The
-//! store itself is the crate `cache`.
+//!
+//! A module such as `proxy` sends the requests to its upstream ([`Origin`]); this crate decides when, and makes no connection
+//! itself. The store is the crate `cache`.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `telemetry`, `transfer`, `site`, `exchange`,
+//! `peers`, `upstream`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`metrics`] | rows of the counters |
+//! | [`inspect`] | the entry for a request of `ringroad explain` |
+//! | [`purge`] | purges, and entries that an unsafe request invalidates |
+//! | [`fetch`], [`filler`], [`following`], [`parts`], [`holes`], [`slices`] | one request to the upstream for all waiting requests; stores a body while it arrives; clients whose fetch stalls; partial entries; ranges that are not stored; keys of slices, and whether the stored slices of a response are of one version |
+//! | [`trailed`] | trailer fields for the client whose request fetched |
+//! | [`policy`], [`stored`] | whether a response may be stored and used; responses from the cache |
+//! | [`settings`], [`tasks`] | the settings of the directives; opens and closes the stores |
+//! | [`tally`] | counters |
+//! | [`record`] | values of variables |
+//! | [`shared_fetch`], [`pending`] | coalesced requests; complete responses that are not yet stored |
+//! | [`stall_limits`] | when a fetch counts as stalled |
+//! | [`filling`] | a body with its readers while it is stored |
+//! | [`requested_range`] | the requested range |
+//! | [`failures`] | failed requests, and failures that `proxy_cache_valid` retains |
+//! | [`clock`] | times in ms since 1970 |
 
 #![forbid(unsafe_code)]
 

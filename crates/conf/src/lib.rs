@@ -7,12 +7,32 @@
 //! ```
 //!
 //! * [`parse`] handles words, blocks and `include`, but no other directive.
-//! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed in its block; [`check`] and
-//!   [`visit`] check a complete tree.
+//! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed in its block; [`check()`]
+//! and [`visit`] check a complete tree.
 //! * [`value`] parses the text of an argument as a size, a time, a flag.
 //!
-//! The modules define the tables of their directives and the setters; this crate names no directive. It performs no I/O: files are
-//! read through a [`Loader`]. Errors have nginx's texts, so that tools which parse the output of `nginx -t` work here too.
+//! The modules define the tables of their directives and the setters. This crate has only the names of nginx's directives, for
+//! messages about those that the server does not have. It performs no I/O: files are read through a [`Loader`]. Errors have
+//! nginx's texts, so that tools which parse the output of `nginx -t` work here too.
+//!
+//! Crates of the workspace that it may use: none.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`mod@changes`] | the differences between two configurations |
+//! | [`mod@print`] | statements to text |
+//! | [`mod@format`] | `ringroad fmt` |
+//! | [`mod@check`] | the check of a statement |
+//! | [`mod@excerpt`] | the line of an error with a mark |
+//! | [`layered`] | lists that blocks inherit or replace |
+//! | [`tree`], [`lexer`], [`value`], [`error`] | text to statements with file and line; arguments to values; errors |
+//! | [`source`], [`glob`] | files and the function that loads them; patterns of `include` |
+//! | [`spec`], [`nginx`] | directives as data; every directive that nginx has |
+//! | [`removed`] | directives that nginx had |
+//! | [`third_party`] | third-party modules by the names of their directives |
+//! | [`lua`] | the end of a block of Lua code |
 #![forbid(unsafe_code)]
 
 mod changes;

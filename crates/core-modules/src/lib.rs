@@ -1,7 +1,22 @@
-//! The modules of nginx that all others build on: `main`, `events` and the HTTP core with their blocks, TLS to clients,
-//! HTTP/2, certificates from ACME authorities, rewriting, `try_files`, logs.
+//! The modules of nginx that all others build on. They use no upstream.
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `tls`, `acme`, `telemetry`, `transfer`, `site`,
+//! `exchange`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`core`] | the contexts `main` and `events`; error logs, thread pools |
+//! | [`http_core`] | the HTTP core: `reading` (requests and connections), `serving` (files and responses), `blocks`, `open_files` have the directives. Their values are fields in `site/settings`, `transfer/body/rules.rs` and `transfer/received.rs` |
+//! | [`acme`] | certificates from certificate authorities |
+//! | [`ssl`] | TLS to clients |
+//! | [`http_v2`] | the directives of HTTP/2 |
+//! | [`http_v3`] | the variable of HTTP/3, which is not supported yet |
+//! | [`log`] | `access_log`, `log_format` |
+//! | [`rewrite`] | `rewrite`, `if`, `return`, `set`, `break` |
+//! | [`try_files`] | the first of several files that exists |
+//! | [`mirror`] | copies of a request whose responses are ignored |
 #![forbid(unsafe_code)]
 
 mod acme;

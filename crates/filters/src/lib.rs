@@ -1,7 +1,28 @@
-//! The modules of nginx that change a response before it is sent: header fields, texts, codings, ranges. They open no
-//! files and connect to no server.
+//! The modules of nginx that change a response before it is sent: header fields, texts, codings, ranges. They open no files and
+//! connect to no server.
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its filters.
+//!
+//! Crates of the workspace that it may use: `rt`, `http`, `conf`, `telemetry`, `transfer`, `site`, `exchange`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`not_modified`] | preconditions: 304 and 412 |
+//! | [`headers_more`] | sets, replaces or removes fields of responses and of requests |
+//! | [`headers`] | `add_header`, `add_trailer`, `expires` |
+//! | [`userid`] | cookies that identify clients |
+//! | [`gunzip`] | decompresses responses for clients that do not accept them |
+//! | [`addition`] | the responses of subrequests before and after a body |
+//! | [`sub`] | replaces texts |
+//! | [`charset`] | declares and converts the charset of a text |
+//! | [`ssi`] | server side includes |
+//! | [`zstd`] | compression by Zstandard |
+//! | [`brotli`] | compression by brotli |
+//! | [`gzip`] | compression by gzip |
+//! | [`compress`] | whether a response is compressed: the same for all codings |
+//! | [`range`] | ranges of a body |
 #![forbid(unsafe_code)]
 
 mod addition;

@@ -1,8 +1,22 @@
 //! Clients: accepted connections and their protocols. This crate depends on no module and no upstream.
 //!
-//! [`accept`] accepts connections from the listening sockets; [`entrance`] is the state common to the connections of a socket.
-//! [`opening`] finds the protocol of a connection: [`h1`] is HTTP/1, [`h2`] is HTTP/2. [`serve`] is these steps together. [`wire`]
-//! transfers the bytes, and [`input`] holds those that were received and not yet used.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `tls`, `telemetry`, `transfer`, `site`, `exchange`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`accept`] | accepts connections from the listening sockets |
+//! | [`serve`] | a connection from its accept to its end: `opening`, then `h1` or `h2` |
+//! | [`h1`] | a connection of HTTP/1: `input` reads header sections, `body` request bodies; `head`, `respond` and `outlet` write, and `departure` notices a client that leaves during a pause; `rest` discards unread bodies and ends the connection. `transport` and `client` are the interfaces for `exchange` |
+//! | [`h2`] | a connection of HTTP/2: its task in `mod`, the state that it shares with its streams in `shared`, a request in `stream`, requests that a client with many cancellations has to wait for in `held`, a stream that another protocol uses in `duplex`; `transport`, `outlet`, `body`, `head`, `client` as in `h1` |
+//! | [`opening`] | from an accepted connection to its protocol: `proxy` reads the PROXY protocol, `secure` makes handshakes, `choice` waits for the first bytes and detects HTTP/2. The result is `Opened`: the wire, the facts of the connection, the bytes received early, the protocol |
+//! | [`input`] | bytes that were received and not yet used |
+//! | [`wire`] | all operations on the socket of a client |
+//! | [`entrance`] | state that the connections of a listening socket share |
+//!
+//! A further protocol needs a variant in [`opening`], and an implementation of `Transport` and `Outlet` for its requests
+//! (decision 0041).
 #![forbid(unsafe_code)]
 
 pub mod accept;

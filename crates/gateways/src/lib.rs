@@ -1,7 +1,35 @@
-//! The nginx modules that pass requests on: `proxy` and related modules with their common part [`passing`], upstream groups
-//! (`upstream`), name resolution (`resolver`), slices of responses. No other modules send requests to upstreams.
+//! The nginx modules that pass requests on. No other modules send requests to upstreams.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its handlers in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `tls`, `telemetry`, `transfer`, `site`,
+//! `exchange`, `peers`, `upstream`, `caching`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`uwsgi`], [`scgi`], [`memcached`] | the protocols of that name |
+//! | [`fastcgi`] | FastCGI |
+//! | [`grpc`] | gRPC: `proxy` over HTTP/2, without buffering |
+//! | [`grpc_status`] | errors of this server as a gRPC status; deadlines of calls |
+//! | [`proxy`] | HTTP: `request` (the request that an upstream gets), `rewrites` (redirects and cookies) |
+//! | [`tunnel`] | CONNECT |
+//! | [`passing`] | the common code of `proxy` and of the protocols whose directives differ only in the prefix |
+//! | [`exposure`] | what a location allows to every client: purges, tunnels |
+//! | [`mod@slice`] | a large response in slices, each a separate entry |
+//! | [`upstream`] | variables about the upstreams of a request |
+//! | [`upstream_hash`], [`upstream_ip_hash`], [`upstream_least_conn`], [`upstream_least_time`], [`upstream_random`] | methods to choose a server of a group |
+//! | [`upstream_state`] | a file with the servers of a group |
+//! | [`upstream_block`] | upstream groups and their servers |
+//! | [`upstream_sticky`] | a client returns to the same server |
+//! | [`upstream_keepalive`] | idle connections to the servers of a group |
+//! | [`upstream_zone`] | the name under which the state of servers passes to the next configuration |
+//! | [`resolver`] | `resolver`, `resolver_timeout` |
+//! | [`ocsp`] | gives worker threads access to OCSP responders |
+//!
+//! A protocol is a type that implements the traits `Family` and `Protocol` of `passing/protocol.rs`, and a module that names
+//! its tables (decision 0063).
 #![forbid(unsafe_code)]
 
 mod exposure;

@@ -1,7 +1,28 @@
-//! The modules of nginx that process a request before its content: they determine the client, provide facts about it,
-//! and decide whether the request may continue. They produce no content and connect to no server.
+//! The modules of nginx that process a request before its content: they determine the client, provide facts about it, and
+//! decide whether the request may continue. They produce no content and connect to no server.
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `telemetry`, `transfer`, `site`, `exchange`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`limit_zones`] | the numbers of the zones of `limit_req` and `limit_conn`, for status pages |
+//! | [`map`] | a variable that is looked up in a table |
+//! | [`geo`] | a variable that depends on an address |
+//! | [`geoip2`] | variables from a MaxMind database |
+//! | [`split_clients`] | a variable that distributes clients by percentages |
+//! | [`browser`] | the `User-Agent` field, classified |
+//! | [`referer`] | `valid_referers` |
+//! | [`secure_link`] | links that only the server can create |
+//! | [`realip`] | the address of a client behind a trusted proxy |
+//! | [`limit_req`] | the request rate per key |
+//! | [`limit_conn`] | concurrent requests per key |
+//! | [`access`] | `allow`, `deny` |
+//! | [`auth_basic`] | basic authentication |
+//! | [`auth_request`] | a subrequest decides on access |
 #![forbid(unsafe_code)]
 
 mod access;

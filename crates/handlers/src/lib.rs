@@ -1,6 +1,24 @@
-//! The modules of nginx that serve files, and `dav`, which changes files.
+//! The modules of nginx that serve files, and `dav`, which changes files. They use no upstream and no TLS.
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `telemetry`, `transfer`, `site`, `exchange`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`empty_gif`] | an image of one transparent pixel |
+//! | [`mp4`] | a time span of an MP4 file |
+//! | [`flv`] | a Flash video from a byte offset |
+//! | [`dav`] | WebDAV: changes of files, properties and locks |
+//! | [`random_index`] | a random file of a directory |
+//! | [`mod@index`] | the file that is served for a directory |
+//! | [`zstd_static`], [`brotli_static`] | files that were compressed in advance |
+//! | [`gzip_static`] | the same for gzip |
+//! | [`precompressed`] | the common code of these three |
+//! | [`autoindex`] | a listing of a directory |
+//! | [`static_file`] | files of the document root |
 #![forbid(unsafe_code)]
 
 mod autoindex;

@@ -6,6 +6,17 @@
 //! its name. Each piece is called twice, the second time with more repetitions: the difference of both counts excludes
 //! the preparation and other work that happens only once. Servers are started before, because the cost of a start
 //! varies.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `telemetry`, `site`, `exchange`, `peers`,
+//! `caching`, `frontend`, `modules`, `thread-alloc`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`whole`] | complete requests |
+//! | [`streams`] | an HTTP/2 client that sends concurrent requests |
+//! | [`pieces`] | steps of a request that do no I/O |
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,7 +1,19 @@
 //! The table of all modules, and the modules that show operators the state of the other modules.
 //!
-//! The modules are in crates below, by their role in request processing: [`core_modules`], [`guards`], [`gateways`],
-//! [`handlers`], [`filters`]. A new module is a file there and a line in the `MODULES` of its crate.
+//! The other modules are in crates below, by their role in request processing: [`core_modules`], [`guards`], [`gateways`],
+//! [`handlers`], [`filters`]. A new module is a file there and a line in the `MODULES` of its crate. Only this crate names all
+//! modules.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `telemetry`, `transfer`, `site`, `exchange`, `peers`,
+//! `upstream`, `caching`, `core-modules`, `guards`, `gateways`, `handlers`, `filters`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`stub_status`] | a page with the numbers of connections and requests |
+//! | [`cache_counters`] | a page with the numbers of every cache |
+//! | [`status`] | the pages for operators: `conf` (the settings of a block), `zones` (names of servers and locations, by which requests are counted); `metrics`, `api`, `dashboard`, `health` (the page for Prometheus; JSON, and changes of upstream servers; the page and its data; health checks); `limits`, `process` (results of `limit_req` and `limit_conn`; processor time, memory, descriptors); `watch` (single requests for `ringroad log`); `exposure` (warnings of pages that are open to all); `rebinding` (refuses reads from the same machine under names of other sites) |
+//! | [`mod@advice`] | likely mistakes that only the settings of several modules together show, for `ringroad check` |
+//! | [`testing`] | helpers for the tests of modules |
 #![forbid(unsafe_code)]
 
 mod advice;

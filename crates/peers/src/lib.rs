@@ -1,12 +1,23 @@
 //! The servers of an upstream block, and the selection of the next server.
 //!
 //! [`Group`] contains the configuration of its servers and their state, which all threads share ([`table`]). A caller begins a
-//! [`Selection`] with an [`Ask`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the outcome of
-//! each pick. [`Upstreams`] contains all groups of a configuration. This crate has no requests and no log: the caller computes the
-//! values of the [`Ask`] from its request or connection, and writes the log lines.
+//! [`Selection`] with an [`Ask`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the
+//! outcome of each pick. [`Upstreams`] contains all groups of a configuration. This crate has no requests and no log: the
+//! caller computes the values of the [`Ask`] from its request or connection, and writes the log lines. Its only connections are
+//! those to name servers.
 //!
 //! Crate `upstream` has the connections. [`resolve`] resolves names through [`Group::names`] and [`Group::put`]; until the
 //! first result, a group that has only names has no server ([`NoPeer::Unresolved`]).
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `telemetry`, `site`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`groups`], [`known`] | the groups of a configuration; addresses for the next process |
+//! | [`lines`], [`address`], [`change`] | the directives of the block; addresses of servers; changes of servers at run time |
+//! | [`table`], [`counts`], [`metrics`] | the state of the servers; their numbers; the rows of the numbers |
+//! | [`balance`], [`ring`], [`sticky`] | the next server; consistent hashing; IDs of servers, and the table of sessions |
+//! | [`resolve`] | names to addresses: `system` (configured names, on a helper thread) with `ttl` (their lifetime), `unresolved` (why a name has no address), `resolver` (names from variables, and servers with `resolve`) over `query` and `wire`, `refresher` (resolves the names of the groups again) |
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,31 @@
-//! The `ringroad` binary: command line, master process, control channel to the worker.
+//! The `ringroad` binary: command line, master process, control channel to the worker. Crate `server` serves requests.
 //!
-//! Crate `server` serves requests. This crate has the command line ([`cli`]), the process that opens privileged
-//! resources and handles signals ([`master`]), the unprivileged process that serves ([`worker`]), and the messages
-//! between these processes ([`control`]). [`explain`] follows a request through a configuration, [`admin`] handles
-//! commands of operators.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `tls`, `acme`, `site`, `server`, `bench`,
+//! `thread-alloc`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`cli`] | a file for each command; `options` is the table of commands, from which help, manual page and completions are generated; `letters` parses the options of nginx; `serve/authority` is the local CA |
+//! | [`reach`] | directories that the user of the worker can access |
+//! | [`master`] | opens privileged resources and handles signals: `cycle` (one configuration with its sockets), `process` (the handle of a worker), `reload`, `respawn`, `daemon`, `single` (master and worker in one process), `upgrade` (another binary), `supervise` (messages to systemd), `operators` (commands through the admin socket), `acme` (the agent) |
+//! | [`systemd`], [`pidfile`], [`inherit`] | sd_notify(3); the file with the process id; sockets of another process |
+//! | [`agent`] | the process that obtains certificates |
+//! | [`worker`] | the main thread of a worker process |
+//! | [`signals`] | signals through a descriptor |
+//! | [`admin`] | the admin socket, its calls, and lines for clients that watch requests |
+//! | [`explain`] | how a configuration handles a request |
+//! | [`adapter`] | the interface to `site` and `server`: a configuration and its settings, the threads of a worker |
+//! | [`loader`] | configuration files |
+//! | [`control`] | the control socket and its messages; `acme` has those of the agent |
+//! | [`reloads`] | counts of reloads |
+//! | [`privilege`] | the user of the worker |
+//! | [`paths`] | default paths |
+//! | [`limits`] | limits of the worker process |
+//! | [`listen`] | listening sockets |
+//! | [`log`] | the error log of the master |
+//! | [`contain`] | the panic boundary of the commands of operators and of the reading of a configuration: a fault in one of these never ends the master |
 #![forbid(unsafe_code)]
 
 mod adapter;

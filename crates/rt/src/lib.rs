@@ -1,12 +1,37 @@
 //! One single-threaded executor for each worker thread, over one I/O engine.
 //!
-//! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here use the runtime of the current
-//! thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures. Threads communicate only
-//! through [`mailbox`] and [`watch`]. This crate contains no HTTP, no configuration, and no unsafe code.
+//! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here use the runtime of the current thread;
+//! [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures. Threads communicate only through
+//! [`mailbox`] and [`mod@watch`]. This crate contains no HTTP, no configuration, and no unsafe code.
 //!
 //! The engine owns all memory that the kernel may touch while an operation runs; a future holds only the operation's
-//! identifier. Dropping a future abandons its operation; exceptions for receives and accepts are described at their
-//! methods.
+//! identifier. Dropping a future abandons its operation; exceptions for receives and accepts are described at their methods.
+//!
+//! Crates of the workspace that it may use: `io`, `thread-alloc`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`net`] | listeners, sockets with a reader and a writer, datagrams, outgoing connections |
+//! | [`mod@file`] | files with operations on paths and a lock that the kernel releases when its holder exits |
+//! | [`mod@offload`] | long or blocking work on helper threads, in pools; clients take turns with checks of passwords |
+//! | [`thread`] | worker threads |
+//! | [`mailbox`], [`watch`] | communication between threads |
+//! | [`timer`], [`buffers`], [`combine`] | futures: sleeps, waits for buffers, `select` |
+//! | [`current`] | the runtime of the current thread, as free functions |
+//! | [`reactor`] | the event loop, without files and sockets, and the state that all handles share: engine, operations, timers, buffers, the time and number of the turn; `OpFuture` |
+//! | [`disk_watch`] | passes file operations and their times to an observer |
+//! | [`buffer_queue`] | requests for buffers that wait |
+//! | [`timers`] | deadlines |
+//! | [`wheel`] | their order |
+//! | [`op_table`] | operations in flight and their results, found by their tokens |
+//! | [`executor`] | tasks, their wakers, the ready queue |
+//! | [`remote`] | state that other threads may access |
+//! | [`panics`] | catches panics, with their causes |
+//! | [`local`] | events, permits and counts for tasks of one thread |
+//! | [`wait_list`] | the ordered list of waiting tasks, which all types that wait use |
+//! | [`sync`] | synchronisation types: those of the standard library, or of loom in loom models |
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,20 @@
-//! The HTTP server: listeners, connections, requests in phases, modules, logs.
+//! The HTTP server: combines listeners, connections, requests in phases, modules and logs.
 //!
-//! [`load`] reads a configuration, [`process`] runs it on worker threads. This crate has no raw descriptors and no
-//! blocking calls: all input and output uses the handles of crate `rt`.
+//! [`load`] reads a configuration, [`process`] runs it on worker threads. Input and output of worker threads use the handles of
+//! crate `rt`.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `conf`, `tls`, `acme`, `telemetry`, `transfer`, `site`, `exchange`,
+//! `peers`, `upstream`, `caching`, `frontend`, `modules`, `thread-alloc`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`process`] | runs the threads of a worker: `engine` selects the engine, `worker_thread` runs a thread |
+//! | [`memory`] | returns unused memory to the system |
+//! | [`pressure`], [`memory_limit`] | when memory is scarce; the limit of a cgroup |
+//! | [`acme`] | passes challenges and certificates to the threads |
+//! | [`mod@reference`], [`mod@counters`], [`mod@explain`] | the tables for the generated pages, for `-V` and for `check` |
 #![forbid(unsafe_code)]
 
 pub mod acme;

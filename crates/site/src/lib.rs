@@ -1,7 +1,28 @@
-//! The configuration of a server: settings, servers, locations, zones, and text with variables. This crate knows no request.
+//! The configuration of a server: settings, servers, locations, zones, and text with variables. This crate knows no request and
+//! no names of modules.
 //!
-//! [`config`] reads it with the declarations of modules. Types for the processing of requests are generic over the
-//! request: [`phases`] lists the handlers of a location, [`variables`] the functions of variables.
+//! [`config`] reads it with the declarations of modules, and is the interface for other crates. Types for the processing of
+//! requests are generic over the request.
+//!
+//! Crates of the workspace that it may use: `io`, `http`, `conf`, `telemetry`, `transfer`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`route`] | listener, server and location of a request, for `ringroad explain` |
+//! | [`find_location`] | the search for the location of a URI |
+//! | [`phases`] | the handlers of a location by phase, with `Place`, the position of a request among them; the phases are those of its subject |
+//! | [`network`] | networks |
+//! | [`config`] | converts statements to settings: `resolve` (blocks), `location_names` (arguments of `location`), `settings` (one value for each type of settings), `scope` (inheritance). `declaration` is what a module declares for the configuration: directives, settings, hooks at the end of a block; `cx` is the argument of a setter |
+//! | [`settings`] | settings of `main`, `events` and the HTTP core, a file for each group of readers (`reading`: requests and their bodies). Their directives are in `core-modules/http_core` and `core-modules/core` |
+//! | [`shared_zone`] | state that all threads share |
+//! | [`variables`], [`slots`] | the functions of variables; values stored in a request |
+//! | [`extensions`] | values by type |
+//! | [`template`] | text with variables |
+//! | [`registry`] | names of variables |
+//! | [`var_ref`] | references to variables |
+//! | [`pattern`], [`wildcard`] | regular expressions; values by host name |
+//! | [`ids`] | indices of servers and locations |
+//! | [`address`] | addresses of connections |
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -1,15 +1,44 @@
-//! Log lines for files and syslog servers: levels, targets, and writers. Writers do not delay requests, except direct
-//! writes to a local disk that has become slow (`prompt`).
+//! Log lines for files and syslog servers, and metrics. This crate does not depend on the request: the modules of the server
+//! determine the lines and their formats. A line is written by a direct call while the disk is fast ([`prompt`]). Such a call
+//! blocks its thread for up to 0.2 s when the disk becomes slow. Other lines are written by tasks, through the engine.
 //!
 //! ```text
 //! request --> line --> LogTarget: queued bytes (limited) --> writer task --> write(2), engine or datagram socket
 //! ```
 //!
-//! Metrics: [`metric`] defines metrics and pages, [`tally`] counts connections and requests, [`traffic`] counts requests
-//! by server and location. [`watch`] sends finished requests to operators that watch them.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`.
 //!
-//! [`sink`] is a target on one thread, [`files`] all targets of a thread, [`named`] files with names that depend on the
-//! request. The modules of the server determine the lines and their formats.
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`shared`] | counters of the process, and access to those of each thread |
+//! | [`watch`] | finished requests for `ringroad log` and `ringroad top` |
+//! | [`turns`], [`disks`] | event-loop turns and file operations, as observed by `rt` |
+//! | [`traffic`], [`tally`] | requests by server and location; connections and requests of a thread |
+//! | [`reloads`] | reloads, counted by the master |
+//! | [`named`] | logs with variables in their names |
+//! | [`links`] | symbolic links that may be followed |
+//! | [`files`] | all targets of a thread |
+//! | [`sink`] | a target on one thread: the interface for writing to a log |
+//! | [`writer`], [`tear`] | writes queued lines; lines that a failed write has torn |
+//! | [`prompt`] | writes lines within the turn |
+//! | [`losses`], [`limited`] | lost lines; at most one line per second for a cause |
+//! | [`gzip`] | compresses lines |
+//! | [`reports`] | messages of the tasks that write logs |
+//! | [`syslog`] | syslog servers |
+//! | [`json`], [`printable`], [`reason`] | parts of lines |
+//! | [`metric`] | metrics as rows: name, labels, help; counter cells of threads, output pages |
+//! | [`histogram`] | histograms of times |
+//! | [`clock`] | the time of day |
+//! | [`time_zone`] | the time zone of the machine |
+//! | [`bell`] | wakes the task that writes |
+//!
+//! A metric is a row next to the code that counts, or next to the code that reads the counts: [`tally`] (connections and
+//! requests, in a cell of each thread), [`traffic`], `peers/metrics.rs`, `caching/tally.rs` and `metrics.rs`,
+//! `modules/status/limits.rs` (results of `limit_req` and `limit_conn`, counted by zone in `site/shared_zone/limits.rs`),
+//! `modules/status/process.rs`. `modules/status/metrics.rs` lists all sections of the page; docs/counters.md is generated from
+//! the rows.
 #![forbid(unsafe_code)]
 
 mod bell;

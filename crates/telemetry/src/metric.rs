@@ -1,4 +1,5 @@
-//! Metrics as constants. A metric is one constant next to the code that counts it. The metrics pages and
+//! Metrics as constants. A metric is one constant next to the code that counts it, or next to the code that reads the
+//! number. The metrics pages and
 //! docs/counters.md are generated from the constants.
 //!
 //! A [`Metric`] describes a number. A [`Series`] is a metric that threads count, with its indexes in the [`Cells`] of

@@ -30,6 +30,23 @@
 //! engines::report_ran("io_uring", "threads");
 //! assert!(server.quit_and_wait().success());
 //! ```
+//!
+//! Crates of the workspace that it may use: `http`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`server`], [`setup`], [`nginx`] | the server under test; a proxy under test, Ringroad or nginx; nginx for comparisons |
+//! | [`client`], [`burst`], [`receive`] | a scripted client; many clients, and slow ones; an incremental parser of responses |
+//! | [`origin`], [`fastcgi`], [`memcached`], [`script`] | scripted servers of HTTP, FastCGI, memcached, SCGI and uwsgi |
+//! | [`dns`] | a scripted DNS server |
+//! | [`rounds`], [`bridge`] | relays: one counts round trips, one converts HTTP/1 to HTTP/2 |
+//! | [`gate`], [`wait`] | a point at which a test stops a participant; waits with a deadline |
+//! | [`response`], [`socket`] | a strict parser of responses; a connected stream socket |
+//! | [`program`], [`process`] | a program that a test starts; data about a process |
+//! | [`files`], [`filesystem`], [`tempdir`], [`mmdb`] | files of known content; a small file system; temporary directories; databases of `geoip2` |
+//! | [`cgroup`], [`seccomp`] | a memory limit; a machine that forbids system calls |
+//! | [`engines`] | the engines that a run tested, and tests that were skipped |
+//! | [`conf_text`], [`date`] | changes of configuration texts; dates |
 #![forbid(unsafe_code)]
 
 pub mod bridge;

@@ -11,6 +11,8 @@
 //! ```
 //! A block always has the size of its class, so any thread may free a block of another thread. The class follows from
 //! the [`Layout`], so blocks have no header. Threads that have not called [`enable`] have no lists.
+//!
+//! Crates of the workspace that it may use: none.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

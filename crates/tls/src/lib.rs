@@ -1,12 +1,28 @@
-//! TLS for connections of clients and to upstreams. This crate contains no HTTP. No other crate uses rustls or holds
-//! private keys.
+//! TLS for connections of clients and to upstreams. This crate contains no HTTP. No other crate uses rustls. Private keys stay
+//! in this crate, except as text in PEM: `acme` and the local CA of `ringroad serve` store those that [`issue`] and [`signing`]
+//! create.
 //!
-//! [`server`] and [`client`] prepare handshakes from settings. [`session`] is the state of one connection without its socket,
-//! [`handshake`] and [`stream`] connect it to a socket. [`turns`] limits the work of handshakes in an event-loop turn.
-//! [`certificate`] reads PEM files, [`verify`] and [`x509`] verify chains of peers, [`ocsp`] verifies OCSP responses. [`issue`]
-//! creates certificates, [`signing`] signs messages, [`tickets`] and [`sessions`] store the state for resumption. [`ciphers`],
-//! [`groups`] and [`commands`] map OpenSSL's names, `certificate_compression` compresses chains, [`seen`] collects facts that
-//! rustls reports only to callbacks.
+//! Crates of the workspace that it may use: `io`, `rt`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`handshake`] | handshakes over a socket of `rt` |
+//! | [`turns`] | limits the handshakes of one event-loop turn |
+//! | [`stream`] | a stream over a socket of `rt` |
+//! | [`commands`] | `ssl_conf_command` |
+//! | [`client`], [`server`] | settings for handshakes |
+//! | [`issue`], [`ocsp`] | creation of certificates; OCSP requests and responses |
+//! | [`signing`] | keys that sign messages |
+//! | [`certificate`], [`certificate_compression`] | PEM files; compressed certificates |
+//! | [`verify`] | verification of the peer |
+//! | [`session`] | a connection without its socket |
+//! | [`tickets`], [`sessions`] | resumption |
+//! | [`in_use`] | values that a reload reuses while the old configuration holds them |
+//! | [`ciphers`], [`groups`] | cipher strings and groups with the names of OpenSSL |
+//! | [`x509`] | certificates and chains: `object` and `verification` call aws-lc, `verdict` and `key` decide what its results mean |
+//! | [`seen`] | facts that rustls reports only during a handshake |
 
 pub mod certificate;
 mod certificate_compression;

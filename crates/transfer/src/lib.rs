@@ -1,13 +1,17 @@
-//! The transfer of bytes: bodies, files, codings. This crate knows neither requests nor directives.
+//! The transfer of bytes: bodies, files, codings. This crate knows neither requests nor directives nor framing.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `telemetry`.
+//!
+//! Each module imports only modules of the rows below it.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`body`] | bodies from files and streams, and the methods to move them to a client |
-//! | [`coding`] | gzip, brotli and zstd |
-//! | [`duplex`] | a connection that another protocol takes over |
-//! | [`files`] | open files by path, and the roots that they are opened below |
-//! | [`incoming`], [`received`] | the body of a request: while it arrives, and when it is complete |
-//! | [`recency`] | a list of values in order of last use |
+//! | [`body`] | bodies of responses: `rules` (settings); `choose` selects the method; `read`, `sendfile` and `shared` are the methods; `page_cache_bypass` and `small_files` decide on direct reads; `read_quota` and `buffer_turns` share memory between bodies; `outlet` is the interface to the protocol of the client; `pace` limits the rate; `source` is a body that arrives in pieces, `ranged` a body that can be read from any offset |
+//! | [`files`] | open files by path, and the roots that they are opened below; `cache` is `open_file_cache` |
+//! | [`received`], [`incoming`] | the body of a request: when it is complete, and while it arrives |
+//! | [`duplex`] | a connection after an upgrade to another protocol |
+//! | [`coding`] | gzip, brotli, zstd: pooled encoders (`pool`), the limit on the memory of encoders in use (`budget`), bodies that continue without one (`stored`) |
+//! | [`recency`] | values ordered by last use |
 #![forbid(unsafe_code)]
 
 pub mod body;

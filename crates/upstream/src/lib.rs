@@ -1,4 +1,5 @@
-//! Passing a request to another server and returning its response, independent of the directives of a protocol.
+//! Passing a request to another server and returning its response, independent of the directives of a protocol. This crate
+//! connects to upstreams, never to clients.
 //!
 //! ```text
 //! handler -- Outgoing --> fetch --> peers (server) --> link (connection) --> header section --> Reply -- handler
@@ -6,20 +7,34 @@
 //!                           +---- another try ---------------+          body: direct, or through a spool
 //! ```
 //!
+//! A module such as `proxy` creates the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`].
+//! [`fetch()`] returns a [`Reply`], or the [`Failure`] for the response to the client. This crate contains neither names of
+//! directives nor rules for response fields.
+//!
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `tls`, `telemetry`, `transfer`, `site`, `exchange`,
+//! `peers`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
 //! | module | content |
 //! |---|---|
-//! | `settings`, `outgoing` | what a caller passes: the settings of a location, a request and its target |
-//! | `heading`, `reply` | what it gets: a header section, and a response with its body |
-//! | `fetch`, `choice`, `sessions`, `attempt`, `sending` | the tries, the next server, sticky sessions, one try, the request as it is sent |
-//! | `link`, `wire`, `secure`, `h2` | connections, their transports, TLS, connections of HTTP/2 |
-//! | [`names`] | the groups and resolvers of a configuration, for crate `peers` |
-//! | `body`, `spool`, `tunnel`, `hidden` | bodies, also ahead of the client; upgraded connections; fields that are not passed on |
-//!
-//! The modules of the first two rows know nothing of the others, except that a [`ReplyBody`] holds the body of a connection.
-//!
-//! A module such as `proxy` creates the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`]. [`fetch`]
-//! returns a [`Reply`], or the [`Failure`] for the response to the client. [`responder`] sends requests to OCSP responders. This crate
-//! contains neither names of directives nor rules for response fields.
+//! | [`responder`] | one request to an OCSP responder |
+//! | [`names`] | passes the groups and resolvers of a configuration to `peers::resolve` |
+//! | [`mod@fetch`] | performs the tries one after the other |
+//! | [`reply`] | a response to pass on |
+//! | [`tunnel`] | upgraded connections |
+//! | [`spool`] | bodies with temporary files |
+//! | [`body`] | bodies |
+//! | [`choice`], [`sessions`] | the next server; client, key and session of a request for `peers`, cookies of `sticky` |
+//! | [`attempt`], [`sending`] | one try; the request as it is sent |
+//! | [`state`] | values of `$upstream_*` |
+//! | [`outgoing`] | a request and its target |
+//! | [`link`], [`wire`] | connections, idle ones included; their transport: a socket, TLS, or a stream of HTTP/2 |
+//! | [`settings`] | the settings of a location |
+//! | [`hidden`] | fields that are not passed on |
+//! | [`secure`] | TLS settings and verification |
+//! | [`h2`] | HTTP/2 connections, whose streams are links |
+//! | [`heading`] | the header section of a response |
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
 //! The main chain is `io` <- `rt` <- `transfer` <- `site` <- `exchange` <- `modules` <- `server` <- `ringroad`: a crate may
-//! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` is beside
-//! `exchange`; `upstream` <- `caching` are beside `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving; `instructions`, `testkit` and `xtask` are for development.
+//! depend on the crates to its left. `http` and `conf` depend on no other crate; `peers` is beside `exchange`; `upstream` <-
+//! `caching` are beside `frontend`, between `exchange` and `modules`; `bench` measures and is not used for serving;
+//! `instructions`, `testkit` and `xtask` are for development. Module `roots` compares the root of each crate with this table.
 
 use crate::metadata::{Metadata, Package};
 
@@ -150,12 +151,17 @@ const IN_TESTS: &[(&str, &[&str])] = &[
 /// The crate that all crates may use in their tests.
 const TEST_SUPPORT: &str = "testkit";
 
+/// Returns the crates of the workspace that a crate may use.
+pub(crate) fn allowed(name: &str) -> Option<&'static [&'static str]> {
+    LAYERS.iter().find(|(krate, _)| *krate == name).map(|(_, below)| *below)
+}
+
 /// Returns one line for each dependency that is not allowed.
 pub(crate) fn check(metadata: &Metadata) -> Vec<String> {
     let members: Vec<&Package> = metadata.packages.iter().filter(|package| package.member).collect();
     let mut problems = Vec::new();
     for package in &members {
-        let Some((_, below)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
+        let Some(below) = allowed(&package.name) else {
             let name = &package.name;
             problems.push(format!("crate {name} is not in LAYERS of crates/xtask/src/layers.rs"));
             continue;

@@ -1,22 +1,29 @@
 //! `cargo xtask`: development tasks of the repository: checks, and the gate that runs all checks of a change.
 //!
-//! * [`gate`]: all checks, with their times; `.ci/run` calls it.
-//! * [`suite`]: the tests; [`engines`]: the I/O engines that they exercised; [`http2`]: tests repeated over HTTP/2.
-//! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
-//!   [`circles`] over [`imports`], [`plain`], [`commits`].
-//! * [`instructions`]: the instruction counts of hot code, compared with the committed counts.
-//! * [`pgo`]: the release build, optimised by the profile of a run.
-//! * [`aims`]: a report of `ringroad bench`, compared with the aims of the project.
-//! * [`configurations`]: nginx configurations of public projects, tested by `ringroad -t`.
-//! * [`licences`]: licences of dependencies, and banned packages; [`reference`](mod@reference): the generated pages of
-//!   directives and counters.
-//! * [`package`]: Debian and RPM packages, and an image for containers.
-//! * [`book`]: the documentation as a site.
-//! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of thread synchronisation, the oldest compiler and a
-//!   target without an operating system.
-//! * [`sample`]: random texts of the repository, for a test with readers.
-//!
 //! Nothing here is part of the product: no other crate depends on this one.
+//!
+//! Crates of the workspace that it may use: none.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`gate`] | all checks, with their times; `.ci/run` calls it |
+//! | [`suite`], [`engines`], [`http2`] | the tests; the I/O engines that they exercised; tests repeated over HTTP/2 |
+//! | [`tidy`] | shape and text of the sources, by the following modules |
+//! | [`shape`], [`ratchet`] | lengths, comments, words and type names; the tolerated exceptions |
+//! | [`rules`], [`plain`], [`commits`] | rules for single files; the server without the feature `bench`; commit subjects |
+//! | [`layers`], [`roots`] | the dependencies between crates; the documentation at the root of each crate |
+//! | [`circles`], [`imports`] | import cycles; the imports between files |
+//! | [`metadata`], [`licences`] | packages and their dependencies; their licences, and banned packages |
+//! | [`instructions`] | the instruction counts of hot code, compared with the committed counts |
+//! | [`pgo`] | the release build, optimised by the profile of a run |
+//! | [`aims`] | a report of `ringroad bench`, compared with the aims of the project |
+//! | [`configurations`] | nginx configurations of public projects, tested by `ringroad -t` |
+//! | [`mod@reference`] | the generated pages of directives and counters |
+//! | [`package`] | Debian and RPM packages, and an image for containers |
+//! | [`book`] | the documentation as a site |
+//! | [`fuzz`], [`loom`], [`toolchains`] | fuzz targets; models of thread synchronisation; the oldest compiler and a target without an operating system |
+//! | [`sample`] | random texts of the repository, for a test with readers |
+//! | [`workspace`], [`failure`] | files and commands of the repository; errors |
 #![forbid(unsafe_code)]
 // A command-line tool: the output is its purpose.
 #![allow(clippy::print_stdout)]
@@ -42,6 +49,7 @@ mod pgo;
 mod plain;
 mod ratchet;
 mod reference;
+mod roots;
 mod rules;
 mod sample;
 mod shape;

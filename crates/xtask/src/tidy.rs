@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: checks the rules of style and layering in the complete tree, and prints the table of metrics.
 //!
-//! The rules are in `rules`, `shape`, `ratchet`, `layers`, `circles`, `plain` and `commits`; this module collects the
-//! problems that they find.
+//! The rules are in `rules`, `shape`, `ratchet`, `layers`, `roots`, `circles`, `plain` and `commits`; this module collects
+//! the problems that they find.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
 use crate::rules::Rules;
 use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
-use crate::{Failure, circles, commits, imports, layers, metadata, plain, ratchet, rules, workspace};
+use crate::{Failure, circles, commits, imports, layers, metadata, plain, ratchet, roots, rules, workspace};
 
 /// Checks everything and prints the table of metrics; fails with the list of problems.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -21,6 +21,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     problems.extend(layers::check(&metadata));
     problems.extend(plain::check(&metadata)?);
     problems.extend(tree.circle_problems());
+    problems.extend(roots::check(&tree.files, &Patterns::new(), &tree.imports));
     problems.extend(commits::check());
     Failure::unless_empty("tidy", problems)
 }

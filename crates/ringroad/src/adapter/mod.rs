@@ -1,4 +1,5 @@
-//! The interface of this crate to crates `site` and `server`, whose functions only this module calls.
+//! The interface of this crate to crates `site` and `server`, for configurations and for the threads of a worker. Types of listening
+//! sockets, users and log targets are used directly.
 //!
 //! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
 //! server running in this process.

@@ -1,4 +1,5 @@
-//! Compares the verification of OCSP responses in this crate and in `openssl ocsp`, which also creates the responses.
+//! Compares OCSP requests, and the verification of responses, with those of `openssl ocsp`, which also creates the responses. Damaged
+//! responses have no status.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

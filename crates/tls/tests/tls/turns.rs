@@ -1,4 +1,4 @@
-//! Many handshakes take turns with other tasks. Tests compare the order of actions, without a clock.
+//! Many handshakes take turns with other tasks. Tests compare the order of actions, never times.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
