@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -50,14 +50,88 @@ fn check_listens(number: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// Blocks all signals in the calling thread, so that the kernel delivers them to the thread that handles signals.
+/// Blocks all signals in the calling thread, so that the kernel delivers them to the thread that handles signals. SIGSYS
+/// is not blocked: the kernel kills a process that blocks it when a seccomp filter refuses a call.
 pub fn block_signals() -> Result<(), Errno> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset(3) writes a complete set to the given address.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the set was just filled.
+    unsafe { libc::sigdelset(all.as_mut_ptr(), libc::SIGSYS) };
     // SAFETY: the set was just filled; a null pointer means that the old mask is not needed.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
+}
+
+/// System calls that a seccomp filter refused, one bit for each number.
+static REFUSED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// The descriptor of the eventfd(2) that [`note_refused_calls`] returned; -1 before.
+static REFUSED_BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// Installs a handler for the signal that a seccomp filter sends for a refused call (`SECCOMP_RET_TRAP`): the call fails
+/// with `EPERM`, and [`take_refused_calls`] returns its number. Returns a descriptor that becomes readable with each
+/// refusal. On other architectures than x86-64 and AArch64 a refused call kills the process.
+pub fn note_refused_calls() -> Result<OwnedFd, Errno> {
+    let bell = rustix::event::eventfd(
+        0,
+        rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+    )?;
+    // The handler's own copy is never closed, so that the handler cannot write to another file.
+    let own = rustix::io::fcntl_dupfd_cloexec(&bell, 3)?;
+    REFUSED_BELL.store(std::os::fd::IntoRawFd::into_raw_fd(own), Ordering::Release);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    {
+        // SAFETY: all fields of the structure are integers, for which zero is a valid value.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = refuse as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        // SAFETY: the handler has the signature for `SA_SIGINFO`, and makes only calls that a signal handler may make.
+        if unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) } != 0 {
+            return Err(last_error());
+        }
+    }
+    Ok(bell)
+}
+
+/// Returns the numbers of the calls that were refused since the last call of this function, each once.
+pub fn take_refused_calls() -> Vec<u32> {
+    let mut numbers = Vec::new();
+    for (index, word) in (0_u32..).zip(&REFUSED) {
+        let bits = word.swap(0, Ordering::AcqRel);
+        numbers.extend((0..u64::BITS).filter(|bit| bits >> bit & 1 == 1).map(|bit| index * u64::BITS + bit));
+    }
+    numbers
+}
+
+/// The handler of SIGSYS. Notes the number of the refused call, and sets its result.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+extern "C" fn refuse(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    /// `SYS_SECCOMP` of sigaction(2): another sender of the signal has another code.
+    const SYS_SECCOMP: libc::c_int = 1;
+    // SAFETY: the kernel passes a valid structure.
+    if unsafe { (*info).si_code } != SYS_SECCOMP {
+        return;
+    }
+    // SAFETY: with `SA_SIGINFO` the third argument points to the saved registers of the interrupted thread, which are
+    // exclusively of this handler until it returns.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    let failed = -i64::from(libc::EPERM);
+    #[cfg(target_arch = "x86_64")]
+    let number = std::mem::replace(&mut registers.gregs[libc::REG_RAX as usize], failed);
+    #[cfg(target_arch = "aarch64")]
+    let number = {
+        registers.regs[0] = failed as u64;
+        registers.regs[8] as i64
+    };
+    let bit = usize::try_from(number).unwrap_or_default();
+    if let Some(word) = REFUSED.get(bit / u64::BITS as usize) {
+        word.fetch_or(1 << (bit % u64::BITS as usize), Ordering::AcqRel);
+    }
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: write(2) reads 8 bytes of a local variable, and a signal handler may call it. A failure means that the
+    // count of the descriptor is at its maximum, so it is readable.
+    let _ = unsafe { libc::write(REFUSED_BELL.load(Ordering::Acquire), one.as_ptr().cast(), one.len()) };
 }
 
 /// The fields of `TCP_INFO` (tcp(7)) that are used here.
