@@ -29,6 +29,7 @@ use io::op::Source;
 use site::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
 use site::declaration::BlockHooks;
 use site::shared_zone::BYTES_MIN;
+use site::uses::FileUse;
 
 use crate::{Declaration, Directive, Module};
 
@@ -183,7 +184,7 @@ fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.invalid(name));
     }
     let mut issuer = Issuer::new(name);
-    issuer.state_path = Some(cx.path(&format!("acme_{name}")));
+    issuer.state_path = Some(cx.path(&format!("acme_{name}"), FileUse::Master));
     let mut seen: Vec<&str> = Vec::new();
     for row in statement.rows() {
         let row = row?;
@@ -251,7 +252,7 @@ fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Erro
             issuer.roots = Some(exchange::tls_arguments::read_file(cx, "certificate")?.bytes.to_vec())
         }
         "ssl_verify" => cx.flag(&mut issuer.verifies)?,
-        "state_path" => issuer.state_path = (text != "off").then(|| cx.path(text)),
+        "state_path" => issuer.state_path = (text != "off").then(|| cx.path(text, FileUse::Master)),
         _ => issuer.accepts_terms = true,
     }
     Ok(())

@@ -16,6 +16,8 @@ use ::tls::certificate::FileError;
 use rustix::fs::OFlags;
 
 use crate::request::Request;
+use site::allowed_paths::Enforced;
+use site::needs::Access;
 use site::template::Template;
 use telemetry::Reason;
 
@@ -220,8 +222,12 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     let failed =
         |reason: &dyn fmt::Display| LoadError(format!("cannot load {what} \"{}\": {reason}", path.display()));
     let errno = |error: std::io::Error| {
+        // On a helper thread, so the reason can be searched immediately.
         let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
-        failed(&format_args!("open() failed ({})", Reason(errno)))
+        let refused =
+            (errno == io::Errno::ACCESS).then(|| Enforced::get()?.paths.refusal(&path, Access::Read));
+        let advice = refused.flatten().map(|refused| format!("; \"{}\" allows it", refused.directive()));
+        failed(&format_args!("open() failed ({}){}", Reason(errno), advice.unwrap_or_default()))
     };
     // Without O_NONBLOCK the open of a FIFO would wait for a writer. The kind is that of the open file: the file at the path may be
     // replaced between two calls.

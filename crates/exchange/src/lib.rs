@@ -25,7 +25,7 @@
 //! | [`subrequest`], [`facts`], [`marks`] | internal requests; cached results of modules for a request; the times at which waits of a request ended |
 //! | [`files`], [`stored_file`] | maps a URI to an open file; a file that is renamed when it is complete. `files/changes` is a path for changes, by the same rules as an open |
 //! | [`thread`], [`capacity`], [`reclaim`], [`disk_space`] | state of a thread; limits on connections, descriptors, buffers and bodies over HTTP/2; connections that are closed at a limit; space on a full file system |
-//! | [`error_log`], [`trace`] | lines of the error log for a request or for the process; the messages of the level `debug` |
+//! | [`error_log`], [`trace`], [`refusals`] | lines of the error log for a request or for the process; the messages of the level `debug`; lines about paths and ports that the sandbox refuses |
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;
@@ -54,6 +54,7 @@ pub mod phases;
 pub mod prepare;
 pub mod pump;
 pub mod reclaim;
+pub mod refusals;
 pub mod request;
 pub mod request_body;
 pub mod response;

@@ -12,6 +12,7 @@ use conf::{Error, value};
 use crate::certificates::CacheLimits;
 use site::config::Cx;
 use site::template::Template;
+use site::uses::FileUse;
 
 /// A file that a directive names, with its bytes.
 #[derive(Clone, Debug)]
@@ -64,6 +65,15 @@ impl PemSource {
 const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
 /// Default of `valid=`, as in nginx: time that a cached certificate is used without a check of its file.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
+
+/// Compiles the name of a certificate or key, which is read during handshakes. Text after `data:` is no file.
+pub fn named_file(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
+    let template = cx.template(text)?;
+    if !text.starts_with("data:") {
+        cx.uses_path(template.clone(), cx.conf_prefix, FileUse::Read);
+    }
+    Ok(template)
+}
 
 /// Parses `off`, or `max=` with `inactive=` and `valid=`.
 pub fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Error> {

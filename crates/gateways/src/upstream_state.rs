@@ -17,6 +17,7 @@ use peers::Group;
 use peers::lines::Draft;
 use site::config::{Cx, Scope};
 use site::declaration::OWN;
+use site::uses::FileUse;
 use telemetry::{Level, Reason};
 
 /// The module.
@@ -35,7 +36,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 )];
 
 fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let path = cx.path(cx.arg(0));
+    let path = cx.path(cx.arg(0), FileUse::WriteFile);
     if !scope.of::<Draft>().lines.is_empty() {
         return Err(cx.error("\"state\" directive is incompatible with \"server\""));
     }

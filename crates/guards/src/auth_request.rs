@@ -82,6 +82,7 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
     let variable = cx.http.registry.define(name, cx.statement)?;
     let value = cx.template(cx.arg(1))?;
+    cx.http.registry.add_values(&variable, [value.clone()]);
     scope.make_mut::<Conf>().variables.make_mut(cx.block).push((variable, value));
     Ok(())
 }

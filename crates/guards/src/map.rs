@@ -13,6 +13,7 @@ use site::config::Cx;
 use site::declaration::NO_HASH;
 use site::pattern::Pattern;
 use site::template::Template;
+use site::var_ref::VarRef;
 use site::variables::{self, Compute};
 use site::wildcard::{HostTable, Refusal};
 
@@ -91,6 +92,7 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
+    cx.http.registry.add_values(&VarRef::Slot(slot), reader.map.values.iter().cloned());
     variables::compute(cx.http, slot, Arc::new(reader.map));
     Ok(())
 }

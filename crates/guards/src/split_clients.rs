@@ -8,6 +8,7 @@ use crate::{Declaration, Directive, Module};
 use exchange::request::Request;
 use site::config::Cx;
 use site::template::Template;
+use site::var_ref::VarRef;
 use site::variables::{self, Compute};
 
 /// The module.
@@ -76,6 +77,8 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
         below += share.map_or(0, |share| share * u64::from(u32::MAX) / ALL);
         parts.push(Part { below: share.map(|_| below as u32), value: value.into() });
     }
+    let values = parts.iter().map(|part: &Part| Template::text(&part.value));
+    cx.http.registry.add_values(&VarRef::Slot(slot), values);
     variables::compute(cx.http, slot, Arc::new(Split { source, parts }));
     Ok(())
 }

@@ -56,4 +56,6 @@ pub fn all() -> &'static ModuleTable {
 }
 
 #[cfg(test)]
+mod needs_tests;
+#[cfg(test)]
 mod tests;

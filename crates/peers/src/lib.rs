@@ -38,7 +38,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -50,7 +50,7 @@ use self::balance::{Choices, Walk};
 use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
-use self::lines::{Accepts, Draft, FoundAddress, Line, Method, Named};
+use self::lines::{Accepts, Address, Draft, FoundAddress, Line, Method, Named, Source};
 use self::sticky::{Learned, Sid, Sticky, StickyKind};
 use self::table::{GroupState, PeerId, Shape, Times};
 use crate::resolve::resolver::Resolver;
@@ -98,6 +98,17 @@ pub struct Group {
     saves: AtomicU64,
     zone: Option<Arc<Zone<ServersZone>>>,
     state: OnceLock<Arc<Shared>>,
+}
+
+/// The part of a server's address that is known before its name is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination<'a> {
+    /// A TCP port.
+    Port(u16),
+    /// The path of a UNIX-domain socket.
+    Socket(&'a Path),
+    /// A service, whose SRV records contain the ports.
+    Service(&'a str),
 }
 
 /// State that threads share and that a configuration passes to its successor.
@@ -208,6 +219,21 @@ impl Group {
             Method::Ring(_) => Walk::Ring { key, at: None },
             &Method::Random { two } => Walk::Random { two },
         }
+    }
+
+    /// Returns the port or socket of each configured server, with the position of its directive.
+    pub fn destinations(&self) -> impl Iterator<Item = (Destination<'_>, Option<&Span>)> {
+        self.lines.iter().map(|line| {
+            let destination = match &line.source {
+                Source::Fixed(Address { address: PeerAddr::Inet(address), .. }) => {
+                    Destination::Port(address.port())
+                }
+                Source::Fixed(Address { address: PeerAddr::Unix(path), .. }) => Destination::Socket(path),
+                Source::Named(Named { service: Some(service), .. }) => Destination::Service(service),
+                Source::Named(named) => Destination::Port(named.port),
+            };
+            (destination, line.position.as_ref())
+        })
     }
 
     /// Returns the names to resolve.

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Object, Span, Statement};
 
+use crate::template::Template;
 use crate::var_ref::{Member, ModuleVar, VarRef};
 
 /// The name of a module's variable.
@@ -111,6 +112,12 @@ struct Slot {
     /// The position of its first use, while it is undefined.
     first_use: Option<Span>,
     origin: Origin,
+    /// Number of directives that define it.
+    definitions: u32,
+    /// Number of directives that have added their values to `values`.
+    valued: u32,
+    /// All values that directives assign.
+    values: Vec<Template>,
 }
 
 /// The source of a slot's value before an assignment.
@@ -214,6 +221,25 @@ impl Registry {
         self.claim(name, statement, Origin::Assigned)
     }
 
+    /// Adds all values that the directive assigns which has just defined the variable. Without this call the values of the
+    /// variable are unknown.
+    pub fn add_values(&mut self, variable: &VarRef, values: impl IntoIterator<Item = Template>) {
+        if let VarRef::Slot(slot) = variable {
+            let slot = &mut self.slots[*slot as usize];
+            slot.values.extend(values);
+            slot.valued += 1;
+        }
+    }
+
+    /// Returns all values of a slot, if every directive that defines it has added its values. The value may also be empty.
+    pub(crate) fn values(&self, slot: u32) -> Option<&[Template]> {
+        let slot = &self.slots[slot as usize];
+        let is_known = matches!(slot.origin, Origin::Assigned | Origin::Computed)
+            && slot.definitions > 0
+            && slot.definitions == slot.valued;
+        is_known.then_some(&slot.values)
+    }
+
     /// Marks the value of a slot as computed.
     pub(crate) fn mark_computed(&mut self, slot: u32) {
         self.slots[slot as usize].origin = Origin::Computed;
@@ -234,6 +260,7 @@ impl Registry {
             None => self.add(name, None),
         };
         self.slots[slot as usize].first_use = None;
+        self.slots[slot as usize].definitions += 1;
         slot
     }
 
@@ -244,7 +271,8 @@ impl Registry {
             let _ = member.slot.set(slot);
         }
         self.by_name.insert(name.clone(), slot);
-        self.slots.push(Slot { name, first_use, origin: Origin::Unknown });
+        let origin = Origin::Unknown;
+        self.slots.push(Slot { name, first_use, origin, definitions: 0, valued: 0, values: Vec::new() });
         slot
     }
 

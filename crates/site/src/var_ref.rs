@@ -18,6 +18,16 @@ pub enum VarRef {
     Capture(u8),
 }
 
+impl VarRef {
+    /// Returns the name of a variable of a module.
+    pub fn module_name(&self) -> Option<&'static str> {
+        match self {
+            VarRef::Module(variable) | VarRef::Replaceable(variable) => Some(variable.name),
+            VarRef::Member(_) | VarRef::Slot(_) | VarRef::Capture(_) => None,
+        }
+    }
+}
+
 /// A variable of a module, by its index in [`crate::registry::VariableNames`].
 #[derive(Clone, Copy, PartialEq)]
 pub struct ModuleVar {

@@ -88,7 +88,12 @@ pub struct Requester {
     pub root: Vec<u8>,
     /// Writes to the error log of the request.
     pub report: Reporter,
+    /// Called if the file cannot be opened.
+    pub not_opened: OpenErrorObserver,
 }
+
+/// Gets the path and the error of a file that cannot be opened.
+pub type OpenErrorObserver = Box<dyn FnOnce(&[u8], Errno)>;
 
 /// `open_log_file_cache`, of the block that contains it and of inner blocks
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,8 +413,14 @@ impl Named {
                 self.file.replace(Some(open.clone()));
                 Ok(open)
             }
-            Err((level, text)) => {
-                self.report(level, text, requester);
+            Err(Unopened { level, text, errno }) => {
+                let report = requester.map(|requester| {
+                    if let Some(errno) = errno {
+                        (requester.not_opened)(&self.path, errno);
+                    }
+                    requester.report
+                });
+                self.report(level, text, report);
                 Err(NotOpened)
             }
         }
@@ -417,7 +428,7 @@ impl Named {
 
     /// Opens the file. As in nginx, the root of the request must exist: a client may invent a host name, for which no
     /// file must be created.
-    async fn reopen(&self, requester: Option<&Requester>, via: DiskVia) -> Result<Open, (Level, String)> {
+    async fn reopen(&self, requester: Option<&Requester>, via: DiskVia) -> Result<Open, Unopened> {
         if let Some(requester) = requester {
             let is_folder = |stat: Stat| FileType::from_raw_mode(stat.mode) == FileType::Directory;
             let root = CString::new(requester.root.clone()).map_err(|_| Errno::INVAL);
@@ -429,17 +440,16 @@ impl Named {
                 found.map(|stat| (!is_folder(stat)).then_some(Errno::NOTDIR)).unwrap_or_else(Some)
             {
                 let root = String::from_utf8_lossy(&requester.root);
-                return Err((
-                    Level::Error,
-                    format!("testing \"{root}\" existence failed ({}){WHILE}", Reason(errno)),
-                ));
+                let text = format!("testing \"{root}\" existence failed ({}){WHILE}", Reason(errno));
+                return Err(Unopened { level: Level::Error, text, errno: None });
             }
         }
         // nginx's text and level.
         let failed = |errno| {
             let path = String::from_utf8_lossy(&self.path);
             let call = if self.links.checks() { "openat" } else { "open" };
-            (Level::Crit, format!("{call}() \"{path}\" failed ({}){WHILE}", Reason(errno)))
+            let text = format!("{call}() \"{path}\" failed ({}){WHILE}", Reason(errno));
+            Unopened { level: Level::Crit, text, errno: Some(errno) }
         };
         // Without O_NONBLOCK, opening a FIFO would wait for a reader.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -468,9 +478,9 @@ impl Named {
     }
 
     /// Reports to the error log of the request, or to the error log of the process if no request caused the open.
-    fn report(&self, level: Level, text: String, requester: Option<Requester>) {
+    fn report(&self, level: Level, text: String, report: Option<Reporter>) {
         let process = || ReportLog::Process(Target::File(PathBuf::new()));
-        let log = requester.map_or_else(process, |requester| ReportLog::Request(requester.report));
+        let log = report.map_or_else(process, ReportLog::Request);
         self.shared.outgoing.report(Report { level, text, log });
     }
 }
@@ -481,6 +491,14 @@ async fn open_directory(path: &[u8], via: DiskVia) -> Result<File, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
     File::open(None, path, how, DeviceId::default(), via).await
+}
+
+/// The reason why a file could not be opened, for the error log.
+struct Unopened {
+    level: Level,
+    text: String,
+    /// The error of the file itself.
+    errno: Option<Errno>,
 }
 
 /// The file could not be opened.

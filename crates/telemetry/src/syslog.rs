@@ -99,6 +99,14 @@ impl Peer {
         })
     }
 
+    /// Returns the path of the server's UNIX-domain socket, if it has one.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.address {
+            Address::Inet(_) => None,
+            Address::Unix(path) => Some(path),
+        }
+    }
+
     /// Appends the header of a message. `level` is the level of a line of the error log; `time` has the format of
     /// [`syslog_time`].
     pub fn header(&self, level: Option<Level>, time: &[u8], out: &mut Vec<u8>) {

@@ -25,6 +25,7 @@ use crate::settings::{NextUpstream, Settings};
 use crate::state::{DEADLINE_PASSED, Fault, Tries, Try};
 use crate::tunnel::Tunnel;
 use exchange::client;
+use exchange::refusals;
 use exchange::request::Request;
 use exchange::thread::Thread;
 use peers::{NoPeer, TryOutcome};
@@ -493,6 +494,7 @@ impl Attempt<'_> {
                     ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, TryError::Local),
                 };
                 request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
+                refusals::note_connect(request, &peer.address, error.errno);
                 Err(try_error)
             }
             Err(rt::Elapsed) => {

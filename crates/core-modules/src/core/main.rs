@@ -7,9 +7,11 @@ use conf::value::{self, ValueError};
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::core::load_module;
+use crate::log::use_socket;
 use crate::{Directive, Walk};
 use site::config::Cx;
 use site::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
+use site::uses::FileUse;
 use telemetry::syslog::Peer;
 use telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 
@@ -77,7 +79,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Only core dumps of the kernel use this directory; relative paths start from the prefix.
     Directive::main(nginx("working_directory", Args::Exactly(1), "The directory of core files."), |main, cx| {
-        main.working_directory = Some(cx.path(cx.arg(0)));
+        main.working_directory = Some(cx.path(cx.arg(0), FileUse::Master));
         Ok(())
     }),
     // Process supervisors need `daemon off`.
@@ -96,7 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |main, cx| {
             // As in nginx an empty name is the default.
             if !cx.arg(0).is_empty() {
-                main.pid = cx.path(cx.arg(0));
+                main.pid = cx.path(cx.arg(0), FileUse::Master);
             }
             Ok(())
         },
@@ -283,9 +285,11 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
         // nginx supports such a log only in builds with debug support, which this server does not have.
         return Err(cx.error("nginx was built without debug support"));
     } else if let Some(options) = text.strip_prefix("syslog:") {
-        Target::Syslog(Arc::new(Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?))
+        let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
+        use_socket(&peer, cx);
+        Target::Syslog(Arc::new(peer))
     } else {
-        Target::File(cx.path(text))
+        Target::File(cx.path(text, FileUse::Master))
     };
     let (mut level, mut form) = (None, None);
     for name in cx.statement.texts().skip(1) {

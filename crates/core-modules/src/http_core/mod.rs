@@ -19,6 +19,7 @@ use ::conf::{Args, Contexts, Spec};
 
 use crate::{Declaration, Module};
 use site::declaration::BlockHooks;
+use site::uses::{FileUse, UsedPath};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -33,9 +34,15 @@ pub(crate) static MODULE: Module = Module {
             gzip::DIRECTIVES,
         ],
         blocks: BlockHooks {
-            needs: |_, scope, needs| {
-                needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
-                needs.temp_directories.insert(scope.core.body_files.temp_path.0.clone());
+            requires: |http, scope, requirements| {
+                let (files, body_files) = (&scope.core.files, &scope.core.body_files);
+                if files.root_position.is_none() {
+                    files.add_root_use(http.prefix_path(), FileUse::Read, &mut requirements.uses);
+                }
+                let temp_path = UsedPath::fixed(&body_files.temp_path.0, FileUse::Write);
+                requirements.uses.add("client_body_temp_path", None, temp_path);
+                requirements.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
+                requirements.temp_directories.insert(body_files.temp_path.0.clone());
             },
             ..BlockHooks::NONE
         },

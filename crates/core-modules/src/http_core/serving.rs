@@ -15,6 +15,7 @@ use site::settings::files::Root;
 use site::settings::responding::ErrorPage;
 use site::settings::responding::ServerTokens;
 use site::settings::types::Types;
+use site::uses::FileUse;
 use transfer::body::rules::Aio;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
@@ -424,13 +425,15 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
         }
     }
     core.files.root_block = cx.block;
+    core.files.root_position = Some(cx.statement.span().clone());
     // A trailing slash of a root would be doubled, because each URI begins with a slash. An alias is used as written,
     // because it replaces a prefix.
     core.files.root = match alias {
-        true => Root::Alias(cx.path_template(text)?),
-        false => Root::Root(
-            cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
-        ),
+        true => Root::Alias(cx.path_template(text, FileUse::Read)?),
+        false => Root::Root(cx.path_template(
+            text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text),
+            FileUse::Read,
+        )?),
     };
     warn_of_refused_root(core, cx);
     if alias {

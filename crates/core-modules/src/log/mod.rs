@@ -10,11 +10,13 @@ use conf::{Args, Contexts, Error, Object, Spec, value};
 
 use crate::{Declaration, Directive, Module};
 use exchange::files::links::rule_of;
+use exchange::refusals;
 use exchange::request::Request;
 use site::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
 use site::declaration::{BlockHooks, LEVELS};
 use site::registry::VariableNames;
 use site::template::{Template, variable_name};
+use site::uses::FileUse;
 use site::var_ref::VarRef;
 use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
@@ -38,8 +40,8 @@ pub(crate) static MODULE: Module = Module {
                 }
                 Ok(())
             },
-            needs: |http, scope, needs| {
-                needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
+            requires: |http, scope, requirements| {
+                requirements.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
             },
             ..BlockHooks::NONE
         },
@@ -162,11 +164,18 @@ fn write(conf: &Conf, request: &Request) {
                     if root.is_empty() {
                         root.push(b'/');
                     }
-                    Requester { root, report: request.reporter() }
+                    Requester { root, report: request.reporter(), not_opened: refusals::later_note(request) }
                 };
                 generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
             }
         }
+    }
+}
+
+/// Records the socket of a syslog server. Messages to other servers are datagrams, which need no TCP port.
+pub(crate) fn use_socket(peer: &Peer, cx: &mut Cx<'_>) {
+    if let Some(path) = peer.socket() {
+        cx.path(&path.to_string_lossy(), FileUse::Connect);
     }
 }
 
@@ -195,17 +204,18 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let target = match text.strip_prefix("syslog:") {
         Some(options) => {
             let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
+            use_socket(&peer, cx);
             Some(Target::Syslog(Arc::new(peer)))
         }
         None if text.contains('$') => None,
         // As in nginx an empty name is the standard error stream.
         None if text.is_empty() => Some(Target::Stderr),
-        None => Some(Target::File(cx.path(text))),
+        None => Some(Target::File(cx.path(text, FileUse::Master))),
     };
     let to = match &target {
         Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
         // Always below the prefix, even if the name starts with a variable.
-        None => LogTo::Named(cx.template_below(cx.prefix, text)?),
+        None => LogTo::Named(cx.template_below(cx.prefix, text, FileUse::WriteFile)?),
     };
     let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
     // Buffer options may have any order, and are combined after all are read.

@@ -206,6 +206,7 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
     // The name is defined first, because a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
+    cx.http.registry.add_values(&variable, [value.clone()]);
     scope.make_mut::<Conf>().draft.0.push(Instruction::Set { variable, value });
     Ok(())
 }

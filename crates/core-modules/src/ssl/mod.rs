@@ -21,8 +21,8 @@ use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
-    PemSource, read_certificate_cache, read_command, read_file, read_optional_file, read_passwords,
-    read_versions, value_or_cancel,
+    PemSource, named_file, read_certificate_cache, read_command, read_file, read_optional_file,
+    read_passwords, read_versions, value_or_cancel,
 };
 use site::config::{Cx, Http, Scope, Server, SettingsType};
 use site::declaration::{BlockHooks, SERVER_LEVELS};
@@ -39,7 +39,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::of(Declaration {
         directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, AUTHORITIES, SESSIONS, WITHOUT_EFFECT],
         settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
-        blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
+        blocks: BlockHooks { end: conf::end, requires: stapling::add_ports, ..BlockHooks::NONE },
         addresses: borrowed::prepare,
         check,
         ..Declaration::named("http_ssl")
@@ -388,7 +388,7 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSour
         return Ok(PemSource::File(read_file(cx, what)?));
     }
     scope.make_mut::<Conf>().prefix = cx.conf_prefix.to_owned();
-    Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
+    Ok(PemSource::Named(named_file(cx, text)?, text.to_owned()))
 }
 
 /// See [`read_certificate_cache`].

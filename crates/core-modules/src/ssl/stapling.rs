@@ -14,8 +14,9 @@ use conf::{Error, Level, Span, value};
 use exchange::ocsp::client::ClientChecks;
 use exchange::ocsp::{Responder, Staple, StapleSettings, StatusCache, named_cache};
 use exchange::secured::VerifyClient;
+use exchange::tls::Tls;
 use exchange::tls_arguments::value_or_cancel;
-use site::config::{Cx, Http, Scope};
+use site::config::{Cx, Http, Requirements, Scope};
 
 use super::conf::{Conf, readable};
 
@@ -92,6 +93,18 @@ impl Conf {
             }
             _ => Ok(None),
         }
+    }
+}
+
+/// Adds the ports of the OCSP responders of a server.
+pub(super) fn add_ports(_: &Http, scope: &Scope, requirements: &mut Requirements) {
+    let (tls, uses) = (scope.of::<Tls>(), &mut requirements.uses);
+    tls.staples.iter().for_each(|staple| uses.connects(staple.responder().port));
+    match tls.checks.as_ref().map(|checks| &checks.responder) {
+        None => {}
+        Some(Some(responder)) => uses.connects(responder.port),
+        // The certificates of clients name their responders.
+        Some(None) => uses.connects_to_any_port("ssl_ocsp", None, "on"),
     }
 }
 

@@ -112,6 +112,8 @@ pub struct Alarms {
     pub windows: Limited,
     /// A temporary file cannot be created or written.
     pub temp_files: Limited,
+    /// The sandbox refuses a path or a port.
+    pub sandbox: Limited,
 }
 
 impl Capacity {

@@ -10,6 +10,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::files::links::{self, rule_of};
 use crate::files::root_len;
+use crate::refusals::{self, Access};
 use crate::request::{Generation, Request};
 use transfer::body::choose;
 use transfer::files::cache::{CacheId, CacheResult, HELD, Rules, Terms};
@@ -68,6 +69,14 @@ pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure
 /// Does the same as [`open()`] if no wait is necessary: the file is in `open_file_cache`, or the kernel has the path
 /// cached. Otherwise returns `None`, and the caller must call [`open_by_engine`]. Changes `path` temporarily.
 pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
+    let found = try_open_by_rules(request, path);
+    if let Some(Err(failure)) = &found {
+        refusals::note_path(request, path, Access::Read, failure.errno);
+    }
+    found
+}
+
+fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
     let rules = rules(request, path);
     let Some((id, terms)) = cache(request) else {
         return match may_hold(request, rules) {
@@ -185,6 +194,14 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
 
 /// Opens `path` and waits for the disk, for paths that [`try_open`] could not open.
 pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
+    let found = open_waiting(request, path).await;
+    if let Err(failure) = &found {
+        refusals::note_path(request, path, Access::Read, failure.errno);
+    }
+    found
+}
+
+async fn open_waiting(request: &Request, path: &[u8]) -> Result<Found, Failure> {
     let rules = rules(request, path);
     if cache(request).is_none()
         && rules.is_plain()
@@ -467,8 +484,11 @@ pub struct OpenDirectory {
 /// Links in it are followed for their attributes, but with `root_beneath` not out of the root.
 pub async fn open_directory(request: &Request, path: Vec<u8>) -> Result<OpenDirectory, Failure> {
     let rules = rules(request, &path);
-    let opened = open_by(request, path, rules, OFlags::RDONLY | OFlags::DIRECTORY).await;
-    let file = opened.map_err(|failure| Failure { call: "opendir()", ..failure })?;
+    let opened = open_by(request, path.clone(), rules, OFlags::RDONLY | OFlags::DIRECTORY).await;
+    let file = opened.map_err(|failure| {
+        refusals::note_path(request, &path, Access::Read, failure.errno);
+        Failure { call: "opendir()", ..failure }
+    })?;
     let attributes =
         if rules.beneath.is_some() { EntryAttributes::Itself } else { EntryAttributes::Followed };
     Ok(OpenDirectory { file, via: root_and_via(request).1, attributes })

@@ -71,6 +71,11 @@ impl Drop for Loading<'_> {
 }
 
 impl Staple {
+    /// Returns the responder.
+    pub fn responder(&self) -> &Responder {
+        &self.settings.responder
+    }
+
     /// Returns the staple with these settings. `key` contains the bytes of all settings, so that a reload finds the staple in use.
     pub fn named(key: &[u8], settings: StapleSettings) -> Arc<Staple> {
         static STAPLES: InUse<Vec<u8>, Staple> = InUse::empty();

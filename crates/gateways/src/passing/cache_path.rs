@@ -10,11 +10,12 @@ use conf::{Error, Statement};
 
 use caching::settings::{CachePath, CacheReclaimer, Caches, StoreKind};
 use site::config::Cx;
+use site::uses::FileUse;
 use std::sync::Arc;
 
 /// Sets the directory, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
-    let path = cx.path(cx.arg(0).trim_end_matches('/'));
+    let path = cx.path(cx.arg(0).trim_end_matches('/'), FileUse::Write);
     let mut cache = CachePath::new("", path);
     for text in cx.statement.texts().skip(1) {
         let parameter = text.split_once('=').ok_or_else(|| unknown(cx, text))?;

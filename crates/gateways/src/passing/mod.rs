@@ -14,6 +14,7 @@
 //! | `ssl` | TLS to upstreams |
 //! | `cache_conf`, `cache_path` | cache directives; `caching` implements them |
 //! | `cached`, `invalidate` | lookup and invalidation of cache entries for a request |
+//! | `needs` | ports, sockets and directories that a block needs |
 //! | [`early_hints`] | interim responses |
 //!
 //! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables of [`Rows`]
@@ -27,6 +28,7 @@ pub(crate) mod conf;
 mod directives;
 pub(crate) mod early_hints;
 mod invalidate;
+mod needs;
 pub(crate) mod params;
 pub(crate) mod pass;
 mod protocol;
@@ -66,9 +68,9 @@ pub(crate) static MODULE: Module = Module {
         settings: &[SettingsType::of::<early_hints::EarlyHints>()],
         http: &[HttpType::of::<Caches>()],
         blocks: BlockHooks {
-            needs: |http, _, needs| {
+            requires: |http, _, requirements| {
                 let caches = &http.of::<Caches>().zones;
-                needs.temp_directories.extend(caches.iter().map(|zone| zone.kind().path.clone()));
+                requirements.temp_directories.extend(caches.iter().map(|zone| zone.kind().path.clone()));
             },
             ..BlockHooks::NONE
         },
@@ -126,12 +128,15 @@ pub(crate) const fn module<F: Family>(
                     scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
                     Ok(())
                 },
-                needs: |_, scope, needs| {
+                requires: |http, scope, requirements| {
                     let conf = &scope.of::<Passing<F>>().conf;
-                    if is_active::<F>(scope) && F::HAS_BUFFERS {
-                        needs.temp_directories.insert(conf.upstream.temp_path.0.clone());
+                    if is_active::<F>(scope) {
+                        conf.add_uses::<F>(http, scope, &mut requirements.uses);
                     }
-                    needs.transparent_bind |=
+                    if is_active::<F>(scope) && F::HAS_BUFFERS {
+                        requirements.temp_directories.insert(conf.upstream.temp_path.0.clone());
+                    }
+                    requirements.transparent_bind |=
                         conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
                 },
                 ..BlockHooks::NONE

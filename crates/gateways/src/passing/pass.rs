@@ -22,18 +22,18 @@ use upstream::Target;
 /// One `proxy_pass`.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    to: To,
+    pub(super) to: To,
     /// The prefix of a request's path that the URI of the address replaces: the path of the location.
     location: Box<str>,
     /// The schemes of an address.
-    schemes: &'static [Scheme],
+    pub(super) schemes: &'static [Scheme],
     /// Whether an address may have a URI.
-    has_uri: bool,
+    pub(super) has_uri: bool,
 }
 
 /// Destination of a `proxy_pass`.
 #[derive(Debug)]
-enum To {
+pub(super) enum To {
     /// A literal address.
     Written { url: Box<str>, group: Arc<Group>, target_parts: Arc<TargetParts> },
     /// An address with variables, and its location in the configuration.
@@ -174,7 +174,7 @@ fn lacks_port(url: &Url) -> bool {
 }
 
 /// Splits an address into its scheme and the remaining text.
-fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [u8])> {
+pub(super) fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [u8])> {
     schemes.iter().find_map(|scheme| {
         let (start, rest) = text.split_at_checked(scheme.text.len())?;
         start.eq_ignore_ascii_case(scheme.text.as_bytes()).then_some((*scheme, rest))
@@ -183,7 +183,7 @@ fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [
 
 /// Splits into host with port, and URI. A colon separates the path of a socket from the URI. Without `has_uri` the text has no
 /// URI, as in nginx: the path of a socket may have colons, and a slash after a host is an error of the host.
-fn split(text: &str, has_uri: bool) -> (&str, &str) {
+pub(super) fn split(text: &str, has_uri: bool) -> (&str, &str) {
     if !has_uri {
         return (text, "");
     }

@@ -17,7 +17,7 @@ use crate::passing::protocol::{Family, Rows};
 use crate::passing::spec::row;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::tls_arguments::{
-    OptionalFile, PemSource, read_certificate_cache, read_command, read_file, read_optional_file,
+    OptionalFile, PemSource, named_file, read_certificate_cache, read_command, read_file, read_optional_file,
     read_passwords, read_versions, value_or_cancel,
 };
 use site::config::{Cx, Layered, Scope};
@@ -183,7 +183,7 @@ fn read_origin<F: Family>(
         return Ok(Some(PemSource::File(read_file(cx, what)?)));
     }
     own::<F>(scope).prefix = cx.conf_prefix.to_owned();
-    Ok(Some(PemSource::Named(cx.template(text)?, text.to_owned())))
+    Ok(Some(PemSource::Named(named_file(cx, text)?, text.to_owned())))
 }
 
 /// Returns the settings of this block, copied at its first directive.

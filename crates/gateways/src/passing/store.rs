@@ -10,6 +10,7 @@
 //! copy. Disk errors are logged, and the client's response continues without a copy.
 
 use std::future::{Future, poll_fn};
+use std::os::unix::ffi::OsStrExt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,12 +27,14 @@ use crate::passing::spec::row;
 use caching::settings::Zone;
 use exchange::error_log;
 use exchange::files::{self, ChangePath};
+use exchange::refusals::{self, Access};
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::stored_file::{self, Destination, Fault, Writer};
 use exchange::thread::Thread;
 use site::config::Cx;
 use site::template::Template;
+use site::uses::FileUse;
 use telemetry::{Level, Reason};
 use transfer::body::source::BodySource;
 use transfer::body::{BodyError, choose};
@@ -95,7 +98,7 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
         "off" => Store::Off,
         "on" => Store::ByUri,
         "" => return Err(cx.error("empty path")),
-        text => Store::At(Arc::new(cx.path_template(text)?)),
+        text => Store::At(Arc::new(cx.path_template(text, FileUse::WriteFile)?)),
     };
     if conf.store.is_on() {
         // `proxy_store` cancels a `proxy_cache` of enclosing blocks.
@@ -283,7 +286,8 @@ async fn complete(writer: Writer, thread: Rc<Thread>) -> Option<Writer> {
     writer.publish().await.map_or_else(|fault| log_failure(&thread, fault), |()| None)
 }
 
-fn log_failure(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
+fn log_failure(thread: &Rc<Thread>, (call, path, errno): Fault) -> Option<Writer> {
+    refusals::note_path_of_thread(thread, path.as_os_str().as_bytes(), Access::Write, errno);
     let path = path.display();
     let what = format_args!("{call}() \"{path}\" failed ({}) while storing a response", Reason(errno));
     error_log::write(thread, Level::Crit, what);

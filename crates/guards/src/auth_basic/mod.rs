@@ -16,12 +16,14 @@ use crate::{Declaration, Directive, Module};
 use exchange::credentials::{self, Credentials};
 use exchange::files;
 use exchange::phases::{Phase, Step};
+use exchange::refusals::{self, Access};
 use exchange::request::Request;
 use exchange::response::AuthChallenges;
 use site::address::ClientNetwork;
 use site::config::{Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::template::Template;
+use site::uses::FileUse;
 use telemetry::{ForLog, Level, Reason};
 use user_file::FileError;
 
@@ -72,10 +74,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let text = cx.arg(0);
             // Relative to the configuration directory, as in nginx. A path with a leading variable is completed when its value is known.
-            let path = match text.starts_with('$') {
-                true => cx.template(text)?,
-                false => cx.template_below(cx.conf_prefix, text)?,
-            };
+            let path = cx.path_template_from(cx.conf_prefix, text, FileUse::Read)?;
             scope.make_mut::<Conf>().user_file = Some(Arc::new(path));
             Ok(())
         },
@@ -169,6 +168,9 @@ fn refuse(request: &mut Request, realm: &[u8]) -> Step {
 
 /// Fails the request: a missing file rejects all users, an unreadable file is a server error.
 fn fail(request: &Request, path: &[u8], error: FileError) -> Step {
+    if let FileError::Open(errno) = error {
+        refusals::note_path(request, path, Access::Read, errno);
+    }
     let path = files::display(path);
     let (level, status) = match error {
         FileError::Open(Errno::NOENT) => (Level::Error, 403),

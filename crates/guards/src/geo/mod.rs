@@ -15,6 +15,7 @@ use crate::{Declaration, Directive, Module};
 use exchange::request::{Address, Request};
 use site::config::Cx;
 use site::network::Network;
+use site::template::Template;
 use site::var_ref::VarRef;
 use site::variables::{self, Compute};
 use table::{Added, Networks, Ranges, Stretches, ValueIndex};
@@ -87,7 +88,10 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
-    variables::compute(cx.http, slot, Arc::new(reader.finish(source)));
+    let geo = reader.finish(source);
+    let values = geo.values.iter().map(|value| Template::text(value));
+    cx.http.registry.add_values(&VarRef::Slot(slot), values);
+    variables::compute(cx.http, slot, Arc::new(geo));
     Ok(())
 }
 

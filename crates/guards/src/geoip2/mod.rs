@@ -18,6 +18,7 @@ use exchange::request::{Address, Request};
 use site::config::{Cx, HttpType};
 use site::network::Network;
 use site::template::Template;
+use site::uses::FileUse;
 use site::variables::{self, Compute};
 
 /// The module.
@@ -82,7 +83,7 @@ struct Conf {
 
 /// Parses a `geoip2` block: loads the file, then parses the rows.
 fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
-    let path = cx.path(cx.arg(0));
+    let path = cx.path(cx.arg(0), FileUse::Start);
     let shown = path.display();
     let databases = &cx.http.make_mut::<Conf>().databases;
     if databases.iter().any(|known| known.path == path) {
@@ -105,6 +106,9 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
             Row::Reload(seconds) => interval = seconds,
             Row::Variable(slot, variable) => variables.push((slot, variable)),
         }
+    }
+    if interval > 0 {
+        cx.path(cx.arg(0), FileUse::Read);
     }
     let database = Arc::new(Database::new(path, reader, interval));
     for (slot, source) in variables {

@@ -47,6 +47,8 @@ use locks::Change;
 use remove::Tree;
 use resource::{Resource, is_directory};
 use site::config::SettingsType;
+use site::declaration::BlockHooks;
+use site::uses::FileUse;
 use telemetry::{ForLog, Level};
 
 /// The module.
@@ -61,6 +63,15 @@ pub(crate) static MODULE: Module = Module {
     ..Module::of(Declaration {
         directives: &[directives::DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],
+        blocks: BlockHooks {
+            requires: |http, scope, requirements| {
+                if scope.of::<Conf>().is_on() {
+                    let (base, uses) = (http.prefix_path(), &mut requirements.uses);
+                    scope.core.files.add_root_use(base, FileUse::Write, uses);
+                }
+            },
+            ..BlockHooks::NONE
+        },
         ..Declaration::named("http_dav")
     })
 };

@@ -1,6 +1,7 @@
 //! PUT: the body is written to a temporary file while it arrives, which is renamed to the URI's path at the end.
 //! Readers see the old file or the complete new file.
 
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 use http::date;
@@ -14,6 +15,7 @@ use super::resource::{Disk, Resource, is_directory};
 use super::{Conf, path_of, refusal, refused, set_location};
 use exchange::files::{self, ChangePath};
 use exchange::phases::Step;
+use exchange::refusals::{self, Access};
 use exchange::request::Request;
 use exchange::stored_file::{Destination, Fault, Writer};
 use telemetry::{Level, Reason};
@@ -78,6 +80,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
 /// the directory is missing and PUT does not create directories.
 async fn is_missing(request: &Request, place: &ChangePath) -> Result<bool, u16> {
     let refused = |errno: Errno| {
+        refusals::note_path(request, place.full(), Access::Write, errno);
         let path = files::display(place.full());
         let what = format_args!("\"{path}\" could not be created ({})", Reason(errno));
         refusal(request, files::status_of(errno), what)
@@ -141,6 +144,7 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
 
 /// Logs a failure, and returns 507 if the file system is full, else 500: nginx's status for all failures to write.
 fn log_failure(request: &Request, (call, path, errno): Fault) -> u16 {
+    refusals::note_path(request, path.as_os_str().as_bytes(), Access::Write, errno);
     let (path, reason) = (path.display(), Reason(errno));
     request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));
     if matches!(errno, Errno::NOSPC | Errno::DQUOT) { 507 } else { 500 }

@@ -11,6 +11,7 @@ use io::{DiskVia, Errno};
 use rustix::fs::{FileType, OFlags};
 
 use exchange::files::{self, ChangePath};
+use exchange::refusals::{self, Access};
 use exchange::request::Request;
 use telemetry::{Level, Reason};
 use transfer::body::choose;
@@ -74,6 +75,7 @@ impl OperationError {
     }
 
     fn write(&self, request: &Request, level: Level) {
+        refusals::note_path(request, &self.path, Access::Write, self.errno);
         let (call, path, reason) = (self.call, files::display(&self.path), Reason(self.errno));
         request.log(level, format_args!("{call} \"{path}\" failed ({reason})"));
     }

@@ -31,9 +31,10 @@ use exchange::module::{Plan, ThreadHooks};
 use exchange::phases::Phase;
 use exchange::request::Request;
 use io::op::DiskVia;
-use site::config::{Cx, Http, HttpType, Scope, SettingsType};
-use site::declaration::{LEVELS, OWN};
+use site::config::{Cx, Http, HttpType, Requirements, Scope, SettingsType};
+use site::declaration::{BlockHooks, LEVELS, OWN};
 use site::settings::main::MainConf;
+use site::uses::FileUse;
 
 pub use metrics::metrics;
 
@@ -45,6 +46,7 @@ pub(crate) static MODULE: Module = Module {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],
         http: &[HttpType::of::<StatusZones>(), HttpType::of::<Watchable>()],
+        blocks: BlockHooks { requires: add_ports, ..BlockHooks::NONE },
         check,
         ..Declaration::named(OWN)
     })
@@ -170,7 +172,7 @@ fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if text == "off" {
         return Ok(());
     }
-    let path = cx.path(text.strip_prefix("unix:").unwrap_or(text));
+    let path = cx.path(text.strip_prefix("unix:").unwrap_or(text), FileUse::Master);
     if text.is_empty() || path.as_os_str().len() > SOCKET_PATH_MAX {
         let what = format_args!("\"{text}\" is no path of at most {SOCKET_PATH_MAX} bytes");
         return Err(cx.error(what));
@@ -186,6 +188,13 @@ fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
     let max = cx.statement.value(0, value::number_in(1, zones::MAX.into()))?;
     cx.http.make_mut::<StatusZones>().max = max as usize;
     Ok(())
+}
+
+/// Adds the ports of servers that clients of `api` may add to a group.
+fn add_ports(_: &Http, scope: &Scope, requirements: &mut Requirements) {
+    if scope.of::<Conf>().page.is_some_and(Page::may_write) {
+        requirements.uses.connects_to_any_port("api", None, "write=on");
+    }
 }
 
 /// Adds the handlers and the logger. If no block shows numbers, requests are not counted.

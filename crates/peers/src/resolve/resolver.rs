@@ -137,6 +137,14 @@ impl Resolver {
         Arc::new(Resolver { settings, turn, table, named, system })
     }
 
+    /// Returns the ports of the name servers. Responses that a datagram cannot hold are requested over TCP.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.settings.servers.iter().map(|server| match server {
+            NameServer::At(address) => address.port(),
+            NameServer::Named(_, port) => *port,
+        })
+    }
+
     /// Returns the name servers that are configured by name, with the position of the directive.
     pub(super) fn names(&self) -> impl Iterator<Item = (&str, Option<&Span>)> {
         self.settings.servers.iter().filter_map(|server| match server {

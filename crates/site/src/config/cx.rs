@@ -13,6 +13,7 @@ use crate::config::Http;
 use crate::config::declaration::Declarations;
 use crate::pattern::Pattern;
 use crate::template::Template;
+use crate::uses::{FileUse, UsedPath};
 use telemetry::Reason;
 
 /// The context of a directive's setter, without the settings that the setter changes.
@@ -55,9 +56,17 @@ impl<'a> Cx<'a> {
         self.warnings.push(Error::at(self.statement, message).with_level(Level::Warn));
     }
 
-    /// Returns a path of the configuration, below the prefix if it is relative.
-    pub fn path(&self, text: &str) -> PathBuf {
-        self.prefix.join(text)
+    /// Returns a path of the configuration, below the prefix if it is relative, and records how it is used.
+    pub fn path(&mut self, text: &str, file_use: FileUse) -> PathBuf {
+        let path = self.prefix.join(text);
+        self.uses_path(Template::text(&path.to_string_lossy()), self.prefix, file_use);
+        path
+    }
+
+    /// Records how a path with variables is used. `base` is the directory of relative paths.
+    pub fn uses_path(&mut self, path: Template, base: &Path, file_use: FileUse) {
+        let path = UsedPath { path, base: base.to_owned(), file_use };
+        self.http.uses.add(self.statement.name.text.as_str(), Some(self.statement.span()), path);
     }
 
     /// Returns the bytes of an additional file of the configuration, which is read once.
@@ -173,21 +182,41 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Compiles a path with variables; a relative path starts from the prefix.
-    pub fn path_template(&mut self, text: &str) -> Result<Template, Error> {
-        match text.starts_with('$') {
-            true => self.template(text),
-            false => self.template_below(self.prefix, text),
-        }
+    /// Compiles a path with variables, and records how it is used. A relative path starts from the prefix.
+    pub fn path_template(&mut self, text: &str, file_use: FileUse) -> Result<Template, Error> {
+        self.path_template_from(self.prefix, text, file_use)
     }
 
-    /// Compiles a path with variables below a directory, unless it is absolute. A dollar sign in the name of the directory is no
-    /// variable.
-    pub fn template_below(&mut self, directory: &Path, text: &str) -> Result<Template, Error> {
+    /// As [`Cx::path_template`]; a relative path starts from `directory`. A path with a leading variable is returned unchanged.
+    pub fn path_template_from(
+        &mut self,
+        directory: &Path,
+        text: &str,
+        file_use: FileUse,
+    ) -> Result<Template, Error> {
+        if !text.starts_with('$') {
+            return self.template_below(directory, text, file_use);
+        }
+        let template = self.template(text)?;
+        self.uses_path(template.clone(), directory, file_use);
+        Ok(template)
+    }
+
+    /// Compiles a path with variables below a directory, unless it is absolute, and records how it is used. A dollar sign in the
+    /// name of the directory is no variable.
+    pub fn template_below(
+        &mut self,
+        directory: &Path,
+        text: &str,
+        file_use: FileUse,
+    ) -> Result<Template, Error> {
         let template = self.template(text)?;
         // The text is lossless: the directory is text of the command line.
         let before = directory.join("");
-        Ok(if text.starts_with('/') { template } else { template.after(&before.to_string_lossy()) })
+        let template =
+            if text.starts_with('/') { template } else { template.after(&before.to_string_lossy()) };
+        self.uses_path(template.clone(), directory, file_use);
+        Ok(template)
     }
 
     /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created
@@ -198,7 +227,7 @@ impl<'a> Cx<'a> {
             let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
             levels.push(level.ok_or_else(|| self.invalid(text))?);
         }
-        let directory = self.path(self.arg(0));
+        let directory = self.path(self.arg(0), FileUse::Write);
         self.http.temp_directories.push((directory.clone(), self.statement.span().clone()));
         Ok((directory, levels))
     }

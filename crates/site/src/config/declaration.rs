@@ -9,7 +9,7 @@ use std::sync::Arc;
 use conf::{Contexts, Error, Spec, State, Statement, Table};
 
 use crate::config::{
-    BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Needs, Scope, SettingsTable, SettingsType,
+    BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Requirements, Scope, SettingsTable, SettingsType,
 };
 use crate::registry::VariableNames;
 use crate::settings::events::EventsConf;
@@ -145,7 +145,7 @@ pub struct BlockHooks {
     /// The hooks of the module that implements `upstream` blocks.
     pub upstream: Option<UpstreamHooks>,
     /// Adds the requirements of a block on the process.
-    pub needs: fn(&Http, &Scope, &mut Needs),
+    pub requires: fn(&Http, &Scope, &mut Requirements),
 }
 
 /// Hooks of the module of the directive `if`.
@@ -174,7 +174,7 @@ impl BlockHooks {
         complete: |_, _| {},
         conditions: None,
         upstream: None,
-        needs: |_, _, _| {},
+        requires: |_, _, _| {},
     };
 }
 

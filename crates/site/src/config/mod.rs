@@ -15,7 +15,9 @@ mod settings;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +41,7 @@ use crate::settings::locations::Locations;
 use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::shared_zone::Zones;
+use crate::uses::Uses;
 use telemetry::Targets;
 use transfer::files::cache::Limits;
 
@@ -63,7 +66,7 @@ pub struct Config {
     /// The `http` block; empty if the configuration has none.
     pub http: Http,
     /// Requirements of the configuration on the process.
-    pub needs: Needs,
+    pub requirements: Requirements,
 }
 
 /// The `http` block.
@@ -101,6 +104,8 @@ pub struct Http {
     pub conf_prefix: Vec<u8>,
     /// The host name of the machine, for `$hostname`.
     pub hostname: String,
+    /// Paths and ports that directives use while requests are served.
+    pub uses: Uses,
     /// Values of modules, one for all of `http`.
     pub values: HttpValues,
 }
@@ -115,6 +120,11 @@ impl fmt::Debug for ClientTest {
 }
 
 impl Http {
+    /// Returns the base of relative paths.
+    pub fn prefix_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.prefix))
+    }
+
     /// Returns the value that a module has for all of `http`.
     pub fn of<T: Any>(&self) -> &T {
         self.values.of()
@@ -185,7 +195,7 @@ pub enum BlockKind {
 
 /// Requirements of the settings of all blocks on the process.
 #[derive(Debug, Default)]
-pub struct Needs {
+pub struct Requirements {
     /// Log files, which are opened before privileges are dropped.
     pub log_files: BTreeSet<PathBuf>,
     /// Directories that workers write to.
@@ -193,6 +203,8 @@ pub struct Needs {
     /// Whether connections to upstreams may use non-local source addresses (`proxy_bind … transparent`). The kernel
     /// allows this only to processes with `CAP_NET_RAW` (ip(7)).
     pub transparent_bind: bool,
+    /// Defaults of paths, and ports, which become a part of [`Http::uses`].
+    pub uses: Uses,
 }
 
 impl Config {
@@ -219,14 +231,14 @@ impl Config {
 
     /// Returns the log files, which are opened before privileges are dropped.
     pub fn log_files(&self) -> Vec<PathBuf> {
-        let mut files = self.needs.log_files.clone();
+        let mut files = self.requirements.log_files.clone();
         files.extend(self.main.error_log.files().map(Path::to_owned));
         files.into_iter().collect()
     }
 
     /// Returns the directories that workers write to: for large bodies, and for caches.
     pub fn temp_directories(&self) -> Vec<PathBuf> {
-        self.needs.temp_directories.iter().cloned().collect()
+        self.requirements.temp_directories.iter().cloned().collect()
     }
 
     /// Returns the directories of temporary files that directives name, each with the position of the first directive.
@@ -241,7 +253,7 @@ impl Config {
 
     /// Whether connections to upstreams may use non-local source addresses.
     pub fn binds_transparently(&self) -> bool {
-        self.needs.transparent_bind
+        self.requirements.transparent_bind
     }
 
     /// Returns a server.

@@ -14,8 +14,8 @@ use conf::{Contexts, Error, ErrorKind, Loader, Source, Statement, Tree, Verdict}
 use crate::config::declaration::{Declarations, Set, Walk};
 use crate::config::settings::Inner;
 use crate::config::{
-    BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Needs, Scope, Server, ServerId,
-    Start,
+    BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Requirements, Scope, Server,
+    ServerId, Start,
 };
 use crate::registry::Registry;
 use crate::settings::core::LimitExcept;
@@ -38,17 +38,18 @@ pub fn load(
     resolver.main_block(&tree.statements).map_err(|error| first_in_file(error, &tree, modules))?;
     resolver.finish()?;
     let Resolver { main, events, mut http, warnings, .. } = resolver;
-    let mut needs = Needs::default();
+    let mut requirements = Requirements::default();
     for location in &http.locations {
         http.servers[location.server.0 as usize].accepts_connect |= location.scope.core.accepts_connect;
         for module in modules.modules() {
-            (module.blocks.needs)(&http, &location.scope, &mut needs);
+            (module.blocks.requires)(&http, &location.scope, &mut requirements);
         }
     }
+    http.uses.append(std::mem::take(&mut requirements.uses));
     if http.servers.is_empty() {
         add_unreachable_server(modules, prefix, &main, &mut http);
     }
-    let config = Arc::new(Config { main, events, http, needs });
+    let config = Arc::new(Config { main, events, http, requirements });
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 

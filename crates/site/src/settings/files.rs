@@ -1,9 +1,13 @@
 //! The directories of files, and how files are opened: settings of `http_core`, with nginx's defaults.
 
+use std::path::Path;
 use std::sync::Arc;
+
+use conf::Span;
 
 use crate::settings::types::Types;
 use crate::template::Template;
+use crate::uses::{FileUse, UsedPath, Uses};
 use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Terms};
 
@@ -66,6 +70,19 @@ pub struct Files {
     pub by_pattern: bool,
     /// The block of the `root` or `alias`; 0 if there is none.
     pub root_block: u32,
+    /// The position of the `root` or `alias`; `None` if there is none.
+    pub root_position: Option<Span>,
+}
+
+impl Files {
+    /// Records how the root is used, if it is not only read.
+    pub fn add_root_use(&self, base: &Path, file_use: FileUse, uses: &mut Uses) {
+        let (directive, path) = match &self.root {
+            Root::Root(path) => ("root", path.clone()),
+            Root::Alias(path) => ("alias", path.clone()),
+        };
+        uses.add(directive, self.root_position.as_ref(), UsedPath { path, base: base.to_owned(), file_use });
+    }
 }
 
 impl Default for Files {
@@ -78,6 +95,7 @@ impl Default for Files {
             location_prefix: "".into(),
             by_pattern: false,
             root_block: 0,
+            root_position: None,
         }
     }
 }

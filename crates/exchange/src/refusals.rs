@@ -1,0 +1,104 @@
+//! Error log lines about paths and ports that the sandbox refuses: the kernel's error alone (`EACCES`) looks like a missing
+//! permission, and does not say which directive allows the access.
+//!
+//! The reason of an error is searched only after the error, on a helper thread, at most once per second and thread.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use io::Errno;
+use io::op::PeerAddr;
+use site::allowed_paths::{Enforced, RefusedPath};
+use telemetry::Level;
+use telemetry::named::OpenErrorObserver;
+use telemetry::reports::Reporter;
+
+use crate::error_log;
+use crate::request::Request;
+use crate::thread::Thread;
+pub use site::needs::Access;
+
+/// Writes a line if the sandbox has caused the error of an operation on a path of a request.
+#[inline]
+pub fn note_path(request: &Request, path: &[u8], access: Access, errno: Errno) {
+    if is_refusal(errno) {
+        search(&request.conn.thread, path, access, || request.reporter());
+    }
+}
+
+/// Writes a line to the error log of the process if the sandbox has caused the error of an operation on a path.
+pub fn note_path_of_thread(thread: &Rc<Thread>, path: &[u8], access: Access, errno: Errno) {
+    if is_refusal(errno) {
+        search(thread, path, access, || {
+            let thread = Rc::clone(thread);
+            Box::new(move |level, text| error_log::write(&thread, level, format_args!("{text}")))
+        });
+    }
+}
+
+/// Returns a function that does the same as [`note_path`] for a file that is written, after the request has ended.
+pub fn later_note(request: &Request) -> OpenErrorObserver {
+    let (thread, reporter) = (Rc::clone(&request.conn.thread), request.reporter());
+    Box::new(move |path, errno| {
+        if is_refusal(errno) {
+            search(&thread, path, Access::Write, || reporter);
+        }
+    })
+}
+
+/// Writes a line if the sandbox has caused the error of an upstream connection of a request.
+pub fn note_connect(request: &Request, address: &PeerAddr, errno: Errno) {
+    let (Errno::ACCESS, PeerAddr::Inet(address)) = (errno, address) else { return };
+    let Some(Enforced { ports: Some(ports), .. }) = Enforced::get() else { return };
+    let thread = &request.conn.thread;
+    if !ports.contains(&address.port())
+        && let Some(held_back) = thread.capacity.alarms.sandbox.due(rt::now())
+    {
+        let port = address.port();
+        request.log(
+            Level::Error,
+            format_args!(
+                "the sandbox refuses connections to port {port}, because no directive names this port: a server \
+                 with this port in an \"upstream\" block allows them{held_back}"
+            ),
+        );
+    }
+}
+
+/// Whether an error may be that of a sandbox (landlock(7)): a rename between directories with different rules fails with
+/// `EXDEV`.
+#[inline]
+fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::XDEV)
+}
+
+/// Starts the search for the reason.
+#[cold]
+fn search(thread: &Thread, path: &[u8], access: Access, reporter: impl FnOnce() -> Reporter) {
+    let Some(enforced) = Enforced::get() else { return };
+    if thread.capacity.alarms.sandbox.due(rt::now()).is_none() {
+        return;
+    }
+    let (path, report) = (PathBuf::from(OsStr::from_bytes(path)), reporter());
+    rt::spawn(async move {
+        let searched = path.clone();
+        let found = rt::offload_file(move || enforced.paths.refusal(&searched, access)).await;
+        if let Some(Some(refusal)) = found {
+            report(Level::Error, &message(&path, &refusal));
+        }
+    });
+}
+
+/// Returns the line.
+fn message(path: &Path, refusal: &RefusedPath) -> String {
+    let what = match (&refusal.link, refusal.access) {
+        (Some(link), _) => {
+            format!(", because the symbolic link \"{}\" leads out of the allowed paths", link.display())
+        }
+        (None, Access::Read) => ", because no directive names a directory above it".to_owned(),
+        (None, Access::Write) => " for writing, because no directive names a directory above it".to_owned(),
+    };
+    format!("the sandbox refuses \"{}\"{what}: \"{}\" allows it", path.display(), refusal.directive())
+}

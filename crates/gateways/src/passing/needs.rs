@@ -1,0 +1,123 @@
+//! What a location that passes requests on needs: the ports and sockets of its upstreams, and the directories that it writes to.
+//!
+//! The destination may have variables. Their known values ([`site::known_values`]) determine the ports.
+
+use std::path::PathBuf;
+
+use ::conf::Span;
+use peers::address::{HostKind, Url};
+use peers::resolve::{Conf as ResolverConf, HttpConf};
+use peers::{Destination, Group, Upstreams};
+use site::config::{Http, Scope};
+use site::known_values::{KnownText, known_texts, written};
+use site::uses::{FileUse, UsedPath, Uses};
+
+use super::conf::Conf;
+use super::pass::{Pass, To, after_scheme, split};
+use super::protocol::Family;
+use super::store::Store;
+use io::op::PeerAddr;
+
+/// The port of name servers. libc uses TCP for responses that a datagram cannot hold.
+const NAME_SERVER_PORT: u16 = 53;
+
+/// Variables whose values begin with a slash or a question mark, so that they end the address before them.
+const URI_VARIABLES: [&str; 4] = ["uri", "request_uri", "document_uri", "is_args"];
+
+impl Conf {
+    /// Adds what a block needs that passes requests on with these settings.
+    pub(super) fn add_uses<F: Family>(&self, http: &Http, scope: &Scope, uses: &mut Uses) {
+        if matches!(self.store, Store::ByUri) {
+            scope.core.files.add_root_use(http.prefix_path(), FileUse::Write, uses);
+        }
+        if F::HAS_BUFFERS {
+            let directive = format!("{}_temp_path", F::PREFIX);
+            uses.add(&directive, None, UsedPath::fixed(&self.upstream.temp_path.0, FileUse::Write));
+        }
+        uses.connects(NAME_SERVER_PORT);
+        let resolvers = [&scope.of::<ResolverConf>().resolver, &http.of::<HttpConf>().0.resolver];
+        for resolver in resolvers.into_iter().flatten() {
+            resolver.ports().for_each(|port| uses.connects(port));
+        }
+        let Some(pass) = &self.pass else { return };
+        let mut found = Ports { directive: format!("{}_pass", F::PREFIX), uses };
+        match &pass.to {
+            To::Written { group, .. } => found.add_group(group),
+            To::Variables(template, span) => {
+                for known in known_texts(template, &http.registry) {
+                    if !found.add_address(&known, pass, http.of(), span) {
+                        let text = written(template, &http.registry);
+                        found.uses.connects_to_any_port(&found.directive, Some(span), &text);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The ports of one directive.
+struct Ports<'a> {
+    directive: String,
+    uses: &'a mut Uses,
+}
+
+impl Ports<'_> {
+    /// Adds the servers of a group.
+    fn add_group(&mut self, group: &Group) {
+        for (destination, position) in group.destinations() {
+            match destination {
+                Destination::Port(port) => self.uses.connects(port),
+                Destination::Socket(path) => self.add_socket(path.to_owned(), position),
+                Destination::Service(service) => {
+                    self.uses.connects_to_any_port("server", position, &format!("service={service}"));
+                }
+            }
+        }
+        if let Some(resolver) = &group.resolver {
+            resolver.ports().for_each(|port| self.uses.connects(port));
+        }
+    }
+
+    fn add_socket(&mut self, path: PathBuf, position: Option<&Span>) {
+        self.uses.add(&self.directive, position, UsedPath::fixed(&path, FileUse::Connect));
+    }
+
+    /// Adds the server of an address from variables. Returns `false` if its port is unknown.
+    fn add_address(&mut self, known: &KnownText, pass: &Pass, upstreams: &Upstreams, span: &Span) -> bool {
+        let (mut text, mut is_complete) = (known.text.clone(), true);
+        if let Some(unknown) = &known.unknown {
+            let is_uri = unknown.variable.module_name().is_some_and(|name| URI_VARIABLES.contains(&name));
+            // After an unknown host, the port may be known: "http://$name:8080".
+            let port = unknown.after.strip_prefix(':').map(|rest| {
+                let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+                (&rest[..end], &rest[end..])
+            });
+            match port {
+                _ if is_uri => {}
+                Some((port, rest)) if !port.is_empty() && (rest.is_empty() || rest.starts_with('/')) => {
+                    text = format!("{text}name:{port}{rest}");
+                }
+                _ => is_complete = false,
+            }
+        }
+        // An unassigned variable has no address.
+        if text.is_empty() {
+            return is_complete;
+        }
+        let Some((scheme, rest)) = after_scheme(pass.schemes, text.as_bytes()) else { return is_complete };
+        let rest = &text[text.len() - rest.len()..];
+        let (authority, uri) = split(rest, pass.has_uri);
+        // The beginning of an address is complete if its URI has begun.
+        if !is_complete && uri.is_empty() {
+            return false;
+        }
+        let Ok(url) = Url::parse(authority, scheme.port) else { return true };
+        let group = upstreams.find(url.host.as_bytes(), url.port, url.has_port);
+        match (group, &url.kind) {
+            (Some(group), _) => self.add_group(group),
+            (None, HostKind::Address(PeerAddr::Unix(path))) => self.add_socket(path.clone(), Some(span)),
+            (None, _) => self.uses.connects(url.port),
+        }
+        true
+    }
+}

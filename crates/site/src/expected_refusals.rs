@@ -1,0 +1,38 @@
+//! What the sandbox will refuse: paths that only a request determines, and symbolic links that lead out of the allowed
+//! directories. For `ringroad check`, so that an operator reads it before a client gets a response with status 403.
+//!
+//! The search for links blocks on the disk and is bounded ([`SearchLimits`]).
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::allowed_paths::{AllowedPaths, LinksOut, SearchLimits};
+use crate::config::Config;
+use crate::needs::{Access, OfDirective, OpenNeed, needs};
+
+/// Bounds of the search for links: directories with a hundred thousand files are usual on mirrors.
+const LIMITS: SearchLimits = SearchLimits { entries: 100_000, time: Duration::from_secs(2) };
+
+/// What the sandbox will refuse.
+#[derive(Clone, Debug)]
+pub struct ExpectedRefusals {
+    /// Paths that only a request determines.
+    pub open: Vec<OpenNeed>,
+    /// Symbolic links in the first two levels of the directories that are read.
+    pub links: LinksOut,
+    /// Values of directives whose port only a request determines. Connections to all ports are allowed, except with
+    /// `sandbox strict`.
+    pub any_ports: Vec<OfDirective<String>>,
+}
+
+/// Finds what the sandbox will refuse.
+pub fn expected_refusals(config: &Config) -> ExpectedRefusals {
+    let needs = needs(config);
+    let allowed = AllowedPaths::of(&needs.paths);
+    let is_read = needs.paths.iter().filter(|need| need.access == Access::Read);
+    let mut directories: Vec<&Path> = is_read.map(|need| need.path.as_path()).collect();
+    directories.sort_unstable();
+    directories.dedup();
+    let links = allowed.links_out(directories, LIMITS);
+    ExpectedRefusals { open: needs.open, links, any_ports: needs.any_ports }
+}
