@@ -35,6 +35,7 @@ use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::{Signals, timeout_until};
+use crate::signatures::SignerSockets;
 
 /// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "worker";
@@ -100,6 +101,8 @@ struct Serving {
     shutdown_timeout: Option<Duration>,
     /// Whether a fast or graceful shutdown has begun.
     leaving: bool,
+    /// The connection to the signing process, if this process holds no private keys.
+    signer: Option<Arc<SignerSockets>>,
 }
 
 /// The next step of the event loop.
@@ -227,7 +230,8 @@ impl Serving {
     /// Starts with a bundle. The order matters. Limits are set and the configuration is parsed with privileges, so that
     /// the text has the same meaning as for the master. Then the privileges are dropped, before a thread is started or
     /// an io_uring is created.
-    fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
+    fn start(mut bundle: Bundle, mut fds: Vec<OwnedFd>) -> Result<Serving, String> {
+        let signer = connect_to_signer(&mut bundle, &mut fds)?;
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
         adapter::set_respawned(bundle.respawned);
@@ -256,6 +260,7 @@ impl Serving {
             targets,
             shutdown_timeout,
             leaving: false,
+            signer,
         })
     }
 
@@ -288,6 +293,11 @@ impl Serving {
             ToWorker::Leave => self.worker.leave(),
             ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
             ToWorker::Reloads(reloads) => adapter::publish_reloads(reloads),
+            ToWorker::Signer => {
+                if let Some(signer) = &self.signer {
+                    signer.replace(packet.fds);
+                }
+            }
             ToWorker::Ping(number) => self.worker.request_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {
@@ -400,6 +410,24 @@ impl Serving {
         self.log = log;
         self.log.notice("reopening logs");
     }
+}
+
+/// Takes the sockets to the signing process, the last descriptors of a bundle, and uses them for all keys. Must be called before
+/// the configuration is read.
+fn connect_to_signer(
+    bundle: &mut Bundle,
+    fds: &mut Vec<OwnedFd>,
+) -> Result<Option<Arc<SignerSockets>>, String> {
+    if bundle.descriptors() != fds.len() {
+        return Err(TOO_FEW.to_owned());
+    }
+    let count = usize::try_from(std::mem::take(&mut bundle.signer_sockets)).unwrap_or(usize::MAX);
+    if count == 0 {
+        return Ok(None);
+    }
+    let client = Arc::new(SignerSockets::new(fds.split_off(fds.len() - count)));
+    tls::apart::connect(Arc::clone(&client) as _);
+    Ok(Some(client))
 }
 
 /// A parsed bundle.

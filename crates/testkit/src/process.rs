@@ -112,6 +112,11 @@ pub(crate) fn command_line_has(pid: Pid, directory: &Path) -> bool {
         .any(|argument| Path::new(OsStr::from_bytes(argument)).starts_with(directory))
 }
 
+/// Whether the command line of a process begins with this text.
+pub(crate) fn command_line_begins(pid: Pid, text: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(text.as_bytes()))
+}
+
 /// Returns the resident memory of a process in bytes (VmRSS); zero if it has exited.
 pub fn resident_bytes(pid: Pid) -> u64 {
     kib_of(pid, "VmRSS")

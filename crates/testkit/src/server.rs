@@ -307,9 +307,12 @@ impl Server {
         self.pid
     }
 
-    /// Returns the worker processes: the running children of the master. Empty with `master_process off`.
+    /// Returns the worker processes: the running children of the master, without the signing process of `sandbox strict`. Empty
+    /// with `master_process off`.
     pub fn workers(&self) -> Vec<Pid> {
-        process::children(self.pid)
+        let mut children = process::children(self.pid);
+        children.retain(|&pid| !process::command_line_begins(pid, "ringroad: signing process"));
+        children
     }
 
     /// Returns the directory that `-p` names.

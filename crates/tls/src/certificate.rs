@@ -13,7 +13,9 @@ use rustls::pki_types::{
 };
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
+use zeroize::Zeroizing;
 
+use crate::apart::{self, RemoteKey};
 use crate::seen;
 use crate::x509::{self, Certificate, KeyError};
 
@@ -73,15 +75,26 @@ impl Identity {
         let chain = certificates(chain)?;
         let first = chain.first().ok_or(FileError::NoCertificate)?;
         let parsed = Certificate::from_der(first).ok_or(FileError::BadCertificate)?;
+        let expires = parsed.expires();
+        // The process that read the file has compared the key with the certificate.
+        if let Some(remote) = RemoteKey::of(key) {
+            let key = Arc::new(Watched(Arc::new(remote)));
+            return Ok(Identity {
+                key: Arc::new(CertifiedKey::new(chain, key)),
+                is_decrypted: false,
+                expires,
+            });
+        }
         let (der, is_decrypted) = x509::decrypted_key(key, passwords).map_err(|error| match error {
             KeyError::Unreadable(reason) => FileError::BadKey(reason),
             KeyError::Password => FileError::Password,
         })?;
+        let der = Zeroizing::new(der);
         x509::key_belongs_to(&der, first).map_err(FileError::KeyMismatch)?;
-        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
-        let key = any_supported_type(&der).map_err(|_| FileError::UnsupportedKey)?;
-        let expires = parsed.expires();
-        let key = Arc::new(Watched(key));
+        let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der.as_slice()));
+        let signing = any_supported_type(&pkcs8).map_err(|_| FileError::UnsupportedKey)?;
+        apart::note(key, &der, &*signing);
+        let key = Arc::new(Watched(signing));
         Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), is_decrypted, expires })
     }
 

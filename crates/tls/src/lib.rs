@@ -1,6 +1,6 @@
 //! TLS for connections of clients and to upstreams. This crate contains no HTTP. No other crate uses rustls. Private keys stay
 //! in this crate, except as text in PEM: `acme` and the local CA of `ringroad serve` store those that [`issue`] and [`signing`]
-//! create.
+//! create, and those for the signing process ([`apart`]).
 //!
 //! Crates of the workspace that it may use: `io`, `rt`.
 //!
@@ -19,11 +19,13 @@
 //! | [`verify`] | verification of the peer |
 //! | [`session`] | a connection without its socket |
 //! | [`tickets`], [`sessions`] | resumption |
+//! | [`apart`] | private keys that a signing process holds: `key` (names, texts without keys), `remote` (the worker), `signer` (the process) over `handshake_part` |
 //! | [`in_use`] | values that a reload reuses while the old configuration holds them |
 //! | [`ciphers`], [`groups`] | cipher strings and groups with the names of OpenSSL |
 //! | [`x509`] | certificates and chains: `object` and `verification` call aws-lc, `verdict` and `key` decide what its results mean |
 //! | [`seen`] | facts that rustls reports only during a handshake |
 
+pub mod apart;
 pub mod certificate;
 mod certificate_compression;
 pub mod ciphers;

@@ -81,6 +81,11 @@ impl TlsError {
         )
     }
 
+    /// Whether this server could not sign, because of its signing process.
+    pub fn is_unsigned(&self) -> bool {
+        matches!(&self.0, rustls::Error::General(reason) if reason.starts_with(crate::apart::SIGNING_PROCESS))
+    }
+
     /// Whether the bytes of the peer are not TLS.
     pub fn is_no_tls(&self) -> bool {
         matches!(self.0, rustls::Error::InvalidMessage(_))

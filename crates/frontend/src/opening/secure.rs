@@ -251,10 +251,12 @@ impl From<HandshakeError> for Failure {
 }
 
 impl Failure {
-    /// Returns the log level. A client that disconnects or is incompatible is not a server error; a missing certificate is.
+    /// Returns the log level. A client that disconnects or is incompatible is not a server error; a missing certificate or signature
+    /// is.
     fn level(&self) -> Level {
         match self {
             Failure::Certificate(_) => Level::Error,
+            Failure::Handshake(HandshakeError::Tls(error)) if error.is_unsigned() => Level::Error,
             _ => Level::Info,
         }
     }

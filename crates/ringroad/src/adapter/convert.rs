@@ -32,7 +32,7 @@ pub(crate) use site::config::Config;
 pub(crate) use site::pattern::search as search_pattern;
 pub(crate) use site::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
 
-use super::{Files, NotReloaded, Problem, Refused, Settings, Site};
+use super::{Files, NotReloaded, Problem, Refused, Settings, Site, strict};
 use crate::contain::contain;
 use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
@@ -65,13 +65,21 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     // Included names are relative to the directory of the main file, all other paths to the prefix.
     let source = source_of(request).with_defaults(default_error_log(request.places.error_log.as_deref()));
     // A reload reads the file in the process that must not end.
-    let loaded = contain("the reading of the configuration", || load_text(&source, request, loader))
+    let read = || contain("the reading of the configuration", || load_text(&source, request, loader));
+    let (loaded, mut keys) = tls::apart::collect(read);
+    let loaded = loaded
         .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))?;
     let settings = settings(&loaded, request);
+    if settings.signs_apart && memory.is_none() {
+        strict::check(&source, loader, &settings)?;
+        strict::retain_keys_of_files(&mut keys, &loaded.config);
+    } else {
+        keys.clear();
+    }
     let files = loaded.sources.iter().map(|file| (file.path.clone(), file.text.to_vec())).collect();
     let data = loaded.config.data_files().map(|(path, bytes)| (path.to_owned(), bytes.to_vec())).collect();
     let warnings = loaded.warnings.iter().map(|warning| (level_of(warning), warning.to_string())).collect();
-    Ok(Site { config: loaded.config, settings, files, data, warnings })
+    Ok(Site { config: loaded.config, settings, files, data, keys: keys.into(), warnings })
 }
 
 fn source_of(request: &Request) -> conf::Source {
@@ -158,6 +166,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
+        signs_apart: strict::signs_apart(config),
         // If the command line disables the pid file, as `serve` does, the configuration's default is ignored.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {

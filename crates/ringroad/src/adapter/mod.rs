@@ -5,6 +5,7 @@
 //! server running in this process.
 
 mod convert;
+mod strict;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub(crate) use convert::{
 };
 
 use std::sync::Arc;
+
+use tls::apart::SecretKey;
 
 use crate::limits::ProcessLimits;
 use crate::listen::{ListenAddr, ListenSpec};
@@ -33,6 +36,8 @@ pub(crate) struct Site {
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
     /// Other files that were read, such as certificates.
     pub(crate) data: Vec<(PathBuf, Vec<u8>)>,
+    /// The private keys of the configuration, if a signing process is to hold them.
+    pub(crate) keys: Arc<[SecretKey]>,
     /// Lines for the log, including their positions.
     pub(crate) warnings: Vec<(Level, String)>,
 }
@@ -68,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) threads: u32,
     pub(crate) daemon: bool,
     pub(crate) master_process: bool,
+    /// Whether a signing process holds the private keys (`sandbox strict`).
+    pub(crate) signs_apart: bool,
     /// Pid file; `None` disables it.
     pub(crate) pid: Option<PathBuf>,
     pub(crate) limits: ProcessLimits,

@@ -58,6 +58,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
         crate::agent::SUBCOMMAND if args.len() == 1 => crate::agent::run(),
+        crate::signer::SUBCOMMAND if args.len() == 1 => crate::signer::run(),
         "--help" => help(&Arguments::default()),
         "--version" => {
             print(version::long());

@@ -13,6 +13,8 @@
 
 use acme::agent::{Challenge, Level};
 use acme::settings::{AccountKey, ChallengeKind, ExternalAccount, Issuer, Order, Profile};
+use tls::Identity;
+use tls::apart::{SecretKey, collect, without_keys};
 use tls::signing::KeyKind;
 
 use super::Limits;
@@ -37,6 +39,31 @@ pub(crate) enum AcmeChange {
         /// The PEM text.
         pem: Vec<u8>,
     },
+}
+
+impl AcmeChange {
+    /// Returns the change with the name of the private key instead of the key, and the key: for a worker that gets its signatures
+    /// from the signing process.
+    pub(crate) fn without_key(&self) -> (AcmeChange, Vec<SecretKey>) {
+        let (pem, mut change) = match self {
+            AcmeChange::Certificate { pem, .. } => (pem, self.clone()),
+            AcmeChange::Install(Challenge::Tls { pem, .. })
+            | AcmeChange::Remove(Challenge::Tls { pem, .. }) => (pem, self.clone()),
+            AcmeChange::Install(Challenge::Http { .. }) | AcmeChange::Remove(Challenge::Http { .. }) => {
+                return (self.clone(), Vec::new());
+            }
+        };
+        // The worker reports a certificate that cannot be used.
+        let (_, keys) = collect(|| Identity::from_pem(pem, pem, &[]).is_ok());
+        let text = without_keys(pem, &keys).unwrap_or_default();
+        match &mut change {
+            AcmeChange::Certificate { pem, .. }
+            | AcmeChange::Install(Challenge::Tls { pem, .. })
+            | AcmeChange::Remove(Challenge::Tls { pem, .. }) => *pem = text,
+            AcmeChange::Install(_) | AcmeChange::Remove(_) => {}
+        }
+        (change, keys)
+    }
 }
 
 /// A message from the master to the agent.

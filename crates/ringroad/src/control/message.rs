@@ -12,6 +12,7 @@
 //!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
 //!   | -- Explain, fd -------------> |   socket of a client to which the worker sends an explanation of a cache
+//!   | -- Signer, fds -------------> |   no response: sockets to the next signing process, see `signer`
 //!   | -- Reopen, fds -------------> |   no response: a worker reports logs that it cannot write in the error log
 //!   | -- Leave, Drain ------------> |   no response: readiness checks fail, or succeed again
 //!   | -- Reloads -----------------> |   no response: sets the numbers that the status pages show
@@ -40,10 +41,10 @@ use crate::reloads::Reloads;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Version of the message format; changes with every change of the messages.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
 
 /// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
-/// log file.
+/// log file, then the sockets to the signing process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bundle {
     /// The number of the configuration in this master.
@@ -72,12 +73,15 @@ pub(crate) struct Bundle {
     /// The secret from which keys of session tickets are derived. Only used by [`ToWorker::Start`]; a serving worker already has
     /// it.
     pub(crate) tickets: Vec<u8>,
+    /// Number of sockets to the signing process, for [`ToWorker::Start`]; 0 if the worker holds its private keys itself.
+    pub(crate) signer_sockets: u64,
 }
 
 impl Bundle {
     /// Returns the number of descriptors of the bundle.
     pub(crate) fn descriptors(&self) -> usize {
-        let sockets: u64 = self.listeners.iter().map(|(_, count)| count).sum();
+        let listeners = self.listeners.iter().map(|(_, count)| count);
+        let sockets = listeners.fold(self.signer_sockets, |sum, count| sum.saturating_add(*count));
         usize::try_from(sockets).unwrap_or(usize::MAX).saturating_add(self.logs.len())
     }
 }
@@ -109,6 +113,8 @@ pub(crate) enum ToWorker {
     Explain(Vec<u8>),
     /// Show requests that match this filter to the client whose socket is in the packet.
     Watch(String),
+    /// Request signatures through the sockets in the packet from now on.
+    Signer,
 }
 
 /// A message from a worker to the master.
@@ -166,6 +172,9 @@ impl ToWorker {
             ToWorker::Ping(number) => {
                 out.u64(8).u64(*number);
             }
+            ToWorker::Signer => {
+                out.u64(13);
+            }
             ToWorker::Watch(filter) => {
                 out.u64(9).text(filter);
             }
@@ -192,6 +201,7 @@ impl ToWorker {
             10 => ToWorker::Explain(from.bytes()?.to_vec()),
             11 => ToWorker::Drain(from.u64()? != 0),
             12 => ToWorker::Reloads(take_reloads(&mut from)?),
+            13 => ToWorker::Signer,
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -266,7 +276,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     });
     out.text(&bundle.addresses).u64(bundle.respawned);
     put_reloads(out, &bundle.reloads);
-    out.list(&bundle.acme, put_change).bytes(&bundle.tickets);
+    out.list(&bundle.acme, put_change).bytes(&bundle.tickets).u64(bundle.signer_sockets);
 }
 
 pub(super) fn put_credentials<'w>(out: &'w mut Writer, who: &Credentials) -> &'w mut Writer {
@@ -295,6 +305,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         reloads: take_reloads(from)?,
         acme: from.list(take_change)?,
         tickets: from.bytes()?.to_vec(),
+        signer_sockets: from.u64()?,
     })
 }
 
@@ -393,6 +404,7 @@ mod tests {
             reloads: Reloads { by_outcome: [1, 2, 3], is_last_refused: true },
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
             tickets: vec![7; 40],
+            signer_sockets: 4,
         }
     }
 
@@ -412,6 +424,7 @@ mod tests {
             ToWorker::Ping(5),
             ToWorker::Watch("code=5xx".to_owned()),
             ToWorker::Explain(b"text".to_vec()),
+            ToWorker::Signer,
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));
@@ -429,7 +442,7 @@ mod tests {
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));
         }
-        assert_eq!(bundle().descriptors(), 6);
+        assert_eq!(bundle().descriptors(), 10);
     }
 
     #[test]

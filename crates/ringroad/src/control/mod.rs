@@ -11,6 +11,7 @@
 
 pub(crate) mod acme;
 pub(crate) mod message;
+pub(crate) mod signer;
 mod wire;
 
 use std::collections::VecDeque;

@@ -95,14 +95,25 @@ impl Cycle {
             reloads: Reloads::default(),
             acme: Vec::new(),
             tickets: Vec::new(),
+            signer_sockets: 0,
         };
         (bundle, fds)
     }
 
     /// Returns the contents of the other files that were read, such as certificates. Files that workers write are read again, so
-    /// that a worker that replaces a crashed one continues with its state.
+    /// that a worker that replaces a crashed one continues with its state. If a signing process holds the private keys, their
+    /// names replace them, and files with passwords are empty.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
+        if self.site.settings.signs_apart {
+            for (path, bytes) in &mut data {
+                if let Some(stand_in) = self.site.config.stand_in(path) {
+                    *bytes = stand_in.to_vec();
+                } else if let Some(text) = tls::apart::without_keys(bytes, &self.site.keys) {
+                    *bytes = text;
+                }
+            }
+        }
         for path in adapter::state_files(&self.site.config) {
             if let (Some(known), Ok(bytes)) =
                 (data.iter_mut().find(|(known, _)| *known == path), std::fs::read(&path))

@@ -24,6 +24,7 @@ mod operators;
 mod process;
 mod reload;
 mod respawn;
+mod signer;
 mod single;
 mod supervise;
 mod upgrade;
@@ -58,6 +59,7 @@ use daemon::Readiness;
 use process::{Heard, Stage, WorkerProcess, describe};
 use reload::Pending;
 use respawn::Respawn;
+use signer::Signer;
 use supervise::Pulse;
 use upgrade::{NewBinary, Predecessor};
 use upkeep::Upkeep;
@@ -108,6 +110,8 @@ struct Master {
     phase: Phase,
     /// The process that obtains certificates, and its results.
     acme: Acme,
+    /// The process that holds the private keys, with `sandbox strict`.
+    signer: Signer,
     /// Checks certificates that expire soon.
     upkeep: Upkeep,
     /// Time when the graceful shutdown begins; clients move to other servers until then (`shutdown_delay`).
@@ -190,6 +194,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         workers: Vec::new(),
         phase: Phase::Starting,
         acme: Acme::default(),
+        signer: Signer::default(),
         upkeep,
         quit_at: None,
         admin_server,
@@ -221,6 +226,7 @@ impl Master {
         self.cycle.log.notice("start worker processes");
         loop {
             self.keep_serving();
+            self.keep_signer();
             self.keep_acme();
             self.keep_certificates();
             if self.phase == Phase::Ending && self.workers.is_empty() {
@@ -244,6 +250,7 @@ impl Master {
                 self.quit();
             }
         }
+        self.signer.stop();
         self.forget_listeners();
         if let Some(file) = self.pid_file.take() {
             file.remove(&self.cycle.log);
@@ -262,7 +269,7 @@ impl Master {
         if !wanted || there || self.start_at.is_some() {
             return;
         }
-        match self.start_worker(&self.cycle) {
+        match self.start_worker(None) {
             Ok(worker) => self.workers.push(worker),
             Err(message) => {
                 self.cycle.log.alert(&message);
@@ -271,10 +278,24 @@ impl Master {
         }
     }
 
-    /// Starts a worker process with a configuration and the current state: addresses of names, certificates, counters.
-    fn start_worker(&self, cycle: &Cycle) -> Result<WorkerProcess, String> {
-        let acme = self.acme.changes(adapter::issuers(&cycle.site.config));
-        let mut worker = WorkerProcess::start(cycle, &self.addresses, (self.respawned, self.reloads), acme)?;
+    /// Starts a worker process with the next configuration, or the one in force, and the current state: addresses of names,
+    /// certificates, counters.
+    fn start_worker(&mut self, next: Option<&Cycle>) -> Result<WorkerProcess, String> {
+        if next.unwrap_or(&self.cycle).site.settings.signs_apart {
+            self.start_signer(next)?;
+        }
+        let cycle = next.unwrap_or(&self.cycle);
+        let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
+        let mut sockets = Vec::new();
+        if cycle.site.settings.signs_apart {
+            let (changes, mut keys) = signer::without_keys(&acme);
+            acme = changes;
+            keys.extend(cycle.site.keys.iter().cloned());
+            self.signer.send_keys(keys, false);
+            sockets = self.signer.connect(cycle.site.settings.threads)?;
+        }
+        let counts = (self.respawned, self.reloads);
+        let mut worker = WorkerProcess::start(cycle, &self.addresses, counts, acme, sockets)?;
         operators::brief(&self.admin_server, &mut worker);
         self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
         Ok(worker)
@@ -283,7 +304,7 @@ impl Master {
     /// Keeps the ACME process running while workers serve, and handles its messages. The start of the server does not
     /// wait for this process.
     fn keep_acme(&mut self) {
-        let Master { acme, workers, cycle, phase, new_binary, .. } = self;
+        let Master { acme, workers, signer, cycle, phase, new_binary, .. } = self;
         match phase {
             Phase::Starting => return,
             Phase::Ending => return acme.stop(),
@@ -291,11 +312,11 @@ impl Master {
             Phase::Running | Phase::Idle if new_binary.is_some() => return acme.stop(),
             Phase::Running | Phase::Idle => {}
         }
-        acme.hear(&cycle.log, |number, change| send_all(workers, number, change));
+        acme.hear(&cycle.log, |number, change| send_all(workers, signer, number, change));
         acme.reap(&cycle.log);
         for change in acme.keep(cycle) {
             let number = acme.next_number();
-            send_all(workers, number, &change);
+            send_all(workers, signer, number, &change);
         }
     }
 
@@ -324,6 +345,10 @@ impl Master {
             let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
         }
+        if let Some((channel, is_sending)) = self.signer.channel() {
+            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
+            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
+        }
         polled.extend(self.admin_server.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
         let before = self.predecessor.as_ref().and_then(Predecessor::end);
         polled.extend(before.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
@@ -342,6 +367,7 @@ impl Master {
             Stage::Serving => None,
         });
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
+        let others = others.chain(self.signer.deadline());
         let others = others.chain(self.notifier.ping_at()).chain(self.admin_server.deadline());
         let others = others.chain(self.checks_certificates().then(|| self.upkeep.deadline()));
         kills.chain(others).chain(self.pending_deadline()).min()
@@ -506,11 +532,16 @@ impl Master {
                 let pid = self.workers[index].pid();
                 self.handle_pong(number, pid);
             }
-            ToMaster::AcmeDone(number) => self.acme.handle_done(number, self.workers[index].pid()),
+            ToMaster::AcmeDone(number) => {
+                self.acme.handle_done(number, self.workers[index].pid());
+                self.signer.note_unused();
+            }
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
             ToMaster::Retired(generation) => {
-                let pid = self.workers[index].pid();
-                log_retired(&self.cycle.log, generation, pid);
+                let worker = &mut self.workers[index];
+                worker.remove_keys(generation);
+                self.signer.note_unused();
+                log_retired(&self.cycle.log, generation, worker.pid());
             }
             // A worker that is shutting down has older addresses than its successor.
             ToMaster::Addresses(addresses) if self.workers[index].stage == Stage::Serving => {
@@ -583,6 +614,7 @@ impl Master {
     fn handle_end(&mut self, worker: &WorkerProcess, status: ExitStatus) {
         let (pid, how) = (worker.pid(), describe(status));
         self.acme.handle_end_of(pid);
+        self.signer.note_unused();
         let expected = matches!(worker.stage, Stage::Leaving { .. });
         let line = format!("worker process {pid} {how}");
         if status.success() {
@@ -648,14 +680,26 @@ impl Master {
     }
 }
 
-/// Sends a change to all live workers. Returns the process IDs of workers that will confirm it.
-fn send_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
+/// Sends a change to all live workers; to those without private keys with a name instead of the key, which the signing process
+/// gets. Returns the process IDs of workers that will confirm it.
+fn send_all(
+    workers: &mut [WorkerProcess],
+    signer: &mut Signer,
+    number: u64,
+    change: &AcmeChange,
+) -> Vec<u32> {
     let message = ToWorker::Acme(number, change.clone());
+    let without_key = workers.iter().any(|worker| worker.keys.is_some()).then(|| {
+        let (change, keys) = change.without_key();
+        signer.send_keys(keys, false);
+        ToWorker::Acme(number, change)
+    });
     // A worker that is ending accepts no more connections.
     let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
     let mut told = Vec::new();
     for worker in workers.iter_mut().filter(stay) {
-        worker.send(&message, Vec::new());
+        let message = without_key.as_ref().filter(|_| worker.keys.is_some()).unwrap_or(&message);
+        worker.send(message, Vec::new());
         told.push(worker.pid());
     }
     told

@@ -5,7 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tls::apart::SecretKey;
 
 use crate::control::acme::AcmeChange;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
@@ -65,16 +68,29 @@ pub(crate) struct WorkerProcess {
     pub(crate) stage: Stage,
     /// The number of the configuration that the worker serves.
     pub(crate) generation: u64,
+    /// The keys that the worker uses by the signing process; `None` if it holds its keys itself.
+    pub(super) keys: Option<UsedKeys>,
+}
+
+/// The keys of the signing process that a worker uses.
+#[derive(Debug)]
+pub(super) struct UsedKeys {
+    /// Number of threads of the worker.
+    pub(super) threads: u32,
+    /// The keys of each configuration that the worker has not retired.
+    pub(super) by_generation: Vec<(u64, Arc<[SecretKey]>)>,
 }
 
 impl WorkerProcess {
     /// Starts a process and sends it the configuration, with the known addresses of names and the certificates. `counts` are the
-    /// number of workers that exited unexpectedly, and the numbers of reloads.
+    /// number of workers that exited unexpectedly, and the numbers of reloads. With `signer_sockets` the worker holds no private
+    /// keys, and `acme` must contain none.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
         counts: (u64, Reloads),
         acme: Vec<AcmeChange>,
+        signer_sockets: Vec<Rc<OwnedFd>>,
     ) -> Result<WorkerProcess, String> {
         let (mut channel, theirs) =
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
@@ -94,10 +110,17 @@ impl WorkerProcess {
         // channel.
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
-        let (bundle, fds) = cycle.bundle();
+        let (bundle, mut fds) = cycle.bundle();
+        let keys = (!signer_sockets.is_empty()).then(|| UsedKeys {
+            threads: cycle.site.settings.threads,
+            by_generation: vec![(cycle.generation, Arc::clone(&cycle.site.keys))],
+        });
+        let sockets = signer_sockets.len() as u64;
+        fds.extend(signer_sockets);
         let (addresses, tickets) = (addresses.to_owned(), adapter::tickets());
         let (respawned, reloads) = counts;
-        let bundle = Bundle { addresses, respawned, reloads, acme, tickets, ..bundle };
+        let bundle =
+            Bundle { addresses, respawned, reloads, acme, tickets, signer_sockets: sockets, ..bundle };
         // If the send fails because the worker has died, its exit status shows this.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
@@ -105,6 +128,7 @@ impl WorkerProcess {
             channel: Some(channel),
             stage: Stage::Starting { kill_at: Instant::now() + RESPONSE_TIME },
             generation: cycle.generation,
+            keys,
         })
     }
 
@@ -115,6 +139,20 @@ impl WorkerProcess {
     /// Returns the channel for poll(2), and whether it has unsent data.
     pub(crate) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
         self.channel.as_ref().map(|channel| (channel.as_fd(), channel.wants_to_send()))
+    }
+
+    /// Notes the keys of a configuration that replaces the present one in the worker.
+    pub(super) fn add_keys(&mut self, cycle: &Cycle) {
+        if let Some(used) = &mut self.keys {
+            used.by_generation.push((cycle.generation, Arc::clone(&cycle.site.keys)));
+        }
+    }
+
+    /// Notes that the worker no longer uses the keys of a configuration.
+    pub(super) fn remove_keys(&mut self, generation: u64) {
+        if let Some(used) = &mut self.keys {
+            used.by_generation.retain(|(known, _)| *known != generation);
+        }
     }
 
     /// Sends queued messages.

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
+use super::signer::without_keys;
 use super::{Cycle, Master, Phase, announce, move_pid_file};
 use crate::adapter::{self, Files, Site};
 use crate::control::message::{Bundle, ToWorker};
@@ -30,6 +31,13 @@ pub(crate) struct Pending {
     worker: u32,
     /// For a swap in place: the time at which the worker is killed if it has not responded.
     give_up_at: Option<Instant>,
+}
+
+impl Pending {
+    /// Returns the next configuration.
+    pub(super) fn cycle(&self) -> &Cycle {
+        &self.cycle
+    }
 }
 
 impl Master {
@@ -63,7 +71,14 @@ impl Master {
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
                 let (bundle, fds) = cycle.bundle();
-                let acme = self.acme.changes(adapter::issuers(&cycle.site.config));
+                let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
+                if worker.keys.is_some() {
+                    let (changes, mut keys) = without_keys(&acme);
+                    acme = changes;
+                    keys.extend(cycle.site.keys.iter().cloned());
+                    self.signer.send_keys(keys, false);
+                    worker.add_keys(&cycle);
+                }
                 let bundle = Bundle { acme, ..bundle };
                 worker.send(&ToWorker::Reload(Box::new(bundle)), fds);
                 let give_up_at = Some(Instant::now() + RESPONSE_TIME);
@@ -82,7 +97,7 @@ impl Master {
     /// Starts a new worker process for a new configuration.
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
-        match self.start_worker(&cycle) {
+        match self.start_worker(Some(&cycle)) {
             Ok(worker) => {
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
                 self.workers.push(worker);
@@ -138,6 +153,8 @@ impl Master {
     /// Handles a worker that keeps its old configuration because of an error.
     pub(super) fn handle_reload_failed(&mut self, generation: u64, message: &str) {
         if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
+            self.workers.iter_mut().for_each(|worker| worker.remove_keys(generation));
+            self.signer.note_unused();
             self.cycle.log.emerg(message);
             self.abandon_pending();
             self.count_reload(ReloadOutcome::Refused);

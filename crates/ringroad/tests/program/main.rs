@@ -21,6 +21,7 @@ mod limits;
 mod packaged_conf;
 mod process;
 mod reload;
+mod signing;
 mod tls_load;
 mod tools_of_nginx;
 mod upgrade;

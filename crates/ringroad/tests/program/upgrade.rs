@@ -318,16 +318,25 @@ fn upgrades_fail_no_request_over_tls() {
 
 #[test]
 fn tls_continues_and_the_old_worker_completes_its_response() {
+    tls_continues("");
+}
+
+fn tls_continues(main: &str) {
     let port = free_port();
     let tls = format!(
         "listen 127.0.0.1:{port} ssl; ssl_certificate PREFIXconf/a.pem; ssl_certificate_key PREFIXconf/a.key;\n\
          location /big/ {{ root PREFIX; }}"
     );
     let site = Site::new(Path::new(BINARY), "", &tls);
+    let conf = site.dir.path().join("conf/server.conf");
+    let text = fs::read_to_string(&conf).expect("it is there");
+    fs::write(&conf, main.to_owned() + &text).expect("it is ours");
     let config = write_certificate(&site.dir).clients(BOTH, None);
     let size = 8 << 20;
     site.dir.write("big/file", vec![b'x'; size]);
     let old = site.start();
+    let processes = if main.is_empty() { 1 } else { 2 };
+    assert_eq!(children(old).len(), processes);
     let connect = |target: &str| {
         let socket = TcpStream::connect(("127.0.0.1", port)).expect("never refused");
         socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
@@ -351,6 +360,7 @@ fn tls_continues_and_the_old_worker_completes_its_response() {
     slow.read_to_end(&mut whole).expect("the old worker goes on");
     assert!(whole.len() + first.len() > size, "{}", whole.len());
     site.finish(old, new);
+    assert_eq!(children(new).len(), processes);
     let mut whole = Vec::new();
     connect("/").read_to_end(&mut whole).expect("a closing alert");
     assert!(whole.ends_with(b"here"));

@@ -96,6 +96,8 @@ pub struct Http {
     pub temp_directories: Vec<(PathBuf, conf::Span)>,
     /// Additional files that directives read, such as dictionaries.
     pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
+    /// Bytes instead of those of additional files with secrets, for workers that must not have them.
+    pub stand_ins: BTreeMap<PathBuf, &'static [u8]>,
     /// Settings of each `open_file_cache` directive; a scope refers to its cache by index.
     pub open_file_caches: Vec<Limits>,
     /// The base of relative paths, with a trailing slash.
@@ -249,6 +251,12 @@ impl Config {
     /// Returns the additional files of the configuration. With them and the text it can be loaded on another machine.
     pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
+    }
+
+    /// Returns the bytes that a worker of `sandbox strict` gets instead of a file with secrets that it does not need; `None` for
+    /// other files.
+    pub fn stand_in(&self, path: &Path) -> Option<&'static [u8]> {
+        self.http.stand_ins.get(path).copied()
     }
 
     /// Whether connections to upstreams may use non-local source addresses.

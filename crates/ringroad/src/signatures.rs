@@ -1,0 +1,186 @@
+//! The sockets of a worker to the signing process, which the threads of the worker share.
+//!
+//! ```text
+//!   thread --takes a socket--> request --> response --> returns the socket
+//!     |  none is left: waits          |no response in time: requests fail for some seconds
+//!     |                               |closed: waits for the sockets of the next process
+//! ```
+//! A request blocks its thread. So the time is limited, and after a failure only one request in some seconds waits again. The
+//! master creates as many sockets as threads may sign at the same time.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use tls::apart::Connection;
+
+/// Length in bytes of the number at the beginning of requests and responses.
+pub(crate) const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// Maximum time for a response. A signature takes less than 10 ms; the processor may be busy.
+pub(crate) const RESPONSE_TIME: Duration = Duration::from_secs(1);
+
+/// Time after a missing response during which further requests fail immediately.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Maximum time to wait for the sockets of the next process after one has exited. Its start takes a few milliseconds.
+pub(crate) const RESTART_TIME: Duration = Duration::from_millis(250);
+
+/// Size in bytes of the buffer for a response: the largest signature has 2 KiB (RSA with 16384 bits).
+const RESPONSE_BYTES: usize = 4096;
+
+/// Creates a socket for a worker and the one for the signing process.
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for limit in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&pair.0, limit, Some(RESPONSE_TIME))?;
+    }
+    Ok(pair)
+}
+
+/// The sockets to the signing process.
+#[derive(Debug)]
+pub(crate) struct SignerSockets {
+    state: Mutex<Sockets>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Sockets {
+    idle: Vec<Line>,
+    /// The number of the process, which counts the calls of [`SignerSockets::replace`].
+    process: u64,
+    /// Time at which a socket was found closed.
+    lost_at: Option<Instant>,
+    /// No response has arrived in time; the next request may be sent at this time.
+    retry_at: Option<Instant>,
+}
+
+/// A socket, and the number of its last request.
+#[derive(Debug)]
+struct Line {
+    socket: OwnedFd,
+    process: u64,
+    number: u64,
+}
+
+impl SignerSockets {
+    /// Uses these sockets.
+    pub(crate) fn new(sockets: Vec<OwnedFd>) -> SignerSockets {
+        let state = Sockets { idle: Vec::new(), process: 0, lost_at: None, retry_at: None };
+        let own = SignerSockets { state: Mutex::new(state), changed: Condvar::new() };
+        own.replace(sockets);
+        own
+    }
+
+    /// Uses the sockets of another process from now on.
+    pub(crate) fn replace(&self, sockets: Vec<OwnedFd>) {
+        let mut state = self.state();
+        let process = state.process + 1;
+        let idle = sockets.into_iter().map(|socket| Line { socket, process, number: 0 }).collect();
+        *state = Sockets { idle, process, lost_at: None, retry_at: None };
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Sockets> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a socket; waits while other threads use all of them.
+    fn take(&self, deadline: Instant) -> Result<Line, String> {
+        let mut state = self.state();
+        loop {
+            let now = Instant::now();
+            match state.retry_at {
+                Some(at) if now < at => return Err("it does not respond".to_owned()),
+                // One request tries again; the others fail until it has succeeded.
+                Some(_) if !state.idle.is_empty() => state.retry_at = Some(now + RESPONSE_TIME),
+                _ => {}
+            }
+            if let Some(line) = state.idle.pop() {
+                return Ok(line);
+            }
+            let (limit, reason) = match state.lost_at {
+                Some(at) => (deadline.min(at + RESTART_TIME), "it has exited"),
+                None => (deadline, "all connections to it are in use"),
+            };
+            let left = limit.saturating_duration_since(now);
+            if left.is_zero() {
+                return Err(reason.to_owned());
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Returns a socket after a request.
+    fn put(&self, line: Line, has_responded: bool) {
+        let mut state = self.state();
+        if line.process == state.process {
+            state.retry_at = if has_responded { None } else { Some(Instant::now() + PAUSE) };
+            state.idle.push(line);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Notes that a socket was found closed.
+    fn lose(&self, line: &Line) {
+        let mut state = self.state();
+        if line.process == state.process {
+            state.idle.clear();
+            state.lost_at.get_or_insert_with(Instant::now);
+        }
+    }
+}
+
+impl Connection for SignerSockets {
+    fn exchange(&self, request: &[u8]) -> Result<Vec<u8>, String> {
+        let deadline = Instant::now() + RESPONSE_TIME;
+        loop {
+            let mut line = self.take(deadline)?;
+            match line.exchange(request, deadline) {
+                Ok(response) => {
+                    self.put(line, true);
+                    return Ok(response);
+                }
+                Err(Errno::AGAIN) => {
+                    self.put(line, false);
+                    return Err("it does not respond".to_owned());
+                }
+                Err(_) => self.lose(&line),
+            }
+        }
+    }
+}
+
+impl Line {
+    /// Sends a request and returns the response. The error is `AGAIN` if none arrives in time.
+    fn exchange(&mut self, request: &[u8], deadline: Instant) -> Result<Vec<u8>, Errno> {
+        self.number += 1;
+        let number = self.number.to_le_bytes();
+        let packet = [number.as_slice(), request].concat();
+        while let Err(errno) = send(&self.socket, &packet, SendFlags::NOSIGNAL) {
+            if errno != Errno::INTR {
+                return Err(errno);
+            }
+        }
+        let mut buffer = [0; RESPONSE_BYTES];
+        loop {
+            let length = match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(Errno::CONNRESET),
+                Ok((_, length)) => length,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            // A response with an older number is late: its request has failed.
+            if let Some(response) = buffer[..length].strip_prefix(&number) {
+                return Ok(response.to_vec());
+            }
+            if Instant::now() >= deadline {
+                return Err(Errno::AGAIN);
+            }
+        }
+    }
+}
