@@ -1,6 +1,7 @@
-//! Checks files of `packaging/` with the tools that use them: systemd, logrotate, the shell.
+//! Checks files of `packaging/` with the tools that use them: systemd, AppArmor, logrotate, the shell.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -43,9 +44,11 @@ fn systemd_accepts_the_unit_and_rates_its_exposure_low() {
     let Some(output) = run("systemd-analyze", "systemd", &["verify", "--man=no", &unit]) else { return };
     assert_content(&output);
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let args = ["security", "--offline=true", "--threshold=30", "--no-pager", &unit];
-    let output = run("systemd-analyze", "systemd", &args).expect("it ran a moment ago");
-    assert_content(&output);
+    assert_exposure(&unit, 27);
+    // With the addition, the master is not root.
+    dir.dir("ringroad.service.d");
+    dir.write("ringroad.service.d/unprivileged.conf", text("systemd/unprivileged.conf"));
+    assert_exposure(&unit, 19);
     let socket = packaging().join("systemd/ringroad.socket").display().to_string();
     // The service file must be in the same directory.
     std::fs::copy(&socket, dir.path().join("ringroad.socket")).expect("a file");
@@ -53,6 +56,87 @@ fn systemd_accepts_the_unit_and_rates_its_exposure_low() {
     let output =
         run("systemd-analyze", "systemd", &["verify", "--man=no", &socket]).expect("it ran a moment ago");
     assert_content(&output);
+}
+
+/// Checks that `systemd-analyze security` rates the exposure of the unit not above this value, in tenths.
+#[track_caller]
+fn assert_exposure(unit: &str, tenths_max: u32) {
+    let threshold = format!("--threshold={tenths_max}");
+    let args = ["security", "--offline=true", &threshold, "--no-pager", unit];
+    let output = run("systemd-analyze", "systemd", &args).expect("it ran a moment ago");
+    assert_content(&output);
+}
+
+/// Returns the names of all system calls that the unit permits, by systemd's lists of groups.
+fn calls_of_the_unit() -> Option<BTreeSet<String>> {
+    let output = run("systemd-analyze", "systemd", &["syscall-filter", "--no-pager"])?;
+    assert_content(&output);
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut groups: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut group = "";
+    for line in listed.lines() {
+        if line.starts_with('@') {
+            group = line.trim();
+        } else if line.starts_with(' ') && !line.trim_start().starts_with('#') {
+            groups.entry(group).or_default().insert(line.trim());
+        }
+    }
+    fn add(groups: &BTreeMap<&str, BTreeSet<&str>>, name: &str, into: &mut BTreeSet<String>) {
+        match groups.get(name) {
+            Some(members) => members.iter().for_each(|member| add(groups, member, into)),
+            None => {
+                into.insert(name.to_owned());
+            }
+        }
+    }
+    let mut permitted = BTreeSet::new();
+    for line in text("systemd/ringroad.service").lines() {
+        let Some(names) = line.strip_prefix("SystemCallFilter=") else { continue };
+        let mut named = BTreeSet::new();
+        names.trim_start_matches('~').split(' ').for_each(|name| add(&groups, name, &mut named));
+        permitted = if names.starts_with('~') { &permitted - &named } else { &permitted | &named };
+    }
+    Some(permitted)
+}
+
+/// Returns the names of all system calls that the seccomp profile of the image permits.
+fn calls_of_the_image() -> BTreeSet<String> {
+    let profile = text("image/seccomp.json");
+    let (_, names) = profile.split_once("\"names\": [").expect("the list");
+    let (names, _) = names.split_once(']').expect("its end");
+    names.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
+}
+
+#[test]
+fn the_unit_and_the_image_permit_the_same_calls() {
+    let Some(unit) = calls_of_the_unit() else { return };
+    let image = calls_of_the_image();
+    let missing: Vec<&String> = image.difference(&unit).collect();
+    assert!(missing.is_empty(), "not permitted by the unit: {missing:?}");
+    for call in ["io_uring_setup", "landlock_restrict_self", "seccomp", "setgroups", "execve"] {
+        assert!(image.contains(call), "{call}");
+    }
+    for call in
+        ["ptrace", "mount", "keyctl", "bpf", "userfaultfd", "process_vm_readv", "setns", "perf_event_open"]
+    {
+        assert!(!image.contains(call) && !unit.contains(call), "{call}");
+    }
+}
+
+#[test]
+fn apparmor_accepts_the_profile() {
+    let profile = packaging().join("apparmor/usr.sbin.ringroad").display().to_string();
+    let args = ["--skip-kernel-load", "--skip-cache", "--warn=all", &profile];
+    let Some(output) = run("apparmor_parser", "apparmor", &args) else { return };
+    assert_content(&output);
+    // A profile that the parser accepts although it restricts nothing would be useless.
+    let preprocessed =
+        run("apparmor_parser", "apparmor", &["--preprocess", &profile]).expect("it ran a moment ago");
+    let rules = String::from_utf8_lossy(&preprocessed.stdout).into_owned();
+    for rule in ["capability setuid", "/etc/ringroad/** r", "/usr/sbin/ringroad mrix"] {
+        assert!(rules.contains(rule), "{rule}");
+    }
+    assert!(!rules.contains("capability sys_admin"), "it is not needed");
 }
 
 #[test]

@@ -22,6 +22,9 @@ use crate::{Failure, workspace};
 /// The scripts of the server's package, in `packaging/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
+/// The AppArmor profile and its path in the package. Distributions with RPM have SELinux instead.
+const APPARMOR: (&str, &str) = ("packaging/apparmor/usr.sbin.ringroad", "etc/apparmor.d/usr.sbin.ringroad");
+
 /// The documentation directory of both packages.
 const DOC: &str = "usr/share/doc/ringroad";
 
@@ -35,6 +38,7 @@ pub(super) fn make(release: &Release) -> Result<Vec<PathBuf>, Failure> {
 fn server(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     let root = release.work.join("deb");
     stage::make(release, &root)?;
+    stage::copy(&workspace::root().join(APPARMOR.0), &root.join(APPARMOR.1), 0o644)?;
     let doc = root.join(DOC);
     let date = workspace::output(
         tool("date", "coreutils")?.args(["-u", "-R", "-d"]).arg(format!("@{}", release.time)),

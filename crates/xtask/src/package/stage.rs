@@ -8,10 +8,11 @@ use super::{Release, fresh_dir, make_dir, sbom, tool, write};
 use crate::{Failure, workspace};
 
 /// Files that are copied unchanged, with their modes.
-const FILES: [(&str, &str, u32); 15] = [
+const FILES: [(&str, &str, u32); 16] = [
     ("packaging/signal", "usr/libexec/ringroad/signal", 0o755),
     ("packaging/systemd/ringroad.service", "usr/lib/systemd/system/ringroad.service", 0o644),
     ("packaging/systemd/ringroad.socket", "usr/share/doc/ringroad/examples/ringroad.socket", 0o644),
+    ("packaging/systemd/unprivileged.conf", "usr/share/doc/ringroad/examples/unprivileged.conf", 0o644),
     ("packaging/logrotate", "etc/logrotate.d/ringroad", 0o644),
     ("packaging/etc/default/ringroad", "etc/default/ringroad", 0o644),
     ("packaging/etc/ringroad.conf", "etc/ringroad/ringroad.conf", 0o644),
