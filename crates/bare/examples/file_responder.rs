@@ -15,9 +15,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
 use io::engine::EngineConfig;
-use io::op::{DeviceId, OpenHow, RecvInto, Source};
+use io::facts::DeviceId;
+use io::op::{OpenHow, RecvInto};
+use io::segments::Source;
 use io::slab::{Key, Slab};
-use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Segments, Wait};
+use io::{Completion, Disk, DiskOp, DiskVia, Engine, Fd, NetOp, Op, Payload, Segments, Wait};
 use rustix::fs::OFlags;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -126,7 +128,7 @@ impl Server {
             }
             (Step::Send(place), _) => {
                 if let Some(Ok(fd)) = self.connections[place].file.take().map(Fd::into_owned) {
-                    self.submit(Op::Close { fd }, Step::Nothing);
+                    self.submit(Op::Net(NetOp::Close { fd }), Step::Nothing);
                 }
             }
             _ => {}
@@ -134,12 +136,15 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        self.submit(Op::Accept { listener: self.listener.clone(), multishot: false }, Step::Accept);
+        self.submit(
+            Op::Net(NetOp::Accept { listener: self.listener.clone(), multishot: false }),
+            Step::Accept,
+        );
     }
 
     fn receive(&mut self, place: usize) {
         let socket = self.connections[place].socket.clone();
-        self.submit(Op::Recv { socket, into: RecvInto::Stream }, Step::Receive(place));
+        self.submit(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }), Step::Receive(place));
     }
 
     fn open(&mut self, place: usize, head: &[u8]) {
@@ -147,7 +152,13 @@ impl Server {
         let path = CString::new([self.root.as_bytes(), path].concat()).unwrap_or_default();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
         let how = OpenHow { flags: flags.bits() as i32, is_cold: true, ..OpenHow::default() };
-        self.submit(Op::Open { dir: None, path, how, device: DEVICE, via: DiskVia::Ring }, Step::Open(place));
+        self.submit(
+            Op::Disk {
+                at: Disk { device: DEVICE, via: DiskVia::Ring },
+                op: DiskOp::Open { dir: None, path, how },
+            },
+            Step::Open(place),
+        );
     }
 
     fn read(&mut self, place: usize, file: OwnedFd) {
@@ -158,7 +169,10 @@ impl Server {
         let file = Fd::from(file).opened_with(OFlags::DIRECT);
         let connection = &mut self.connections[place];
         (connection.file, connection.size) = (Some(file.clone()), size);
-        let read = Op::Read { file, offset: 0, len: len as u32, buf, device: DEVICE, via: DiskVia::Ring };
+        let read = Op::Disk {
+            at: Disk { device: DEVICE, via: DiskVia::Ring },
+            op: DiskOp::Read { file, offset: 0, len: len as u32, buf },
+        };
         self.submit(read, Step::Read(place));
     }
 
@@ -170,7 +184,7 @@ impl Server {
 
     fn send(&mut self, place: usize, data: Segments) {
         let socket = self.connections[place].socket.clone();
-        self.submit(Op::Send { socket, data, more: false, zero_copy: false }, Step::Send(place));
+        self.submit(Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false }), Step::Send(place));
     }
 
     /// Submits an operation. The table of operations is larger than the number of connections of a benchmark.

@@ -13,9 +13,10 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 
 use io::engine::{EngineConfig, NetKind};
-use io::op::{RecvInto, Source};
+use io::op::RecvInto;
+use io::segments::Source;
 use io::slab::{Key, Slab};
-use io::{Completion, Engine, Fd, Op, Payload, Segments, Wait};
+use io::{Completion, Engine, Fd, NetOp, Op, Payload, Segments, Wait};
 
 const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
@@ -77,7 +78,7 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, complet
             let Some(socket) = sockets.get(key).and_then(|socket| socket.clone()) else { return };
             let mut data = Segments::new();
             data.push(Source::Static(RESPONSE));
-            let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+            let send = Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: false });
             submit(engine, send, NO_TOKEN);
             if !more {
                 sockets.remove(key);
@@ -90,13 +91,13 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, complet
 }
 
 fn accept(engine: &mut dyn Engine, listener: &Fd) {
-    submit(engine, Op::Accept { listener: listener.clone(), multishot: false }, NO_TOKEN);
+    submit(engine, Op::Net(NetOp::Accept { listener: listener.clone(), multishot: false }), NO_TOKEN);
 }
 
 fn receive(engine: &mut dyn Engine, sockets: &mut Sockets, socket: Fd) {
     let (key, place) = sockets.insert();
     *place = Some(socket.clone());
-    submit(engine, Op::Recv { socket, into: RecvInto::Stream }, key.pack());
+    submit(engine, Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }), key.pack());
 }
 
 /// Submits an operation. The table of operations is larger than the number of connections of a benchmark.

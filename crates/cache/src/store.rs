@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use io::op::DeviceId;
+use io::facts::DeviceId;
 use rustix::rand::GetRandomFlags;
 
 use crate::config::{Access, Config};

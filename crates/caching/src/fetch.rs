@@ -663,7 +663,7 @@ fn updated(
     }
     // The age of the 304 counts, but is not stored.
     let (judged, judged_head) = write(&[retained_fields(&hit.meta), &[HeaderId::Age]].concat())?;
-    let heading = upstream::Heading::new(io::op::Source::Vec(judged), judged_head);
+    let heading = upstream::Heading::new(io::segments::Source::Vec(judged), judged_head);
     let candidate = CacheCandidate { heading: &heading, ..*candidate };
     let mut meta = match policy::judge(request, conf, &candidate) {
         Ok(meta) => meta,

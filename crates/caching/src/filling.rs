@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader, StoreError};
 use http::response::parse::ParsedResponse;
 use io::SharedBytes;
-use io::op::Source;
+use io::segments::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::requested_range::{Part, RequestedRange};

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 
 use cache::Key;
 use http::fields::HeaderId;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::fetch::{Fetch, detached};
 use crate::filling::{Filling, FillingReader};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use cache::{CHUNK_BYTES, Hit, Key, Located};
-use io::op::Source;
+use io::segments::Source;
 
 use crate::LOOKUPS_MAX;
 use crate::failures::Failed;

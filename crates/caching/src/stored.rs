@@ -14,7 +14,7 @@ use cache::{Hit, Located, Reader, StoreError};
 use http::fields::HeaderId;
 use http::response::parse::parse_written;
 use io::SharedBytes;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::filling::{Filling, PendingRead, SharedHead, source_of};
 use crate::requested_range::slice_start;
@@ -119,7 +119,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     let mover = match choose::mover(&core.sending, &rt::caps(), located.length) {
         mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
         // The file was opened with O_DIRECT because of its length.
-        _ if located.file.fd().is_direct() => Mover::Read { via: located.via, direct: true },
+        _ if located.file.fd().is_direct() => Mover::Read { via: located.disk.via, direct: true },
         mover => mover,
     };
     request.mover = Some(mover);
@@ -129,7 +129,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     let calls_directly = located.calls_directly() && events.calls_directly();
     Body::File(FileBody::of_range(
         located.file,
-        located.device,
+        located.disk.device,
         part,
         mover,
         calls_directly,

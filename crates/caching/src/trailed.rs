@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use io::op::Source;
+use io::segments::Source;
 
 use exchange::request::Request;
 use exchange::response::Body;

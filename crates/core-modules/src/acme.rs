@@ -25,7 +25,7 @@ use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 use site::config::{BlockEnd, BlockKind, Config, Cx, Http, HttpType, Scope, Settings, SettingsType};
 use site::declaration::BlockHooks;
 use site::shared_zone::BYTES_MIN;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use http::fields::{BodyLength, HeaderId, Method, Version};
 use http::request::Target;
-use io::op::Source;
+use io::segments::Source;
 use rt::{Either, select};
 
 use crate::files;

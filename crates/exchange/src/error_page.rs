@@ -5,7 +5,7 @@ use std::rc::Rc;
 use http::StatusCode;
 use http::connection::Browser;
 use http::fields::HeaderId;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::course::become_get;
 use crate::effect;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::fields::{HeaderId, Method};
 use io::Segments;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::request::Request;
 use crate::response::{Body, NotModified};

@@ -15,7 +15,7 @@ use http::cache_control::RequestCacheControl;
 use http::fields::{HeaderId, Method};
 use http::request::Head;
 use io::Buf;
-use io::op::Source;
+use io::segments::Source;
 use rt::Either;
 use rt::local::WaitGroup;
 

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::conditional::Etag;
 use http::h2::hpack::NeverIndexed;
 use http::response::encode::blank_controls;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::filter::BodyFilter;
 use crate::filter::encoder::Encoder;

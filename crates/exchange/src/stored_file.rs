@@ -9,8 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use io::op::{DeviceId, OpenHow};
-use io::{DiskVia, Errno, Segments};
+use io::facts::DeviceId;
+use io::op::OpenHow;
+use io::{Disk, DiskVia, Errno, Segments};
 use rustix::fs::OFlags;
 
 use crate::disk_space::DiskSpace;
@@ -92,8 +93,12 @@ impl Writer {
     async fn write(&self, file: &rt::File, bytes: &[u8]) -> Result<(), Errno> {
         // Not a buffer of the pool, which slow clients may have used up.
         let data = Segments::from(bytes.to_vec());
-        let (result, _) = file.write_segments_at(self.written, data, self.device, self.plan.via).await;
+        let (result, _) = file.write_segments_at(self.written, data, self.disk()).await;
         result.map(drop)
+    }
+
+    fn disk(&self) -> Disk {
+        Disk { device: self.device, via: self.plan.via }
     }
 
     /// Returns the temporary file, which is created for the first piece.
@@ -123,7 +128,7 @@ impl Writer {
         // Stored until the end, so that the file is removed after a failure, or if the caller drops this future.
         self.file = Some((file.clone(), temp.clone()));
         // No fdatasync(2) is necessary: written bytes are visible to all processes even before they are on the disk.
-        finish((&file, &temp, self.device), &self.plan, self.written).await?;
+        finish((&file, &temp, self.disk()), &self.plan, self.written).await?;
         self.file = None;
         Ok(())
     }
@@ -132,23 +137,23 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some((_, path)) = self.file.take() {
-            remove(path, self.device, self.plan.via);
+            remove(path, self.disk());
         }
     }
 }
 
 /// Removes a temporary file without waiting for it.
-fn remove(path: PathBuf, device: DeviceId, via: DiskVia) {
+fn remove(path: PathBuf, disk: Disk) {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
     rt::spawn(async move {
         // A failure has no consequences, because the name is not used again.
-        let _ = rt::file::unlink(path, device, via).await;
+        let _ = rt::file::unlink(path, disk).await;
     });
 }
 
 /// Sets permissions and time, creates the parent directories, and finally renames the file.
 async fn finish(
-    (file, temp, device): (&rt::File, &Path, DeviceId),
+    (file, temp, disk): (&rt::File, &Path, Disk),
     plan: &Destination,
     length: u64,
 ) -> Result<(), Fault> {
@@ -163,11 +168,11 @@ async fn finish(
     let from =
         CString::new(temp.as_os_str().as_bytes()).map_err(|_| ("rename", temp.to_owned(), Errno::INVAL))?;
     // The rename is atomic: readers of an older file continue with it, new readers open the new file.
-    match rt::file::rename_into(from.clone(), (&parent, name.clone()), device, plan.via).await {
+    match rt::file::rename_into(from.clone(), (&parent, name.clone()), disk).await {
         Err(Errno::XDEV) => {
             copy_across(file, (&parent, name), plan, length).await?;
             // A failure only leaves a file in the directory of temporary files.
-            let _ = rt::file::unlink(from, device, plan.via).await;
+            let _ = rt::file::unlink(from, disk).await;
             Ok(())
         }
         renamed => renamed.map_err(|errno| ("rename", plan.shown(), errno)),
@@ -216,23 +221,22 @@ async fn copy_across(
     let beside = files::temp_name(name.as_bytes()).map_err(fault("open"))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, mode: 0o600, is_cold: true, ..OpenHow::default() };
-    let device = DeviceId::default();
-    let copy = parent.open_at(beside.clone(), how, device, plan.via).await.map_err(fault("open"))?;
-    let mut done =
-        files::copy_bytes((file, &copy), length, device, plan.via).await.map_err(|error| match error {
-            CopyError::Read(errno) => ("read", plan.shown(), errno),
-            CopyError::Write(errno) => ("write", plan.shown(), errno),
-        });
+    let disk = Disk { device: DeviceId::default(), via: plan.via };
+    let copy = parent.open_at(beside.clone(), how, disk).await.map_err(fault("open"))?;
+    let mut done = files::copy_bytes((file, &copy), length, disk).await.map_err(|error| match error {
+        CopyError::Read(errno) => ("read", plan.shown(), errno),
+        CopyError::Write(errno) => ("write", plan.shown(), errno),
+    });
     if done.is_ok() {
         let modified = plan.modified.map(|seconds| (seconds, 0));
         done = files::dress(&copy, Some(plan.mode), modified).await.map_err(fault("fchmod"));
     }
     if done.is_ok() {
-        let renamed = parent.rename_at(beside.clone(), (parent, name), device, plan.via).await;
+        let renamed = parent.rename_at(beside.clone(), (parent, name), disk).await;
         done = renamed.map_err(fault("rename"));
     }
     if done.is_err() {
-        let _ = parent.unlink_at(beside, false, device, plan.via).await;
+        let _ = parent.unlink_at(beside, false, disk).await;
     }
     done
 }

@@ -1,7 +1,7 @@
 //! Sends a body while it arrives.
 
 use io::Errno;
-use io::op::{SEGMENTS_MAX, Source};
+use io::segments::{SEGMENTS_MAX, Source};
 use rt::{Either, select};
 use smallvec::SmallVec;
 

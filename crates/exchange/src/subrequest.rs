@@ -144,7 +144,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
         composer.field(field.name.of(bytes), field.value.of(bytes)).ok()?;
     }
     composer.finish(false).ok()?;
-    child.take_head(io::op::Source::Vec(composed), 0);
+    child.take_head(io::segments::Source::Vec(composed), 0);
     (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
     course::read_uri(&mut child).then_some(child)
 }

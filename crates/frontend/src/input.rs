@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno};
 use rt::Timer;
 

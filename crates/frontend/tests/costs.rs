@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use io::Segments;
 use io::engine::{EngineConfig, NetKind};
-use io::op::Source;
+use io::segments::Source;
 use rt::{Runtime, Socket};
 use testkit::TempDir;
 

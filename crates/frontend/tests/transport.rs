@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use http::fields::Version;
 use http::request::{Composer, Policy};
 use io::engine::{EngineConfig, NetKind};
-use io::op::Source;
+use io::segments::Source;
 use io::{Errno, Segments};
 use rt::Runtime;
 use rt::net::FilePart;

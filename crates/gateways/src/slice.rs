@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 use conf::{Args, Spec};
 use http::fields::HeaderId;
 use http::range::ContentRange;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::{Declaration, Directive, Module};
 use caching::fetch::detached;

@@ -2,7 +2,7 @@
 
 use conf::{Args, Contexts, Spec};
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::{Declaration, Directive, Module};
 use exchange::phases::{Phase, Step};

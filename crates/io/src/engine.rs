@@ -184,7 +184,7 @@ pub struct EngineConfig {
     pub libaio_depth: u32,
     /// Thread pools of the process; [`crate::DiskVia::Pool`] is an index into this list.
     pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
-    /// Separate threads for [`crate::Op::Put`]; without them, `Put` is routed like other operations that io_uring does
+    /// Separate threads for [`crate::op::DiskOp::Put`]; without them, `Put` is routed like other operations that io_uring does
     /// not support.
     pub put_pool: Option<Arc<crate::disk::threads::ThreadPool>>,
     /// Whether a read for a pool first tries resident pages (`preadv2` with `RWF_NOWAIT`). A hit saves the handover to

@@ -2,7 +2,10 @@
 
 use rustix::io::Errno;
 
-use crate::op::DeviceId;
+/// The device that a file is on (`st_dev`). Limits per device keep a slow device from occupying every kernel worker and
+/// pool thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DeviceId(pub u64);
 
 /// Free and total space of a file system, and its type (statfs(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`op`], [`segments`], [`engine`] | operations and their results, buffers in several pieces, the engine contract with settings and capabilities |
+//! | [`op`], [`segments`], [`engine`] | operations of the network and on files, and their results; buffers in several pieces, the engine contract with settings and capabilities |
 //! | [`slab`] | a table of entries with keys that become invalid, for operations, tasks and timers of a thread |
 //! | [`slot`] | the table of operations in flight, with limits that prevent one device from occupying all its slots, or all workers of io_uring or of a pool |
 //! | [`buf`], [`shared_bytes`], [`shm`] | the buffer pool of a thread; buffer contents that several threads share; shared memory whose pages are used once |
@@ -33,13 +33,13 @@
 //! emulating readiness on io_uring, would lose the advantage of io_uring. All other code relies on five rules:
 //!
 //! * **The slot of an operation owns all memory and descriptors that the kernel may access**, from submission to the terminal
-//! completion: buffers, addresses, paths, the descriptor. If a future is dropped, its slot stays occupied. The engine still
-//! processes the late result: it closes an accepted descriptor and returns a buffer to its pool.
+//!   completion: buffers, addresses, paths, the descriptor. A thread of a pool owns the operation that it carries out. If a future is dropped, its slot stays occupied. The engine still
+//!   processes the late result: it closes an accepted descriptor and returns a buffer to its pool.
 //! * **Each operation completes exactly once.** Slot and generation identify an operation; a completion with an old generation
-//! is counted and otherwise ignored.
+//!   is counted and otherwise ignored.
 //! * **The engine runs no user code while it collects.** A completion wakes a task; the task runs afterwards.
 //! * **A completion has the token of its operation**, a number that the caller chose. So the caller finds its record of an
-//! operation without a table of identifiers; the token of the runtime is the key of its record.
+//!   operation without a table of identifiers; the token of the runtime is the key of its record.
 //! * **A receive into the pool never ends with `ENOBUFS`.** The engine queues the receive until a buffer is available.
 
 pub mod buf;
@@ -48,13 +48,13 @@ pub mod disk;
 mod doorbell;
 pub mod engine;
 mod epoll;
-mod facts;
+pub mod facts;
 pub mod fault;
 mod fd;
 pub mod op;
 pub mod page_cache;
 pub mod probe;
-mod segments;
+pub mod segments;
 mod shared_bytes;
 pub mod shm;
 pub mod slab;
@@ -65,7 +65,9 @@ mod uring;
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};
 pub use engine::{Drained, Engine, Note, Wait};
-pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
+pub use fd::Fd;
+pub use op::{Completion, Disk, DiskOp, DiskVia, NetOp, Op, OpId, Payload};
 pub use rustix::io::Errno;
+pub use segments::Segments;
 pub use shared_bytes::SharedBytes;
 pub use uring::{Refusal, SetupError, Stage, flags as setup_flags};

@@ -12,19 +12,12 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::buf::Buf;
-pub use crate::facts::{DirEntry, EntryAttributes, Space, Stat, is_local};
-pub use crate::fd::Fd;
-pub(crate) use crate::fd::WeakFd;
-pub(crate) use crate::segments::Ends;
-pub use crate::segments::{SEGMENTS_MAX, Segment, Segments, Source};
+use crate::facts::{DeviceId, DirEntry, EntryAttributes, Space, Stat};
+use crate::fd::Fd;
+use crate::segments::Segments;
 
 /// Identifier of an operation in flight, in the engine's table.
 pub type OpId = crate::slab::Key;
-
-/// The device that a file is on (`st_dev`). Limits per device keep a slow device from occupying every kernel worker and
-/// pool thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct DeviceId(pub u64);
 
 /// The disk backend that carries out an operation on a file or path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +30,15 @@ pub enum DiskVia {
     Pool(u8),
     /// A blocking call on the worker thread.
     Sync,
+}
+
+/// The device and the backend of an operation on a file or path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The device whose limit on concurrent operations applies.
+    pub device: DeviceId,
+    /// The backend.
+    pub via: DiskVia,
 }
 
 /// Kind of an operation on a file or path, for metrics.
@@ -110,7 +112,7 @@ pub enum PeerAddr {
     Unix(PathBuf),
 }
 
-/// The event that [`Op::Poll`] waits for.
+/// The event that [`NetOp::Poll`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Data, a new connection or the end of the stream.
@@ -121,10 +123,24 @@ pub enum Interest {
     HangUp,
 }
 
-/// An I/O operation. It is an enum and not a trait: io_uring builds the submission entries of all operations in one
-/// match, and the other backends make the system calls in another match.
-#[derive(Debug, Default)]
+/// An I/O operation. Operations are enums and not traits: io_uring builds their submission entries in a match, and the
+/// other backends make their system calls in another match.
+#[derive(Debug)]
 pub enum Op {
+    /// An operation on a socket or another descriptor, for the network backend.
+    Net(NetOp),
+    /// An operation on a file or path.
+    Disk {
+        /// Its device and its backend.
+        at: Disk,
+        /// The operation.
+        op: DiskOp,
+    },
+}
+
+/// An operation of the network backend.
+#[derive(Debug, Default)]
+pub enum NetOp {
     /// No operation; completes with 0.
     #[default]
     Nop,
@@ -176,6 +192,12 @@ pub enum Op {
         /// The descriptor, which has no other owner.
         fd: OwnedFd,
     },
+}
+
+/// An operation on a file or path. An operation that io_uring does not support, or that consists of several system
+/// calls, is executed by a thread.
+#[derive(Debug)]
+pub enum DiskOp {
     /// Opens a file: [`Payload::Opened`].
     Open {
         /// The directory that a relative path starts from; `None` is the working directory.
@@ -184,19 +206,11 @@ pub enum Op {
         path: CString,
         /// Flags.
         how: OpenHow,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Returns size, times and kind of a file: [`Payload::Stat`].
     Stat {
         /// The file.
         target: StatTarget,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Reads at most `len` bytes at `offset` into the start of the buffer and sets the buffer's length to the count:
     /// [`Payload::Buf`]. A result of 0 is the end of the file. A count below `len` is legal at any offset.
@@ -209,10 +223,6 @@ pub enum Op {
         len: u32,
         /// The buffer.
         buf: Buf,
-        /// The device whose limit applies if the read cannot complete immediately.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Writes the buffer's content at `offset`, or at the end of a file opened with `O_APPEND`; returns the buffer:
     /// [`Payload::Buf`].
@@ -223,13 +233,10 @@ pub enum Op {
         offset: u64,
         /// The content.
         buf: Buf,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Moves at most `len` bytes from a file to a socket without passing through user space (sendfile). Completes with
-    /// the count, or with `EAGAIN` when the socket's send buffer is full (wait with [`Op::Poll`]).
+    /// the count, or with `EAGAIN` when the socket's send buffer is full (wait with [`NetOp::Poll`]). The backend is
+    /// [`DiskVia::Sync`] for bytes known to be resident, else a pool; instead of any other, the first pool executes it.
     Sendfile {
         /// The connected socket.
         socket: Fd,
@@ -239,11 +246,6 @@ pub enum Op {
         offset: u64,
         /// Requested bytes.
         len: u32,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend: `Sync` for bytes known to be resident, else a pool. With any other value the first pool
-        /// executes the operation.
-        via: DiskVia,
     },
     /// Reads the next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`:
     /// [`Payload::Entries`]. Continues where the previous `ReadDir` on the same open directory ended. Completes with
@@ -256,10 +258,6 @@ pub enum Op {
         bytes_max: u32,
         /// The attributes to return of each entry.
         attributes: EntryAttributes,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Calls stat on many names below a directory without following links: [`Payload::Stats`], one per name in the same
     /// order. Completes with their number. io_uring would need one operation per name and would pass each to a kernel
@@ -269,10 +267,6 @@ pub enum Op {
         dir: Fd,
         /// The names; their number bounds the time for which a thread is occupied.
         names: Arc<[CString]>,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`, without copying bytes that
     /// other owners share. Completes with the count, which may be less than requested, and returns the segments:
@@ -284,10 +278,6 @@ pub enum Op {
         offset: u64,
         /// The content.
         data: Segments,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Creates and writes a new file, or completes `NewFile::open_temp`, and gives it its final name: several system calls
     /// in a row by one thread. Completes with 0 and returns all arguments: [`Payload::NewFile`]. After an error, a file
@@ -295,10 +285,6 @@ pub enum Op {
     Put {
         /// The arguments.
         new: Box<NewFile>,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Removes a file or an empty directory.
     Unlink {
@@ -308,10 +294,6 @@ pub enum Op {
         path: CString,
         /// Whether the path is a directory (`AT_REMOVEDIR`).
         is_directory: bool,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Renames a file or directory and replaces an existing file with the new name.
     Rename {
@@ -323,10 +305,6 @@ pub enum Op {
         to_dir: Option<Fd>,
         /// The new path.
         to: CString,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Creates a directory.
     MkDir {
@@ -336,10 +314,6 @@ pub enum Op {
         path: CString,
         /// Permission bits, before the process's umask is applied.
         mode: u32,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Gives an open file a name, also an unnamed file (`O_TMPFILE`); fails with `EEXIST` if the name is taken.
     Link {
@@ -347,10 +321,6 @@ pub enum Op {
         file: Fd,
         /// Its new path, on the same file system.
         to: CString,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Announces to the kernel that a range of a file will be used soon, so that it starts readahead (posix_fadvise(2),
     /// `POSIX_FADV_WILLNEED`).
@@ -361,75 +331,48 @@ pub enum Op {
         offset: u64,
         /// Number of bytes; 0 means up to the end of the file.
         len: u32,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Returns the free and total space of a file's file system: [`Payload::Space`]. io_uring has no such operation, so
     /// a thread does it.
     Space {
         /// A file or directory on the file system.
         target: StatTarget,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
     /// Flushes a file's data to the device (fdatasync).
     Sync {
         /// The file.
         file: Fd,
-        /// The device whose limit on concurrent operations applies.
-        device: DeviceId,
-        /// The backend.
-        via: DiskVia,
     },
 }
 
 impl Op {
+    /// The operation that only completes.
+    pub const NOP: Op = Op::Net(NetOp::Nop);
+
     /// Moves the memory that the caller lent into `payload`, the payload of the completion. The count in `result` sets
     /// the length of received content. No other function returns the resources of an operation. It writes in place,
     /// because moving a finished payload would stall on its memory (decision 0015).
     #[inline]
     pub(crate) fn return_resources(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
-            Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
+            Op::Net(NetOp::Send { data, .. }) | Op::Disk { op: DiskOp::WriteSegments { data, .. }, .. } => {
                 debug_assert!(
                     !result.is_ok_and(|count| count as usize > data.len()),
                     "the count of a send is at most its length"
                 );
                 *payload = Payload::Segments(std::mem::take(data));
             }
-            Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
+            Op::Net(
+                NetOp::Nop | NetOp::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. },
+            ) => {}
             _ => *payload = std::mem::take(self).into_lent_payload(result),
         }
     }
 
     fn into_lent_payload(self, result: Result<u32, Errno>) -> Payload {
-        let count = result.unwrap_or(0) as usize;
         match self {
-            Op::Recv { into: RecvInto::Owned(mut buf), .. } => {
-                buf.set_len(buf.len() + count);
-                Payload::Buf(buf)
-            }
-            Op::Read { mut buf, .. } => {
-                buf.set_len(count);
-                Payload::Buf(buf)
-            }
-            Op::Write { buf, .. } => {
-                assert!(count <= buf.len(), "the count of a write is at most its length");
-                Payload::Buf(buf)
-            }
-            Op::Put { new, .. } => Payload::NewFile(new),
-            Op::Close { fd } => {
-                // close(2) releases the descriptor whatever it returns. A cancelled operation never called close.
-                if result != Err(Errno::CANCELED) {
-                    let _closed = fd.into_raw_fd();
-                }
-                Payload::None
-            }
-            _ => Payload::None,
+            Op::Net(op) => op.into_lent_payload(result),
+            Op::Disk { op, .. } => op.into_lent_payload(result),
         }
     }
 
@@ -440,79 +383,114 @@ impl Op {
         payload
     }
 
-    /// Returns the requested disk backend and the device whose limit applies; `None` for network operations.
-    pub(crate) fn disk(&self) -> Option<(DiskVia, DeviceId)> {
+    /// Returns kind and device of the operation; `None` for network operations.
+    pub fn on_disk(&self) -> Option<(DiskKind, DeviceId)> {
         match self {
-            Op::Open { via, device, .. }
-            | Op::Stat { via, device, .. }
-            | Op::Read { via, device, .. }
-            | Op::Write { via, device, .. }
-            | Op::Sendfile { via, device, .. }
-            | Op::ReadDir { via, device, .. }
-            | Op::StatMany { via, device, .. }
-            | Op::WriteSegments { via, device, .. }
-            | Op::Put { via, device, .. }
-            | Op::Unlink { via, device, .. }
-            | Op::Rename { via, device, .. }
-            | Op::MkDir { via, device, .. }
-            | Op::Link { via, device, .. }
-            | Op::Advise { via, device, .. }
-            | Op::Space { via, device, .. }
-            | Op::Sync { via, device, .. } => Some((*via, *device)),
-            Op::Nop
-            | Op::Accept { .. }
-            | Op::Recv { .. }
-            | Op::Send { .. }
-            | Op::Connect { .. }
-            | Op::Poll { .. }
-            | Op::Close { .. } => None,
+            Op::Net(_) => None,
+            Op::Disk { at, op } => Some((op.kind(), at.device)),
+        }
+    }
+}
+
+impl Default for Op {
+    fn default() -> Op {
+        Op::NOP
+    }
+}
+
+impl NetOp {
+    fn into_lent_payload(self, result: Result<u32, Errno>) -> Payload {
+        match self {
+            NetOp::Recv { into: RecvInto::Owned(mut buf), .. } => {
+                buf.set_len(buf.len() + result.unwrap_or(0) as usize);
+                Payload::Buf(buf)
+            }
+            NetOp::Send { data, .. } => Payload::Segments(data),
+            NetOp::Close { fd } => {
+                // close(2) releases the descriptor whatever it returns. A cancelled operation never called close.
+                if result != Err(Errno::CANCELED) {
+                    let _closed = fd.into_raw_fd();
+                }
+                Payload::None
+            }
+            _ => Payload::None,
+        }
+    }
+}
+
+impl DiskOp {
+    /// Returns the memory that the caller lent as the payload of the completion. The count in `result` sets the length
+    /// of content that was read.
+    pub(crate) fn into_lent_payload(self, result: Result<u32, Errno>) -> Payload {
+        let count = result.unwrap_or(0) as usize;
+        match self {
+            DiskOp::Read { mut buf, .. } => {
+                buf.set_len(count);
+                Payload::Buf(buf)
+            }
+            DiskOp::Write { buf, .. } => {
+                assert!(count <= buf.len(), "the count of a write is at most its length");
+                Payload::Buf(buf)
+            }
+            DiskOp::WriteSegments { data, .. } => {
+                debug_assert!(count <= data.len(), "the count of a write is at most its length");
+                Payload::Segments(data)
+            }
+            DiskOp::Put { new } => Payload::NewFile(new),
+            _ => Payload::None,
         }
     }
 
-    /// Returns kind and device of the operation; `None` for network operations.
-    pub fn on_disk(&self) -> Option<(DiskKind, DeviceId)> {
-        let (_, device) = self.disk()?;
-        let kind = match self {
-            Op::Open { .. } => DiskKind::Open,
-            Op::Stat { .. } | Op::StatMany { .. } => DiskKind::Stat,
-            Op::Read { .. } => DiskKind::Read,
-            Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => DiskKind::Write,
-            Op::Sendfile { .. } => DiskKind::Sendfile,
-            Op::Unlink { .. } | Op::Rename { .. } | Op::MkDir { .. } | Op::Link { .. } => DiskKind::Names,
-            Op::Sync { .. } => DiskKind::Sync,
-            _ => DiskKind::Other,
-        };
-        Some((kind, device))
+    fn kind(&self) -> DiskKind {
+        match self {
+            DiskOp::Open { .. } => DiskKind::Open,
+            DiskOp::Stat { .. } | DiskOp::StatMany { .. } => DiskKind::Stat,
+            DiskOp::Read { .. } => DiskKind::Read,
+            DiskOp::Write { .. } | DiskOp::WriteSegments { .. } | DiskOp::Put { .. } => DiskKind::Write,
+            DiskOp::Sendfile { .. } => DiskKind::Sendfile,
+            DiskOp::Unlink { .. } | DiskOp::Rename { .. } | DiskOp::MkDir { .. } | DiskOp::Link { .. } => {
+                DiskKind::Names
+            }
+            DiskOp::Sync { .. } => DiskKind::Sync,
+            DiskOp::ReadDir { .. } | DiskOp::Advise { .. } | DiskOp::Space { .. } => DiskKind::Other,
+        }
     }
 
     /// Returns the file that the operation reads or writes.
     pub(crate) fn moved_file(&self) -> Option<&Fd> {
         match self {
-            Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),
+            DiskOp::Read { file, .. } | DiskOp::Write { file, .. } | DiskOp::WriteSegments { file, .. } => {
+                Some(file)
+            }
             _ => None,
         }
+    }
+
+    /// Whether the operation is a read that bypasses the page cache.
+    pub(crate) fn reads_directly(&self) -> bool {
+        matches!(self, DiskOp::Read { file, .. } if file.is_direct())
     }
 
     /// Whether the operation consists of several system calls, or of a call that io_uring does not support: a thread
     /// executes it.
     pub(crate) fn needs_thread(&self) -> bool {
         match self {
-            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::StatMany { .. } => true,
-            Op::Space { .. } | Op::Put { .. } => true,
-            Op::Open { how, .. } => how.same_owner,
+            DiskOp::Sendfile { .. } | DiskOp::ReadDir { .. } | DiskOp::StatMany { .. } => true,
+            DiskOp::Space { .. } | DiskOp::Put { .. } => true,
+            DiskOp::Open { how, .. } => how.same_owner,
             _ => false,
         }
     }
 }
 
-/// The arguments of [`Op::Put`]: a file to create.
+/// The arguments of [`DiskOp::Put`]: a file to create.
 #[derive(Debug)]
 pub struct NewFile {
     /// Temporary path until the file is complete.
     pub temp: CString,
     /// Final path; an existing file with that name is replaced.
     pub to: CString,
-    /// The open file at `temp`, if it was created before. With `None`, [`Op::Put`] creates `temp`, which must not
+    /// The open file at `temp`, if it was created before. With `None`, [`DiskOp::Put`] creates `temp`, which must not
     /// exist.
     pub open_temp: Option<Fd>,
     /// Permission bits of a file that is created, before the umask is applied.
@@ -524,10 +502,10 @@ pub struct NewFile {
     pub uncached: bool,
 }
 
-/// Smallest buffer of [`Op::ReadDir`] in bytes: a record with the longest name needs about 280 bytes.
+/// Smallest buffer of [`DiskOp::ReadDir`] in bytes: a record with the longest name needs about 280 bytes.
 pub const READ_DIR_BYTES_MIN: u32 = 1024;
 
-/// The file of [`Op::Stat`] and [`Op::Space`].
+/// The file of [`DiskOp::Stat`] and [`DiskOp::Space`].
 #[derive(Debug)]
 pub enum StatTarget {
     /// An open file.
@@ -546,7 +524,7 @@ pub enum Payload {
     Buf(Buf),
     /// The segments of a send or a write.
     Segments(Segments),
-    /// The arguments of [`Op::Put`].
+    /// The arguments of [`DiskOp::Put`].
     NewFile(Box<NewFile>),
     /// A new connection.
     Accepted(OwnedFd),
@@ -579,4 +557,4 @@ pub struct Completion {
 }
 
 // Both are moved several times between queues and tables, so larger fields are boxed.
-const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 64);
+const _: () = assert!(size_of::<Op>() <= 72 && size_of::<Completion>() <= 64);

@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::buf::{Buf, CHUNK_BYTES, Mapping};
-use crate::op::Fd;
+use crate::fd::Fd;
 
 /// Size in bytes of a chunk that is recycled; larger chunks are allocated as needed and freed. The largest buffer of a
 /// pool has this size, and so have the chunk sizes of `aio_sendfile`.

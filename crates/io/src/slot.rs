@@ -1,7 +1,7 @@
 //! The operations in flight: their table, and the limits on those of each device.
 //!
 //! A slot owns its operation from submission to the terminal completion, and with it all memory that the kernel may
-//! touch. Slots never move. A slot whose caller no longer exists is *abandoned*: its results are still collected, so
+//! touch. An operation that a thread carries out has a slot too, but the thread owns it. Slots never move. A slot whose caller no longer exists is *abandoned*: its results are still collected, so
 //! that descriptors are closed and buffers returned, but no completion is reported.
 //!
 //! ```text
@@ -19,7 +19,8 @@ use std::collections::VecDeque;
 
 use rustix::io::Errno;
 
-use crate::op::{Completion, DeviceId, Op, OpId, Payload};
+use crate::facts::DeviceId;
+use crate::op::{Completion, NetOp, Op, OpId, Payload};
 use crate::slab::Slab;
 use crate::uring::state::RingState;
 
@@ -31,8 +32,7 @@ const DISK_DIVISOR: usize = 2;
 pub(crate) struct Slots {
     table: Slab<Slot>,
     max: usize,
-    /// The slots that operations on files use. `composite::backends`, which sets the routes, counts the operations when
-    /// they start.
+    /// The slots that operations on files use.
     pub(crate) disks: DiskSlots,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
@@ -45,12 +45,13 @@ pub(crate) struct Slots {
 /// A slot for an operation.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// The operation; backends remove fields when they complete it. [`Op::Nop`] in an unused slot.
+    /// The operation; backends remove fields when they complete it. [`Op::NOP`] in an unused slot, and while a thread
+    /// has the operation.
     pub(crate) op: Op,
     /// The number with which the caller recognises the completion.
     token: u64,
     is_abandoned: bool,
-    /// The backend that has the operation, recorded when it starts.
+    /// The backend that has the operation.
     pub(crate) route: Route,
     /// The device whose share of workers the operation uses.
     pub(crate) gated: Option<DeviceId>,
@@ -70,7 +71,7 @@ pub(crate) enum Route {
     Libaio(DeviceId),
     /// The thread pool with this index.
     Pool(u8, DeviceId),
-    /// The threads for [`Op::Put`].
+    /// The threads for [`crate::op::DiskOp::Put`].
     PutPool(DeviceId),
     /// A blocking call.
     Sync,
@@ -113,23 +114,26 @@ impl Slots {
         self.table.len() >= self.max
     }
 
-    /// Adds an operation, whose completions will have `token`.
+    /// Adds an operation for the backend of `route`, whose completions will have `token`.
     ///
     /// # Panics
     /// When the table is full.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, op: Op, token: u64) -> (OpId, &mut Slot) {
+    pub(crate) fn insert(&mut self, op: Op, token: u64, route: Route) -> OpId {
         assert!(!self.is_full(), "the table has room");
         self.submitted += 1;
         let (id, slot) = self.table.insert();
         let unused = std::mem::replace(&mut slot.op, op);
-        debug_assert!(matches!(unused, Op::Nop), "a free slot has no operation");
+        debug_assert!(matches!(unused, Op::Net(NetOp::Nop)), "a free slot has no operation");
         // There is nothing to drop, which the compiler does not know.
         std::mem::forget(unused);
         slot.token = token;
         slot.is_abandoned = false;
-        slot.route = Route::Net;
-        (id, slot)
+        slot.route = route;
+        if let Some(device) = route.device() {
+            self.disks.enter(device);
+        }
+        id
     }
 
     /// Frees the memory of unused slots.
@@ -157,9 +161,15 @@ impl Slots {
         self.table.held(id)
     }
 
-    /// Returns the operation that a backend has not finished, as [`Slots::held`].
-    pub(crate) fn op(&mut self, id: OpId) -> &mut Op {
-        &mut self.held(id).op
+    /// Returns the operation that the network backend has not finished, as [`Slots::held`].
+    ///
+    /// # Panics
+    /// When it is an operation on a file or path, which the network backend never gets.
+    pub(crate) fn net(&mut self, id: OpId) -> &mut NetOp {
+        match &mut self.held(id).op {
+            Op::Net(op) => op,
+            Op::Disk { op, .. } => panic!("the network backend has the operation on a file {op:?}"),
+        }
     }
 
     /// Marks an operation as abandoned; returns whether it was in flight with a caller.
@@ -222,7 +232,7 @@ impl Slots {
         }));
         let done = out.last_mut().expect("it was just added");
         conclude(&mut slot, done);
-        slot.op = Op::Nop;
+        slot.op = Op::NOP;
         if slot.is_abandoned {
             out.pop();
         }
@@ -232,6 +242,14 @@ impl Slots {
         }
         slot.end();
         self.completed += 1;
+    }
+
+    /// Ends an operation that returns only a result and the memory of its caller.
+    pub(crate) fn end_with(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Vec<Completion>) {
+        self.end(id, out, |slot, done| {
+            done.result = result;
+            slot.op.return_resources(result, &mut done.payload);
+        });
     }
 
     /// Returns the identifiers of all operations in flight.
@@ -374,7 +392,7 @@ mod tests {
         let mut slots = Slots::new(1);
         let mut out = Vec::new();
         assert!(!slots.is_full());
-        let (first, _) = slots.insert(Op::Nop, 7);
+        let first = slots.insert(Op::NOP, 7, Route::Net);
         assert!(slots.is_full());
         slots.finish(first, Ok(0), false, Payload::None, &mut out);
         assert_eq!((out.len(), out[0].token), (1, 7));
@@ -387,7 +405,7 @@ mod tests {
         let mut slots = Slots::new(4);
         let mut out = Vec::new();
         let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let (id, _) = slots.insert(Op::Nop, 0);
+        let id = slots.insert(Op::NOP, 0, Route::Net);
         assert!(slots.abandon(id));
         assert!(!slots.abandon(id));
         slots.finish(id, Ok(3), false, Payload::Accepted(theirs), &mut out);

@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use io::op::DeviceId;
-use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
+use io::facts::DeviceId;
+use io::{Buf, Disk, DiskOp, DiskVia, Errno, Fd, Op, Payload};
 use rustix::fs::{Mode, OFlags};
 use testkit::TempDir;
 
@@ -26,7 +26,8 @@ fn write(bench: &mut Bench, file: &Fd, offset: u64, bytes: &[u8]) -> Result<u32,
     let mut buf = bench.engine.pool().get(bytes.len()).unwrap();
     buf.append(bytes);
     let (file, via) = (file.clone(), bench.pair.via());
-    let completion = bench.run(Op::Write { file, offset, buf, device: DeviceId(0), via });
+    let completion = bench
+        .run(Op::Disk { at: Disk { device: DeviceId(0), via }, op: DiskOp::Write { file, offset, buf } });
     assert!(matches!(completion.payload, Payload::Buf(_)), "the buffer comes back");
     completion.result
 }
@@ -133,11 +134,17 @@ fn shared_memory_is_read_into_and_sent_once() {
             let chunk = io::shm::take(BYTES).unwrap();
             inodes.push(rustix::fs::fstat(&chunk.file).unwrap().st_ino);
             let (file, via) = (file.clone(), bench.pair.via());
-            let read = Op::Read { file, offset, len: BYTES as u32, buf: chunk.buf, device, via };
+            let read = Op::Disk {
+                at: Disk { device, via },
+                op: DiskOp::Read { file, offset, len: BYTES as u32, buf: chunk.buf },
+            };
             let completion = bench.run(read);
             assert_eq!(completion.result, Ok(BYTES as u32));
             let (socket, len, via) = (near.clone(), BYTES as u32, DiskVia::Sync);
-            let send = Op::Sendfile { socket, file: chunk.file, offset: 0, len, device, via };
+            let send = Op::Disk {
+                at: Disk { device, via },
+                op: DiskOp::Sendfile { socket, file: chunk.file, offset: 0, len },
+            };
             assert_eq!(bench.run(send).result, Ok(len), "the socket has room for all");
             drop(completion.payload);
         }
@@ -158,7 +165,10 @@ fn direct_or_not(path: &Path) -> Fd {
 fn read_all(bench: &mut Bench, file: &Fd) -> Buf {
     let buf = bench.engine.pool().get(1 << 20).unwrap();
     let (file, via) = (file.clone(), bench.pair.via());
-    let completion = bench.run(Op::Read { file, offset: 0, len: 1 << 20, buf, device: DeviceId(0), via });
+    let completion = bench.run(Op::Disk {
+        at: Disk { device: DeviceId(0), via },
+        op: DiskOp::Read { file, offset: 0, len: 1 << 20, buf },
+    });
     assert_eq!(completion.result, Ok(1 << 20));
     let Payload::Buf(buf) = completion.payload else { panic!("a read gives its buffer back") };
     buf

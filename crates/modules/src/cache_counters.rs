@@ -4,7 +4,7 @@
 
 use conf::{Args, Contexts, Spec};
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::status::rebinding;
 use crate::{Declaration, Directive, Module};

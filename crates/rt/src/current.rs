@@ -63,7 +63,7 @@ pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
 /// the engine.
 pub fn observe_disks<F>(observer: impl FnOnce() -> F)
 where
-    F: Fn(io::op::DiskKind, io::op::DeviceId, DiskEvent) + 'static,
+    F: Fn(io::op::DiskKind, io::facts::DeviceId, DiskEvent) + 'static,
 {
     reactor::with_current(|reactor| reactor.disks.observe(observer));
 }

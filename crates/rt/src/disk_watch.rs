@@ -7,7 +7,8 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, DiskKind};
+use io::facts::DeviceId;
+use io::op::DiskKind;
 
 /// Change in the state of a file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use io::op::DeviceId;
+use io::facts::DeviceId;
 use io::slab::{InUse, Slab};
 use io::{Completion, Errno, Fd, Op, OpId, Payload};
 

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use io::engine::{Caps, DRAIN_DEFAULT};
-use io::{Completion, Drained, Engine, Fd, Op, Pool, Wait};
+use io::{Completion, Disk, DiskOp, Drained, Engine, Fd, NetOp, Op, Pool, Wait};
 
 use crate::buffer_queue::BufferQueue;
 use crate::disk_watch::DiskWatch;
@@ -572,7 +572,7 @@ impl Reactor {
         }
         let mut closes = self.to_close.take();
         for fd in closes.drain(..).filter_map(|fd| fd.into_owned().ok()) {
-            let id = self.start(Op::Close { fd }, UNLIMITED);
+            let id = self.start(Op::Net(NetOp::Close { fd }), UNLIMITED);
             self.detach(id);
         }
         let others = self.to_close.replace(closes);
@@ -589,6 +589,10 @@ pub(crate) struct OpFuture {
 impl OpFuture {
     pub(crate) fn new(reactor: &Rc<Reactor>, op: Op) -> OpFuture {
         OpFuture { reactor: Rc::clone(reactor), wait: Some(reactor.start(op, UNLIMITED)) }
+    }
+
+    pub(crate) fn on_disk(reactor: &Rc<Reactor>, at: Disk, op: DiskOp) -> OpFuture {
+        OpFuture::new(reactor, Op::Disk { at, op })
     }
 }
 

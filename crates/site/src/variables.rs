@@ -14,7 +14,7 @@ use crate::registry::{Change, Origin, Registry, VariableName, VariableNames};
 use crate::slots::{Captures, Slots};
 use crate::template::{Part, Template};
 use crate::var_ref::{Member, ModuleVar, VarRef};
-use io::op::Source;
+use io::segments::Source;
 use telemetry::Level;
 
 /// A request whose variables can be used in text.

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use io::op::{DeviceId, DiskKind};
+use io::facts::DeviceId;
+use io::op::DiskKind;
 use rt::DiskEvent;
 use rustix::fs::{major, minor};
 

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, OpenHow, Stat};
-use io::{DiskVia, Errno};
+use io::facts::{DeviceId, Stat};
+use io::op::OpenHow;
+use io::{Disk, DiskVia, Errno};
 use rt::{File, Timer};
 use rustix::fs::{FileType, OFlags};
 
@@ -373,7 +374,7 @@ impl Named {
         buf.append(&self.waiting.borrow()[..count]);
         let began = Instant::now();
         // In append mode the kernel ignores the offset, write(2).
-        let (result, rest) = open.file.write_at(0, buf, open.device, via).await;
+        let (result, rest) = open.file.write_at(0, buf, Disk { device: open.device, via }).await;
         self.prompt.note(began, Instant::now());
         let unwritten = if result.is_ok() { 0 } else { rest.map_or(count, |rest| rest.len()) };
         Some((count.saturating_sub(unwritten), result.map(drop)))
@@ -399,7 +400,7 @@ impl Named {
                 return Ok(open);
             }
             // After a log rotation the name refers to another file or to none.
-            let there = rt::file::stat_path(self.path()?, open.device, via).await;
+            let there = rt::file::stat_path(self.path()?, Disk { device: open.device, via }).await;
             if there.is_ok_and(|there| (there.device, there.inode) == (open.stat.device, open.stat.inode)) {
                 open.checked = rt::now();
                 self.file.replace(Some(open.clone()));
@@ -433,7 +434,7 @@ impl Named {
             let is_folder = |stat: Stat| FileType::from_raw_mode(stat.mode) == FileType::Directory;
             let root = CString::new(requester.root.clone()).map_err(|_| Errno::INVAL);
             let found = match root {
-                Ok(root) => rt::file::stat_path(root, DeviceId::default(), via).await,
+                Ok(root) => rt::file::stat_path(root, Disk { device: DeviceId::default(), via }).await,
                 Err(errno) => Err(errno),
             };
             if let Some(errno) =
@@ -463,8 +464,9 @@ impl Named {
         let slashes = below.iter().take_while(|&&byte| from.is_some() && byte == b'/').count();
         let path = CString::new(&below[slashes..]).map_err(|_| failed(Errno::INVAL))?;
         let dir = from.as_ref().map(File::fd);
-        let file = File::open(dir, path, how, DeviceId::default(), via).await.map_err(failed)?;
-        let stat = file.stat(DeviceId::default(), via).await.map_err(failed)?;
+        let file =
+            File::open(dir, path, how, Disk { device: DeviceId::default(), via }).await.map_err(failed)?;
+        let stat = file.stat(Disk { device: DeviceId::default(), via }).await.map_err(failed)?;
         let device = device_of(&stat);
         // Without a cache, opening already needs the engine for each line, so a direct write gains little.
         if self.cache.is_some() && self.shared.outgoing.calls_directly() {
@@ -490,7 +492,7 @@ async fn open_directory(path: &[u8], via: DiskVia) -> Result<File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    File::open(None, path, how, DeviceId::default(), via).await
+    File::open(None, path, how, Disk { device: DeviceId::default(), via }).await
 }
 
 /// The reason why a file could not be opened, for the error log.

@@ -6,8 +6,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use io::Errno;
-use io::op::{DeviceId, Stat};
+use io::facts::{DeviceId, Stat};
+use io::{Disk, Errno};
 use rt::File;
 use rustix::fs::FileType;
 
@@ -35,7 +35,7 @@ impl Prompt {
     /// Checks a file that was just opened.
     pub(super) async fn check(&self, file: &File, stat: &Stat, device: DeviceId) {
         if FileType::from_raw_mode(stat.mode) == FileType::RegularFile {
-            let space = file.space(device, rt::caps().best_disk()).await;
+            let space = file.space(Disk { device, via: rt::caps().best_disk() }).await;
             self.is_possible.set(space.is_ok_and(|space| space.is_local));
         }
     }

@@ -10,8 +10,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, Stat};
-use io::{DiskVia, Errno};
+use io::facts::{DeviceId, Stat};
+use io::{Disk, Errno};
 use rt::{File, Timer};
 use rustix::fs::FileType;
 
@@ -207,11 +207,11 @@ impl Stream {
     }
 
     async fn check(&self, file: &File, output: &mut Output) {
-        let Ok(stat) = file.stat(DeviceId::default(), output.via).await else { return };
-        output.device = device_of(&stat);
+        let Ok(stat) = file.stat(output.disk).await else { return };
+        output.disk.device = device_of(&stat);
         // Buffered lines are delayed in any case, so a direct write would have no advantage.
         if self.hold.is_none() && self.outgoing.calls_directly() {
-            self.prompt.check(file, &stat, output.device).await;
+            self.prompt.check(file, &stat, output.disk.device).await;
         }
     }
 
@@ -296,7 +296,7 @@ impl Stream {
             // The engine needs the bytes in a buffer of the pool, whose largest buffer has four times WRITE_MAX.
             let taken = buf.append(&output.bytes);
             output.bytes.drain(..taken);
-            let mut write = pin!(file.write_at(0, buf, output.device, output.via));
+            let mut write = pin!(file.write_at(0, buf, output.disk));
             result = loop {
                 timer.set(rt::now() + PAUSE);
                 match timer.limit(write.as_mut()).await {
@@ -416,14 +416,14 @@ impl Stream {
 struct Output {
     bytes: Vec<u8>,
     packer: Option<Packer>,
-    via: DiskVia,
-    device: DeviceId,
+    disk: Disk,
 }
 
 impl Output {
     fn new(hold: Option<Hold>) -> Output {
         let packer = hold.and_then(|hold| hold.gzip).map(Packer::new);
-        Output { bytes: Vec::new(), packer, via: rt::caps().best_disk(), device: DeviceId::default() }
+        let disk = Disk { device: DeviceId::default(), via: rt::caps().best_disk() };
+        Output { bytes: Vec::new(), packer, disk }
     }
 
     /// Fills the buffer with the bytes to write for these lines, compressed if configured.

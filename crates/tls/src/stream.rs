@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::{Reader, Writer};

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno};
 use smallvec::{SmallVec, smallvec};
 

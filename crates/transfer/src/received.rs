@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::op::{DeviceId, SEGMENTS_MAX, Source};
-use io::{Buf, DiskVia, Errno, Segments, SharedBytes};
+use io::facts::DeviceId;
+use io::segments::{SEGMENTS_MAX, Source};
+use io::{Buf, Disk, DiskVia, Errno, Segments, SharedBytes};
 use rt::local::Counted;
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
@@ -66,8 +67,7 @@ pub struct TempFile {
     path: PathBuf,
     /// Whether its name is to be removed with the request.
     clean: bool,
-    device: DeviceId,
-    via: DiskVia,
+    disk: Disk,
 }
 
 impl ReceivedBody {
@@ -100,7 +100,7 @@ impl ReceivedBody {
     pub async fn read_file(&self, offset: u64, most: u64) -> Result<Buf, Errno> {
         let Some(file) = &self.file else { return Err(Errno::BADF) };
         let most = self.in_file.saturating_sub(offset).min(most).min(READ_BYTES);
-        file.file.read_piece(offset, most as u32, file.device, file.via).await
+        file.file.read_piece(offset, most as u32, file.disk).await
     }
 
     /// Returns the length of the complete body.
@@ -232,7 +232,7 @@ impl ReceivedBody {
         let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
         if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
             // Another program may have moved the file, which is the purpose of its name.
-            let _ = rt::file::unlink(path, file.device, file.via).await;
+            let _ = rt::file::unlink(path, file.disk).await;
         }
     }
 }
@@ -262,13 +262,14 @@ impl TempFile {
         let (directory, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
         let (file, path, device) = create(directory, levels, named).await?;
-        Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, device, via })
+        let clean = files.in_file_only == BodyInFile::Clean;
+        Ok(TempFile { file, path, clean, disk: Disk { device, via } })
     }
 
     async fn write(&self, offset: u64, pieces: &[SharedBytes]) -> Result<(), Errno> {
         let mut data = Segments::new();
         pieces.iter().for_each(|piece| data.push(Source::SharedBytes(piece.clone())));
-        let (result, _) = self.file.write_segments_at(offset, data, self.device, self.via).await;
+        let (result, _) = self.file.write_segments_at(offset, data, self.disk).await;
         result.map(drop)
     }
 }

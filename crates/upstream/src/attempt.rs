@@ -13,7 +13,7 @@ use http::StatusCode;
 use http::fields::HeaderId;
 use http::gateway::{Decoder, HeadEvent, Protocol};
 use http::response::parse::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ParsedResponse, ResponseError};
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno};
 
 use crate::h2::Cut;

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http::gateway::{BodyEvent, Decoder, InvalidBody, join};
-use io::op::{RECV_LARGE_BYTES, Source};
+use io::op::RECV_LARGE_BYTES;
+use io::segments::Source;
 use io::{Buf, Errno, SharedBytes};
 
 use crate::choice::Chosen;

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use http::fields::Method;
 use http::gateway::Protocol;
-use io::op::{PeerAddr, Source};
+use io::op::PeerAddr;
+use io::segments::Source;
 use rt::net::{ConnectOptions, ConnectStep};
 
 use crate::attempt::{self, TryError, TryResponse};

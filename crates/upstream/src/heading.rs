@@ -3,7 +3,7 @@
 use http::fields::HeaderId;
 use http::h2::hpack::NeverIndexed;
 use http::response::parse::ParsedResponse;
-use io::op::Source;
+use io::segments::Source;
 
 /// The header section of a response: its bytes and its parsed form.
 #[derive(Debug)]

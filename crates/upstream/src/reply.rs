@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use io::op::Source;
+use io::segments::Source;
 
 use crate::body::{BulkBody, Direct, Live};
 use crate::heading::Heading;

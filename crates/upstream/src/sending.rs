@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::gateway::BodyFraming;
-use io::op::{SEGMENTS_MAX, Source};
+use io::segments::{SEGMENTS_MAX, Source};
 use io::{Errno, Segments, SharedBytes};
 use rt::Timer;
 use smallvec::smallvec;

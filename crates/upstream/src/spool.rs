@@ -17,8 +17,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno};
+use io::facts::DeviceId;
+use io::segments::Source;
+use io::{Buf, Disk, DiskVia, Errno};
 use smallvec::SmallVec;
 
 use crate::attempt::cut;
@@ -322,7 +323,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
         (spool.file_end, spool.via)
     };
     let len = buf.len() as u64;
-    let (result, rest) = file.write_at(start, buf, device, via).await;
+    let (result, rest) = file.write_at(start, buf, Disk { device, via }).await;
     // On a full file system the start of a piece may have been written; the returned buffer contains only the remaining bytes.
     let left = match (&result, &rest) {
         (Ok(_), _) => 0,
@@ -431,8 +432,9 @@ impl Spooled {
             return None;
         };
         let most = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX).max(1));
-        let (offset, most, via) = (*start, most.min(end - start) as u32, spool.via);
-        Some(Box::pin(async move { file.read_piece(offset, most, device, via).await }))
+        let (offset, most) = (*start, most.min(end - start) as u32);
+        let disk = Disk { device, via: spool.via };
+        Some(Box::pin(async move { file.read_piece(offset, most, disk).await }))
     }
 
     fn broken(&self, fault: Fault) -> Poll<Result<Option<Source>, BodyError>> {

@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Fd, Segments};
 use rt::{Either, Timer, join, select};
 

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
-use io::{Buf, DiskVia, Errno, Segments};
+use io::facts::{DeviceId, DirEntry, EntryAttributes, Space};
+use io::op::{NewFile, OpenHow};
+use io::{Buf, Disk, DiskVia, Errno, Segments};
 use rt::file::{self, Create, Lock};
 use rt::{Either, File};
 use rustix::fs::{CWD, Dir, Mode, OFlags};
@@ -164,6 +165,11 @@ impl Directory {
         choices.into_iter().find(|via| has(*via)).unwrap_or(DiskVia::Sync)
     }
 
+    /// Returns the device with the backend of [`Directory::via`].
+    pub(crate) fn disk(&self) -> Disk {
+        Disk { device: self.device, via: self.via() }
+    }
+
     /// Returns a unique number for a new entry.
     pub(crate) fn nonce(&self) -> u64 {
         // Multiplication by an odd factor maps different counts to different numbers.
@@ -230,7 +236,7 @@ impl Directory {
     /// Opens a file below the directory.
     pub(crate) async fn open_file(&self, path: CString, flags: OFlags) -> Result<File, Errno> {
         let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-        File::open(None, path, how, self.device, self.via()).await
+        File::open(None, path, how, self.disk()).await
     }
 
     /// Opens the directory at this path.
@@ -240,22 +246,22 @@ impl Directory {
 
     /// Returns the next entries of a directory; an empty list at its end.
     pub(crate) async fn read_dir(&self, dir: &File) -> Result<Vec<DirEntry>, Errno> {
-        dir.read_dir(DIR_READ_BYTES, EntryAttributes::Kind, self.device, self.via()).await
+        dir.read_dir(DIR_READ_BYTES, EntryAttributes::Kind, self.disk()).await
     }
 
     /// Returns an open file below the directory, to be read.
     pub(crate) fn to_read<'a>(&self, file: &'a File) -> DiskFile<'a> {
-        DiskFile { file, device: self.device, via: self.via() }
+        DiskFile { file, disk: self.disk() }
     }
 
     /// Creates a file, or opens it for reading and writing.
     pub(crate) async fn create(&self, path: CString, create: Create) -> Result<File, Errno> {
-        File::create(path, create, FILE_MODE, self.device, self.via()).await
+        File::create(path, create, FILE_MODE, self.disk()).await
     }
 
     /// Creates a directory; an existing directory is not an error.
     pub(crate) async fn make_dir(&self, path: CString) -> Result<(), Errno> {
-        match file::mkdir(path, DIRECTORY_MODE, self.device, self.via()).await {
+        match file::mkdir(path, DIRECTORY_MODE, self.disk()).await {
             Err(Errno::EXIST) => Ok(()),
             made => made,
         }
@@ -264,7 +270,7 @@ impl Directory {
     /// Writes all of `data` at `offset`.
     pub(crate) async fn write(&self, file: &File, offset: u64, data: Segments) -> Result<(), Errno> {
         let wanted = data.len() as u64;
-        let written = file.write_segments_at(offset, data, self.device, self.via()).await.0?;
+        let written = file.write_segments_at(offset, data, self.disk()).await.0?;
         assert!(written == wanted, "{written} of {wanted} bytes were written");
         self.counts.written_bytes.add(written);
         Ok(())
@@ -283,11 +289,11 @@ impl Directory {
         let open_temp = open_temp.map(|file| file.fd().clone());
         let bytes: usize = data.iter().map(Segments::len).sum();
         let new = NewFile { temp, to, open_temp, mode: FILE_MODE, data, uncached: self.is_uncached };
-        let (done, back) = File::put(Box::new(new), self.device, self.via()).await;
+        let (done, back) = File::put(Box::new(new), self.disk()).await;
         let done = match (done, back) {
             (Err(Errno::NOENT), Some(new)) => {
                 Box::pin(self.make_parents(&new.to, parents)).await?;
-                File::put(new, self.device, self.via()).await.0
+                File::put(new, self.disk()).await.0
             }
             (done, _) => done,
         };
@@ -309,17 +315,17 @@ impl Directory {
 
     /// Renames a file and replaces an existing file with the new name.
     pub(crate) async fn rename(&self, from: CString, to: CString) -> Result<(), Errno> {
-        file::rename(from, to, self.device, self.via()).await
+        file::rename(from, to, self.disk()).await
     }
 
     /// Removes a file.
     pub(crate) async fn unlink(&self, path: CString) -> Result<(), Errno> {
-        file::unlink(path, self.device, self.via()).await
+        file::unlink(path, self.disk()).await
     }
 
     /// Flushes the data of a file to the device (fdatasync).
     pub(crate) async fn sync(&self, file: &File) -> Result<(), Errno> {
-        file.sync(self.device, self.via()).await
+        file.sync(self.disk()).await
     }
 
     /// Flushes the directory, so that renames and new names in it are durable.
@@ -336,7 +342,7 @@ impl Directory {
 
     /// Returns the free and total space of its file system.
     pub(crate) async fn space(&self) -> Result<Space, Errno> {
-        file::space(self.path(), self.device, self.via()).await
+        file::space(self.path(), self.disk()).await
     }
 }
 
@@ -527,8 +533,7 @@ const BUF_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Copy)]
 pub(crate) struct DiskFile<'a> {
     pub(crate) file: &'a File,
-    pub(crate) device: DeviceId,
-    pub(crate) via: DiskVia,
+    pub(crate) disk: Disk,
 }
 
 impl DiskFile<'_> {
@@ -540,7 +545,7 @@ impl DiskFile<'_> {
     /// As [`DiskFile::read_some`], into a buffer that [`buffer`] has returned for this many bytes.
     pub(crate) async fn read_into(self, buf: Buf, at: u64, bytes: u64) -> Result<Buf, ReadError> {
         let bytes = bytes.min(BUF_BYTES_MAX);
-        let (result, buf) = self.file.read_at(at, bytes as u32, buf, self.device, self.via).await;
+        let (result, buf) = self.file.read_at(at, bytes as u32, buf, self.disk).await;
         let count = result.map_err(ReadError::Disk)?;
         assert!(u64::from(count) <= bytes, "{count} of {bytes} bytes were read");
         debug_assert!(buf.as_ref().is_none_or(|buf| buf.len() == count as usize));

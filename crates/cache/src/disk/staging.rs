@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Errno, Segments};
 use rt::File;
 use rt::file::Create;
@@ -134,17 +134,17 @@ impl TempFile {
     }
 
     async fn link(&self, path: &CStr) -> Result<(), Errno> {
-        self.file.link(path.to_owned(), self.dir.device, self.dir.via()).await
+        self.file.link(path.to_owned(), self.dir.disk()).await
     }
 
     /// Copies the file from another file system. Missing chunks of a partial entry remain holes.
     async fn copy(&self, staging: &StagingDir) -> Result<TempFile, Refused> {
-        let (dir, device, via) = (&self.dir, self.dir.device, self.dir.via());
+        let (dir, disk) = (&self.dir, self.dir.disk());
         let failed = |errno| {
             staging_failed(dir, staging, "reading a file", errno);
             Refused::Disk
         };
-        let len = self.file.stat(device, via).await.map_err(failed)?.size;
+        let len = self.file.stat(disk).await.map_err(failed)?.size;
         let copy = TempFile::create(dir).await?;
         if dir.is_uncached {
             copy.file.set_uncached();
@@ -152,7 +152,7 @@ impl TempFile {
         let mut at = 0;
         while at < len {
             let most = (len - at).min(COPY_BYTES);
-            let buf = self.file.read_piece(at, most as u32, device, via).await.map_err(failed)?;
+            let buf = self.file.read_piece(at, most as u32, disk).await.map_err(failed)?;
             let end = at + buf.len() as u64;
             // The last range is always written, because it sets the length of the file.
             let is_hole = end < len && buf.iter().all(|&byte| byte == 0);
@@ -203,12 +203,12 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
 async fn unnamed(staging: &StagingDir, dir: &Directory) -> Result<File, Errno> {
     let path = || CString::from(&**staging);
     // Usually the directory is on the disk of the cache, so that its files can be linked there.
-    let (device, via) = (dir.device, dir.via());
-    let made = File::create(path(), Create::Unnamed, FILE_MODE, device, via).await;
+    let disk = dir.disk();
+    let made = File::create(path(), Create::Unnamed, FILE_MODE, disk).await;
     if made.as_ref().err() != Some(&Errno::NOENT) {
         return made;
     }
     // The second attempt returns the result.
-    let _ = rt::file::mkdir(path(), DIRECTORY_MODE, device, via).await;
-    File::create(path(), Create::Unnamed, FILE_MODE, device, via).await
+    let _ = rt::file::mkdir(path(), DIRECTORY_MODE, disk).await;
+    File::create(path(), Create::Unnamed, FILE_MODE, disk).await
 }

@@ -92,8 +92,7 @@ impl FillReader {
         let dir = &self.entries.dir;
         Ok(Located {
             file: File::new(fd),
-            device: dir.device,
-            via: dir.via(),
+            disk: dir.disk(),
             offset: self.offset,
             length: self.on_disk(),
             key: Key([0; 16]),

@@ -1,6 +1,6 @@
 //! [`Gather`]: the received bytes of one chunk, with their checksum.
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Segments, SharedBytes};
 
 use crate::format::{CHUNK_BYTES, crc32c_append};
@@ -14,7 +14,7 @@ pub(crate) struct Gather {
 }
 
 /// Maximum number of pieces of a chunk that are written without being joined.
-const PIECES_MAX: usize = io::op::SEGMENTS_MAX - 1;
+const PIECES_MAX: usize = io::segments::SEGMENTS_MAX - 1;
 
 impl Gather {
     pub(crate) fn new(index: u64) -> Gather {

@@ -24,7 +24,7 @@ pub(crate) mod start;
 
 use std::sync::Arc;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Segments, SharedBytes};
 
 use crate::disk::key_locks::KeyLocks;

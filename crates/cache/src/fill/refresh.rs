@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Errno, Segments};
 use rt::File;
 use rustix::fs::OFlags;

@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 
-use io::op::{OpenHow, Stat};
+use io::facts::Stat;
+use io::op::OpenHow;
 use io::page_cache::{PageCacheAdmission, TryPredictor};
-use io::{Buf, DiskVia, Errno};
+use io::{Buf, Disk, DiskVia, Errno};
 use rt::File;
 use rustix::fs::OFlags;
 
@@ -218,11 +219,12 @@ impl EntryFiles {
                 }
             }
         }
-        match File::open(None, path(), how, dir.device, plan.opens).await {
+        let disk = Disk { device: dir.device, via: plan.opens };
+        match File::open(None, path(), how, disk).await {
             // The file system does not support direct I/O.
             Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
                 how.flags = (flags - OFlags::DIRECT).bits() as i32;
-                Box::pin(File::open(None, path(), how, dir.device, plan.opens)).await
+                Box::pin(File::open(None, path(), how, disk)).await
             }
             opened => opened,
         }
@@ -364,7 +366,7 @@ impl EntryFiles {
 
     /// Returns the open file with the backend that the plan chooses for it.
     fn disk_file<'a>(&self, file: &'a File, plan: ReadPlan) -> DiskFile<'a> {
-        DiskFile { file, device: self.entries.dir.device, via: plan.reads_of(file) }
+        DiskFile { file, disk: Disk { device: self.entries.dir.device, via: plan.reads_of(file) } }
     }
 
     /// Reads more of a file, from the end of the content of `buf`.

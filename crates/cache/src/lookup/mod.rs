@@ -19,8 +19,8 @@ pub(crate) mod reader;
 use std::ops::Range;
 use std::sync::Arc;
 
-use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno};
+use io::segments::Source;
+use io::{Buf, Disk, DiskVia, Errno};
 use rt::File;
 
 use crate::config::Access;
@@ -290,10 +290,8 @@ impl Hit {
 pub struct Located {
     /// The file, open for reading.
     pub file: File,
-    /// Its device.
-    pub device: DeviceId,
-    /// The backend that the cache is configured with.
-    pub via: DiskVia,
+    /// Its device, and the backend that the cache is configured with.
+    pub disk: Disk,
     /// Offset of the body in the file: a multiple of 4096.
     pub offset: u64,
     /// Length of the complete body in bytes.
@@ -462,8 +460,7 @@ impl Check<'_> {
             chunks.set_all_verified();
         }
         Located {
-            device: self.entries.dir.device,
-            via: plan.reads_of(&file),
+            disk: Disk { device: self.entries.dir.device, via: plan.reads_of(&file) },
             file,
             offset: header.layout.body,
             length: header.length,

@@ -17,7 +17,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use io::op::Stat;
+use io::facts::Stat;
 use rt::File;
 
 use crate::entries::chunks::Chunks;

@@ -136,7 +136,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
     {
         return Err(StoreError::Missing { at: absent * CHUNK_BYTES });
     }
-    let file = DiskFile { file: &located.file, device: located.device, via: located.via };
+    let file = DiskFile { file: &located.file, disk: located.disk };
     let buf = match file.read_full(located.offset + start, wanted).await {
         Ok(buf) => buf,
         Err(ReadError::Disk(errno)) => {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use io::Errno;
-use io::op::DirEntry;
+use io::facts::DirEntry;
 use rt::local::{Semaphore, WaitGroup};
 use rustix::fs::FileType;
 

@@ -4,6 +4,7 @@
 //! Entries are read bypassing the page cache where the file system supports that: this verifies the disk itself, and
 //! evicts no hot pages.
 
+use io::Disk;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,8 +86,7 @@ impl Scrub<'_> {
         let entries = &self.lookup.entries;
         let chunks = Arc::new(chunks.unverified(entries.epoch()));
         let located = Located {
-            device: entries.dir.device,
-            via: plan.reads_of(&file),
+            disk: Disk { device: entries.dir.device, via: plan.reads_of(&file) },
             file,
             offset: header.layout.body,
             length: header.length,

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use io::Errno;
-use io::op::Stat;
+use io::facts::Stat;
 use rt::File;
 use rt::local::{Semaphore, WaitGroup};
 use rustix::fs::FileType;
@@ -76,7 +76,7 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
     let dir = &entries.dir;
     let names: Arc<[CString]> = keys.iter().map(|key| dir.name_of(key)).collect();
     let stats = loop {
-        match base.stat_many(Arc::clone(&names), dir.device, dir.via()).await {
+        match base.stat_many(Arc::clone(&names), dir.disk()).await {
             Ok(stats) => break stats,
             Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
             Err(_) => return,

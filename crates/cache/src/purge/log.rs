@@ -28,7 +28,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 
 use io::Errno;
-use io::op::Stat;
+use io::facts::Stat;
 use rt::File;
 use rt::file::{self, Create};
 use rustix::fs::OFlags;

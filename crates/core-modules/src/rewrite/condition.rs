@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conf::Error;
-use io::op::Stat;
+use io::facts::Stat;
 use rustix::fs::Mode;
 
 use crate::rewrite::note;

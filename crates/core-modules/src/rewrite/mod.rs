@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
-use io::op::Source;
+use io::segments::Source;
 
 use crate::{Declaration, Directive, Module, Walk};
 use condition::Condition;

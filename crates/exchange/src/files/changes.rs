@@ -13,11 +13,11 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::Errno;
-use io::op::{DeviceId, OpenHow};
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
-use super::open::{StartDirectory, Via, how, open_retrying, root_and_via, rules};
+use super::open::{StartDirectory, disk, how, open_retrying, rules};
 use crate::request::Request;
 use transfer::files::Failure;
 use transfer::files::cache::Rules;
@@ -31,7 +31,7 @@ pub struct ChangePath {
     /// The path from `start`.
     rest: Vec<u8>,
     rules: Rules,
-    via: Via,
+    disk: Disk,
 }
 
 impl ChangePath {
@@ -54,9 +54,9 @@ impl ChangePath {
     }
 
     fn with(request: &Request, path: Vec<u8>, rules: Rules) -> Result<ChangePath, Failure> {
-        let (_, via) = root_and_via(request);
+        let disk = disk(request);
         let (start, rest) = StartDirectory::of(request, &path, rules)?;
-        Ok(ChangePath { full: path, start, rest, rules, via })
+        Ok(ChangePath { full: path, start, rest, rules, disk })
     }
 
     /// Returns the complete path.
@@ -101,7 +101,7 @@ impl ChangePath {
         };
         for path in missing.into_iter().rev() {
             let name = text(split(path).1)?;
-            match directory.mkdir_at(name, mode, self.via.device, self.via.disk).await {
+            match directory.mkdir_at(name, mode, self.disk).await {
                 // Another process has created it.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
@@ -128,8 +128,8 @@ impl ChangePath {
         if self.rules.beneath.is_some() {
             how.resolve |= ResolveFlags::BENEATH.bits();
         }
-        let start = self.start.clone().opened(self.via).await.map_err(|failure| failure.errno)?;
-        open_retrying(start.as_ref().map(rt::File::fd), &text(path)?, how, self.via).await
+        let start = self.start.clone().opened(self.disk).await.map_err(|failure| failure.errno)?;
+        open_retrying(start.as_ref().map(rt::File::fd), &text(path)?, how, self.disk).await
     }
 }
 
@@ -146,20 +146,13 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Opens a file below an open directory without following any link. `path` is relative and has no `..`.
-pub async fn open_below(
-    top: &rt::File,
-    path: &[u8],
-    flags: OFlags,
-    device: DeviceId,
-    via: io::DiskVia,
-) -> Result<rt::File, Errno> {
+pub async fn open_below(top: &rt::File, path: &[u8], flags: OFlags, disk: Disk) -> Result<rt::File, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.
     let flags = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NONBLOCK };
     let resolve = (ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS).bits();
     let how = OpenHow { flags: flags.bits() as i32, resolve, ..OpenHow::default() };
-    let via = Via { device, disk: via };
-    let opened = open_retrying(Some(top.fd()), &text(path)?, how, via).await;
+    let opened = open_retrying(Some(top.fd()), &text(path)?, how, disk).await;
     if !matches!(opened, Err(Errno::NOSYS)) {
         return opened;
     }
@@ -171,7 +164,7 @@ pub async fn open_below(
     let mut at = top.clone();
     while let Some(name) = names.next() {
         let how = if names.peek().is_some() { above } else { how };
-        at = open_retrying(Some(at.fd()), &text(name)?, how, via).await?;
+        at = open_retrying(Some(at.fd()), &text(name)?, how, disk).await?;
     }
     Ok(at)
 }
@@ -189,19 +182,14 @@ pub enum CopyError {
 const COPY_BYTES: u64 = 256 << 10;
 
 /// Copies the first `size` bytes of an open file, where `size` is the size of that open file.
-pub async fn copy_bytes(
-    (from, to): (&rt::File, &rt::File),
-    size: u64,
-    device: DeviceId,
-    via: io::DiskVia,
-) -> Result<(), CopyError> {
+pub async fn copy_bytes((from, to): (&rt::File, &rt::File), size: u64, disk: Disk) -> Result<(), CopyError> {
     let mut offset = 0;
     while offset < size {
         let len = (size - offset).min(COPY_BYTES);
         // Fails if the file was truncated meanwhile.
-        let buf = from.read_piece(offset, len as u32, device, via).await.map_err(CopyError::Read)?;
+        let buf = from.read_piece(offset, len as u32, disk).await.map_err(CopyError::Read)?;
         let count = buf.len() as u64;
-        let (written, _) = to.write_at(offset, buf, device, via).await;
+        let (written, _) = to.write_at(offset, buf, disk).await;
         written.map_err(CopyError::Write)?;
         offset += count;
     }

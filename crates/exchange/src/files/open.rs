@@ -4,8 +4,9 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use io::op::{DeviceId, DirEntry, EntryAttributes, OpenHow, Stat};
-use io::{DiskVia, Errno};
+use io::facts::{DirEntry, EntryAttributes, Stat};
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::files::links::{self, rule_of};
@@ -17,18 +18,11 @@ use transfer::files::cache::{CacheId, CacheResult, HELD, Rules, Terms};
 use transfer::files::root::RootFacts;
 use transfer::files::{Failure, Found, Kind, Opened};
 
-/// The device that counts an operation, and the engine that performs it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Via {
-    pub(super) device: DeviceId,
-    pub(super) disk: DiskVia,
-}
-
-/// Returns the facts of the root of the request's location, and the engine for opens that block.
-pub(super) fn root_and_via(request: &Request) -> (&RootFacts, Via) {
+/// Returns the facts of the root of the request's location, and its device with the engine for opens that block.
+pub(super) fn root_and_disk(request: &Request) -> (&RootFacts, Disk) {
     let facts = facts(request);
-    let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
-    (facts, Via { device: facts.device, disk })
+    let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
+    (facts, Disk { device: facts.device, via })
 }
 
 /// Returns the facts of the root of the request's location.
@@ -36,9 +30,9 @@ fn facts(request: &Request) -> &RootFacts {
     request.generation.roots.of(request.location.0 as usize)
 }
 
-/// Returns the device of the root of the request's location.
-pub fn device(request: &Request) -> DeviceId {
-    facts(request).device
+/// Returns the device of the root of the request's location, and the engine for its paths.
+pub fn disk(request: &Request) -> Disk {
+    root_and_disk(request).1
 }
 
 /// Returns the rules of the request's location for a path.
@@ -104,7 +98,7 @@ fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<Fou
 /// Whether a file may stay open for a moment after a request. A file that some requests read with O_DIRECT is not
 /// shared.
 fn may_hold(request: &Request, rules: Rules) -> bool {
-    let (facts, _) = root_and_via(request);
+    let (facts, _) = root_and_disk(request);
     facts.calls_directly()
         && rules.is_plain()
         && rules.directio.is_none()
@@ -216,7 +210,7 @@ async fn open_waiting(request: &Request, path: &[u8]) -> Result<Found, Failure> 
 /// Does the same as [`open_by_engine`] for a path without rules or cache, in one operation. Returns `None` if that does
 /// not suffice.
 async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<Found, Failure>> {
-    let (facts, via) = root_and_via(request);
+    let (facts, disk) = root_and_disk(request);
     if !facts.local {
         return None;
     }
@@ -224,7 +218,7 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
     let direct = rules.directio.filter(|_| facts.may_open_directly());
     let flags = if direct.is_some() { OFlags::RDONLY | OFlags::DIRECT } else { OFlags::RDONLY };
     let how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
-    let opened = rt::File::open(None, path, how, via.device, via.disk).await;
+    let opened = rt::File::open(None, path, how, disk).await;
     if direct.is_some() {
         facts.note_opened_directly(!matches!(opened, Err(Errno::INVAL)));
     }
@@ -274,10 +268,10 @@ pub async fn stat_path(request: &Request, path: &[u8]) -> Result<Kind, Failure> 
 /// Opens a path that is not cached.
 async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Found, Failure> {
     let file = open_by(request, path, rules, OFlags::RDONLY).await?;
-    let (facts, via) = root_and_via(request);
+    let (facts, disk) = root_and_disk(request);
     let stat = match facts.local {
         true => file.stat_inline(),
-        false => file.stat(via.device, via.disk).await,
+        false => file.stat(disk).await,
     };
     stat.map(|stat| found(file, stat)).map_err(|errno| failure(errno, "fstat()"))
 }
@@ -329,23 +323,23 @@ pub(super) fn how(rules: Rules, flags: OFlags) -> OpenHow {
 
 /// Opens a path by these rules and with these flags.
 async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) -> Result<rt::File, Failure> {
-    let (facts, via) = root_and_via(request);
+    let (facts, disk) = root_and_disk(request);
     let failed = |errno| failure(errno, call(rules));
     let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
     let (start, path) = StartDirectory::of(request, &path, rules)?;
-    let dir = start.opened(via).await?;
+    let dir = start.opened(disk).await?;
     if rules.beneath.is_some() {
         how.resolve |= ResolveFlags::BENEATH.bits();
     }
     let dir = dir.as_ref().map(rt::File::fd);
     let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
-    match open_path(facts, dir, &path, how, via).await {
+    match open_path(facts, dir, &path, how, disk).await {
         Ok(file) => Ok(file),
         Err(Errno::LOOP) if rules.links.checks() => {
-            Err(failed(Box::pin(links::refine(facts, dir, &path, how, via)).await))
+            Err(failed(Box::pin(links::refine(facts, dir, &path, how, disk)).await))
         }
         Err(Errno::MFILE | Errno::NFILE) if Box::pin(free_descriptor(request)).await => {
-            Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
+            Box::pin(open_path(facts, dir, &path, how, disk)).await.map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
     }
@@ -389,11 +383,11 @@ impl StartDirectory {
     }
 
     /// Returns the open directory; `None` for the root directory of the file system.
-    pub(super) async fn opened(self, via: Via) -> Result<Option<rt::File>, Failure> {
+    pub(super) async fn opened(self, disk: Disk) -> Result<Option<rt::File>, Failure> {
         Ok(match self {
             StartDirectory::Top => None,
             StartDirectory::Open(file) => Some(file),
-            StartDirectory::At(path) => Some(Box::pin(links::open_above(via, &path)).await?),
+            StartDirectory::At(path) => Some(Box::pin(links::open_above(disk, &path)).await?),
         })
     }
 }
@@ -415,7 +409,7 @@ pub(super) async fn open_path(
     dir: Option<&io::Fd>,
     path: &CStr,
     how: OpenHow,
-    via: Via,
+    disk: Disk,
 ) -> Result<rt::File, Errno> {
     // `open_resident` has not tried paths that need several calls. They may be in the kernel's caches too.
     if dir.is_some()
@@ -424,7 +418,7 @@ pub(super) async fn open_path(
     {
         return opened;
     }
-    open_retrying(dir, path, how, via).await
+    open_retrying(dir, path, how, disk).await
 }
 
 /// Does the same as [`open_path`], always through the engine.
@@ -432,12 +426,12 @@ pub(super) async fn open_retrying(
     dir: Option<&io::Fd>,
     path: &CStr,
     how: OpenHow,
-    via: Via,
+    disk: Disk,
 ) -> Result<rt::File, Errno> {
     let mut tries = OPEN_TRIES;
     loop {
         tries -= 1;
-        match rt::File::open(dir, path.to_owned(), how, via.device, via.disk).await {
+        match rt::File::open(dir, path.to_owned(), how, disk).await {
             Err(Errno::INTR | Errno::AGAIN) if tries > 0 => {}
             opened => return opened,
         }
@@ -460,11 +454,11 @@ pub async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno
 
 /// Returns the attributes of the file at `path`, without opening it.
 async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
-    let (facts, via) = root_and_via(request);
+    let (facts, disk) = root_and_disk(request);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     match facts.stat_resident(&path) {
         Some(stat) => stat,
-        None => rt::file::stat_path(path, via.device, via.disk).await,
+        None => rt::file::stat_path(path, disk).await,
     }
 }
 
@@ -476,7 +470,7 @@ async fn free_descriptor(request: &Request) -> bool {
 /// A directory opened for listing.
 pub struct OpenDirectory {
     file: rt::File,
-    via: Via,
+    disk: Disk,
     attributes: EntryAttributes,
 }
 
@@ -491,7 +485,7 @@ pub async fn open_directory(request: &Request, path: Vec<u8>) -> Result<OpenDire
     })?;
     let attributes =
         if rules.beneath.is_some() { EntryAttributes::Itself } else { EntryAttributes::Followed };
-    Ok(OpenDirectory { file, via: root_and_via(request).1, attributes })
+    Ok(OpenDirectory { file, disk: disk(request), attributes })
 }
 
 impl OpenDirectory {
@@ -510,12 +504,12 @@ impl OpenDirectory {
         if self.attributes != EntryAttributes::Followed {
             return false;
         }
-        let found = rt::file::stat_path(link, self.via.device, self.via.disk).await;
+        let found = rt::file::stat_path(link, self.disk).await;
         found.is_ok_and(|stat| FileType::from_raw_mode(stat.mode) == FileType::RegularFile)
     }
 
     async fn read_as(&self, attributes: EntryAttributes) -> Result<Vec<DirEntry>, Errno> {
-        self.file.read_dir(READ_DIR_BYTES, attributes, self.via.device, self.via.disk).await
+        self.file.read_dir(READ_DIR_BYTES, attributes, self.disk).await
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::time::Duration;
 
 use io::Buf;
-use io::op::Source;
+use io::segments::Source;
 use rt::{Either, select};
 
 use crate::body_filter::Piece;

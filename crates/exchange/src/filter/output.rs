@@ -9,7 +9,7 @@
 //! The disk engine of the location reads the bytes. They pass the filters in slices and are sent through the outlet,
 //! which marks the end of the body for the client.
 
-use io::op::Source;
+use io::segments::Source;
 
 use crate::filter::SLICE_MAX;
 use crate::filter::encoder::Encoder;

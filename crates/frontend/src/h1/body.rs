@@ -11,7 +11,7 @@
 use std::rc::Rc;
 
 use http::connection::{CONTINUE_RESPONSE, Expect};
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Segments};
 use rt::net::Appended;
 

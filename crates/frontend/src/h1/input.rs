@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use http::request::Progress;
 use io::Errno;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::h1::Connection;
 use crate::input::receive_in_time;

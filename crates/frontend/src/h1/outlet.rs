@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use http::connection::CONTINUE_RESPONSE;
 use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header, push_last_chunk};
-use io::op::{SEGMENTS_MAX, Source};
+use io::segments::{SEGMENTS_MAX, Source};
 use io::{Errno, Segments};
 use rt::Timer;
 use rt::net::FilePart;
@@ -512,8 +512,8 @@ mod tests {
             let file = rt::File::new(std::os::fd::OwnedFd::from(file));
             assert!(outlet.accepts_files());
             outlet.begin(b"HEAD\r\n".to_vec());
-            let (device, via) = (Default::default(), io::DiskVia::Sync);
-            let part = FilePart { file: &file, offset: 2, len: 3, device, via };
+            let disk = io::Disk { device: Default::default(), via: io::DiskVia::Sync };
+            let part = FilePart { file: &file, offset: 2, len: 3, disk };
             let now = poll_fn(|context| outlet.poll_file_now(context, &part, true)).await;
             assert_eq!(now, Ok(Ok(3)));
             let part = FilePart { offset: 8, len: 9, ..part };

@@ -15,7 +15,7 @@ use http::connection::Expect;
 use http::fields::BodyLength;
 use http::h2::STREAM_WINDOW_MAX;
 use http::h2::hpack::push_status;
-use io::op::Source;
+use io::segments::Source;
 use rt::Timer;
 
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Segments};
 
 use crate::h2::shared::{Shared, Stream};

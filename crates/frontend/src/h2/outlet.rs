@@ -9,7 +9,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use io::op::{SEGMENTS_MAX, Source};
+use io::segments::{SEGMENTS_MAX, Source};
 use io::{Errno, Segments};
 use rt::Timer;
 use rt::net::FilePart;

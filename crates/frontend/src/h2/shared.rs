@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use http::h2::{ErrorCode, Limits, Priority, STREAM_WINDOW_MAX, Scheduler, Session};
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Segments};
 use rt::local::Event;
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use http::fields::{BodyLength, HeaderId};
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
-use io::op::Source;
+use io::segments::Source;
 use rt::Timer;
 
 use crate::entrance::Entrance;

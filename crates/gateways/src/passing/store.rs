@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 
 use conf::{Args, Error};
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::Directive;
 use crate::passing::conf::{Conf, conf};

@@ -6,8 +6,9 @@
 use std::ffi::CString;
 use std::fmt;
 
-use io::op::{DeviceId, OpenHow};
-use io::{DiskVia, Errno};
+use io::facts::DeviceId;
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::OFlags;
 
 use exchange::request::Request;
@@ -49,14 +50,14 @@ pub(super) async fn find(
     user: &[u8],
 ) -> Result<Option<Vec<u8>>, FileError> {
     // The configuration directory may be on another device than `root`, so the operation is counted for no device.
-    let device = DeviceId::default();
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
-    let file = open(path, device, via).await.map_err(FileError::Open)?;
+    let disk = Disk { device: DeviceId::default(), via };
+    let file = open(path, disk).await.map_err(FileError::Open)?;
     let mut search = Search::new(user);
     let mut offset = 0;
     let mut buf = request.wait_for_buffer(PIECE).await.ok_or(FileError::NoMemory)?;
     loop {
-        let (read, rest) = file.read_at(offset, PIECE as u32, buf, device, via).await;
+        let (read, rest) = file.read_at(offset, PIECE as u32, buf, disk).await;
         let count = read.map_err(FileError::Read)? as usize;
         buf = rest.ok_or(FileError::Read(Errno::IO))?;
         if count == 0 {
@@ -70,7 +71,7 @@ pub(super) async fn find(
 }
 
 /// Opens the file for reading.
-async fn open(path: &[u8], device: DeviceId, via: DiskVia) -> Result<rt::File, Errno> {
+async fn open(path: &[u8], disk: Disk) -> Result<rt::File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::NOENT)?;
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -78,7 +79,7 @@ async fn open(path: &[u8], device: DeviceId, via: DiskVia) -> Result<rt::File, E
     let mut tries = OPEN_TRIES;
     loop {
         tries -= 1;
-        match rt::File::open(None, path.clone(), how, device, via).await {
+        match rt::File::open(None, path.clone(), how, disk).await {
             Err(Errno::INTR) if tries > 0 => {}
             opened => return opened,
         }

@@ -19,8 +19,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use io::op::{DeviceId, OpenHow, Stat};
-use io::{DiskVia, Errno};
+use io::facts::{DeviceId, Stat};
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::OFlags;
 
 use super::Conf;
@@ -91,15 +92,15 @@ fn seen_of(stat: &Stat) -> Seen {
 /// Checks the file; returns whether it has changed and was loaded.
 async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, String> {
     let failed = |call: &'static str| move |errno: Errno| format!("{call} failed ({})", Reason(errno));
-    let device = DeviceId::default();
     let via = choose::path_engine(Aio::Unset, &rt::caps());
+    let disk = Disk { device: DeviceId::default(), via };
     let path = CString::new(database.path.as_os_str().as_bytes());
     let path = path.map_err(|_| failed("open()")(Errno::NOENT))?;
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let file = rt::File::open(None, path, how, device, via).await.map_err(failed("open()"))?;
-    let stat = file.stat(device, via).await.map_err(failed("fstat()"))?;
+    let file = rt::File::open(None, path, how, disk).await.map_err(failed("open()"))?;
+    let stat = file.stat(disk).await.map_err(failed("fstat()"))?;
     let found = seen_of(&stat);
     if *seen == Some(found) {
         return Ok(false);
@@ -110,16 +111,16 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     // At the first check the attributes of the loaded file are unknown, so the metadata is compared.
     if seen.is_none() {
         let start = stat.size.saturating_sub(METADATA_MAX);
-        let end = read(&file, start, stat.size, via).await?;
+        let end = read(&file, start, stat.size, disk).await?;
         if database.ends_with(stat.size, &end) {
             *seen = Some(found);
             return Ok(false);
         }
     }
-    let bytes = read(&file, 0, stat.size, via).await?;
+    let bytes = read(&file, 0, stat.size, disk).await?;
     let content = database::read(Bytes::of(Arc::new(bytes))).map_err(|error| error.to_string())?;
     // If the file was modified during the read, it is read again at the next check.
-    let after = file.stat(device, via).await.map_err(failed("fstat()"))?;
+    let after = file.stat(disk).await.map_err(failed("fstat()"))?;
     if seen_of(&after) != found {
         return Err("it changed while it was read".to_owned());
     }
@@ -129,14 +130,14 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
 }
 
 /// Returns the bytes of a range of a file.
-async fn read(file: &rt::File, start: u64, end: u64, via: DiskVia) -> Result<Vec<u8>, String> {
+async fn read(file: &rt::File, start: u64, end: u64, disk: Disk) -> Result<Vec<u8>, String> {
     let failed = |errno: Errno| format!("pread() failed ({})", Reason(errno));
     let mut bytes = Vec::with_capacity((end - start) as usize);
     let mut buf = rt::pool().get(PIECE).ok_or_else(|| failed(Errno::NOMEM))?;
     while start + (bytes.len() as u64) < end {
         let offset = start + bytes.len() as u64;
         let len = (end - offset).min(PIECE as u64) as u32;
-        let (count, rest) = file.read_at(offset, len, buf, DeviceId::default(), via).await;
+        let (count, rest) = file.read_at(offset, len, buf, disk).await;
         buf = rest.ok_or_else(|| failed(Errno::IO))?;
         match count.map_err(failed)? as usize {
             0 => return Err("it was truncated while it was read".to_owned()),

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::vec;
 
 use io::Errno;
-use io::op::DirEntry;
+use io::facts::DirEntry;
 use rustix::fs::FileType;
 
 use exchange::files::{self, Failure, OpenDirectory};

@@ -9,7 +9,7 @@ mod page;
 
 use conf::{Args, Spec};
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 
 use crate::{Declaration, Directive, Module};
 use exchange::charset;

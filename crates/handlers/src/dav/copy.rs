@@ -12,12 +12,13 @@
 
 use std::ffi::{CStr, CString};
 
-use io::Errno;
-use io::op::{OpenHow, Stat};
+use io::facts::Stat;
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::{FileType, OFlags};
 
 use super::remove::{Tree, join};
-use super::resource::{Disk, Done, Resource, fault, is_directory, is_file};
+use super::resource::{Done, Resource, fault, is_directory, is_file};
 use exchange::files::{self, CopyError};
 use telemetry::Level;
 
@@ -37,9 +38,9 @@ pub(super) async fn open_source(disk: Disk, from: Name<'_>, follows: bool) -> Do
         flags |= OFlags::NOFOLLOW;
     }
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let opened = from.dir.open_at(from.name.to_owned(), how, disk.device, disk.via).await;
+    let opened = from.dir.open_at(from.name.to_owned(), how, disk).await;
     let file = opened.map_err(fault("open()", from.path))?;
-    let stat = disk.stat(&file).await.map_err(fault("fstat()", from.path))?;
+    let stat = file.stat(disk).await.map_err(fault("fstat()", from.path))?;
     Ok((file, stat))
 }
 
@@ -56,13 +57,12 @@ pub(super) async fn copy_file(
         let errno = if is_directory(stat) { Errno::ISDIR } else { Errno::INVAL };
         return Err(fault("open()", from)(errno));
     }
-    let Disk { device, via } = disk;
     let beside = files::temp_name(to.name.to_bytes()).map_err(fault("open()", to.path))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let new = mode.unwrap_or(stat.mode & 0o7777);
     let how = OpenHow { flags: flags.bits() as i32, mode: new, is_cold: true, ..OpenHow::default() };
-    let copy = to.dir.open_at(beside.clone(), how, device, via).await.map_err(fault("open()", to.path))?;
-    let mut done = match files::copy_bytes((source, &copy), stat.size, device, via).await {
+    let copy = to.dir.open_at(beside.clone(), how, disk).await.map_err(fault("open()", to.path))?;
+    let mut done = match files::copy_bytes((source, &copy), stat.size, disk).await {
         Ok(()) => Ok(()),
         Err(CopyError::Read(errno)) => Err(fault("read()", from)(errno)),
         Err(CopyError::Write(errno)) => Err(fault("write()", to.path)(errno)),
@@ -72,12 +72,12 @@ pub(super) async fn copy_file(
         done = files::dress(&copy, mode, modified).await.map_err(fault("futimens()", to.path));
     }
     if done.is_ok() {
-        let renamed = to.dir.rename_at(beside.clone(), (to.dir, to.name.to_owned()), device, via).await;
+        let renamed = to.dir.rename_at(beside.clone(), (to.dir, to.name.to_owned()), disk).await;
         done = renamed.map_err(fault("rename()", to.path));
     }
     if done.is_err() {
         // The first failure is reported.
-        let _ = to.dir.unlink_at(beside, false, device, via).await;
+        let _ = to.dir.unlink_at(beside, false, disk).await;
     }
     done
 }
@@ -88,7 +88,7 @@ pub(super) async fn copy_file(
 pub(super) async fn copy_tree(from: &Tree<'_>, to: &Tree<'_>, follows: bool) -> Result<Option<u16>, u16> {
     let failed = |errno| to.fault("fstat()", b"", errno).log_failed(to.request);
     // Through a link the destination may be inside the source, and the copy would never end.
-    let target = to.disk.stat(&to.top).await.map_err(failed)?;
+    let target = to.top.stat(to.disk).await.map_err(failed)?;
     let mut copy =
         TreeCopy { from, to, follows, target, left: vec![Vec::new()], times: Vec::new(), status: None };
     while let Some(path) = copy.left.pop() {
@@ -134,7 +134,7 @@ impl TreeCopy<'_, '_> {
     async fn directory(&mut self, path: &[u8]) -> Done {
         let (from, to) = (self.from, self.to);
         let source = from.open(path, OFlags::RDONLY | OFlags::DIRECTORY).await?;
-        let stat = from.disk.stat(&source).await.map_err(|errno| from.fault("fstat()", path, errno))?;
+        let stat = source.stat(from.disk).await.map_err(|errno| from.fault("fstat()", path, errno))?;
         if (stat.device, stat.inode) == (self.target.device, self.target.inode) {
             return self.omitted(path);
         }
@@ -175,7 +175,7 @@ impl TreeCopy<'_, '_> {
         let above = to.open(above, OFlags::PATH | OFlags::DIRECTORY).await?;
         let mode = exchange::stored_file::directory_mode(stat.mode & 0o7777);
         let made = match CString::new(name) {
-            Ok(name) => above.mkdir_at(name, mode, to.disk.device, to.disk.via).await,
+            Ok(name) => above.mkdir_at(name, mode, to.disk).await,
             Err(_) => Err(Errno::INVAL),
         };
         made.map_err(|errno| to.fault("mkdir()", path, errno))
@@ -218,6 +218,6 @@ pub(super) async fn open_resource(from: &Resource) -> Done<(rt::File, Stat)> {
     from.place("open()")?;
     let opened = from.path.open(OFlags::RDONLY).await;
     let file = opened.map_err(fault("open()", from.full()))?;
-    let stat = from.disk.stat(&file).await.map_err(fault("fstat()", from.full()))?;
+    let stat = file.stat(from.disk).await.map_err(fault("fstat()", from.full()))?;
     Ok((file, stat))
 }

@@ -103,7 +103,7 @@ async fn create(resource: &Resource, mode: u32) -> Done {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, mode, is_cold: true, ..OpenHow::default() };
-    let made = dir.open_at(name, how, resource.disk.device, resource.disk.via).await;
+    let made = dir.open_at(name, how, resource.disk).await;
     made.map(drop).map_err(fault("open()", resource.full()))
 }
 

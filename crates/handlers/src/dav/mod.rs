@@ -127,7 +127,7 @@ fn options(conf: &Conf, request: &mut Request) -> Step {
     // Microsoft's clients look for FrontPage otherwise.
     fields.push((b"MS-Author-Via".to_vec(), b"DAV".to_vec()));
     request.response.status = 200;
-    request.response.set_bytes(io::op::Source::Static(b""));
+    request.response.set_bytes(io::segments::Source::Static(b""));
     Step::Done
 }
 

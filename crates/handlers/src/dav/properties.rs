@@ -10,7 +10,8 @@ use http::date;
 use http::uri::escape_uri;
 use http::webdav::body::{Owner, Propfind};
 use http::webdav::xml::{self, DAV, PropertyName};
-use io::op::{Source, Stat};
+use io::facts::Stat;
+use io::segments::Source;
 
 use super::locks::Lock;
 use super::resource::is_directory;

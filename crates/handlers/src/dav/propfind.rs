@@ -1,13 +1,14 @@
 //! PROPFIND (RFC 4918 section 9.1): the properties of a resource, of the members of a collection, or of everything below.
 
 use http::webdav::body::{self, Propfind};
-use io::op::{DirEntry, EntryAttributes, Stat};
+use io::Disk;
+use io::facts::{DirEntry, EntryAttributes, Stat};
 use rustix::fs::OFlags;
 
 use super::locks::key;
 use super::properties::{self, Listed};
 use super::remove::join;
-use super::resource::{Disk, OperationError, Resource, fault, is_directory, is_file};
+use super::resource::{OperationError, Resource, fault, is_directory, is_file};
 use super::{Conf, Depth, body_of, depth, malformed, path_of, refusal};
 use exchange::files;
 use exchange::phases::Step;
@@ -72,7 +73,7 @@ async fn list(conf: &Conf, request: &Request, wanted: Propfind, depth: Depth) ->
 async fn follow(resource: &Resource, request: &Request) -> Result<Stat, u16> {
     let call = "stat()";
     let found = match resource.path.open(OFlags::PATH).await {
-        Ok(file) => resource.disk.stat(&file).await.map_err(fault(call, resource.full())),
+        Ok(file) => file.stat(resource.disk).await.map_err(fault(call, resource.full())),
         Err(errno) => Err(fault(call, resource.full())(errno)),
     };
     found.map_err(|trouble: OperationError| trouble.log(request, 404))
@@ -105,20 +106,19 @@ impl Listing<'_> {
 
     /// Adds the members of a collection, or everything below it.
     async fn add_members(&mut self, top: &rt::File, depth: Depth, follows: bool) -> Result<(), u16> {
-        let Disk { device, via } = self.disk;
         let attributes = if follows { EntryAttributes::Followed } else { EntryAttributes::Itself };
         let mut left = vec![Vec::new()];
         while let Some(path) = left.pop() {
             let name: &[u8] = if path.is_empty() { b"." } else { &path };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let opened = files::open_below(top, name, flags, device, via).await;
+            let opened = files::open_below(top, name, flags, self.disk).await;
             let Ok(directory) = opened else {
                 // A collection that has been removed meanwhile, or may not be read, is listed without its members.
                 self.note_unreadable(&path);
                 continue;
             };
             loop {
-                let read = directory.read_dir(ENTRIES_BYTES, attributes, device, via).await;
+                let read = directory.read_dir(ENTRIES_BYTES, attributes, self.disk).await;
                 let entries =
                     read.map_err(|errno| fault("readdir()", self.path)(errno).log(self.request, 404))?;
                 if entries.is_empty() {

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::conditions;
 use super::locks::Change;
-use super::resource::{Disk, Resource, is_directory};
+use super::resource::{Resource, is_directory};
 use super::{Conf, path_of, refusal, refused, set_location};
 use exchange::files::{self, ChangePath};
 use exchange::phases::Step;
@@ -62,7 +62,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
         creates_directories: conf.creates_directories,
         modified: request.header(HeaderId::Date).and_then(date::parse_http),
         length: None,
-        via: Disk::of(request).via,
+        via: files::disk(request).via,
     };
     let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
     receive(request, &mut writer).await?;
@@ -94,7 +94,7 @@ async fn is_missing(request: &Request, place: &ChangePath) -> Result<bool, u16> 
         // A link that the rules refuse is replaced by the file.
         return Ok(true);
     };
-    match Disk::of(request).stat(&file).await {
+    match file.stat(files::disk(request)).await {
         Ok(stat) if is_directory(&stat) => {
             let path = files::display(place.full());
             let what = format_args!("\"{path}\" could not be created (21: Is a directory)");

@@ -10,15 +10,15 @@
 use std::ffi::CString;
 
 use http::fields::{HeaderId, Method};
-use io::Errno;
-use io::op::Stat;
+use io::facts::Stat;
+use io::{Disk, Errno};
 use rustix::fs::OFlags;
 
 use super::conditions;
 use super::copy::{self, Name};
 use super::locks::Change;
 use super::remove::Tree;
-use super::resource::{Disk, Done, OperationError, Resource, fault, is_directory, is_link};
+use super::resource::{Done, OperationError, Resource, fault, is_directory, is_link};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
 use exchange::phases::Step;
@@ -224,17 +224,17 @@ fn check_paths(
 
 /// Whether a directory is another one or below it, by the directories above the open descriptor.
 async fn is_within(disk: Disk, inner: &rt::File, outer: &rt::File) -> Result<bool, Errno> {
-    let outer = disk.stat(outer).await?;
+    let outer = outer.stat(disk).await?;
     let mut at = inner.clone();
-    let mut here = disk.stat(&at).await?;
+    let mut here = at.stat(disk).await?;
     loop {
         if (here.device, here.inode) == (outer.device, outer.inode) {
             return Ok(true);
         }
         let flags = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
         let how = io::op::OpenHow { flags, ..io::op::OpenHow::default() };
-        let above = at.open_at(c"..".to_owned(), how, disk.device, disk.via).await?;
-        let stat = disk.stat(&above).await?;
+        let above = at.open_at(c"..".to_owned(), how, disk).await?;
+        let stat = above.stat(disk).await?;
         // The root directory contains itself.
         if (stat.device, stat.inode) == (here.device, here.inode) {
             return Ok(false);
@@ -338,8 +338,8 @@ impl Job<'_> {
     async fn open_child(&self, beside: &Resource, name: Done<CString>) -> Done<rt::File> {
         let (dir, _) = beside.place("opendir()")?;
         let (name, flags) = (name?, OFlags::RDONLY | OFlags::DIRECTORY);
-        let Disk { device, via } = self.disk();
-        let opened = files::open_below(dir, name.as_bytes(), flags, device, via).await;
+        let disk = self.disk();
+        let opened = files::open_below(dir, name.as_bytes(), flags, disk).await;
         opened.map_err(fault("opendir()", beside.full()))
     }
 
@@ -421,8 +421,8 @@ impl Job<'_> {
         if let Some(top) = old {
             self.tree(top, self.to.full()).clear().await;
         }
-        let Disk { device, via } = self.disk();
-        let done = dir.unlink_at(aside, is_directory, device, via).await;
+        let disk = self.disk();
+        let done = dir.unlink_at(aside, is_directory, disk).await;
         done.map_err(fault("unlink()", self.to.full()))
     }
 
@@ -480,7 +480,7 @@ impl Job<'_> {
     /// source gets a temporary name first, so that the removed file is the checked file.
     async fn remove_source(&self, copied: &Stat) -> Done {
         let (dir, name) = self.from.place("unlink()")?;
-        let Disk { device, via } = self.disk();
+        let disk = self.disk();
         let aside = files::temp_name(name.as_bytes()).map_err(fault("rename()", self.from.full()))?;
         let found = match self.from.stat().await {
             Err(OperationError { errno: Errno::NOENT, .. }) => return Ok(()),
@@ -500,10 +500,10 @@ impl Job<'_> {
             ..io::op::OpenHow::default()
         };
         let failed = |errno| fault("lstat()", self.from.full())(errno);
-        let claimed = dir.open_at(aside.clone(), how, device, via).await.map_err(failed)?;
-        let claimed = self.disk().stat(&claimed).await.map_err(failed)?;
+        let claimed = dir.open_at(aside.clone(), how, disk).await.map_err(failed)?;
+        let claimed = claimed.stat(disk).await.map_err(failed)?;
         if is_same_file(&claimed, copied) && is_unchanged(&claimed, copied) {
-            let done = dir.unlink_at(aside, false, device, via).await;
+            let done = dir.unlink_at(aside, false, disk).await;
             return done.map_err(fault("unlink()", self.from.full()));
         }
         self.from.rename_beside(aside, name).await?;

@@ -11,11 +11,11 @@
 
 use std::ffi::CString;
 
-use io::op::EntryAttributes;
-use io::{Errno, op::DirEntry};
+use io::facts::{DirEntry, EntryAttributes};
+use io::{Disk, Errno};
 use rustix::fs::{FileType, OFlags};
 
-use super::resource::{Disk, Done, OperationError, fault};
+use super::resource::{Done, OperationError, fault};
 use exchange::files;
 use exchange::request::Request;
 
@@ -35,14 +35,13 @@ impl Tree<'_> {
     /// Opens a directory below the top; the empty path is the top.
     pub(super) async fn open(&self, path: &[u8], flags: OFlags) -> Done<rt::File> {
         let path = if path.is_empty() { b"." } else { path };
-        let opened = files::open_below(&self.top, path, flags, self.disk.device, self.disk.via).await;
+        let opened = files::open_below(&self.top, path, flags, self.disk).await;
         opened.map_err(|errno| self.fault("opendir()", path, errno))
     }
 
     /// Returns the next entries of a directory; none at its end.
     pub(super) async fn entries(&self, directory: &rt::File, path: &[u8]) -> Done<Vec<DirEntry>> {
-        let Disk { device, via } = self.disk;
-        let read = directory.read_dir(ENTRIES_BYTES, EntryAttributes::Kind, device, via).await;
+        let read = directory.read_dir(ENTRIES_BYTES, EntryAttributes::Kind, self.disk).await;
         read.map_err(|errno| self.fault("readdir()", path, errno))
     }
 
@@ -98,9 +97,8 @@ impl Tree<'_> {
 
     async fn remove(&self, directory: &rt::File, path: &[u8], name: &[u8], is_directory: bool) -> Done {
         let call = if is_directory { "rmdir()" } else { "unlink()" };
-        let Disk { device, via } = self.disk;
         let done = match CString::new(name) {
-            Ok(name) => directory.unlink_at(name, is_directory, device, via).await,
+            Ok(name) => directory.unlink_at(name, is_directory, self.disk).await,
             Err(_) => Err(Errno::INVAL),
         };
         done.map_err(|errno| self.fault(call, path, errno))

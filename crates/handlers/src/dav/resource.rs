@@ -6,35 +6,15 @@
 
 use std::ffi::CString;
 
-use io::op::{DeviceId, OpenHow, Stat};
-use io::{DiskVia, Errno};
+use io::facts::Stat;
+use io::op::OpenHow;
+use io::{Disk, Errno};
 use rustix::fs::{FileType, OFlags};
 
 use exchange::files::{self, ChangePath};
 use exchange::refusals::{self, Access};
 use exchange::request::Request;
 use telemetry::{Level, Reason};
-use transfer::body::choose;
-
-/// The device and the engine of a location.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Disk {
-    pub(super) device: DeviceId,
-    pub(super) via: DiskVia,
-}
-
-impl Disk {
-    /// Returns the device of the root of the request's location, and its engine.
-    pub(super) fn of(request: &Request) -> Disk {
-        let device = files::device(request);
-        Disk { device, via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()) }
-    }
-
-    /// Returns the attributes of an open file.
-    pub(super) async fn stat(self, file: &rt::File) -> Result<Stat, Errno> {
-        file.stat(self.device, self.via).await
-    }
-}
 
 /// An operation that failed.
 #[derive(Debug)]
@@ -103,7 +83,7 @@ impl Resource {
             files::status_of(failure.errno)
         })?;
         let parent = path.parent().await;
-        Ok(Resource { path, disk: Disk::of(request), parent })
+        Ok(Resource { path, disk: files::disk(request), parent })
     }
 
     /// Returns the complete path.
@@ -138,13 +118,13 @@ impl Resource {
         let call = "lstat()";
         let (dir, name) = self.place(call)?;
         let how = OpenHow { flags: (OFlags::PATH | OFlags::NOFOLLOW).bits() as i32, ..OpenHow::default() };
-        let opened = dir.open_at(name, how, self.disk.device, self.disk.via).await;
+        let opened = dir.open_at(name, how, self.disk).await;
         let mut file = opened.map_err(fault(call, self.full()))?;
-        let mut stat = self.disk.stat(&file).await.map_err(fault(call, self.full()))?;
+        let mut stat = file.stat(self.disk).await.map_err(fault(call, self.full()))?;
         if self.is_collection() && !is_directory(&stat) {
             let opened = self.path.open(OFlags::PATH | OFlags::DIRECTORY).await;
             file = opened.map_err(fault(call, self.full()))?;
-            stat = self.disk.stat(&file).await.map_err(fault(call, self.full()))?;
+            stat = file.stat(self.disk).await.map_err(fault(call, self.full()))?;
         }
         Ok(stat)
     }
@@ -168,14 +148,14 @@ impl Resource {
 
     async fn remove(&self, call: &'static str, is_directory: bool) -> Done {
         let (dir, name) = self.place(call)?;
-        let done = dir.unlink_at(name, is_directory, self.disk.device, self.disk.via).await;
+        let done = dir.unlink_at(name, is_directory, self.disk).await;
         done.map_err(fault(call, self.full()))
     }
 
     /// Creates a directory.
     pub(super) async fn mkdir(&self, mode: u32) -> Done {
         let (dir, name) = self.place("mkdir()")?;
-        let done = dir.mkdir_at(name, mode, self.disk.device, self.disk.via).await;
+        let done = dir.mkdir_at(name, mode, self.disk).await;
         done.map_err(fault("mkdir()", self.full()))
     }
 
@@ -184,14 +164,14 @@ impl Resource {
         let (to_dir, to_name) = to.place("rename()")?;
         let (dir, name) = self.place("rename()")?;
         let name = if self.is_collection() { with_slash(name) } else { name };
-        let done = dir.rename_at(name, (to_dir, to_name), self.disk.device, self.disk.via).await;
+        let done = dir.rename_at(name, (to_dir, to_name), self.disk).await;
         done.map_err(fault("rename()", to.full()))
     }
 
     /// Renames the resource to a name in the same directory.
     pub(super) async fn rename_beside(&self, name: CString, to: CString) -> Done {
         let (dir, _) = self.place("rename()")?;
-        let done = dir.rename_at(name, (dir, to), self.disk.device, self.disk.via).await;
+        let done = dir.rename_at(name, (dir, to), self.disk).await;
         done.map_err(fault("rename()", self.full()))
     }
 }

@@ -11,7 +11,7 @@
 mod movie;
 
 use conf::{Args, Contexts, Error, Spec, value};
-use io::Errno;
+use io::{Disk, Errno};
 
 use crate::static_file;
 use crate::{Declaration, Directive, Module};
@@ -316,7 +316,7 @@ impl CutError {
 struct Source<'a> {
     request: &'a mut Request,
     opened: &'a Opened,
-    via: io::DiskVia,
+    disk: Disk,
     len: u64,
     /// Minimum number of bytes per read, unless the file is shorter.
     window: u64,
@@ -328,8 +328,9 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(request: &'a mut Request, opened: &'a Opened, conf: &Conf) -> Source<'a> {
         let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
+        let disk = Disk { device: opened.device, via };
         let (len, window) = (opened.stat.size, conf.buffer_size);
-        Source { request, opened, via, len, window, held: Vec::new(), at: 0 }
+        Source { request, opened, disk, len, window, held: Vec::new(), at: 0 }
     }
 
     /// Returns at least `least` bytes from offset `at` on, and up to `most` if that is more.
@@ -360,8 +361,7 @@ impl<'a> Source<'a> {
             }
             let count = (end - offset).next_multiple_of(DIRECT_ALIGNMENT).min(READ_BYTES);
             let buf = self.request.wait_for_buffer(count as usize).await.ok_or(Errno::NOMEM)?;
-            let (read, buf) =
-                self.opened.file.read_at(offset, count as u32, buf, self.opened.device, self.via).await;
+            let (read, buf) = self.opened.file.read_at(offset, count as u32, buf, self.disk).await;
             let (1.., Some(buf)) = (read?, buf) else { return Err(Errno::IO) };
             self.held.extend_from_slice(&buf);
         }

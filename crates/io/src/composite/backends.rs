@@ -24,7 +24,9 @@ use crate::disk::threads::{Ended, Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
 use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, NetKind, Note, PUTS_MAX, Wait, Waker};
 use crate::epoll::Epoll;
-use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
+use crate::facts::DeviceId;
+use crate::fd::Fd;
+use crate::op::{Completion, Disk, DiskOp, DiskVia, Op, OpId};
 use crate::slot::{DeviceLimit, Route, Slots, share_of};
 use crate::uring::{Role, Uring};
 
@@ -37,7 +39,7 @@ pub(super) struct Backends {
     net: Net,
     libaio: Option<Libaio>,
     pools: Vec<Arc<ThreadPool>>,
-    /// Threads for [`Op::Put`], if separate.
+    /// Threads for [`DiskOp::Put`], if separate.
     put_pool: Option<Arc<ThreadPool>>,
     inbox: Arc<Inbox>,
     /// Outcomes of pool threads before they are added to `done`; a field so that its memory is reused.
@@ -115,31 +117,58 @@ impl Backends {
         })
     }
 
-    fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
-        let route = self.route(id, via, device);
-        self.slots.held(id).route = route;
-        if let Some(device) = route.device() {
-            self.slots.disks.enter(device);
+    fn start_net(&mut self, op: Op, token: u64) -> OpId {
+        let id = self.slots.insert(op, token, Route::Net);
+        match &mut self.net {
+            Net::Uring(ring) => ring.start(id, &mut self.slots, &mut self.done),
+            Net::Epoll { epoll, .. } => epoll.start(id, &mut self.slots, &mut self.done),
         }
-        match (route, &mut self.libaio) {
-            (Route::Ring(_), _) => self.start_limited(id, device),
-            (Route::Libaio(_), Some(libaio)) => libaio.push(id),
-            (Route::Pool(..) | Route::PutPool(_), _) => self.start_in_pool(id, route, device),
-            (Route::Net | Route::Libaio(_) | Route::Sync, _) => self.start_inline(id),
+        id
+    }
+
+    /// Starts an operation on a file or path. It stays in its slot while the kernel has it; a thread that carries it out
+    /// owns it instead.
+    fn start_disk(&mut self, at: Disk, mut op: DiskOp, token: u64) -> OpId {
+        let route = self.route(at, &op);
+        match (route, &mut op, &mut self.libaio) {
+            (Route::Ring(device), ..) => {
+                let is_limited = !op.reads_directly();
+                let id = self.slots.insert(Op::Disk { at, op }, token, route);
+                if is_limited {
+                    self.start_limited(id, device)
+                } else {
+                    self.start_on_ring(id)
+                }
+                id
+            }
+            (Route::Libaio(_), DiskOp::Read { file, offset, len, buf }, Some(libaio)) => {
+                let request = libaio.request(file, *offset, *len, buf);
+                let id = self.slots.insert(Op::Disk { at, op }, token, route);
+                libaio.push(id, request);
+                id
+            }
+            (Route::Pool(..) | Route::PutPool(_), ..) => {
+                let id = self.slots.insert(Op::NOP, token, route);
+                self.start_in_pool(id, op, route, at.device);
+                id
+            }
+            (Route::Net | Route::Libaio(_) | Route::Sync, ..) => {
+                let id = self.slots.insert(Op::NOP, token, route);
+                self.run_inline(id, op);
+                id
+            }
         }
     }
 
     /// Returns the backend that carries out the operation: the requested one if it exists and supports it, otherwise
     /// the first pool, otherwise the blocking call.
-    fn route(&mut self, id: OpId, via: DiskVia, device: DeviceId) -> Route {
-        let op = self.slots.op(id);
+    fn route(&self, Disk { device, via }: Disk, op: &DiskOp) -> Route {
         let by_ring = self.net.ring().is_some() && !op.needs_thread();
-        let reads_directly = matches!(op, Op::Read { file, .. } if file.is_direct());
         match via {
-            _ if self.put_pool.is_some() && matches!(op, Op::Put { .. }) => Route::PutPool(device),
+            _ if self.put_pool.is_some() && matches!(op, DiskOp::Put { .. }) => Route::PutPool(device),
             DiskVia::Sync => Route::Sync,
             DiskVia::Ring if by_ring => Route::Ring(device),
-            DiskVia::Libaio if self.libaio.is_some() && reads_directly => Route::Libaio(device),
+            DiskVia::Libaio if self.libaio.is_some() && op.reads_directly() => Route::Libaio(device),
             DiskVia::Pool(number) if usize::from(number) < self.pools.len() => Route::Pool(number, device),
             _ if self.pools.is_empty() => Route::Sync,
             _ => Route::Pool(0, device),
@@ -149,37 +178,31 @@ impl Backends {
     /// Starts an operation in io_uring if its device has not used up its share of kernel workers. Direct reads are not
     /// limited, because the kernel does not pass them to a worker.
     fn start_limited(&mut self, id: OpId, device: DeviceId) {
-        let slot = self.slots.held(id);
-        if !matches!(&slot.op, Op::Read { file, .. } if file.is_direct()) {
-            if self.ring_limit.enter(device, self.ring_share, id).is_none() {
-                return;
-            }
-            assert!(slot.gated.is_none(), "an operation holds one share of its device");
-            slot.gated = Some(device);
+        if self.ring_limit.enter(device, self.ring_share, id).is_none() {
+            return;
         }
+        let before = self.slots.held(id).gated.replace(device);
+        assert!(before.is_none(), "an operation holds one share of its device");
         self.start_on_ring(id);
     }
 
     fn start_on_ring(&mut self, id: OpId) {
-        match self.net.ring_mut() {
-            Some(ring) => ring.start(id, &mut self.slots, &mut self.done),
-            None => self.start_inline(id),
-        }
+        let ring = self.net.ring_mut().expect("an operation has this route only if an io_uring exists");
+        ring.start(id, &mut self.slots, &mut self.done);
     }
 
     /// Makes the blocking system calls of an operation on this thread, which a slow device stalls completely. So this
     /// is used only if the configuration selects it (`aio off`), if no other backend is available, or for bytes that
     /// are in memory.
-    fn start_inline(&mut self, id: OpId) {
-        let op = self.slots.op(id);
-        let uncached = job::is_uncached(op);
-        let outcome = job::carry_out(op, uncached);
-        if let (Op::Sendfile { socket, .. }, Net::Epoll { epoll, .. }) = (&*op, &mut self.net)
+    fn run_inline(&mut self, id: OpId, mut op: DiskOp) {
+        let uncached = job::is_uncached(&op);
+        let outcome = job::carry_out(&mut op, uncached);
+        if let (DiskOp::Sendfile { socket, .. }, Net::Epoll { epoll, .. }) = (&op, &mut self.net)
             && outcome.is_full_socket()
         {
             epoll.note_full(socket);
         }
-        outcome.deliver(id, &mut self.slots, &mut self.done);
+        outcome.deliver(op, id, &mut self.slots, &mut self.done);
     }
 
     /// Returns the thread pool of a route.
@@ -191,40 +214,43 @@ impl Backends {
         }
     }
 
-    fn start_in_pool(&mut self, id: OpId, route: Route, device: DeviceId) {
-        let Some(pool) = self.threads(route).cloned() else { return self.start_inline(id) };
-        let op = self.slots.op(id);
-        let puts = matches!(op, Op::Put { .. });
+    fn start_in_pool(&mut self, id: OpId, mut op: DiskOp, route: Route, device: DeviceId) {
+        let Some(pool) = self.threads(route).cloned() else { return self.run_inline(id, op) };
         // A direct read would wait for the disk in spite of RWF_NOWAIT.
-        let may_be_resident = self.try_resident && matches!(op, Op::Read { file, .. } if !file.is_direct());
-        if let Some(outcome) = may_be_resident.then(|| job::read_if_resident(op)).flatten() {
-            return outcome.deliver(id, &mut self.slots, &mut self.done);
+        if self.try_resident
+            && !op.reads_directly()
+            && let Some(outcome) = job::read_if_resident(&mut op)
+        {
+            return outcome.deliver(op, id, &mut self.slots, &mut self.done);
         }
-        let share = share_of(pool.threads(), self.device_share);
-        let limit = if puts { PUTS_MAX.min(pool.threads()) } else { share };
-        let task = Task { job: Job::take(op), id, device, inbox: Arc::clone(&self.inbox) };
+        let limit = match op {
+            DiskOp::Put { .. } => PUTS_MAX.min(pool.threads()),
+            _ => share_of(pool.threads(), self.device_share),
+        };
+        let task = Task { job: Job::new(op), id, device, inbox: Arc::clone(&self.inbox) };
         match pool.push(task, limit) {
             Ok(taken) => {
                 self.in_pools += 1;
                 assert!(self.in_pools <= self.slots.live(), "an operation in a pool is in flight");
                 self.pool_queued += u64::from(taken == Taken::DeviceQueued);
             }
-            Err(task) => {
-                task.job.put_back(id, &mut self.slots);
-                Outcome::count(Err(Errno::AGAIN)).deliver(id, &mut self.slots, &mut self.done);
-            }
+            Err(task) => self.refuse(task.job, id, Errno::AGAIN),
         }
     }
 
-    /// Takes a waiting job back from its pool; returns whether it was found.
-    fn withdraw(&mut self, id: OpId, route: Route, device: DeviceId) -> bool {
+    /// Ends an operation that no thread has carried out.
+    fn refuse(&mut self, job: Job, id: OpId, error: Errno) {
+        Outcome::count(Err(error)).deliver(job.into_op(), id, &mut self.slots, &mut self.done);
+    }
+
+    /// Cancels a job that waits in its pool.
+    fn withdraw(&mut self, id: OpId, route: Route, device: DeviceId) {
         let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
-            return false;
+            return;
         };
         assert!(self.in_pools > 0, "a withdrawn operation was in a pool");
         self.in_pools -= 1;
-        job.put_back(id, &mut self.slots);
-        true
+        self.refuse(job, id, Errno::CANCELED);
     }
 
     fn turn_net(&mut self, wait: Wait) -> Result<(), Errno> {
@@ -261,8 +287,7 @@ impl Backends {
         assert!(outcomes.len() <= self.in_pools, "an operation with an outcome was in a pool");
         self.in_pools -= outcomes.len();
         for (id, job, outcome) in outcomes.drain(..) {
-            job.put_back(id, &mut self.slots);
-            outcome.deliver(id, &mut self.slots, &mut self.done);
+            outcome.deliver(job.into_op(), id, &mut self.slots, &mut self.done);
         }
         self.outcomes = outcomes;
     }
@@ -293,22 +318,18 @@ impl Engine for Backends {
         if self.is_leaking {
             return Err(op);
         }
-        let disk = op.disk();
-        let has_room =
-            !self.slots.is_full() && disk.is_none_or(|(_, device)| self.slots.disks.has_room(device));
+        let has_room = match &op {
+            Op::Net(_) => !self.slots.is_full(),
+            Op::Disk { at, .. } => !self.slots.is_full() && self.slots.disks.has_room(at.device),
+        };
         if !has_room {
             self.table_full += 1;
             return Err(op);
         }
-        let (id, _) = self.slots.insert(op, token);
-        match disk {
-            Some((via, device)) => self.start_disk(id, via, device),
-            None => match &mut self.net {
-                Net::Uring(ring) => ring.start(id, &mut self.slots, &mut self.done),
-                Net::Epoll { epoll, .. } => epoll.start(id, &mut self.slots, &mut self.done),
-            },
-        }
-        Ok(id)
+        Ok(match op {
+            Op::Net(_) => self.start_net(op, token),
+            Op::Disk { at, op } => self.start_disk(at, op, token),
+        })
     }
 
     fn cancel(&mut self, id: OpId) {
@@ -323,11 +344,11 @@ impl Engine for Backends {
             // A file operation is cancelled only if no backend has started it; otherwise it runs to its end.
             Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
             Route::Libaio(_) => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
-            Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
+            Route::Pool(_, device) | Route::PutPool(device) => return self.withdraw(id, route, device),
             Route::Sync => false,
         };
         if withdrawn {
-            Outcome::count(Err(Errno::CANCELED)).deliver(id, &mut self.slots, &mut self.done);
+            self.slots.end_with(id, Err(Errno::CANCELED), &mut self.done);
         }
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::op::{DirEntry, EntryAttributes, Stat};
+use crate::facts::{DirEntry, EntryAttributes, Stat};
 
 /// Returns the entries of the next non-empty buffer; an empty list at the end of the directory.
 pub(super) fn read(

@@ -1,8 +1,8 @@
 //! Operations on files and paths, carried out by blocking system calls.
 //!
-//! [`carry_out`] makes the system calls of an operation in place. A [`Job`] is an operation that leaves its slot for a
-//! thread of a pool, and returns with its [`Outcome`]. Descriptors, buffers and paths move with it, so the thread needs
-//! no address of memory that it does not own.
+//! [`carry_out`] makes the system calls of an operation in place. A [`Job`] is an operation that a thread of a pool has,
+//! and that returns with its [`Outcome`]. Descriptors, buffers and paths move with it, so the thread needs no address of
+//! memory that it does not own.
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,16 +15,18 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use smallvec::SmallVec;
 
 use crate::disk::{directory, owner};
-use crate::op::{Completion, DirEntry, Fd, NewFile, Op, OpId, OpenHow, Payload};
-use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
+use crate::facts::{DirEntry, Space, Stat};
+use crate::fd::Fd;
+use crate::op::{Completion, DiskOp, NewFile, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
-use crate::slot::{Slot, Slots};
+use crate::segments::{SEGMENTS_MAX, Segment, Segments};
+use crate::slot::Slots;
 
 /// An operation that was passed to a pool thread.
 pub(crate) struct Job {
     /// Only the engine's thread may drop it, because its reference counts are not atomic. If the engine no longer
     /// exists, the job is leaked.
-    op: ManuallyDrop<Op>,
+    op: ManuallyDrop<DiskOp>,
     /// Queried before the operation was passed on: the flags of a descriptor belong to the engine's thread.
     uncached: bool,
 }
@@ -59,11 +61,10 @@ struct Moved {
 }
 
 impl Job {
-    /// Removes the operation from its slot.
-    pub(crate) fn take(op: &mut Op) -> Job {
-        let uncached = is_uncached(op);
-        assert!(!matches!(op, Op::Nop), "an operation leaves its slot once");
-        Job { op: ManuallyDrop::new(std::mem::take(op)), uncached }
+    /// Wraps an operation.
+    pub(crate) fn new(op: DiskOp) -> Job {
+        let uncached = is_uncached(&op);
+        Job { op: ManuallyDrop::new(op), uncached }
     }
 
     /// Makes the system calls and waits for them.
@@ -71,24 +72,22 @@ impl Job {
         carry_out(&mut self.op, self.uncached)
     }
 
-    /// Puts the operation back into its slot, on the engine's thread.
-    pub(crate) fn put_back(self, id: OpId, slots: &mut Slots) {
-        let op = slots.op(id);
-        assert!(matches!(op, Op::Nop), "the slot is empty while a pool has its operation");
-        *op = ManuallyDrop::into_inner(self.op);
+    /// Returns the operation, on the engine's thread.
+    pub(crate) fn into_op(self) -> DiskOp {
+        ManuallyDrop::into_inner(self.op)
     }
 }
 
 /// Whether pages of an operation's reads or writes are to leave the page cache.
-pub(crate) fn is_uncached(op: &Op) -> bool {
+pub(crate) fn is_uncached(op: &DiskOp) -> bool {
     op.moved_file().is_some_and(Fd::is_uncached)
 }
 
 /// Completes a read from the page cache, without waiting for the disk. Returns `None` if the operation is not a read,
 /// or if not all its bytes up to the end of the file are resident: a partial result would require a second read and a
 /// second buffer. Not for files open with `O_DIRECT`.
-pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
-    let Op::Read { file, offset, len, buf, .. } = op else { return None };
+pub(crate) fn read_if_resident(op: &mut DiskOp) -> Option<Outcome> {
+    let DiskOp::Read { file, offset, len, buf } = op else { return None };
     let len = (*len as usize).min(buf.capacity());
     let count = read_cached(file, *offset, &mut buf.space()[..len]).ok()?;
     assert!(count <= len, "the count of a read is at most its length");
@@ -100,67 +99,62 @@ pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
 }
 
 /// Makes the system calls of an operation on a file or path, and waits for them.
-pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
+pub(crate) fn carry_out(op: &mut DiskOp, uncached: bool) -> Outcome {
     match op {
-        Op::Open { dir, path, how, .. } => Outcome::of(open(or_cwd(dir), path, *how), Output::Opened),
-        Op::Stat { target: StatTarget::File(file), .. } => Outcome::stat(rustix::fs::fstat(file)),
-        Op::Stat { target: StatTarget::Path(path), .. } => Outcome::stat(rustix::fs::stat(path.as_c_str())),
-        Op::Read { file, offset, len, buf, .. } => {
+        DiskOp::Open { dir, path, how } => Outcome::of(open(or_cwd(dir), path, *how), Output::Opened),
+        DiskOp::Stat { target: StatTarget::File(file) } => Outcome::stat(rustix::fs::fstat(file)),
+        DiskOp::Stat { target: StatTarget::Path(path) } => Outcome::stat(rustix::fs::stat(path.as_c_str())),
+        DiskOp::Read { file, offset, len, buf } => {
             let len = (*len as usize).min(buf.capacity());
             Outcome::moved(read(file.as_fd(), &mut buf.space()[..len], *offset, uncached))
         }
-        Op::Write { file, offset, buf, .. } => {
+        DiskOp::Write { file, offset, buf } => {
             Outcome::moved(write(file.as_fd(), &[IoSlice::new(buf)], *offset, uncached))
         }
-        Op::WriteSegments { file, offset, data, .. } => {
+        DiskOp::WriteSegments { file, offset, data } => {
             let slices: Slices<'_> = data.parts().map(Segment::bytes).map(IoSlice::new).collect();
             Outcome::moved(write(file.as_fd(), &slices, *offset, uncached))
         }
-        Op::Sendfile { socket, file, offset, len, .. } => {
+        DiskOp::Sendfile { socket, file, offset, len } => {
             let (mut offset, len) = (*offset, *len as usize);
             let sent = || rustix::fs::sendfile(socket.as_fd(), file.as_fd(), Some(&mut offset), len);
             Outcome::count(retry_on_intr(sent))
         }
-        Op::ReadDir { dir, bytes_max, attributes, .. } => {
+        DiskOp::ReadDir { dir, bytes_max, attributes } => {
             let bytes_max = (*bytes_max).max(READ_DIR_BYTES_MIN) as usize;
             match directory::read(dir.as_fd(), bytes_max, *attributes) {
                 Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Output::Entries(entries)),
                 Err(errno) => Outcome::new(Err(errno), Output::Nothing),
             }
         }
-        Op::StatMany { dir, names, .. } => {
+        DiskOp::StatMany { dir, names } => {
             let stats = directory::stat_names(dir.as_fd(), names);
             Outcome::new(Ok(narrow(stats.len())), Output::Stats(stats))
         }
-        Op::Space { target: StatTarget::File(file), .. } => Outcome::space(rustix::fs::fstatfs(file)),
-        Op::Space { target: StatTarget::Path(path), .. } => {
+        DiskOp::Space { target: StatTarget::File(file) } => Outcome::space(rustix::fs::fstatfs(file)),
+        DiskOp::Space { target: StatTarget::Path(path) } => {
             Outcome::space(rustix::fs::statfs(path.as_c_str()))
         }
-        op => Outcome::done(change(op)),
-    }
-}
-
-/// Makes the system calls of an operation that returns only success or an error.
-fn change(op: &mut Op) -> Result<(), Errno> {
-    match op {
-        Op::Put { new, .. } => put(new),
-        Op::Unlink { dir, path, is_directory, .. } => {
+        DiskOp::Put { new } => Outcome::done(put(new)),
+        DiskOp::Unlink { dir, path, is_directory } => {
             let flags = if *is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            rustix::fs::unlinkat(or_cwd(dir), path.as_c_str(), flags)
+            Outcome::done(rustix::fs::unlinkat(or_cwd(dir), path.as_c_str(), flags))
         }
-        Op::Rename { from_dir, from, to_dir, to, .. } => {
-            rustix::fs::renameat(or_cwd(from_dir), from.as_c_str(), or_cwd(to_dir), to.as_c_str())
+        DiskOp::Rename { from_dir, from, to_dir, to } => Outcome::done(rustix::fs::renameat(
+            or_cwd(from_dir),
+            from.as_c_str(),
+            or_cwd(to_dir),
+            to.as_c_str(),
+        )),
+        DiskOp::MkDir { dir, path, mode } => {
+            Outcome::done(rustix::fs::mkdirat(or_cwd(dir), path.as_c_str(), Mode::from_raw_mode(*mode)))
         }
-        Op::MkDir { dir, path, mode, .. } => {
-            rustix::fs::mkdirat(or_cwd(dir), path.as_c_str(), Mode::from_raw_mode(*mode))
+        DiskOp::Link { file, to } => Outcome::done(link(file.as_fd(), to)),
+        DiskOp::Advise { file, offset, len } => {
+            let (len, advice) = (NonZeroU64::new((*len).into()), rustix::fs::Advice::WillNeed);
+            Outcome::done(rustix::fs::fadvise(file.as_fd(), *offset, len, advice))
         }
-        Op::Link { file, to, .. } => link(file.as_fd(), to),
-        Op::Advise { file, offset, len, .. } => {
-            let len = NonZeroU64::new((*len).into());
-            rustix::fs::fadvise(file.as_fd(), *offset, len, rustix::fs::Advice::WillNeed)
-        }
-        Op::Sync { file, .. } => retry_on_intr(|| rustix::fs::fdatasync(file.as_fd())),
-        _ => unreachable!("operations of the network are carried out elsewhere"),
+        DiskOp::Sync { file } => Outcome::done(retry_on_intr(|| rustix::fs::fdatasync(file.as_fd()))),
     }
 }
 
@@ -195,7 +189,7 @@ fn write_all(new: &NewFile, file: BorrowedFd<'_>) -> Result<(), Errno> {
         offset += count as u64;
         IoSlice::advance_slices(&mut rest, count);
     }
-    let bytes: usize = new.data.iter().map(crate::op::Segments::len).sum();
+    let bytes: usize = new.data.iter().map(Segments::len).sum();
     assert_eq!(offset, bytes as u64, "a file is put with all of its bytes");
     Ok(())
 }
@@ -297,21 +291,21 @@ impl Outcome {
         self.result == Err(Errno::AGAIN)
     }
 
-    /// Ends the operation in the slot with this outcome.
-    pub(crate) fn deliver(self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        slots.end(id, done, |Slot { op, .. }, done| {
+    /// Ends the operation `op`, whose slot is `id`, with this outcome.
+    pub(crate) fn deliver(self, op: DiskOp, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        slots.end(id, done, |_, done| {
             if let (true, Some(file)) = (self.refused_uncached, op.moved_file()) {
                 file.refuse_uncached();
             }
             done.result = self.result;
-            match self.output {
-                Output::Nothing => op.return_resources(self.result, &mut done.payload),
-                Output::Opened(fd) => done.payload = Payload::Opened(fd),
-                Output::Stat(stat) => done.payload = Payload::Stat(Box::new(stat)),
-                Output::Entries(entries) => done.payload = Payload::Entries(entries),
-                Output::Stats(stats) => done.payload = Payload::Stats(stats),
-                Output::Space(space) => done.payload = Payload::Space(Box::new(space)),
-            }
+            done.payload = match self.output {
+                Output::Nothing => op.into_lent_payload(self.result),
+                Output::Opened(fd) => Payload::Opened(fd),
+                Output::Stat(stat) => Payload::Stat(Box::new(stat)),
+                Output::Entries(entries) => Payload::Entries(entries),
+                Output::Stats(stats) => Payload::Stats(stats),
+                Output::Space(space) => Payload::Space(Box::new(space)),
+            };
         });
     }
 }

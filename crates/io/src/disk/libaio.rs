@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::disk::job::Outcome;
+use crate::buf::Buf;
 use crate::doorbell::Doorbell;
-use crate::op::{Completion, Op, OpId};
+use crate::fd::Fd;
+use crate::op::{Completion, OpId};
 use crate::slot::Slots;
 use crate::sys::last_error;
 
@@ -30,7 +31,7 @@ const RING_MAGIC: u32 = 0xa10a_10a1;
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Request {
+pub(crate) struct Request {
     data: u64,
     #[cfg(target_endian = "little")]
     key: u32,
@@ -85,9 +86,9 @@ pub(crate) struct Libaio {
     doorbell: Arc<Doorbell>,
     depth: usize,
     in_flight: usize,
-    queue: VecDeque<OpId>,
-    /// Requests of one submission; a field so that its memory is reused.
-    requests: Vec<Request>,
+    /// Requests that were not submitted yet.
+    queue: VecDeque<Request>,
+    /// The addresses of the requests of one submission; a field so that its memory is reused.
     pointers: Vec<*mut Request>,
 }
 
@@ -174,7 +175,6 @@ impl Libaio {
             depth: depth as usize,
             in_flight: 0,
             queue: VecDeque::new(),
-            requests: Vec::new(),
             pointers: Vec::new(),
         })
     }
@@ -189,14 +189,29 @@ impl Libaio {
         self.context.kernel_entries
     }
 
-    /// Queues a direct read for [`Libaio::submit`].
-    pub(crate) fn push(&mut self, id: OpId) {
-        self.queue.push_back(id);
+    /// Returns the request for a direct read.
+    pub(crate) fn request(&self, file: &Fd, offset: u64, len: u32, buf: &mut Buf) -> Request {
+        Request {
+            opcode: COMMAND_PREAD,
+            file: file.as_raw_fd() as u32,
+            bytes: u64::from(len).min(buf.capacity() as u64),
+            buffer: buf.as_mut_ptr() as u64,
+            // The kernel refuses an offset beyond the signed range.
+            offset: offset as i64,
+            flags: FLAG_RESFD,
+            resfd: self.doorbell.as_fd().as_raw_fd() as u32,
+            ..Request::default()
+        }
+    }
+
+    /// Queues the request of the read in the slot `id` for [`Libaio::submit`].
+    pub(crate) fn push(&mut self, id: OpId, request: Request) {
+        self.queue.push_back(Request { data: id.pack(), ..request });
     }
 
     /// Removes a read that was not submitted yet; returns whether it was found.
     pub(crate) fn withdraw(&mut self, id: OpId) -> bool {
-        let place = self.queue.iter().position(|&waiting| waiting == id);
+        let place = self.queue.iter().position(|waiting| waiting.data == id.pack());
         place.is_some_and(|place| self.queue.remove(place).is_some())
     }
 
@@ -205,7 +220,7 @@ impl Libaio {
     pub(crate) fn submit(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while !self.queue.is_empty() && self.in_flight < self.depth {
             let room = (self.depth - self.in_flight).min(self.queue.len());
-            match self.submit_batch(room, slots) {
+            match self.submit_batch(room) {
                 Ok(taken) => {
                     self.queue.drain(..taken);
                     self.in_flight += taken;
@@ -214,8 +229,9 @@ impl Libaio {
                 Err(Errno::AGAIN) if self.in_flight > 0 => return,
                 // The error concerns the first request.
                 Err(error) => {
-                    let id = self.queue.pop_front().expect("the batch had a first request");
-                    Outcome::count(Err(error)).deliver(id, slots, done);
+                    if let Some(first) = self.queue.pop_front() {
+                        slots.end_with(OpId::unpack(first.data), Err(error), done);
+                    }
                 }
             }
         }
@@ -226,44 +242,22 @@ impl Libaio {
         while let Some(event) = self.context.next_event() {
             assert!(self.in_flight > 0, "a completed request was submitted");
             self.in_flight -= 1;
-            let id = OpId::unpack(event.data);
-            let result = match usize::try_from(event.result) {
-                Ok(count) => Ok(count),
-                Err(_) => Err(Errno::from_raw_os_error(-event.result as i32)),
+            let result = match event.result {
+                // The count is at most the length of a buffer and so below 4 GiB.
+                count @ 0.. => Ok(count as u32),
+                error => Err(Errno::from_raw_os_error(-error as i32)),
             };
-            Outcome::count(result).deliver(id, slots, done);
+            slots.end_with(OpId::unpack(event.data), result, done);
         }
     }
 
     /// Submits the first `room` reads of the queue; returns how many the kernel accepted.
-    fn submit_batch(&mut self, room: usize, slots: &mut Slots) -> Result<usize, Errno> {
-        let resfd = self.doorbell.as_fd().as_raw_fd() as u32;
-        self.requests.clear();
-        self.requests.extend(self.queue.iter().take(room).map(|&id| request(id, resfd, slots)));
+    fn submit_batch(&mut self, room: usize) -> Result<usize, Errno> {
         self.pointers.clear();
-        self.pointers.extend(self.requests.iter_mut().map(|request| request as *mut Request));
-        // SAFETY: the pointers are those of `requests`. A slot owns the buffer of its request until the operation ends,
+        self.pointers.extend(self.queue.iter_mut().take(room).map(|request| request as *mut Request));
+        // SAFETY: the pointers are those of `queue`. A slot owns the buffer of its request until the operation ends,
         // which is at the completion; an engine that could not wait for it leaks its slots.
         unsafe { self.context.submit(&mut self.pointers) }
-    }
-}
-
-/// Returns the kernel's request structure for a read, which stays in its slot.
-fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
-    let Op::Read { file, offset, len, buf, .. } = slots.op(id) else {
-        unreachable!("only reads are given to libaio");
-    };
-    Request {
-        data: id.pack(),
-        opcode: COMMAND_PREAD,
-        file: file.as_raw_fd() as u32,
-        bytes: u64::from(*len).min(buf.capacity() as u64),
-        buffer: buf.as_mut_ptr() as u64,
-        // The kernel refuses an offset beyond the signed range.
-        offset: *offset as i64,
-        flags: FLAG_RESFD,
-        resfd,
-        ..Request::default()
     }
 }
 

@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::job::{Job, Outcome};
 use crate::doorbell::{Doorbell, Wake};
-use crate::op::{DeviceId, OpId};
+use crate::facts::DeviceId;
+use crate::op::OpId;
 use crate::slot::DeviceLimit;
 
 /// Maximum number of waiting jobs in the pool `default` (nginx's number).

@@ -9,12 +9,11 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, Soc
 use smallvec::SmallVec;
 
 use super::table::{Registration, Side};
-use super::{Epoll, end_with_error, wait_target};
+use super::{Epoll, wait_target};
 use crate::buf::Buf;
-use crate::op::{
-    Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RECV_LARGE_BYTES, RecvInto, SEGMENTS_MAX, Segment,
-    Segments,
-};
+use crate::fd::Fd;
+use crate::op::{Completion, Interest, NetOp, OpId, Payload, PeerAddr, RECV_LARGE_BYTES, RecvInto};
+use crate::segments::{SEGMENTS_MAX, Segment, Segments};
 use crate::slot::Slots;
 
 /// Maximum number of connections that a multishot accept accepts per turn, so that a burst does not starve the existing
@@ -28,9 +27,9 @@ const STREAM_BUFFERS_PER_TURN: usize = 4;
 impl Epoll {
     /// Makes the system call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op = slots.net(id);
         // An operation that may have further results stays in its slot.
-        if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Large | RecvInto::Stream) } =
-            slots.op(id)
+        if let NetOp::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Large | RecvInto::Stream) } = op
         {
             let (socket, streams) = (socket.clone(), matches!(into, RecvInto::Stream));
             let bytes = match into {
@@ -39,16 +38,16 @@ impl Epoll {
             };
             return self.recv_pooled(id, &socket, bytes, streams, slots, done);
         }
-        let op = std::mem::take(slots.op(id));
-        match op {
-            Op::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
-            Op::Close { fd } => {
+        match std::mem::take(op) {
+            NetOp::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
+            NetOp::Close { fd } => {
                 drop(fd);
                 slots.finish(id, Ok(0), false, Payload::None, done);
             }
-            Op::Accept { listener, multishot } => self.accept(id, listener, multishot, slots, done),
-            Op::Recv { socket, into: RecvInto::Owned(buf) } => self.recv(id, socket, buf, slots, done),
-            Op::Send { socket, data, more, zero_copy } => {
+            NetOp::Accept { listener, multishot } => self.accept(id, listener, multishot, slots, done),
+            NetOp::Recv { socket, into: RecvInto::Owned(buf) } => self.recv(id, socket, buf, slots, done),
+            NetOp::Recv { .. } => unreachable!("a receive into the pool does not leave its slot"),
+            NetOp::Send { socket, data, more, zero_copy } => {
                 let result = send(&socket, &data, more);
                 self.kernel_entries += 1;
                 let full = match result {
@@ -66,13 +65,18 @@ impl Epoll {
                         slots.finish(id, Ok(count as u32), false, Payload::Segments(data), done);
                     }
                     Err(error) => {
-                        self.retry_or_end(id, Op::Send { socket, data, more, zero_copy }, error, slots, done);
+                        self.retry_or_end(
+                            id,
+                            NetOp::Send { socket, data, more, zero_copy },
+                            error,
+                            slots,
+                            done,
+                        );
                     }
                 }
             }
-            Op::Connect { socket, peer } => self.connect(id, socket, peer, slots, done),
-            Op::Poll { fd, interest } => self.poll(id, fd, interest, slots, done),
-            _ => unreachable!("operations on files never reach the network backend"),
+            NetOp::Connect { socket, peer } => self.connect(id, socket, peer, slots, done),
+            NetOp::Poll { fd, interest } => self.poll(id, fd, interest, slots, done),
         }
     }
 
@@ -81,16 +85,16 @@ impl Epoll {
     fn retry_or_end(
         &mut self,
         id: OpId,
-        op: Op,
+        op: NetOp,
         error: Errno,
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
         let waits_at = wait_target(&op).map(|(side, fd)| (side, fd.clone()));
-        *slots.op(id) = op;
+        *slots.net(id) = op;
         match waits_at {
             Some((side, fd)) => self.wait_or_end(id, side, &fd, error, slots, done),
-            None => end_with_error(id, error, slots, done),
+            None => slots.end_with(id, Err(error), done),
         }
     }
 
@@ -108,7 +112,7 @@ impl Epoll {
             self.table.of(fd).exhaust(side);
             self.park(id, side, fd, slots, done);
         } else {
-            end_with_error(id, error, slots, done);
+            slots.end_with(id, Err(error), done);
         }
     }
 
@@ -131,7 +135,7 @@ impl Epoll {
                 Err(Errno::AGAIN) => break,
                 Err(error) => {
                     self.listeners_to_check.push(listener.clone());
-                    return end_with_error(id, error, slots, done);
+                    return slots.end_with(id, Err(error), done);
                 }
             }
             if !multishot {
@@ -143,7 +147,7 @@ impl Epoll {
             self.listeners_to_check.push(listener.clone());
         }
         // Listeners are level-triggered, so their readiness is never recorded.
-        *slots.op(id) = Op::Accept { listener: listener.clone(), multishot };
+        *slots.net(id) = NetOp::Accept { listener: listener.clone(), multishot };
         self.park(id, Side::Accept, &listener, slots, done);
     }
 
@@ -158,7 +162,7 @@ impl Epoll {
                 slots.finish(id, Ok(count as u32), false, Payload::Buf(buf), done);
             }
             Err(error) => {
-                let op = Op::Recv { socket, into: RecvInto::Owned(buf) };
+                let op = NetOp::Recv { socket, into: RecvInto::Owned(buf) };
                 self.retry_or_end(id, op, error, slots, done);
             }
         }
@@ -251,7 +255,7 @@ impl Epoll {
             Err(Errno::INPROGRESS) => {
                 let entry = self.table.of(&socket);
                 entry.connecting = true;
-                let op = Op::Connect { socket, peer };
+                let op = NetOp::Connect { socket, peer };
                 self.retry_or_end(id, op, Errno::AGAIN, slots, done);
             }
             result => slots.finish(id, result.map(|()| 0), false, Payload::None, done),
@@ -269,15 +273,15 @@ impl Epoll {
         let found = retry_on_intr(|| rustix::event::poll(&mut asked, Some(&Timespec::default())));
         let events = asked[0].revents().bits();
         match found {
-            Ok(0) => self.retry_or_end(id, Op::Poll { fd, interest }, Errno::AGAIN, slots, done),
+            Ok(0) => self.retry_or_end(id, NetOp::Poll { fd, interest }, Errno::AGAIN, slots, done),
             found => slots.finish(id, found.map(|_| u32::from(events)), false, Payload::None, done),
         }
     }
 
     /// Completes a cancelled operation, which has been removed from all queues.
     pub(super) fn end_cancelled(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let listener = match slots.get(id).map(|slot| &slot.op) {
-            Some(Op::Accept { listener, .. }) => Some(listener.clone()),
+        let listener = match slots.net(id) {
+            NetOp::Accept { listener, .. } => Some(listener.clone()),
             _ => None,
         };
         // The kernel may have chosen this thread for a connection and woken no other thread, so that connection is
@@ -288,7 +292,7 @@ impl Epoll {
                 return slots.finish(id, Ok(0), false, Payload::Accepted(socket), done);
             }
         }
-        end_with_error(id, Errno::CANCELED, slots, done);
+        slots.end_with(id, Err(Errno::CANCELED), done);
     }
 }
 

@@ -24,7 +24,8 @@ use rustix::io::Errno;
 
 use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
-use crate::op::{Completion, Fd, Interest, Op, OpId};
+use crate::fd::Fd;
+use crate::op::{Completion, Interest, NetOp, OpId};
 use crate::slot::Slots;
 use table::{Registration, Side, SocketEntry, Table};
 
@@ -92,7 +93,7 @@ impl Epoll {
 
     /// Tries an operation, which completes or waits.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let waits = wait_target(slots.op(id)).and_then(|(side, fd)| {
+        let waits = wait_target(slots.net(id)).and_then(|(side, fd)| {
             let entry = self.table.of(fd);
             let waits = !entry.is_ready(side) || entry.has_line(side);
             waits.then(|| (side, fd.clone()))
@@ -105,7 +106,7 @@ impl Epoll {
 
     /// Cancels a waiting operation, unless it has completed before.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        if let Some((side, fd)) = wait_target(slots.op(id)) {
+        if let Some((side, fd)) = wait_target(slots.net(id)) {
             let entry = self.table.of(fd);
             entry.line(side).retain(|waiting| *waiting != id);
             if entry.registration == Registration::Listener {
@@ -207,7 +208,7 @@ impl Epoll {
 
     /// Retries an operation after an event, unless an earlier operation of the queue has used up the readiness.
     fn start_again(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        match wait_target(slots.op(id)) {
+        match wait_target(slots.net(id)) {
             Some((side, fd)) if side != Side::Accept && !self.table.of(fd).is_ready(side) => {
                 let fd = fd.clone();
                 self.park(id, side, &fd, slots, done);
@@ -223,7 +224,7 @@ impl Epoll {
             Side::Read | Side::Write | Side::End => Registration::Edge,
         };
         if let Err(error) = self.register(fd, wanted) {
-            return end_with_error(id, error, slots, done);
+            return slots.end_with(id, Err(error), done);
         }
         let line = self.table.of(fd).line(side);
         debug_assert!(!line.contains(&id), "an operation waits once");
@@ -290,7 +291,7 @@ impl Epoll {
         let entry = self.table.of(listener);
         let wanted = if entry.readers.is_empty() {
             Registration::None
-        } else if entry.readers.iter().any(|&id| matches!(slots.op(id), Op::Accept { .. })) {
+        } else if entry.readers.iter().any(|&id| matches!(slots.net(id), NetOp::Accept { .. })) {
             Registration::Listener
         } else {
             // A poll accepts nothing, so it must not take a wake-up from another thread.
@@ -309,27 +310,19 @@ impl Epoll {
 }
 
 /// Returns the side and the descriptor on which an operation waits; `None` for operations that never wait.
-fn wait_target(op: &Op) -> Option<(Side, &Fd)> {
+fn wait_target(op: &NetOp) -> Option<(Side, &Fd)> {
     match op {
-        Op::Accept { listener, .. } => Some((Side::Accept, listener)),
-        Op::Recv { socket, .. } => Some((Side::Read, socket)),
-        Op::Send { socket, .. } | Op::Connect { socket, .. } => Some((Side::Write, socket)),
-        Op::Poll { fd, interest: Interest::Readable } => Some((Side::Read, fd)),
-        Op::Poll { fd, interest: Interest::Writable } => Some((Side::Write, fd)),
-        Op::Poll { fd, interest: Interest::HangUp } => Some((Side::End, fd)),
-        _ => None,
+        NetOp::Accept { listener, .. } => Some((Side::Accept, listener)),
+        NetOp::Recv { socket, .. } => Some((Side::Read, socket)),
+        NetOp::Send { socket, .. } | NetOp::Connect { socket, .. } => Some((Side::Write, socket)),
+        NetOp::Poll { fd, interest: Interest::Readable } => Some((Side::Read, fd)),
+        NetOp::Poll { fd, interest: Interest::Writable } => Some((Side::Write, fd)),
+        NetOp::Poll { fd, interest: Interest::HangUp } => Some((Side::End, fd)),
+        NetOp::Nop | NetOp::Close { .. } => None,
     }
 }
 
 /// Returns the event data: the descriptor number and the serial number of its registration.
 fn token(entry: &SocketEntry, fd: &Fd) -> u64 {
     u64::from(entry.serial) << 32 | fd.as_raw_fd() as u64
-}
-
-/// Completes an operation with an error, and returns its caller's memory.
-fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
-    slots.end(id, done, |slot, done| {
-        done.result = Err(error);
-        slot.op.return_resources(Err(error), &mut done.payload);
-    });
 }

@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 
 use smallvec::SmallVec;
 
-use crate::op::{Fd, OpId, WeakFd};
+use crate::fd::{Fd, WeakFd};
+use crate::op::OpId;
 
 /// Operations that wait at a descriptor, in order; usually at most two per connection.
 pub(super) type Line = SmallVec<[OpId; 2]>;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::op::{Fd, WeakFd};
+use crate::fd::{Fd, WeakFd};
 
 /// Remaining bytes by socket.
 #[derive(Default)]

@@ -19,7 +19,9 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Pool};
 use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
-use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
+use crate::fd::Fd;
+use crate::op::{Completion, DiskOp, NetOp, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
+use crate::segments::Ends;
 use crate::slab::Slab;
 use carry::Carried;
 use paths::Paths;
@@ -131,28 +133,30 @@ impl FaultEngine {
             }
             None => vec![text(path)],
         };
+        let Op::Disk { op, .. } = op else { return Vec::new() };
         match op {
-            Op::Open { dir, path, .. } | Op::MkDir { dir, path, .. } | Op::Unlink { dir, path, .. } => {
-                below(dir, path)
+            DiskOp::Open { dir, path, .. }
+            | DiskOp::MkDir { dir, path, .. }
+            | DiskOp::Unlink { dir, path, .. } => below(dir, path),
+            DiskOp::Stat { target: StatTarget::Path(path) }
+            | DiskOp::Space { target: StatTarget::Path(path) } => {
+                vec![text(path)]
             }
-            Op::Stat { target: StatTarget::Path(path), .. }
-            | Op::Space { target: StatTarget::Path(path), .. } => vec![text(path)],
-            Op::Rename { from_dir, from, to_dir, to, .. } => {
+            DiskOp::Rename { from_dir, from, to_dir, to } => {
                 [below(from_dir, from), below(to_dir, to)].concat()
             }
-            Op::Put { new, .. } => vec![text(&new.temp), text(&new.to)],
-            Op::Link { to, .. } => vec![text(to)],
-            Op::Stat { target: StatTarget::File(file), .. }
-            | Op::Space { target: StatTarget::File(file), .. }
-            | Op::Advise { file, .. }
-            | Op::Read { file, .. }
-            | Op::Write { file, .. }
-            | Op::WriteSegments { file, .. }
-            | Op::Sendfile { file, .. }
-            | Op::ReadDir { dir: file, .. }
-            | Op::StatMany { dir: file, .. }
-            | Op::Sync { file, .. } => self.paths.of(file),
-            _ => Vec::new(),
+            DiskOp::Put { new } => vec![text(&new.temp), text(&new.to)],
+            DiskOp::Link { to, .. } => vec![text(to)],
+            DiskOp::Stat { target: StatTarget::File(file) }
+            | DiskOp::Space { target: StatTarget::File(file) }
+            | DiskOp::Advise { file, .. }
+            | DiskOp::Read { file, .. }
+            | DiskOp::Write { file, .. }
+            | DiskOp::WriteSegments { file, .. }
+            | DiskOp::Sendfile { file, .. }
+            | DiskOp::ReadDir { dir: file, .. }
+            | DiskOp::StatMany { dir: file, .. }
+            | DiskOp::Sync { file } => self.paths.of(file),
         }
     }
 
@@ -198,7 +202,7 @@ impl FaultEngine {
     /// bytes of an earlier one, before a stream delivers newly received bytes.
     fn start(&mut self, id: OpId, mut op: Op) -> Result<(), Op> {
         let remainder = match &mut op {
-            Op::Recv { socket, into } => self.remainder(socket, into),
+            Op::Net(NetOp::Recv { socket, into }) => self.remainder(socket, into),
             _ => None,
         };
         let first = match remainder {
@@ -214,7 +218,7 @@ impl FaultEngine {
             None => None,
         };
         let inner = self.inner.submit(op, id.pack()).inspect_err(|op| {
-            if let (Some(buf), Op::Recv { socket, .. }) = (&first, op) {
+            if let (Some(buf), Op::Net(NetOp::Recv { socket, .. })) = (&first, op) {
                 self.carried.put(socket, buf);
             }
         })?;
@@ -381,14 +385,14 @@ impl Engine for FaultEngine {
         let mut names = self.names(&op);
         let fault = match &op {
             // The operations that `Put` consists of.
-            Op::Put { .. } => {
+            Op::Disk { op: DiskOp::Put { .. }, .. } => {
                 ["open", "write", "rename"].into_iter().find_map(|name| self.fault(name, &names))
             }
             _ => name.and_then(|name| self.fault(name, &names)),
         };
         let shortens = fault == Some(Fault::Short);
         let socket = match &op {
-            Op::Recv { socket, .. } if shortens => Some(socket.clone()),
+            Op::Net(NetOp::Recv { socket, .. }) if shortens => Some(socket.clone()),
             _ => None,
         };
         let (id, live) = self.table.insert();
@@ -409,8 +413,8 @@ impl Engine for FaultEngine {
         });
         match (fault, &op) {
             // A receive with its own buffer never lacks one.
-            (Some(Fault::Error(Errno::NOBUFS)), Op::Recv { into: RecvInto::Owned(_), .. }) => {}
-            (Some(Fault::Error(Errno::NOBUFS)), Op::Recv { .. }) => {
+            (Some(Fault::Error(Errno::NOBUFS)), Op::Net(NetOp::Recv { into: RecvInto::Owned(_), .. })) => {}
+            (Some(Fault::Error(Errno::NOBUFS)), Op::Net(NetOp::Recv { .. })) => {
                 self.park(id, op);
                 return Ok(id);
             }
@@ -505,33 +509,33 @@ fn completion(id: OpId, result: Result<u32, Errno>, more: bool, payload: Payload
 /// Halves the number of bytes of an operation; returns the data for reverting that.
 fn shorten(op: &mut Op) -> Undo {
     match op {
-        Op::Send { data, .. } => {
+        Op::Net(NetOp::Send { data, .. }) | Op::Disk { op: DiskOp::WriteSegments { data, .. }, .. } => {
             let half = data.len().div_ceil(2);
             Undo::Segments(data.cut(half))
         }
-        Op::Read { file, len, .. } => {
+        Op::Net(_) => Undo::Nothing,
+        Op::Disk { op, .. } => shorten_on_disk(op),
+    }
+}
+
+fn shorten_on_disk(op: &mut DiskOp) -> Undo {
+    match op {
+        DiskOp::Read { file, len, .. } => {
             *len = match file.is_direct() {
                 true => (*len / 2).next_multiple_of(DIRECT_BYTES_MIN).min(*len),
                 false => len.div_ceil(2),
             };
-            Undo::Nothing
         }
-        Op::WriteSegments { data, .. } => Undo::Segments(data.cut(data.len().div_ceil(2))),
-        Op::Write { file, buf, .. } if !file.is_direct() => {
+        DiskOp::Write { file, buf, .. } if !file.is_direct() => {
             let whole = buf.len();
             buf.set_len(whole.div_ceil(2));
-            Undo::Len(whole)
+            return Undo::Len(whole);
         }
-        Op::Sendfile { len, .. } => {
-            *len = len.div_ceil(2);
-            Undo::Nothing
-        }
-        Op::ReadDir { bytes_max, .. } => {
-            *bytes_max = (*bytes_max / 2).max(READ_DIR_BYTES_MIN);
-            Undo::Nothing
-        }
-        _ => Undo::Nothing,
+        DiskOp::Sendfile { len, .. } => *len = len.div_ceil(2),
+        DiskOp::ReadDir { bytes_max, .. } => *bytes_max = (*bytes_max / 2).max(READ_DIR_BYTES_MIN),
+        _ => {}
     }
+    Undo::Nothing
 }
 
 fn undo(undo: &Undo, payload: &mut Payload) {
@@ -544,8 +548,11 @@ fn undo(undo: &Undo, payload: &mut Payload) {
 
 fn undo_op(undo: &Undo, op: &mut Op) {
     match (undo, op) {
-        (Undo::Segments(ends), Op::Send { data, .. } | Op::WriteSegments { data, .. }) => data.restore(ends),
-        (Undo::Len(whole), Op::Write { buf, .. }) => buf.set_len(*whole),
+        (
+            Undo::Segments(ends),
+            Op::Net(NetOp::Send { data, .. }) | Op::Disk { op: DiskOp::WriteSegments { data, .. }, .. },
+        ) => data.restore(ends),
+        (Undo::Len(whole), Op::Disk { op: DiskOp::Write { buf, .. }, .. }) => buf.set_len(*whole),
         _ => {}
     }
 }
@@ -553,25 +560,29 @@ fn undo_op(undo: &Undo, op: &mut Op) {
 /// Returns the name of the operation in rules.
 fn name_of(op: &Op) -> Option<&'static str> {
     Some(match op {
-        Op::Nop => return None,
-        Op::Accept { .. } => "accept",
-        Op::Recv { .. } => "recv",
-        Op::Send { .. } => "send",
-        Op::Connect { .. } => "connect",
-        Op::Poll { .. } => "poll",
-        Op::Close { .. } => "close",
-        Op::Open { .. } => "open",
-        Op::Stat { .. } | Op::StatMany { .. } => "stat",
-        Op::Read { .. } => "read",
-        Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => "write",
-        Op::Sendfile { .. } => "sendfile",
-        Op::ReadDir { .. } => "readdir",
-        Op::Unlink { .. } => "unlink",
-        Op::Rename { .. } => "rename",
-        Op::MkDir { .. } => "mkdir",
-        Op::Link { .. } => "link",
-        Op::Advise { .. } => "advise",
-        Op::Space { .. } => "space",
-        Op::Sync { .. } => "sync",
+        Op::Net(op) => match op {
+            NetOp::Nop => return None,
+            NetOp::Accept { .. } => "accept",
+            NetOp::Recv { .. } => "recv",
+            NetOp::Send { .. } => "send",
+            NetOp::Connect { .. } => "connect",
+            NetOp::Poll { .. } => "poll",
+            NetOp::Close { .. } => "close",
+        },
+        Op::Disk { op, .. } => match op {
+            DiskOp::Open { .. } => "open",
+            DiskOp::Stat { .. } | DiskOp::StatMany { .. } => "stat",
+            DiskOp::Read { .. } => "read",
+            DiskOp::Write { .. } | DiskOp::WriteSegments { .. } | DiskOp::Put { .. } => "write",
+            DiskOp::Sendfile { .. } => "sendfile",
+            DiskOp::ReadDir { .. } => "readdir",
+            DiskOp::Unlink { .. } => "unlink",
+            DiskOp::Rename { .. } => "rename",
+            DiskOp::MkDir { .. } => "mkdir",
+            DiskOp::Link { .. } => "link",
+            DiskOp::Advise { .. } => "advise",
+            DiskOp::Space { .. } => "space",
+            DiskOp::Sync { .. } => "sync",
+        },
     })
 }

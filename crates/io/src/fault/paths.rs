@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use crate::op::Fd;
+use crate::fd::Fd;
 
 /// Files that the engine has opened.
 #[derive(Default)]

@@ -28,7 +28,7 @@ pub fn is_assumed_resident(since: Instant, now: Instant) -> bool {
 }
 
 /// Returns a number that identifies a file with negligible collisions; its bits are spread, as admission requires.
-pub fn name_of_file(stat: &crate::op::Stat) -> u64 {
+pub fn name_of_file(stat: &crate::facts::Stat) -> u64 {
     // Fibonacci hashing: the upper half selects the cell.
     (stat.inode ^ stat.device.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::op::Fd;
+use crate::fd::Fd;
 use crate::sys::{self, cached_pages};
 
 /// Set when the kernel does not support cachestat(2). A failure with `EPERM` concerns one file and is not recorded:

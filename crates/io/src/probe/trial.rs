@@ -10,8 +10,10 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Wait};
-use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto, Segments, Source};
-use crate::slot::Slots;
+use crate::fd::Fd;
+use crate::op::{Completion, NetOp, Op, OpId, Payload, RecvInto};
+use crate::segments::{Segments, Source};
+use crate::slot::{Route, Slots};
 use crate::uring::{Role, SetupError, Uring};
 
 /// Maximum time for which one test waits for its completions.
@@ -74,8 +76,8 @@ impl Trial {
         self.uring.supports_opcodes()
     }
 
-    fn start(&mut self, op: Op) -> OpId {
-        let (id, _) = self.slots.insert(op, 0);
+    fn start(&mut self, op: NetOp) -> OpId {
+        let id = self.slots.insert(Op::Net(op), 0, Route::Net);
         self.uring.start(id, &mut self.slots, &mut self.done);
         id
     }
@@ -106,14 +108,14 @@ impl Trial {
         let socket = Fd::from(OwnedFd::from(ours));
         // Uses up all memory of the pool, so that no new receive buffer can be provided.
         let hoard: Vec<Buf> = std::iter::from_fn(|| self.pool.get(1)).collect();
-        let first = self.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
+        let first = self.start(NetOp::Recv { socket: socket.clone(), into: RecvInto::Stream });
         rustix::io::write(&theirs, b"a")?;
         let held = self.next()?;
         if held.result != Ok(1) {
             return Err(held.result.err().map_or(Failure::Wrong, Failure::Errno));
         }
         self.stop(first)?;
-        let second = self.start(Op::Recv { socket, into: RecvInto::Stream });
+        let second = self.start(NetOp::Recv { socket, into: RecvInto::Stream });
         self.uring.turn(Wait::No, &mut self.slots, &mut self.done)?;
         if self.uring.counters().recv_starved > 0 || !self.done.is_empty() {
             return Err(Failure::Errno(Errno::NOBUFS));
@@ -132,7 +134,7 @@ impl Trial {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let listener = Fd::from(OwnedFd::from(listener));
-        let id = self.start(Op::Accept { listener, multishot: true });
+        let id = self.start(NetOp::Accept { listener, multishot: true });
         let peer = TcpStream::connect(address)?;
         let accepted = self.next()?;
         let name = match accepted.payload {
@@ -152,7 +154,7 @@ impl Trial {
         let peer = TcpStream::connect(listener.local_addr()?)?;
         let socket = Fd::from(OwnedFd::from(listener.accept()?.0));
         let data = Segments::from(Source::Static(&[b'z'; 64]));
-        self.start(Op::Send { socket, data, more: false, zero_copy: true });
+        self.start(NetOp::Send { socket, data, more: false, zero_copy: true });
         let first = self.next()?;
         if first.result != Ok(64) || !first.more {
             return Err(first.result.err().map_or(Failure::Wrong, Failure::Errno));

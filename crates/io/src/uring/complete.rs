@@ -11,7 +11,7 @@ use super::recv::{Group, RecvRing};
 use super::ring::{Cqe, adopt};
 use super::state::Phase;
 use crate::buf::Buf;
-use crate::op::{Completion, Op, OpId, Payload, RecvInto};
+use crate::op::{Completion, DiskOp, NetOp, Op, OpId, Payload, RecvInto};
 use crate::slot::{Slot, Slots};
 
 /// `IORING_CQE_F_*`: a provided buffer was used, and its number is in the upper half; more completions follow; this is
@@ -77,7 +77,7 @@ impl Uring {
         match op {
             // The slot of a zero-copy send that awaits its notification has no operation.
             _ if state.phase == Phase::Notice => self.sent(id, result, cqe.flags, true, out),
-            Op::Send { zero_copy, .. } => {
+            Op::Net(NetOp::Send { zero_copy, .. }) => {
                 let zero_copy = *zero_copy && self.zero_copy && !state.copying;
                 if zero_copy || state.phase != Phase::Kernel {
                     self.sent(id, result, cqe.flags, zero_copy, out);
@@ -86,10 +86,10 @@ impl Uring {
                     self.finish(id, result, out.slots, out.done);
                 }
             }
-            Op::Recv { into: RecvInto::Pool | RecvInto::Large, .. } => {
+            Op::Net(NetOp::Recv { into: RecvInto::Pool | RecvInto::Large, .. }) => {
                 self.received(id, result, more, buf.take(), out);
             }
-            Op::Recv { into: RecvInto::Stream, .. } => match result {
+            Op::Net(NetOp::Recv { into: RecvInto::Stream, .. }) => match result {
                 Ok(1..) => {
                     assert!(buf.is_some(), "bytes of a stream come in a provided buffer");
                     let payload = buf.take().map_or(Payload::None, Payload::Buf);
@@ -100,14 +100,14 @@ impl Uring {
                 }
                 _ => self.received(id, result, more, buf.take(), out),
             },
-            Op::Accept { multishot: true, .. } => match result {
+            Op::Net(NetOp::Accept { multishot: true, .. }) => match result {
                 Ok(fd) => self.streamed(id, Ok(0), more, Payload::Accepted(adopt(fd)), out),
                 Err(Errno::INTR) if !more => self.again(id, out),
                 Err(errno) if !more => self.finish(id, Err(errno), out.slots, out.done),
                 Err(_) => {}
             },
-            Op::Read { .. } | Op::Write { .. } | Op::WriteSegments { .. } => self.file_done(id, result, out),
-            Op::Link { .. } => self.link_done(id, result, out),
+            Op::Disk { op, .. } if op.moved_file().is_some() => self.file_done(id, result, out),
+            Op::Disk { op: DiskOp::Link { .. }, .. } => self.link_done(id, result, out),
             _ => self.once_done(id, result, out),
         }
     }
@@ -166,7 +166,7 @@ impl Uring {
 
     /// Makes a receive that found no large buffer use a small one; returns `false` if it requested a small one.
     fn use_small_buffer(&mut self, id: OpId, slots: &mut Slots) -> bool {
-        let Op::Recv { into: into @ RecvInto::Large, .. } = slots.op(id) else { return false };
+        let NetOp::Recv { into: into @ RecvInto::Large, .. } = slots.net(id) else { return false };
         *into = RecvInto::Pool;
         if let Some(large) = &mut self.recv_large {
             large.widen(&self.pool);
@@ -213,7 +213,7 @@ impl Uring {
             (Phase::Kernel, false) if more => {
                 slot.ring.phase = Phase::Notice;
                 // The kernel needs only the bytes: the socket can be closed, even if the client never acknowledges them.
-                if let Op::Send { data, .. } = std::mem::take(&mut slot.op) {
+                if let Op::Net(NetOp::Send { data, .. }) = std::mem::take(&mut slot.op) {
                     slot.ring.retained = Some(data);
                 }
                 out.slots.finish(id, result, true, Payload::None, out.done);
@@ -226,14 +226,14 @@ impl Uring {
     /// Handles the completion of a read or write of a file. If the file system is busy (`EAGAIN`), the caller repeats
     /// the operation, because it can pause before the retry.
     fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
-        let moved = out.slots.op(id).moved_file();
-        let refuses = moved.filter(|file| result == Err(Errno::OPNOTSUPP) && file.is_uncached());
-        match refuses {
-            Some(file) => {
-                file.refuse_uncached();
-                self.stage(id, out.slots, out.done);
-            }
-            None => self.finish(id, result, out.slots, out.done),
+        if result == Err(Errno::OPNOTSUPP)
+            && let Op::Disk { op, .. } = &out.slots.held(id).op
+            && let Some(file) = op.moved_file().filter(|file| file.is_uncached())
+        {
+            file.refuse_uncached();
+            self.stage(id, out.slots, out.done);
+        } else {
+            self.finish(id, result, out.slots, out.done);
         }
     }
 
@@ -252,9 +252,11 @@ impl Uring {
     fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         out.slots.end(id, out.done, |Slot { op, ring, .. }, done| {
             match (op, result) {
-                (Op::Accept { .. }, Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
-                (Op::Open { .. }, Ok(fd)) => done.payload = Payload::Opened(adopt(fd)),
-                (Op::Stat { .. }, Ok(_)) => {
+                (Op::Net(NetOp::Accept { .. }), Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
+                (Op::Disk { op: DiskOp::Open { .. }, .. }, Ok(fd)) => {
+                    done.payload = Payload::Opened(adopt(fd))
+                }
+                (Op::Disk { op: DiskOp::Stat { .. }, .. }, Ok(_)) => {
                     done.payload = Payload::Stat(Box::new(self.flights.scratch(ring).stat()));
                 }
                 (op, result) => {

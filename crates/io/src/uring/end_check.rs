@@ -16,7 +16,8 @@ use std::os::fd::AsRawFd;
 use super::Uring;
 use super::entry;
 use super::state::Phase;
-use crate::op::{Fd, Op, OpId, RecvInto};
+use crate::fd::Fd;
+use crate::op::{NetOp, Op, OpId, RecvInto};
 use crate::slot::Slots;
 use crate::sys;
 
@@ -80,7 +81,7 @@ impl Uring {
 /// Returns the socket of a stream that is in flight.
 fn socket_of(id: OpId, slots: &mut Slots) -> Option<&Fd> {
     match &slots.get(id)?.op {
-        Op::Recv { socket, into: RecvInto::Stream } => Some(socket),
+        Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }) => Some(socket),
         _ => None,
     }
 }

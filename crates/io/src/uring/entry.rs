@@ -1,6 +1,6 @@
 //! An operation in the form that the kernel gets: its entry of the submission queue.
 //!
-//! One match over [`Op`] builds the entry. Entries point into the operation's slot and its `Scratch` memory (message
+//! A match over [`NetOp`] or [`DiskOp`] builds the entry. Entries point into the operation's slot and its `Scratch` memory (message
 //! headers, addresses, stat results), which stay valid until the terminal completion. A [`Tag`] identifies the
 //! operation in queue entries. Flags that the `io-uring` crate lacks are defined here.
 
@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use super::recv::Group;
 use super::state::{InFlight, RingState, Scratch};
 use crate::engine::OPS_MAX;
-use crate::op::{Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
+use crate::fd::Fd;
+use crate::op::{DiskOp, Interest, NetOp, Op, OpId, OpenHow, RecvInto, StatTarget};
+use crate::segments::Segments;
 use crate::slot::Slot;
 
 /// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
@@ -61,15 +63,12 @@ pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(F
 /// Builds the entry of the most frequent operations of a connection, which need no scratch memory. It is inlined into
 /// the function that adds it to the queue, so that it is written once, in place. [`build`] builds all entries.
 #[inline(always)]
-pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
+pub(super) fn small(id: OpId, op: &mut Op) -> Option<Entry> {
+    let Op::Net(op) = op else { return None };
     let entry = match op {
-        Op::Nop => opcode::Nop::new().build(),
-        Op::Recv { socket, into: RecvInto::Pool } => recv_provided(socket, Group::Small, POLL_FIRST),
-        Op::Recv { socket, into: RecvInto::Large } => recv_provided(socket, Group::Large, POLL_FIRST),
-        Op::Recv { socket, into: RecvInto::Stream } => {
-            recv_provided(socket, Group::Small, POLL_FIRST | RECV_MULTISHOT)
-        }
-        Op::Send { socket, data, more, zero_copy: false } => {
+        NetOp::Nop => opcode::Nop::new().build(),
+        NetOp::Recv { socket, into } => recv(socket, into),
+        NetOp::Send { socket, data, more, zero_copy: false } => {
             let bytes = data.only()?;
             let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
             opcode::Send::new(raw(socket), pointer, len).flags(send_flags(*more)).build()
@@ -91,85 +90,101 @@ pub(super) fn build(
     fixed: Option<u16>,
     copying: bool,
 ) -> Result<Entry, Errno> {
-    let state = &mut slot.ring;
+    let memory = Memory { state: &mut slot.ring, flights, fixed };
     let entry = match &mut slot.op {
-        Op::Accept { listener, multishot } => accept(listener, *multishot),
-        Op::Recv { socket, into: RecvInto::Owned(buf) } => {
-            let room = buf.spare_capacity();
-            opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
-        }
-        Op::Send { socket, data, more, zero_copy } => {
-            let scratch = Message { state, flights, fixed };
-            send(raw(socket), data, *more, *zero_copy && !copying, scratch)
-        }
-        Op::Connect { socket, peer } => {
-            let (address, len) = flights.scratch(state).address(peer)?;
-            opcode::Connect::new(raw(socket), address, len).build()
-        }
-        Op::Poll { fd, interest } => opcode::PollAdd::new(raw(fd), events(*interest)).build(),
-        Op::Close { fd } => opcode::Close::new(Raw(fd.as_raw_fd())).build(),
-        Op::Open { how: OpenHow { same_owner: true, .. }, .. } => return Err(Errno::NOSYS),
-        Op::Open { dir, path, how, .. } => {
-            let entry =
-                opcode::OpenAt2::new(raw_or_cwd(dir), path.as_ptr(), flights.scratch(state).how(*how))
-                    .build();
-            if how.is_cold { entry.flags(Flags::ASYNC) } else { entry }
-        }
-        Op::Stat { target, .. } => stat(target, flights.scratch(state).stat_buffer().cast()),
-        Op::Read { file, offset, len, buf, .. } => {
-            let len = (*len).min(buf.capacity() as u32);
-            let memory = buf.as_mut_ptr();
-            match fixed {
-                Some(place) => opcode::ReadFixed::new(raw(file), memory, len, place).offset(*offset).build(),
-                None => {
-                    opcode::Read::new(raw(file), memory, len).offset(*offset).rw_flags(caching(file)).build()
-                }
-            }
-        }
-        Op::Write { file, offset, buf, .. } => {
-            let (len, memory, offset) = (buf.len() as u32, buf.as_mut_ptr(), write_offset(file, *offset));
-            match fixed {
-                Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(offset).build(),
-                None => {
-                    opcode::Write::new(raw(file), memory, len).offset(offset).rw_flags(caching(file)).build()
-                }
-            }
-        }
-        Op::WriteSegments { file, offset, data, .. } => {
-            let (pieces, count) = flights.scratch(state).pieces(data);
-            let entry = opcode::Writev::new(raw(file), pieces, count).offset(write_offset(file, *offset));
-            entry.rw_flags(caching(file)).build()
-        }
-        Op::Link { file, to, .. } => link(file, to, state.by_proc.then(|| flights.scratch(state))),
-        op => match small(id, op) {
-            Some(entry) => entry,
-            None => change(op)?,
-        },
+        Op::Net(op) => net(op, memory, copying)?,
+        Op::Disk { op, .. } => disk(op, memory)?,
     };
     Ok(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// Builds the entry of an operation that changes a file or a directory, and needs no scratch memory.
-fn change(op: &Op) -> Result<Entry, Errno> {
+/// Memory for the entry of an operation, besides that of the operation itself.
+struct Memory<'a> {
+    state: &'a mut RingState,
+    flights: &'a mut InFlight,
+    fixed: Option<u16>,
+}
+
+impl Memory<'_> {
+    fn scratch(&mut self) -> &mut Scratch {
+        self.flights.scratch(self.state)
+    }
+}
+
+fn net(op: &mut NetOp, mut memory: Memory<'_>, copying: bool) -> Result<Entry, Errno> {
     Ok(match op {
-        Op::Advise { file, offset, len, .. } => {
+        NetOp::Nop => opcode::Nop::new().build(),
+        NetOp::Accept { listener, multishot } => accept(listener, *multishot),
+        NetOp::Recv { socket, into } => recv(socket, into),
+        NetOp::Send { socket, data, more, zero_copy } => {
+            send(raw(socket), data, *more, *zero_copy && !copying, memory)
+        }
+        NetOp::Connect { socket, peer } => {
+            let (address, len) = memory.scratch().address(peer)?;
+            opcode::Connect::new(raw(socket), address, len).build()
+        }
+        NetOp::Poll { fd, interest } => opcode::PollAdd::new(raw(fd), events(*interest)).build(),
+        NetOp::Close { fd } => opcode::Close::new(Raw(fd.as_raw_fd())).build(),
+    })
+}
+
+fn disk(op: &mut DiskOp, mut memory: Memory<'_>) -> Result<Entry, Errno> {
+    Ok(match op {
+        DiskOp::Open { how: OpenHow { same_owner: true, .. }, .. } => return Err(Errno::NOSYS),
+        DiskOp::Open { dir, path, how } => {
+            let (from, to) = (raw_or_cwd(dir), memory.scratch().how(*how));
+            let entry = opcode::OpenAt2::new(from, path.as_ptr(), to).build();
+            if how.is_cold { entry.flags(Flags::ASYNC) } else { entry }
+        }
+        DiskOp::Stat { target } => stat(target, memory.scratch().stat_buffer().cast()),
+        DiskOp::Read { file, offset, len, buf } => {
+            let (target, len) = (buf.as_mut_ptr(), (*len).min(buf.capacity() as u32));
+            match memory.fixed {
+                Some(place) => opcode::ReadFixed::new(raw(file), target, len, place).offset(*offset).build(),
+                None => {
+                    opcode::Read::new(raw(file), target, len).offset(*offset).rw_flags(caching(file)).build()
+                }
+            }
+        }
+        DiskOp::Write { file, offset, buf } => {
+            let (source, len, offset) = (buf.as_mut_ptr(), buf.len() as u32, write_offset(file, *offset));
+            match memory.fixed {
+                Some(place) => opcode::WriteFixed::new(raw(file), source, len, place).offset(offset).build(),
+                None => {
+                    opcode::Write::new(raw(file), source, len).offset(offset).rw_flags(caching(file)).build()
+                }
+            }
+        }
+        DiskOp::WriteSegments { file, offset, data } => {
+            let (pieces, count) = memory.scratch().pieces(data);
+            let entry = opcode::Writev::new(raw(file), pieces, count).offset(write_offset(file, *offset));
+            entry.rw_flags(caching(file)).build()
+        }
+        DiskOp::Link { file, to } => link(file, to, memory.state.by_proc.then(|| memory.scratch())),
+        DiskOp::Advise { file, offset, len } => {
             let advice = libc::POSIX_FADV_WILLNEED;
             opcode::Fadvise::new(raw(file), (*len).into(), advice).offset(*offset).build()
         }
-        Op::Unlink { dir, path, is_directory, .. } => {
+        DiskOp::Unlink { dir, path, is_directory } => {
             let flags = if *is_directory { libc::AT_REMOVEDIR } else { 0 };
             opcode::UnlinkAt::new(raw_or_cwd(dir), path.as_ptr()).flags(flags).build()
         }
-        Op::Rename { from_dir, from, to_dir, to, .. } => {
+        DiskOp::Rename { from_dir, from, to_dir, to } => {
             let (from_dir, to_dir) = (raw_or_cwd(from_dir), raw_or_cwd(to_dir));
             opcode::RenameAt::new(from_dir, from.as_ptr(), to_dir, to.as_ptr()).build()
         }
-        Op::MkDir { dir, path, mode, .. } => {
+        DiskOp::MkDir { dir, path, mode } => {
             opcode::MkDirAt::new(raw_or_cwd(dir), path.as_ptr()).mode(*mode).build()
         }
-        Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
+        DiskOp::Sync { file } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
         // io_uring has no such operations; a splice instead of sendfile(2) would run on a kernel worker.
-        _ => return Err(Errno::NOSYS),
+        DiskOp::Sendfile { .. }
+        | DiskOp::ReadDir { .. }
+        | DiskOp::StatMany { .. }
+        | DiskOp::Put { .. }
+        | DiskOp::Space { .. } => {
+            return Err(Errno::NOSYS);
+        }
     })
 }
 
@@ -240,6 +255,19 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
     }
 }
 
+#[inline(always)]
+fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
+    match into {
+        RecvInto::Owned(buf) => {
+            let room = buf.spare_capacity();
+            opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
+        }
+        RecvInto::Pool => recv_provided(socket, Group::Small, POLL_FIRST),
+        RecvInto::Large => recv_provided(socket, Group::Large, POLL_FIRST),
+        RecvInto::Stream => recv_provided(socket, Group::Small, POLL_FIRST | RECV_MULTISHOT),
+    }
+}
+
 /// Builds the entry of a receive into a provided buffer, which polls for data before it takes a buffer: without a free
 /// buffer, it would otherwise fail immediately, data or not (tested on 6.18).
 #[inline(always)]
@@ -248,25 +276,18 @@ fn recv_provided(socket: &Fd, group: Group, ioprio: u16) -> Entry {
     entry.buf_group(group as u16).build().flags(Flags::BUFFER_SELECT)
 }
 
-/// The arguments of a send, besides its data.
-struct Message<'a> {
-    state: &'a mut RingState,
-    flights: &'a mut InFlight,
-    fixed: Option<u16>,
-}
-
 /// Returns the flags of a send. `MSG_WAITALL` makes the kernel continue after a short send. `MSG_NOSIGNAL` prevents the
 /// signal for a closed connection.
 fn send_flags(more: bool) -> i32 {
     libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 }
 }
 
-fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, scratch: Message<'_>) -> Entry {
+fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, mut memory: Memory<'_>) -> Entry {
     let flags = send_flags(more);
     let mut parts = data.parts();
     let (first, second) = (parts.next(), parts.next());
     if second.is_some() {
-        let header = scratch.flights.scratch(scratch.state).message(data);
+        let header = memory.scratch().message(data);
         return if zero_copy {
             opcode::SendMsgZc::new(socket, header).flags(flags as u32).build()
         } else {
@@ -276,7 +297,7 @@ fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, scratch: Mess
     let bytes = first.map_or(&[][..], |part| part.bytes());
     let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
     if zero_copy {
-        opcode::SendZc::new(socket, pointer, len).flags(flags).buf_index(scratch.fixed).build()
+        opcode::SendZc::new(socket, pointer, len).flags(flags).buf_index(memory.fixed).build()
     } else {
         opcode::Send::new(socket, pointer, len).flags(flags).build()
     }

@@ -39,7 +39,8 @@ pub(crate) use self::setup::{
 use self::state::{InFlight, Phase};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
-use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};
+use crate::fd::Fd;
+use crate::op::{Completion, DiskOp, NetOp, Op, OpId, RECV_LARGE_BYTES, RecvInto};
 use crate::slot::{Slot, Slots};
 
 /// Completion-queue entries for which `trim` keeps memory: the number of completions of a busy turn.
@@ -234,16 +235,18 @@ impl Uring {
     /// `done`.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let slot = slots.held(id);
-        debug_assert!(!slot.op.needs_thread(), "the ring gets only operations that it supports");
         match &slot.op {
-            Op::Send { socket, .. } => socket.note_send(),
-            Op::Recv { socket, into } => {
+            Op::Net(NetOp::Send { socket, .. }) => socket.note_send(),
+            Op::Net(NetOp::Recv { socket, into }) => {
                 socket.note_receive();
                 if let (RecvInto::Large, Some(large)) = (into, &mut self.recv_large) {
                     large.note_request();
                 }
             }
-            _ => {}
+            Op::Net(_) => {}
+            Op::Disk { op, .. } => {
+                debug_assert!(!op.needs_thread(), "the ring gets only operations that it supports");
+            }
         }
         self.flights.begin(&mut slot.ring);
         if let Err(errno) = self.stage_op(id, slot) {
@@ -256,11 +259,8 @@ impl Uring {
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(slot) = slots.get(id) else { return };
         let cancellable = match slot.op {
-            Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
-                true
-            }
-            // Operations on files, and operations that complete immediately.
-            _ => false,
+            Op::Net(NetOp::Nop | NetOp::Close { .. }) | Op::Disk { .. } => false,
+            Op::Net(_) => true,
         };
         if !cancellable || slot.ring.phase == Phase::Idle || slot.ring.cancelled {
             return;
@@ -356,7 +356,7 @@ impl Uring {
     #[inline(always)]
     fn stage_op(&mut self, id: OpId, slot: &mut Slot) -> Result<(), Errno> {
         if self.backlog.is_empty()
-            && let Some(entry) = entry::small(id, &slot.op)
+            && let Some(entry) = entry::small(id, &mut slot.op)
             && self.ring.push(&entry)
         {
             return Ok(());
@@ -372,8 +372,12 @@ impl Uring {
     /// zero-copy sends use it, to save the kernel the lookup of the pages.
     fn fixed_index(&mut self, op: &Op, copying: bool) -> Option<u16> {
         match op {
-            Op::Read { file, buf, .. } | Op::Write { file, buf, .. } if file.is_direct() => self.fix(buf),
-            Op::Send { data, zero_copy: true, .. } if !copying => {
+            Op::Disk { op: DiskOp::Read { file, buf, .. } | DiskOp::Write { file, buf, .. }, .. }
+                if file.is_direct() =>
+            {
+                self.fix(buf)
+            }
+            Op::Net(NetOp::Send { data, zero_copy: true, .. }) if !copying => {
                 let mut parts = data.parts();
                 let buf = parts.next()?.buf()?;
                 // Several segments need a message header (sendmsg), which supports no fixed buffer.

@@ -11,7 +11,10 @@ use io_uring::types::OpenHow as KernelOpenHow;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
-use crate::op::{DeviceId, Fd, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
+use crate::facts::{DeviceId, Stat};
+use crate::fd::Fd;
+use crate::op::{OpenHow, PeerAddr};
+use crate::segments::{SEGMENTS_MAX, Segment, Segments};
 
 /// The phase of an operation.
 ///

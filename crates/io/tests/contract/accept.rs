@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use io::engine::Waker;
 use io::op::Interest;
-use io::{Completion, Errno, Fd, Op, OpId, Payload, Wait};
+use io::{Completion, Errno, Fd, NetOp, Op, OpId, Payload, Wait};
 use rustix::event::Timespec;
 use rustix::process::{Resource, Rlimit};
 
@@ -25,11 +25,11 @@ fn accepted(completion: Completion) -> OwnedFd {
 }
 
 fn accept(listener: &Fd, multishot: bool) -> Op {
-    Op::Accept { listener: listener.clone(), multishot }
+    Op::Net(NetOp::Accept { listener: listener.clone(), multishot })
 }
 
 fn poll(listener: &Fd) -> Op {
-    Op::Poll { fd: listener.clone(), interest: Interest::Readable }
+    Op::Net(NetOp::Poll { fd: listener.clone(), interest: Interest::Readable })
 }
 
 #[test]

@@ -5,14 +5,20 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use io::op::{DeviceId, NewFile, Source, Space, StatTarget};
-use io::{Completion, Errno, Fd, Op, Payload, Segments};
+use io::facts::{DeviceId, Space};
+use io::op::{NewFile, StatTarget};
+use io::segments::Source;
+use io::{Completion, Disk, DiskOp, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags};
 use testkit::TempDir;
 
 use crate::harness::{Bench, Pair, on_each_pair, pairs, pattern, segments};
 
 const DEVICE: DeviceId = DeviceId(9);
+
+fn at(via: DiskVia) -> Disk {
+    Disk { device: DEVICE, via }
+}
 
 fn c_path(path: &Path) -> CString {
     CString::new(path.to_str().unwrap()).unwrap()
@@ -33,7 +39,7 @@ fn write_all(bench: &mut Bench, file: &Fd, offset: u64, mut data: Segments) -> S
     let mut written = 0;
     while !data.is_empty() {
         let (file, via) = (file.clone(), bench.pair.via());
-        let op = Op::WriteSegments { file, offset: offset + written, data, device: DEVICE, via };
+        let op = Op::Disk { at: at(via), op: DiskOp::WriteSegments { file, offset: offset + written, data } };
         let done = bench.run(op);
         data = segments(done.payload);
         let count = done.result.unwrap();
@@ -49,14 +55,13 @@ fn directories_are_created_and_removed() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new("io"), bench.pair.via());
         let path = c_path(&dir.path().join("folder"));
-        let mkdir =
-            |path: &CString| Op::MkDir { dir: None, path: path.clone(), mode: 0o750, device: DEVICE, via };
-        let remove = |path: &CString, is_directory: bool| Op::Unlink {
-            dir: None,
-            path: path.clone(),
-            is_directory,
-            device: DEVICE,
-            via,
+        let mkdir = |path: &CString| Op::Disk {
+            at: at(via),
+            op: DiskOp::MkDir { dir: None, path: path.clone(), mode: 0o750 },
+        };
+        let remove = |path: &CString, is_directory: bool| Op::Disk {
+            at: at(via),
+            op: DiskOp::Unlink { dir: None, path: path.clone(), is_directory },
         };
         assert_eq!(result(bench.run(mkdir(&path))), Ok(0));
         let mode = std::fs::metadata(dir.path().join("folder")).unwrap().permissions().mode();
@@ -91,7 +96,7 @@ fn put(
         data,
         uncached: false,
     };
-    let done = bench.run(Op::Put { new: Box::new(new), device: DEVICE, via });
+    let done = bench.run(Op::Disk { at: at(via), op: DiskOp::Put { new: Box::new(new) } });
     let Payload::NewFile(new) = done.payload else { panic!("{:?}", done.payload) };
     assert_eq!(len(&new.data), before, "all of it can be tried again");
     done.result
@@ -141,7 +146,8 @@ fn an_unnamed_file_gets_its_name_when_it_is_complete() {
         let data = Segments::from(bytes.clone());
         write_all(bench, &file, 0, data);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nobody sees it half-written");
-        let link = |to: &Path| Op::Link { file: file.clone(), to: c_path(to), device: DEVICE, via };
+        let link =
+            |to: &Path| Op::Disk { at: at(via), op: DiskOp::Link { file: file.clone(), to: c_path(to) } };
         let whole = dir.path().join("whole");
         assert_eq!(result(bench.run(link(&dir.path().join("none/whole")))), Err(Errno::NOENT));
         assert_eq!(result(bench.run(link(&whole))), Ok(0));
@@ -177,7 +183,7 @@ fn an_unnamed_file_is_linked_without_privileges() {
         assert_eq!(refused, Err(Errno::NOENT), "the plain way is closed");
         let mut bench = Bench::new(pair, pair.config());
         let (to, via) = (c_path(&dir.path().join("a")), pair.via());
-        let link = Op::Link { file: Fd::from(file), to, device: DEVICE, via };
+        let link = Op::Disk { at: at(via), op: DiskOp::Link { file: Fd::from(file), to } };
         assert_eq!(result(bench.run(link)), Ok(0), "{pair:?}");
         assert!(dir.path().join("a").exists());
         bench.assert_drains();
@@ -195,14 +201,17 @@ fn the_space_of_a_file_system_is_returned() {
         let path = dir.path().join("a");
         let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         for target in [StatTarget::File(file.clone()), StatTarget::Path(c_path(&path))] {
-            let done = bench.run(Op::Space { target, device: DEVICE, via });
+            let done = bench.run(Op::Disk { at: at(via), op: DiskOp::Space { target } });
             let Payload::Space(space) = done.payload else { panic!("{:?} without facts", done.result) };
             assert!(space.block_bytes.is_power_of_two(), "{space:?}");
             assert!(space.total_bytes > 0 && space.available_bytes <= space.total_bytes, "{space:?}");
             assert_ne!(*space, Space::default());
         }
         let target = StatTarget::Path(c_path(&dir.path().join("none")));
-        assert_eq!(bench.run(Op::Space { target, device: DEVICE, via }).result, Err(Errno::NOENT));
+        assert_eq!(
+            bench.run(Op::Disk { at: at(via), op: DiskOp::Space { target } }).result,
+            Err(Errno::NOENT)
+        );
         drop(file);
     });
 }
@@ -237,7 +246,7 @@ fn shared_pieces_are_written_in_order_and_returned() {
         let via = bench.pair.via();
         let read_only = bench.open(&dir.path().join("a"), 0).unwrap();
         let data = Segments::from(Source::Static(b"x"));
-        let op = Op::WriteSegments { file: read_only, offset: 0, data, device: DEVICE, via };
+        let op = Op::Disk { at: at(via), op: DiskOp::WriteSegments { file: read_only, offset: 0, data } };
         let refused = bench.run(op);
         assert_eq!(refused.result, Err(Errno::BADF));
         assert_eq!(segments(refused.payload).len(), 1, "they come back with an error too");
@@ -268,7 +277,10 @@ fn uncached_files_are_read_and_written_like_other_files() {
         file.set_uncached();
         let data = Segments::from(bytes.clone());
         write_all(bench, &file, 0, data);
-        assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
+        assert_eq!(
+            bench.run(Op::Disk { at: at(via), op: DiskOp::Sync { file: file.clone() } }).result,
+            Ok(0)
+        );
         for _ in 0..2 {
             assert_eq!(bench.read_fully(&file, 0, 1 << 20), Ok(bytes.clone()));
         }
@@ -282,7 +294,7 @@ fn uncached_files_are_read_and_written_like_other_files() {
         if let (Some(0), Some(cached), true) = (cold, cached_bytes(&path), knows_uncached(&path)) {
             assert!(cached <= 1 << 18, "{cached} bytes stayed of an uncached read");
         }
-        let advise = Op::Advise { file: file.clone(), offset: 0, len: 0, device: DEVICE, via };
+        let advise = Op::Disk { at: at(via), op: DiskOp::Advise { file: file.clone(), offset: 0, len: 0 } };
         assert_eq!(result(bench.run(advise)), Ok(0));
         assert_eq!(bench.read_fully(&file, 4_000, 1 << 18), Ok(bytes[4_000..][..1 << 18].to_vec()));
         // A file without support, such as a device, is read without the flag.
@@ -307,7 +319,7 @@ fn direct_writes_accept_pool_buffers() {
             assert_eq!(buf.as_ptr() as usize % io::buf::ALIGNMENT, 0);
             buf.append(part);
             let offset = place as u64 * (32 << 10);
-            let op = Op::Write { file: file.clone(), offset, buf, device: DEVICE, via };
+            let op = Op::Disk { at: at(via), op: DiskOp::Write { file: file.clone(), offset, buf } };
             assert_eq!(bench.run(op).result, Ok(32 << 10));
         }
         assert!(std::fs::read(dir.path().join("a")).unwrap() == bytes);
@@ -322,8 +334,12 @@ fn an_abandoned_write_releases_its_pieces() {
         let shared: Arc<[u8]> = pattern(10_000).into();
         let file = open_file(bench, &dir.path().join("a"), libc::O_CREAT).unwrap();
         let data = Segments::from(Source::Shared(Arc::clone(&shared)));
-        let write = Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via };
-        let link = Op::Link { file: file.clone(), to: c_path(&dir.path().join("b")), device: DEVICE, via };
+        let write =
+            Op::Disk { at: at(via), op: DiskOp::WriteSegments { file: file.clone(), offset: 0, data } };
+        let link = Op::Disk {
+            at: at(via),
+            op: DiskOp::Link { file: file.clone(), to: c_path(&dir.path().join("b")) },
+        };
         for op in [write, link] {
             let id = bench.submit(op);
             bench.engine.abandon(id);

@@ -3,8 +3,9 @@
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 
-use io::op::{RecvInto, Source};
-use io::{Errno, Fd, Op, Segments};
+use io::op::RecvInto;
+use io::segments::Source;
+use io::{Errno, Fd, NetOp, Op, Segments};
 
 use crate::harness::{Bench, PATIENCE, on_each_pair, pattern, received};
 
@@ -33,7 +34,7 @@ fn recv(bench: &mut Bench, socket: &Fd, owned: bool) -> Vec<u8> {
 fn send(bench: &mut Bench, socket: &Fd, parts: &[&'static [u8]]) -> Result<u32, Errno> {
     let mut data = Segments::new();
     parts.iter().for_each(|part| data.push(Source::Static(part)));
-    bench.run(Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }).result
+    bench.run(Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: false })).result
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn datagrams_are_received_one_by_one() {
         for owned in [true, false] {
             let (ours, peer) = datagrams();
             // One datagram that is waited for, then several that arrived before.
-            let waiting = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            let waiting = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
             bench.turn(std::time::Duration::ZERO);
             peer.send(b"first").unwrap();
             assert_eq!(received(&bench.next(waiting).payload), b"first");
@@ -76,7 +77,7 @@ fn a_send_is_one_datagram_and_a_closed_peer_is_reported() {
         }
         let too_long = vec![0; 70_000];
         let data = Segments::from(too_long);
-        let op = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
+        let op = Op::Net(NetOp::Send { socket: ours.clone(), data, more: false, zero_copy: false });
         assert_eq!(bench.run(op).result, Err(Errno::MSGSIZE));
         drop(peer);
         assert_eq!(send(bench, &ours, &[b"anybody?"]), Ok(8));

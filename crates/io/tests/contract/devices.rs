@@ -5,13 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, OpenHow, RecvInto};
-use io::{Drained, Errno, Op, OpId, Payload};
+use io::facts::DeviceId;
+use io::op::{OpenHow, RecvInto};
+use io::{Disk, DiskOp, Drained, Errno, Op, OpId, Payload};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use testkit::TempDir;
 
 use crate::harness::{
-    Bench, Disk, PATIENCE, TOKEN, connection, on_each_pair, on_each_pair_with, open, pattern, received,
+    Bench, DiskBackend, PATIENCE, TOKEN, connection, on_each_pair, on_each_pair_with, open, pattern, received,
 };
 
 const STUCK: DeviceId = DeviceId(1001);
@@ -21,10 +22,10 @@ const HEALTHY: DeviceId = DeviceId(1002);
 const OPENS: usize = 20;
 
 /// Returns the share of one device of 8 kernel workers or 4 threads.
-fn share(disk: Disk) -> usize {
+fn share(disk: DiskBackend) -> usize {
     match disk {
-        Disk::Uring => 2,
-        Disk::Libaio | Disk::Threads | Disk::Sync => 1,
+        DiskBackend::Uring => 2,
+        DiskBackend::Libaio | DiskBackend::Threads | DiskBackend::Sync => 1,
     }
 }
 
@@ -41,7 +42,7 @@ fn release(path: &Path) -> OwnedFd {
 
 /// Runs a test with a hanging device, unless the backend would block its thread.
 fn with_stuck_device(bench: &mut Bench, test: impl FnOnce(&mut Bench, &TempDir, &Path, Vec<OpId>)) {
-    if bench.pair.disk == Disk::Sync {
+    if bench.pair.disk == DiskBackend::Sync {
         return println!("skipped: a blocking call stalls its thread, by design");
     }
     let dir = TempDir::new("io");
@@ -133,7 +134,7 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
             let drained = bench.engine.drain(before + Duration::from_millis(100));
             assert_eq!(drained, Drained::Leaked(share(bench.pair.disk)));
             assert!(before.elapsed() < PATIENCE, "it goes on waiting");
-            assert!(bench.engine.submit(Op::Nop, TOKEN).is_err(), "nothing is taken after a leak");
+            assert!(bench.engine.submit(Op::NOP, TOKEN).is_err(), "nothing is taken after a leak");
             assert_eq!(bench.engine.drain(Instant::now()), Drained::Clean, "it is over");
             // The hanging operations end now, and write only to leaked memory.
             drop(release(pipe));
@@ -151,12 +152,9 @@ fn descriptors_of_a_leaked_operation_are_never_closed() {
             let opened = std::fs::read_link(&link).unwrap();
             let how = OpenHow { flags: libc::O_RDONLY | libc::O_CREAT, mode: 0o600, ..OpenHow::default() };
             // On a separate device, so that the operation is started: it hangs in the kernel or in a thread.
-            let op = Op::Open {
-                dir: Some(folder.clone()),
-                path: c"pipe".into(),
-                how,
-                device: DeviceId(1003),
-                via: bench.pair.via(),
+            let op = Op::Disk {
+                at: Disk { device: DeviceId(1003), via: bench.pair.via() },
+                op: DiskOp::Open { dir: Some(folder.clone()), path: c"pipe".into(), how },
             };
             bench.submit(op);
             drop(folder);

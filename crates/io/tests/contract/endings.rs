@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use io::op::RecvInto;
-use io::{Errno, Fd, Op, OpId};
+use io::{Errno, Fd, NetOp, Op, OpId};
 
 use crate::harness::{Bench, connection, on_each_net, pattern, received};
 
@@ -105,7 +105,7 @@ fn an_end_received_with_the_last_bytes_is_reported() {
                 let about = format!("unix {unix}, {how:?}, armed first {armed_first}, {len} bytes");
                 let (socket, mut peer) = pair(unix, how);
                 let bytes = pattern(len);
-                let receive = Op::Recv { socket, into: RecvInto::Stream };
+                let receive = Op::Net(NetOp::Recv { socket, into: RecvInto::Stream });
                 let (stream, _open) = if armed_first {
                     let stream = bench.submit(receive);
                     bench.turn(Duration::ZERO);
@@ -137,7 +137,8 @@ fn an_end_received_with_a_request_is_reported_after_its_response() {
             }
             peer.send(b"request");
             let _open = peer.leave(Leaves::HalfClosing);
-            let stream = bench.submit(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
+            let stream =
+                bench.submit(Op::Net(NetOp::Recv { socket: socket.clone(), into: RecvInto::Stream }));
             let end = hears(bench, stream, b"request", &about);
             bench.send_all(&socket, b"answer").unwrap();
             if end.is_none() {

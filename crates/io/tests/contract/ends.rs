@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use io::op::{DeviceId, Interest, PeerAddr, RecvInto};
-use io::{Errno, Fd, Op, Payload, Segments};
+use io::facts::DeviceId;
+use io::op::{Interest, PeerAddr, RecvInto};
+use io::{Errno, Fd, NetOp, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use testkit::TempDir;
 
@@ -26,7 +27,7 @@ fn full_socket() -> (Fd, UnixStream) {
 
 fn send(socket: &Fd) -> Op {
     let data = Segments::from(vec![1; 1 << 16]);
-    Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }
+    Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: false })
 }
 
 /// Returns an address whose listener has a full backlog, so that connects stay pending.
@@ -74,18 +75,18 @@ fn waiting_operations(bench: &mut Bench) -> Waiting {
     let (listening, _) = listener();
     let (silent, filler, address) = silent_address();
     let owned = RecvInto::Owned(bench.engine.pool().get(4096).unwrap());
-    let recv = |into: RecvInto| Op::Recv { socket: idle.clone(), into };
+    let recv = |into: RecvInto| Op::Net(NetOp::Recv { socket: idle.clone(), into });
     let operations = vec![
-        ("accept", Op::Accept { listener: listening.clone(), multishot: false }),
-        ("multishot accept", Op::Accept { listener: listener().0, multishot: true }),
+        ("accept", Op::Net(NetOp::Accept { listener: listening.clone(), multishot: false })),
+        ("multishot accept", Op::Net(NetOp::Accept { listener: listener().0, multishot: true })),
         ("recv into a buffer", recv(owned)),
         ("recv from the pool", recv(RecvInto::Pool)),
         ("recv stream", recv(RecvInto::Stream)),
         ("send", send(&full)),
-        ("connect", Op::Connect { socket: new_socket(), peer: PeerAddr::Inet(address) }),
-        ("poll readable", Op::Poll { fd: idle.clone(), interest: Interest::Readable }),
-        ("poll writable", Op::Poll { fd: full.clone(), interest: Interest::Writable }),
-        ("poll for the end", Op::Poll { fd: idle.clone(), interest: Interest::HangUp }),
+        ("connect", Op::Net(NetOp::Connect { socket: new_socket(), peer: PeerAddr::Inet(address) })),
+        ("poll readable", Op::Net(NetOp::Poll { fd: idle.clone(), interest: Interest::Readable })),
+        ("poll writable", Op::Net(NetOp::Poll { fd: full.clone(), interest: Interest::Writable })),
+        ("poll for the end", Op::Net(NetOp::Poll { fd: idle.clone(), interest: Interest::HangUp })),
     ];
     Waiting { operations, _peers: (full_peer, idle_peer), _silent: (silent, filler) }
 }
@@ -126,7 +127,7 @@ fn an_abandoned_operation_never_completes_visibly() {
             bench.engine.abandon(id);
         }
         // An operation that completes immediately, but whose completion has not been collected.
-        let nop = bench.submit(Op::Nop);
+        let nop = bench.submit(Op::NOP);
         bench.engine.abandon(nop);
         settle(bench);
         assert!(bench.take_seen().is_empty());
@@ -138,10 +139,10 @@ fn an_abandoned_operation_never_completes_visibly() {
 #[test]
 fn a_finished_operation_id_cancels_no_other_operation() {
     on_each_pair(|bench| {
-        let old = bench.submit(Op::Nop);
+        let old = bench.submit(Op::NOP);
         assert_eq!(bench.next(old).result, Ok(0));
         let (ours, mut peer) = connection();
-        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
         assert_ne!(old, id);
         bench.engine.cancel(old);
         bench.engine.abandon(old);
@@ -157,7 +158,7 @@ fn connections_of_an_abandoned_accept_are_closed() {
         // The connection arrives before or after the caller abandons the accept.
         for (multishot, before) in [(false, true), (false, false), (true, true), (true, false)] {
             let (listening, address) = listener();
-            let id = bench.submit(Op::Accept { listener: listening.clone(), multishot });
+            let id = bench.submit(Op::Net(NetOp::Accept { listener: listening.clone(), multishot }));
             bench.turn(Duration::ZERO);
             let mut peer = TcpStream::connect(address).unwrap();
             peer.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
@@ -200,7 +201,7 @@ fn the_file_of_an_abandoned_open_is_closed() {
 fn a_descriptor_stays_open_while_an_operation_uses_it() {
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
-        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
         bench.turn(Duration::ZERO);
         let ours = ours.into_owned().expect_err("the operation holds it too");
         let number = std::os::fd::AsRawFd::as_raw_fd(&ours.as_fd());
@@ -219,7 +220,7 @@ fn a_reused_descriptor_number_means_the_new_descriptor() {
     on_each_pair(|bench| {
         for round in 0..50u8 {
             let (ours, mut peer) = connection();
-            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
             bench.turn(Duration::ZERO);
             peer.write_all(&[round]).unwrap();
             let completion = bench.next(id);
@@ -227,12 +228,13 @@ fn a_reused_descriptor_number_means_the_new_descriptor() {
             match round % 3 {
                 0 => drop(ours),
                 1 => {
-                    bench.run(Op::Close { fd: ours.into_owned().unwrap() });
+                    bench.run(Op::Net(NetOp::Close { fd: ours.into_owned().unwrap() }));
                 }
                 _ => {
                     // Unwrapped and wrapped again: the registration of the old owner must not apply.
                     let again = Fd::from(ours.into_owned().unwrap());
-                    let id = bench.submit(Op::Recv { socket: again.clone(), into: RecvInto::Pool });
+                    let id =
+                        bench.submit(Op::Net(NetOp::Recv { socket: again.clone(), into: RecvInto::Pool }));
                     bench.turn(Duration::ZERO);
                     peer.write_all(b"again").unwrap();
                     assert_eq!(bench.next(id).result, Ok(5));

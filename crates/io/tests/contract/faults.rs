@@ -5,14 +5,20 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use io::facts::{DeviceId, EntryAttributes};
 use io::fault::FaultPlan;
-use io::op::{DeviceId, EntryAttributes, NewFile, RecvInto, Source, StatTarget};
-use io::{Drained, Errno, Fd, Op, Payload, Segments};
+use io::op::{NewFile, RecvInto, StatTarget};
+use io::segments::Source;
+use io::{Disk, DiskOp, DiskVia, Drained, Errno, Fd, NetOp, Op, Payload, Segments};
 use testkit::TempDir;
 
 use crate::harness::{Bench, connection, listener, on_each_pair_with, open, pattern, received, segments};
 
 const DEVICE: DeviceId = DeviceId(3);
+
+fn at(via: DiskVia) -> Disk {
+    Disk { device: DEVICE, via }
+}
 
 fn on_each_pair_with_faults(plan: &str, test: impl Fn(&mut Bench)) {
     let plan = Arc::new(FaultPlan::parse(plan).unwrap());
@@ -50,7 +56,7 @@ fn send_stubbornly(bench: &mut Bench, socket: &Fd, bytes: &[u8]) {
     data.push(Source::Vec(bytes[..bytes.len() / 3].to_vec()));
     data.push(Source::Vec(bytes[bytes.len() / 3..].to_vec()));
     while !data.is_empty() {
-        let op = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+        let op = Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: false });
         let completion = bench.run(op);
         data = segments(completion.payload);
         match completion.result {
@@ -64,7 +70,7 @@ fn recv_stubbornly(bench: &mut Bench, socket: &Fd, mode: usize) -> Vec<u8> {
     let mut whole = Vec::new();
     loop {
         let into = bench.destination(mode);
-        let id = bench.submit(Op::Recv { socket: socket.clone(), into });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: socket.clone(), into }));
         loop {
             let completion = bench.next(id);
             whole.extend_from_slice(received(&completion.payload));
@@ -127,7 +133,7 @@ fn a_receive_into_the_pool_waits_for_a_buffer_without_failing() {
         }
         assert_eq!(received, b"abcd");
         // A delayed receive ends when it is cancelled.
-        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
         bench.engine.cancel(id);
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
     });
@@ -137,8 +143,9 @@ fn a_receive_into_the_pool_waits_for_a_buffer_without_failing() {
 #[test]
 fn completions_that_wait_for_a_turn_have_different_identifiers() {
     on_each_pair_with_faults("stat error=ENOENT", |bench| {
-        let ended = || Op::Close { fd: std::fs::File::open("/dev/null").unwrap().into() };
-        let injected = |via| Op::Stat { target: StatTarget::Path(c"/".into()), device: DEVICE, via };
+        let ended = || Op::Net(NetOp::Close { fd: std::fs::File::open("/dev/null").unwrap().into() });
+        let injected =
+            |via| Op::Disk { at: at(via), op: DiskOp::Stat { target: StatTarget::Path(c"/".into()) } };
         let via = bench.pair.via();
         let ids: Vec<_> = (0..8)
             .map(|number| bench.submit(if number % 2 == 0 { ended() } else { injected(via) }))
@@ -161,7 +168,10 @@ fn partial_writes_return_the_complete_buffer() {
         while written < content.len() {
             let mut buf = bench.engine.pool().get(16 << 10).unwrap();
             buf.append(&content[written..]);
-            let op = Op::Write { file: file.clone(), offset: written as u64, buf, device: DEVICE, via };
+            let op = Op::Disk {
+                at: at(via),
+                op: DiskOp::Write { file: file.clone(), offset: written as u64, buf },
+            };
             let completion = bench.run(op);
             let Payload::Buf(buf) = completion.payload else { panic!("no buffer") };
             assert_eq!(buf.len(), content.len() - written, "the buffer comes back as it was");
@@ -179,7 +189,7 @@ fn accepting_continues_after_errors() {
             let mut peers = Vec::new();
             let (mut accepted, mut refused, mut ended) = (0, 0, 0);
             while accepted < 10 {
-                let op = Op::Accept { listener: listener.clone(), multishot };
+                let op = Op::Net(NetOp::Accept { listener: listener.clone(), multishot });
                 let id = bench.submit(op);
                 loop {
                     if peers.len() < 10 {
@@ -214,12 +224,12 @@ fn a_late_completion_follows_its_cancellation() {
     let delay = Duration::from_millis(30);
     on_each_pair_with_faults("recv delay=30ms; open delay=30ms path=/", |bench| {
         let (ours, _peer) = connection();
-        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
         bench.turn(Duration::ZERO);
         let before = Instant::now();
         bench.engine.cancel(id);
         // Other operations are not delayed.
-        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        assert_eq!(bench.run(Op::NOP).result, Ok(0));
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
         assert!(before.elapsed() >= delay, "it came after {:?}", before.elapsed());
         let path = std::env::current_exe().unwrap();
@@ -269,7 +279,7 @@ fn disk_errors_are_returned_with_the_buffer() {
         assert_eq!(bench.read(&file, 0, 7), Err(Errno::IO));
         let buf = bench.engine.pool().get(10).unwrap();
         let via = bench.pair.via();
-        let completion = bench.run(Op::Write { file, offset: 0, buf, device: DEVICE, via });
+        let completion = bench.run(Op::Disk { at: at(via), op: DiskOp::Write { file, offset: 0, buf } });
         assert_eq!(completion.result, Err(Errno::NOSPC));
         assert!(matches!(completion.payload, Payload::Buf(_)));
     });
@@ -286,12 +296,13 @@ fn a_directory_is_read_despite_faults() {
         let mut names = std::collections::BTreeSet::new();
         loop {
             let via = bench.pair.via();
-            let op = Op::ReadDir {
-                dir: folder.clone(),
-                bytes_max: 2048,
-                attributes: EntryAttributes::Kind,
-                device: DEVICE,
-                via,
+            let op = Op::Disk {
+                at: at(via),
+                op: DiskOp::ReadDir {
+                    dir: folder.clone(),
+                    bytes_max: 2048,
+                    attributes: EntryAttributes::Kind,
+                },
             };
             let done = bench.run(op);
             match (done.result, done.payload) {
@@ -333,7 +344,7 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         let c_path = |path: &std::path::Path| std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         let write = |file: &Fd| {
             let data = Segments::from(Source::Static(b"bytes"));
-            Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via }
+            Op::Disk { at: at(via), op: DiskOp::WriteSegments { file: file.clone(), offset: 0, data } }
         };
         let flags = libc::O_RDWR | libc::O_CREAT;
         let inside = bench.open(&dir.path().join("cache/a"), flags).unwrap();
@@ -353,7 +364,7 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         assert_eq!(bench.read(&inside, 0, 10), Ok(b"bytes".to_vec()), "only writes fail");
         assert_eq!(bench.open(&cache, libc::O_RDWR | libc::O_TMPFILE).err(), Some(Errno::ROFS));
         let (a, b) = (c_path(&dir.path().join("cache/a")), c_path(&dir.path().join("cache/b")));
-        let (device, space) = (DEVICE, StatTarget::Path(c_path(&cache)));
+        let space = StatTarget::Path(c_path(&cache));
         let (from, file) = (c_path(&dir.path().join("other/a")), outside.clone());
         let new = |to| NewFile {
             temp: from.clone(),
@@ -363,20 +374,18 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
             data: Vec::new(),
             uncached: false,
         };
+        let rename = DiskOp::Rename { from_dir: None, from: from.clone(), to_dir: None, to: b.clone() };
         let refused = [
-            (Op::Link { file, to: b.clone(), device, via }, Errno::DQUOT),
-            (Op::MkDir { dir: None, path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
-            (
-                Op::Rename { from_dir: None, from: from.clone(), to_dir: None, to: b.clone(), device, via },
-                Errno::IO,
-            ),
-            (Op::Put { new: Box::new(new(b)), device, via }, Errno::ROFS),
-            (Op::Unlink { dir: None, path: a, is_directory: false, device, via }, Errno::IO),
-            (Op::Space { target: space, device, via }, Errno::IO),
+            (DiskOp::Link { file, to: b.clone() }, Errno::DQUOT),
+            (DiskOp::MkDir { dir: None, path: b.clone(), mode: 0o700 }, Errno::DQUOT),
+            (rename, Errno::IO),
+            (DiskOp::Put { new: Box::new(new(b)) }, Errno::ROFS),
+            (DiskOp::Unlink { dir: None, path: a, is_directory: false }, Errno::IO),
+            (DiskOp::Space { target: space }, Errno::IO),
         ];
         for (op, error) in refused {
             let name = format!("{op:?}");
-            assert_eq!(bench.run(op).result, Err(error), "{name}");
+            assert_eq!(bench.run(Op::Disk { at: at(via), op }).result, Err(error), "{name}");
         }
         assert!(dir.path().join("other/a").exists(), "the call was not made");
         // The descriptor number now belongs to another file.

@@ -4,13 +4,18 @@ use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use io::op::{DeviceId, DirEntry, EntryAttributes, Interest, OpenHow, StatTarget};
-use io::{DiskVia, Errno, Fd, Op, Payload};
+use io::facts::{DeviceId, DirEntry, EntryAttributes};
+use io::op::{Interest, OpenHow, StatTarget};
+use io::{Disk, DiskOp, DiskVia, Errno, Fd, NetOp, Op, Payload};
 use testkit::TempDir;
 
 use crate::harness::{Bench, PATIENCE, connection, on_each_pair, on_each_pair_with, pattern};
 
 const DEVICE: DeviceId = DeviceId(7);
+
+fn at(via: DiskVia) -> Disk {
+    Disk { device: DEVICE, via }
+}
 
 #[test]
 fn a_read_at_the_end_is_short_and_the_next_is_empty() {
@@ -58,7 +63,10 @@ fn many_concurrent_direct_reads_succeed() {
             let read = |bench: &mut Bench, place: usize| {
                 let buf = bench.engine.pool().get(4096).unwrap();
                 let offset = place as u64 * 4096;
-                bench.submit(Op::Read { file: file.clone(), offset, len: 4096, buf, device: DEVICE, via })
+                bench.submit(Op::Disk {
+                    at: at(via),
+                    op: DiskOp::Read { file: file.clone(), offset, len: 4096, buf },
+                })
             };
             let ids: Vec<_> = (0..200).map(|place| read(bench, place)).collect();
             for (place, id) in ids.into_iter().enumerate() {
@@ -81,23 +89,23 @@ fn a_file_is_written_renamed_queried_and_removed() {
         let file = bench.open(&old, libc::O_RDWR | libc::O_CREAT).unwrap();
         let mut buf = bench.engine.pool().get(4096).unwrap();
         buf.append(b"hello, file");
-        let done = bench.run(Op::Write { file: file.clone(), offset: 0, buf, device: DEVICE, via });
+        let done =
+            bench.run(Op::Disk { at: at(via), op: DiskOp::Write { file: file.clone(), offset: 0, buf } });
         assert_eq!(done.result, Ok(11));
         assert!(matches!(done.payload, Payload::Buf(buf) if &*buf == b"hello, file"));
-        assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
+        assert_eq!(
+            bench.run(Op::Disk { at: at(via), op: DiskOp::Sync { file: file.clone() } }).result,
+            Ok(0)
+        );
         let c_path = |path: &std::path::Path| CString::new(path.to_str().unwrap()).unwrap();
-        let rename = Op::Rename {
-            from_dir: None,
-            from: c_path(&old),
-            to_dir: None,
-            to: c_path(&new),
-            device: DEVICE,
-            via,
+        let rename = Op::Disk {
+            at: at(via),
+            op: DiskOp::Rename { from_dir: None, from: c_path(&old), to_dir: None, to: c_path(&new) },
         };
         assert_eq!(bench.run(rename).result, Ok(0));
         let there = std::fs::metadata(&new).unwrap();
         for target in [StatTarget::File(file.clone()), StatTarget::Path(c_path(&new))] {
-            let done = bench.run(Op::Stat { target, device: DEVICE, via });
+            let done = bench.run(Op::Disk { at: at(via), op: DiskOp::Stat { target } });
             let Payload::Stat(stat) = done.payload else { panic!("{:?} without facts", done.result) };
             assert_eq!(stat.size, 11);
             assert_eq!(stat.inode, there.ino());
@@ -107,12 +115,17 @@ fn a_file_is_written_renamed_queried_and_removed() {
         }
         assert_eq!(
             bench
-                .run(Op::Unlink { dir: None, path: c_path(&new), is_directory: false, device: DEVICE, via })
+                .run(Op::Disk {
+                    at: at(via),
+                    op: DiskOp::Unlink { dir: None, path: c_path(&new), is_directory: false }
+                })
                 .result,
             Ok(0)
         );
-        let again =
-            bench.run(Op::Unlink { dir: None, path: c_path(&new), is_directory: false, device: DEVICE, via });
+        let again = bench.run(Op::Disk {
+            at: at(via),
+            op: DiskOp::Unlink { dir: None, path: c_path(&new), is_directory: false },
+        });
         assert_eq!(again.result, Err(Errno::NOENT));
         drop(file);
     });
@@ -124,7 +137,8 @@ fn read_directory(bench: &mut Bench, dir: &Fd, attributes: EntryAttributes) -> (
     let (mut entries, mut operations) = (Vec::new(), 0);
     loop {
         let via = bench.pair.via();
-        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, attributes, device: DEVICE, via };
+        let op =
+            Op::Disk { at: at(via), op: DiskOp::ReadDir { dir: dir.clone(), bytes_max: 1024, attributes } };
         let done = bench.run(op);
         let Payload::Entries(mut more) = done.payload else { panic!("{:?} without entries", done.result) };
         assert_eq!(done.result, Ok(more.len() as u32));
@@ -167,12 +181,9 @@ fn a_directory_is_read_in_pieces() {
         let (entries, _) = read_directory(bench, &again, EntryAttributes::Itself);
         assert_eq!(entries[2].stat.unwrap().unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
         let no_folder = bench.open(&file, 0).unwrap();
-        let op = Op::ReadDir {
-            dir: no_folder,
-            bytes_max: 1024,
-            attributes: EntryAttributes::Kind,
-            device: DEVICE,
-            via: bench.pair.via(),
+        let op = Op::Disk {
+            at: Disk { device: DEVICE, via: bench.pair.via() },
+            op: DiskOp::ReadDir { dir: no_folder, bytes_max: 1024, attributes: EntryAttributes::Kind },
         };
         assert_eq!(bench.run(op).result, Err(Errno::NOTDIR));
         drop((folder, again));
@@ -188,11 +199,12 @@ fn many_names_are_queried_in_one_operation() {
     let names = ["folder/five", "link", "folder/missing", "folder", "folder/five/below"];
     on_each_pair(|bench| {
         let folder = bench.open(dir.path(), libc::O_DIRECTORY).unwrap();
-        let op = Op::StatMany {
-            dir: folder.clone(),
-            names: names.map(|name| CString::new(name).unwrap()).into(),
-            device: DEVICE,
-            via: bench.pair.via(),
+        let op = Op::Disk {
+            at: Disk { device: DEVICE, via: bench.pair.via() },
+            op: DiskOp::StatMany {
+                dir: folder.clone(),
+                names: names.map(|name| CString::new(name).unwrap()).into(),
+            },
         };
         let done = bench.run(op);
         let Payload::Stats(stats) = done.payload else { panic!("{:?} without what was found", done.result) };
@@ -227,7 +239,7 @@ fn symlinks_of_the_same_owner_are_followed() {
             let how = OpenHow { flags, same_owner: true, ..OpenHow::default() };
             let path = CString::new(path.to_str().unwrap()).unwrap();
             let via = bench.pair.via();
-            let done = bench.run(Op::Open { dir: dir.cloned(), path, how, device: DEVICE, via });
+            let done = bench.run(Op::Disk { at: at(via), op: DiskOp::Open { dir: dir.cloned(), path, how } });
             done.result.map(|_| match done.payload {
                 Payload::Opened(fd) => Fd::from(fd),
                 other => panic!("{other:?}"),
@@ -269,13 +281,13 @@ fn send_file(bench: &mut Bench, socket: &Fd, file: &Fd, len: u64, via: DiskVia) 
     let (mut offset, mut waits) = (0, 0);
     while offset < len {
         let (socket, file, len) = (socket.clone(), file.clone(), (len - offset).min(256 << 10) as u32);
-        let op = Op::Sendfile { socket: socket.clone(), file, offset, len, device: DEVICE, via };
+        let op = Op::Disk { at: at(via), op: DiskOp::Sendfile { socket: socket.clone(), file, offset, len } };
         match bench.run(op).result {
             Ok(0) => panic!("the file ended at {offset}"),
             Ok(count) => offset += u64::from(count),
             Err(Errno::AGAIN) => {
                 waits += 1;
-                let poll = Op::Poll { fd: socket, interest: Interest::Writable };
+                let poll = Op::Net(NetOp::Poll { fd: socket, interest: Interest::Writable });
                 assert!(bench.run(poll).result.unwrap() > 0);
             }
             Err(error) => panic!("sendfile: {error}"),
@@ -299,7 +311,7 @@ fn sendfile_waits_for_a_slow_reader() {
                 got
             });
             send_file(bench, &ours, &file, bytes.len() as u64, via);
-            bench.run(Op::Close { fd: ours.into_owned().unwrap() });
+            bench.run(Op::Net(NetOp::Close { fd: ours.into_owned().unwrap() }));
             assert!(reader.join().unwrap() == bytes, "{via:?}: other bytes arrived");
         }
     });
@@ -314,11 +326,16 @@ fn a_full_socket_is_reported_and_its_writability_awaited() {
         let file = bench.open(&path, 0).unwrap();
         let send = |bench: &mut Bench| {
             let (socket, file, via) = (ours.clone(), file.clone(), DiskVia::Sync);
-            bench.run(Op::Sendfile { socket, file, offset: 0, len: 16 << 20, device: DEVICE, via }).result
+            bench
+                .run(Op::Disk {
+                    at: at(via),
+                    op: DiskOp::Sendfile { socket, file, offset: 0, len: 16 << 20 },
+                })
+                .result
         };
         while send(bench).is_ok() {}
         assert_eq!(send(bench), Err(Errno::AGAIN), "the peer reads nothing");
-        let poll = bench.submit(Op::Poll { fd: ours.clone(), interest: Interest::Writable });
+        let poll = bench.submit(Op::Net(NetOp::Poll { fd: ours.clone(), interest: Interest::Writable }));
         assert!(bench.next_within(poll, std::time::Duration::from_millis(20)).is_none());
         let reader = std::thread::spawn(move || {
             let mut space = vec![0; 1 << 20];

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
-use io::op::{DeviceId, OpenHow, RecvInto};
-use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
+use io::facts::DeviceId;
+use io::op::{OpenHow, RecvInto};
+use io::{
+    Completion, Disk, DiskOp, DiskVia, Drained, Engine, Errno, Fd, NetOp, Op, OpId, Payload, Segments, Wait,
+};
 use testkit::engines::{report_ran, report_skipped};
 
 /// Token of all operations.
@@ -20,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A disk backend, with its name in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disk {
+pub(crate) enum DiskBackend {
     Uring,
     Libaio,
     Threads,
@@ -31,12 +34,12 @@ pub(crate) enum Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) net: NetKind,
-    pub(crate) disk: Disk,
+    pub(crate) disk: DiskBackend,
 }
 
 impl Pair {
     fn all() -> impl Iterator<Item = Pair> {
-        let disks = [Disk::Uring, Disk::Libaio, Disk::Threads, Disk::Sync];
+        let disks = [DiskBackend::Uring, DiskBackend::Libaio, DiskBackend::Threads, DiskBackend::Sync];
         let nets = [NetKind::Uring, NetKind::Epoll];
         nets.into_iter().flat_map(move |net| disks.into_iter().map(move |disk| Pair { net, disk }))
     }
@@ -48,10 +51,10 @@ impl Pair {
             NetKind::Epoll => "epoll",
         };
         let disk = match self.disk {
-            Disk::Uring => "io_uring",
-            Disk::Libaio => "libaio",
-            Disk::Threads => "threads",
-            Disk::Sync => "sync",
+            DiskBackend::Uring => "io_uring",
+            DiskBackend::Libaio => "libaio",
+            DiskBackend::Threads => "threads",
+            DiskBackend::Sync => "sync",
         };
         (net, disk)
     }
@@ -59,23 +62,23 @@ impl Pair {
     /// Returns the backend for file operations.
     pub(crate) fn via(self) -> DiskVia {
         match self.disk {
-            Disk::Uring => DiskVia::Ring,
-            Disk::Libaio => DiskVia::Libaio,
-            Disk::Threads => DiskVia::Pool(0),
-            Disk::Sync => DiskVia::Sync,
+            DiskBackend::Uring => DiskVia::Ring,
+            DiskBackend::Libaio => DiskVia::Libaio,
+            DiskBackend::Threads => DiskVia::Pool(0),
+            DiskBackend::Sync => DiskVia::Sync,
         }
     }
 
     /// Returns settings for this pair with low limits, so that tests reach them.
     pub(crate) fn config(self) -> EngineConfig {
         let pools = match self.disk {
-            Disk::Threads | Disk::Libaio => vec![ThreadPool::new("test", 4, 1024).unwrap()],
-            Disk::Uring | Disk::Sync => Vec::new(),
+            DiskBackend::Threads | DiskBackend::Libaio => vec![ThreadPool::new("test", 4, 1024).unwrap()],
+            DiskBackend::Uring | DiskBackend::Sync => Vec::new(),
         };
         EngineConfig {
             net: self.net,
-            disk_ring: self.disk == Disk::Uring,
-            disk_libaio: self.disk == Disk::Libaio,
+            disk_ring: self.disk == DiskBackend::Uring,
+            disk_libaio: self.disk == DiskBackend::Libaio,
             ring_entries: 128,
             ops_max: 1024,
             recv_buffers: 64,
@@ -91,10 +94,10 @@ impl Pair {
         match io::build(self.config()) {
             Err(error) => Some(error.to_string()),
             Ok(engine) if engine.caps().net != self.net => Some("another network engine came".to_owned()),
-            Ok(engine) if self.disk == Disk::Uring && !engine.caps().disk_ring => {
+            Ok(engine) if self.disk == DiskBackend::Uring && !engine.caps().disk_ring => {
                 Some("no ring for the disk".to_owned())
             }
-            Ok(engine) if self.disk == Disk::Libaio && !engine.caps().disk_libaio => {
+            Ok(engine) if self.disk == DiskBackend::Libaio && !engine.caps().disk_libaio => {
                 Some("no libaio".to_owned())
             }
             Ok(_) => None,
@@ -246,7 +249,7 @@ impl Bench {
     pub(crate) fn send_all(&mut self, socket: &Fd, bytes: &[u8]) -> Result<(), Errno> {
         let mut data = Segments::from(bytes.to_vec());
         while !data.is_empty() {
-            let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+            let send = Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: false });
             let completion = self.run(send);
             data = segments(completion.payload);
             data.advance(completion.result? as usize);
@@ -256,7 +259,7 @@ impl Bench {
 
     /// Receives once.
     pub(crate) fn recv(&mut self, socket: &Fd, into: RecvInto) -> Completion {
-        self.run(Op::Recv { socket: socket.clone(), into })
+        self.run(Op::Net(NetOp::Recv { socket: socket.clone(), into }))
     }
 
     pub(crate) fn open(&mut self, path: &std::path::Path, flags: i32) -> Result<Fd, Errno> {
@@ -284,7 +287,10 @@ impl Bench {
     pub(crate) fn read(&mut self, file: &Fd, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let buf = self.engine.pool().get(len as usize).expect("the pool has room");
         let (file, via) = (file.clone(), self.pair.via());
-        let completion = self.run(Op::Read { file, offset, len, buf, device: DeviceId(0), via });
+        let completion = self.run(Op::Disk {
+            at: Disk { device: DeviceId(0), via },
+            op: DiskOp::Read { file, offset, len, buf },
+        });
         let Payload::Buf(buf) = completion.payload else { panic!("a read gives its buffer back") };
         let count = completion.result?;
         assert_eq!(count as usize, buf.len(), "the buffer's length is the count");
@@ -312,7 +318,7 @@ impl Bench {
 pub(crate) fn open(path: &std::path::Path, flags: i32, device: DeviceId, via: DiskVia) -> Op {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let how = OpenHow { flags, mode: 0o600, ..OpenHow::default() };
-    Op::Open { dir: None, path, how, device, via }
+    Op::Disk { at: Disk { device, via }, op: DiskOp::Open { dir: None, path, how } }
 }
 
 /// Returns the segments of a completed send.

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use io::op::{RecvInto, Source};
-use io::{Engine, Errno, Fd, Op, Payload, Segments};
+use io::op::RecvInto;
+use io::segments::Source;
+use io::{Engine, Errno, Fd, NetOp, Op, Payload, Segments};
 
 use crate::harness::{connection, on_each_pair, received};
 
@@ -16,7 +17,7 @@ fn a_staged_operation_uses_the_descriptor_it_was_given() {
         for round in 0..20u8 {
             let (ours, mut peer) = connection();
             // The kernel looks up the descriptor when the operation is submitted, which is in the next turn.
-            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
             drop(ours);
             let (_other, mut stranger) = connection();
             stranger.write_all(b"to somebody else").unwrap();
@@ -34,13 +35,14 @@ fn a_descriptor_that_is_not_a_socket_fails_only_its_operation() {
         for mode in 0..3 {
             let wrong = Fd::from(OwnedFd::from(File::open(&exe).unwrap()));
             let into = bench.destination(mode);
-            let completion = bench.run(Op::Recv { socket: wrong.clone(), into });
+            let completion = bench.run(Op::Net(NetOp::Recv { socket: wrong.clone(), into }));
             // Any error except one that asks for a retry: the caller would retry in an endless loop.
             let ended = matches!(completion.result, Err(Errno::NOTSOCK | Errno::BADFD));
             assert!(ended && !completion.more, "mode {mode}: {:?}", completion.result);
             drop(completion);
             let data = Segments::from(Source::Static(b"x"));
-            let completion = bench.run(Op::Send { socket: wrong, data, more: false, zero_copy: false });
+            let completion =
+                bench.run(Op::Net(NetOp::Send { socket: wrong, data, more: false, zero_copy: false }));
             assert_eq!(completion.result, Err(Errno::NOTSOCK));
             assert!(matches!(completion.payload, Payload::Segments(_)));
         }
@@ -84,7 +86,7 @@ fn engine_descriptors() -> Vec<(String, bool)> {
 fn an_executed_program_inherits_no_engine_descriptor() {
     on_each_pair(|bench| {
         let _chunk = io::shm::take(4096).unwrap();
-        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        assert_eq!(bench.run(Op::NOP).result, Ok(0));
         let found = engine_descriptors();
         assert!(found.iter().any(|(kind, _)| kind.contains("eventfd")), "{found:?}");
         assert!(found.iter().any(|(kind, _)| kind.contains("memfd")), "{found:?}");

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io::engine::EngineConfig;
-use io::op::{Interest, PeerAddr, RecvInto, Source};
-use io::{Errno, Fd, Op, Payload, Segments, Wait};
+use io::op::{Interest, PeerAddr, RecvInto};
+use io::segments::Source;
+use io::{Errno, Fd, NetOp, Op, Payload, Segments, Wait};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use testkit::TempDir;
 
@@ -18,7 +19,7 @@ use crate::harness::{Bench, PATIENCE, connection, on_each_pair, on_each_pair_wit
 fn recv_all(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
     let mut got = Vec::new();
     if mode == "stream" {
-        let id = bench.submit(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: socket.clone(), into: RecvInto::Stream }));
         loop {
             let completion = bench.next(id);
             got.extend_from_slice(received(&completion.payload));
@@ -59,7 +60,11 @@ fn bytes_arrive_completely_in_every_mode() {
             let got = recv_all(bench, &ours, bytes.len(), mode);
             assert!(got == bytes, "{mode}: {} bytes of {}", got.len(), bytes.len());
             bench.send_all(&ours, &got).unwrap();
-            assert_eq!(bench.run(Op::Close { fd: ours.into_owned().unwrap() }).result, Ok(0), "{mode}");
+            assert_eq!(
+                bench.run(Op::Net(NetOp::Close { fd: ours.into_owned().unwrap() })).result,
+                Ok(0),
+                "{mode}"
+            );
             assert!(sender.join().unwrap() == bytes, "{mode}: the echo differs");
         }
     });
@@ -120,8 +125,8 @@ fn an_end_is_reported_with_the_receive_of_the_last_data() {
         for receives_first in [true, false] {
             for closes in [true, false] {
                 let (ours, mut peer) = connection();
-                let watch = Op::Poll { fd: ours.clone(), interest: Interest::HangUp };
-                let receive = Op::Recv { socket: ours.clone(), into: RecvInto::Pool };
+                let watch = Op::Net(NetOp::Poll { fd: ours.clone(), interest: Interest::HangUp });
+                let receive = Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool });
                 let (watch, receive) = if receives_first {
                     let receive = bench.submit(receive);
                     (bench.submit(watch), receive)
@@ -140,7 +145,7 @@ fn an_end_is_reported_with_the_receive_of_the_last_data() {
                     peer.shutdown(Shutdown::Write).unwrap();
                 }
                 assert!(bench.next(watch).result.is_ok());
-                let again = Op::Poll { fd: ours.clone(), interest: Interest::HangUp };
+                let again = Op::Net(NetOp::Poll { fd: ours.clone(), interest: Interest::HangUp });
                 assert!(bench.run(again).result.is_ok(), "an end stays one");
                 assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"def");
             }
@@ -155,7 +160,7 @@ fn a_waiting_receive_reports_the_end_and_a_reset() {
             for reset in [false, true] {
                 let (ours, peer) = connection();
                 let into = bench.destination(mode);
-                let id = bench.submit(Op::Recv { socket: ours.clone(), into });
+                let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into }));
                 bench.turn(Duration::ZERO);
                 if reset {
                     rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
@@ -180,7 +185,7 @@ fn a_send_to_a_peer_that_does_not_read_waits_and_can_be_cancelled() {
         let mut accepted = 0;
         let waiting = loop {
             let data = Segments::from(Source::Shared(Arc::clone(&chunk)));
-            let send = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
+            let send = Op::Net(NetOp::Send { socket: ours.clone(), data, more: false, zero_copy: false });
             let id = bench.submit(send);
             match bench.next_within(id, Duration::from_millis(50)) {
                 Some(completion) => accepted += completion.result.unwrap() as usize,
@@ -215,10 +220,10 @@ fn a_flood_does_not_starve_others() {
                 while !stop.load(Ordering::Relaxed) && flooder.write_all(&bytes).is_ok() {}
             })
         };
-        let stream = bench.submit(Op::Recv { socket: flooded.clone(), into: RecvInto::Stream });
+        let stream = bench.submit(Op::Net(NetOp::Recv { socket: flooded.clone(), into: RecvInto::Stream }));
         let (ours, mut peer) = connection();
         for round in 0..50 {
-            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool }));
             peer.write_all(&[round]).unwrap();
             let mut batch = Vec::new();
             let answered = loop {
@@ -260,7 +265,7 @@ fn receives_without_a_buffer_wait_for_one() {
             peer
         });
         let mut hoarded: Vec<_> = std::iter::from_fn(|| bench.engine.pool().get(4096)).collect();
-        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Stream });
+        let id = bench.submit(Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Stream }));
         let mut held = Vec::new();
         while bench.engine.counters().recv_starved == 0 {
             bench.turn(Duration::from_millis(5));
@@ -293,29 +298,32 @@ fn connecting_succeeds_or_returns_the_reason() {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let ours = new_socket(AddressFamily::INET);
-        let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Inet(address) };
+        let connect = Op::Net(NetOp::Connect { socket: ours.clone(), peer: PeerAddr::Inet(address) });
         assert_eq!(bench.run(connect).result, Ok(0));
         let (mut peer, _) = listener.accept().unwrap();
-        let writable = Op::Poll { fd: ours.clone(), interest: Interest::Writable };
+        let writable = Op::Net(NetOp::Poll { fd: ours.clone(), interest: Interest::Writable });
         assert!(bench.run(writable).result.unwrap() & libc::POLLOUT as u32 != 0);
         bench.send_all(&ours, b"hello").unwrap();
         let mut got = [0; 5];
         peer.read_exact(&mut got).unwrap();
         drop(listener);
-        let refused = Op::Connect { socket: new_socket(AddressFamily::INET), peer: PeerAddr::Inet(address) };
+        let refused = Op::Net(NetOp::Connect {
+            socket: new_socket(AddressFamily::INET),
+            peer: PeerAddr::Inet(address),
+        });
         assert_eq!(bench.run(refused).result, Err(Errno::CONNREFUSED));
         let dir = TempDir::new("io");
         let path = dir.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let ours = new_socket(AddressFamily::UNIX);
-        let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Unix(path) };
+        let connect = Op::Net(NetOp::Connect { socket: ours.clone(), peer: PeerAddr::Unix(path) });
         assert_eq!(bench.run(connect).result, Ok(0));
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"unix").unwrap();
-        let readable = Op::Poll { fd: ours.clone(), interest: Interest::Readable };
+        let readable = Op::Net(NetOp::Poll { fd: ours.clone(), interest: Interest::Readable });
         assert!(bench.run(readable).result.unwrap() & libc::POLLIN as u32 != 0);
         assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"unix");
         let (socket, peer) = (new_socket(AddressFamily::UNIX), PeerAddr::Unix("x".repeat(300).into()));
-        assert_eq!(bench.run(Op::Connect { socket, peer }).result, Err(Errno::NAMETOOLONG));
+        assert_eq!(bench.run(Op::Net(NetOp::Connect { socket, peer })).result, Err(Errno::NAMETOOLONG));
     });
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use io::op::RecvInto;
-use io::{Errno, Op, Wait};
+use io::{Errno, NetOp, Op, Wait};
 
 use crate::harness::{PATIENCE, TOKEN, connection, on_each_net, on_each_pair, on_each_pair_with};
 
@@ -38,7 +38,7 @@ fn a_turn_waits_until_its_deadline() {
 #[test]
 fn results_are_returned_by_the_next_turn_without_a_wait() {
     on_each_pair(|bench| {
-        let id = bench.submit(Op::Nop);
+        let id = bench.submit(Op::NOP);
         let mut batch = Vec::new();
         bench.engine.turn(Wait::Forever, &mut batch).unwrap();
         assert_eq!(batch.len(), 1);
@@ -92,9 +92,9 @@ fn a_full_table_returns_the_operation() {
         |config| config.ops_max = 4,
         |bench| {
             let (ours, _peer) = connection();
-            let recv = || Op::Recv { socket: ours.clone(), into: RecvInto::Pool };
+            let recv = || Op::Net(NetOp::Recv { socket: ours.clone(), into: RecvInto::Pool });
             let ids: Vec<_> = (0..4).map(|_| bench.submit(recv())).collect();
-            assert!(matches!(bench.engine.submit(recv(), TOKEN), Err(Op::Recv { .. })));
+            assert!(matches!(bench.engine.submit(recv(), TOKEN), Err(Op::Net(NetOp::Recv { .. }))));
             assert_eq!(bench.engine.counters().table_full, 1);
             bench.engine.cancel(ids[0]);
             assert_eq!(bench.next(ids[0]).result, Err(Errno::CANCELED));

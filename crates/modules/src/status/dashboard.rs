@@ -8,7 +8,7 @@
 //! sites gain nothing by framing it; its policy forbids frames and forms nevertheless.
 
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 use serde_json::{Map, Value, json};
 use telemetry::histogram::Distribution;
 use telemetry::reloads::Reloads;

@@ -8,7 +8,7 @@
 //! intervals.
 
 use http::fields::Method;
-use io::op::Source;
+use io::segments::Source;
 
 use super::conf::{Conf, Page};
 use exchange::phases::Step;

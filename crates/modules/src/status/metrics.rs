@@ -1,7 +1,7 @@
 //! The page of `metrics`, generated from the rows of all sections.
 
 use http::fields::{HeaderId, Method};
-use io::op::Source;
+use io::segments::Source;
 use telemetry::metric::{Form, Label, Metric, Page};
 use telemetry::reloads::{self, Reloads};
 use telemetry::{disks, losses, tally, traffic, turns};

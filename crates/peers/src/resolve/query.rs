@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use io::op::{PeerAddr, Source};
+use io::op::PeerAddr;
+use io::segments::Source;
 use io::{Errno, Segments};
 use rt::local::Event;
 use rt::net::{ConnectOptions, Datagram};

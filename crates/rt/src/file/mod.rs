@@ -1,7 +1,7 @@
 //! Files: open, stat, read and write; operations on paths are in [`paths`].
 //!
-//! Each operation has its backend and the device whose limit applies as arguments, because locations of one server use
-//! different backends and devices. A short read is legal at any offset, and the caller continues it. Operations on an
+//! Each operation has the device whose limit applies and its backend as an argument, because locations of one server use
+//! different devices and backends. A short read is legal at any offset, and the caller continues it. Operations on an
 //! open file, except stat, are retried after `EINTR`, `EAGAIN` and `ENOMEM`, at most [`RETRIES_MAX`] times; opens and
 //! most operations on paths are not retried.
 
@@ -18,8 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, DirEntry, EntryAttributes, OpenHow, Space, Stat, StatTarget};
-use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
+use io::facts::{DirEntry, EntryAttributes, Space, Stat};
+use io::op::{OpenHow, StatTarget};
+use io::{Buf, Disk, DiskOp, Errno, Fd, NetOp, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::op_table::Outcome;
@@ -78,13 +79,12 @@ impl File {
         dir: Option<&Fd>,
         path: CString,
         how: OpenHow,
-        device: DeviceId,
-        via: DiskVia,
+        disk: Disk,
     ) -> impl Future<Output = Result<File, Errno>> + use<> {
         let reactor = reactor::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
         // Started here, so that the awaited future holds only the handle of the operation and none of its memory.
-        let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via });
+        let opening = OpFuture::on_disk(&reactor, disk, DiskOp::Open { dir: dir.cloned(), path, how });
         async move {
             match payload_of(opening.await)? {
                 Payload::Opened(fd) => Ok(File::from_fd(&reactor, Fd::from(fd).opened_with(flags))),
@@ -95,13 +95,7 @@ impl File {
 
     /// Creates a file, or opens an existing one, for reading and writing. `mode` is the permission bits of a new file,
     /// before the umask is applied.
-    pub async fn create(
-        path: CString,
-        create: Create,
-        mode: u32,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<File, Errno> {
+    pub async fn create(path: CString, create: Create, mode: u32, disk: Disk) -> Result<File, Errno> {
         let flags = match create {
             Create::New => OFlags::CREATE | OFlags::EXCL,
             Create::Keep => OFlags::CREATE,
@@ -111,7 +105,7 @@ impl File {
         let flags = (flags | OFlags::RDWR | OFlags::CLOEXEC).bits() as i32;
         // Without a first non-blocking attempt, because creating a file always needs a kernel worker.
         let how = OpenHow { flags, mode, is_cold: true, ..OpenHow::default() };
-        File::open(None, path, how, device, via).await
+        File::open(None, path, how, disk).await
     }
 
     /// Opens a file immediately if its complete path is in the kernel's lookup cache, so that no disk access is needed;
@@ -155,9 +149,9 @@ impl File {
     }
 
     /// Returns size, times and kind, through a backend.
-    pub async fn stat(&self, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
+    pub async fn stat(&self, disk: Disk) -> Result<Stat, Errno> {
         let target = StatTarget::File(self.fd().clone());
-        stat(&self.0.reactor, Op::Stat { target, device, via }).await
+        stat(&self.0.reactor, disk, target).await
     }
 
     /// Returns size, times and kind by a system call on this thread, which blocks on file systems that query another
@@ -185,15 +179,14 @@ impl File {
         offset: u64,
         len: u32,
         buf: Buf,
-        device: DeviceId,
-        via: DiskVia,
+        disk: Disk,
     ) -> (Result<u32, Errno>, Option<Buf>) {
         let mut buf = buf;
         let mut retries = Retries::default();
         loop {
             let file = self.fd().clone();
-            let op = Op::Read { file, offset, len, buf, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
+            let op = DiskOp::Read { file, offset, len, buf };
+            let Outcome { result, payload, .. } = OpFuture::on_disk(&self.0.reactor, disk, op).await;
             buf = match (result, payload) {
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
                 (result, Payload::Buf(buf)) => {
@@ -214,19 +207,13 @@ impl File {
     /// Without a free buffer in the pool, it reads at most [`OUTSIDE_BYTES`] into memory outside of the pool. It must not
     /// wait for a buffer: the caller's request may hold buffers that only its own progress releases, and so may all
     /// other requests that wait.
-    pub async fn read_piece(
-        &self,
-        offset: u64,
-        most: u32,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<Buf, Errno> {
+    pub async fn read_piece(&self, offset: u64, most: u32, disk: Disk) -> Result<Buf, Errno> {
         // A buffer for bodies, however little is read: a lack of the smaller ones, which are for header sections, closes
         // connections of other clients.
         let pooled = self.0.reactor.pool.get((most as usize).max(OUTSIDE_BYTES as usize + 1));
         let buf = pooled.or_else(|| Buf::outside_pools(most.min(OUTSIDE_BYTES))).ok_or(Errno::NOMEM)?;
         let most = most.min(buf.capacity() as u32);
-        match self.read_at(offset, most, buf, device, via).await {
+        match self.read_at(offset, most, buf, disk).await {
             (Ok(1..), Some(buf)) => Ok(buf),
             (read, _) => Err(read.err().unwrap_or(Errno::IO)),
         }
@@ -234,19 +221,13 @@ impl File {
 
     /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. After an
     /// error, the buffer contains the bytes that were not written; without a buffer their number is unknown.
-    pub async fn write_at(
-        &self,
-        offset: u64,
-        buf: Buf,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> (Result<u32, Errno>, Option<Buf>) {
+    pub async fn write_at(&self, offset: u64, buf: Buf, disk: Disk) -> (Result<u32, Errno>, Option<Buf>) {
         let (mut buf, mut written) = (buf, 0);
         let mut retries = Retries::default();
         loop {
             let (file, offset) = (self.fd().clone(), offset + u64::from(written));
-            let op = Op::Write { file, offset, buf, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
+            let op = DiskOp::Write { file, offset, buf };
+            let Outcome { result, payload, .. } = OpFuture::on_disk(&self.0.reactor, disk, op).await;
             buf = match (result, payload) {
                 (Ok(count), Payload::Buf(mut rest)) if (count as usize) < rest.len() => {
                     if count == 0 {
@@ -271,22 +252,21 @@ impl File {
     }
 
     /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. The
-    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. Returns the segments for
+    /// bytes may be shared with other threads ([`io::segments::Source::Shared`]) and are not copied. Returns the segments for
     /// reuse of their vectors, unless the engine lost them. After an error, the number of bytes written is unknown. A
     /// file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
     pub async fn write_segments_at(
         &self,
         offset: u64,
         data: Segments,
-        device: DeviceId,
-        via: DiskVia,
+        disk: Disk,
     ) -> (Result<u64, Errno>, Option<Segments>) {
         let (mut data, mut written) = (data, 0);
         let mut retries = Retries::default();
         while !data.is_empty() {
             let (file, offset) = (self.fd().clone(), offset + written);
-            let op = Op::WriteSegments { file, offset, data, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).await;
+            let op = DiskOp::WriteSegments { file, offset, data };
+            let Outcome { result, payload, .. } = OpFuture::on_disk(&self.0.reactor, disk, op).await;
             data = match (result, payload) {
                 (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
                 (Ok(count), Payload::Segments(mut rest)) => {
@@ -306,15 +286,11 @@ impl File {
     /// Creates and writes a file, or completes one that was begun, and renames it to its final name, replacing an older
     /// file: one operation in total. Returns the arguments, unless the engine lost them. After an error, a file that it
     /// created is removed.
-    pub async fn put(
-        mut new: Box<NewFile>,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> (Result<(), Errno>, Option<Box<NewFile>>) {
+    pub async fn put(mut new: Box<NewFile>, disk: Disk) -> (Result<(), Errno>, Option<Box<NewFile>>) {
         let mut retries = Retries::default();
         loop {
-            let op = Op::Put { new, device, via };
-            let Outcome { result, payload, .. } = OpFuture::new(&reactor::current(), op).await;
+            let op = DiskOp::Put { new };
+            let Outcome { result, payload, .. } = OpFuture::on_disk(&reactor::current(), disk, op).await;
             new = match (result, payload) {
                 (Err(errno), Payload::NewFile(new)) if retries.again(errno).await => new,
                 (result, Payload::NewFile(new)) => return (result.map(drop), Some(new)),
@@ -330,26 +306,26 @@ impl File {
     }
 
     /// Announces to the kernel that a range will be used soon; a `len` of 0 means up to the end of the file.
-    pub async fn advise(&self, offset: u64, len: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Advise { file, offset, len, device, via }).await.map(drop)
+    pub async fn advise(&self, offset: u64, len: u32, disk: Disk) -> Result<(), Errno> {
+        self.repeat(disk, |file| DiskOp::Advise { file, offset, len }).await.map(drop)
     }
 
     /// Gives the file a name, also an unnamed file ([`Create::Unnamed`]); fails with `EEXIST` if the name is taken.
-    pub async fn link(&self, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Link { file, to: to.clone(), device, via }).await.map(drop)
+    pub async fn link(&self, to: CString, disk: Disk) -> Result<(), Errno> {
+        self.repeat(disk, |file| DiskOp::Link { file, to: to.clone() }).await.map(drop)
     }
 
     /// Returns the free and total space of the file's file system.
-    pub async fn space(&self, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
+    pub async fn space(&self, disk: Disk) -> Result<Space, Errno> {
         let target = StatTarget::File(self.fd().clone());
-        paths::space_of(&self.0.reactor, Op::Space { target, device, via }).await
+        paths::space_of(&self.0.reactor, disk, target).await
     }
 
     /// Submits an operation, and retries it after temporary errors.
-    async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<Payload, Errno> {
+    async fn repeat(&self, disk: Disk, op: impl Fn(Fd) -> DiskOp) -> Result<Payload, Errno> {
         let mut retries = Retries::default();
         loop {
-            match payload_of(OpFuture::new(&self.0.reactor, op(self.fd().clone())).await) {
+            match payload_of(OpFuture::on_disk(&self.0.reactor, disk, op(self.fd().clone())).await) {
                 Err(errno) if retries.again(errno).await => {}
                 ended => return ended,
             }
@@ -361,10 +337,9 @@ impl File {
         &self,
         bytes_max: u32,
         attributes: EntryAttributes,
-        device: DeviceId,
-        via: DiskVia,
+        disk: Disk,
     ) -> Result<Vec<DirEntry>, Errno> {
-        match self.repeat(|dir| Op::ReadDir { dir, bytes_max, attributes, device, via }).await? {
+        match self.repeat(disk, |dir| DiskOp::ReadDir { dir, bytes_max, attributes }).await? {
             Payload::Entries(entries) => Ok(entries),
             _ => Err(Errno::IO),
         }
@@ -374,10 +349,9 @@ impl File {
     pub async fn stat_many(
         &self,
         names: Arc<[CString]>,
-        device: DeviceId,
-        via: DiskVia,
+        disk: Disk,
     ) -> Result<Vec<Result<Stat, Errno>>, Errno> {
-        match self.repeat(|dir| Op::StatMany { dir, names: Arc::clone(&names), device, via }).await? {
+        match self.repeat(disk, |dir| DiskOp::StatMany { dir, names: Arc::clone(&names) }).await? {
             Payload::Stats(stats) => Ok(stats),
             _ => Err(Errno::IO),
         }
@@ -389,7 +363,7 @@ impl File {
         if let Some((reactor, fd)) = self.take()
             && let Ok(fd) = fd.into_owned()
         {
-            OpFuture::new(&reactor, Op::Close { fd }).await;
+            OpFuture::new(&reactor, Op::Net(NetOp::Close { fd })).await;
         }
     }
 
@@ -413,8 +387,8 @@ impl File {
     }
 
     /// Flushes written data to the device (fdatasync).
-    pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Sync { file, device, via }).await.map(drop)
+    pub async fn sync(&self, disk: Disk) -> Result<(), Errno> {
+        self.repeat(disk, |file| DiskOp::Sync { file }).await.map(drop)
     }
 }
 
@@ -434,8 +408,8 @@ fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     rustix::fs::fstat(fd).map(Stat::from)
 }
 
-async fn stat(reactor: &Rc<Reactor>, op: Op) -> Result<Stat, Errno> {
-    match payload_of(OpFuture::new(reactor, op).await)? {
+async fn stat(reactor: &Rc<Reactor>, disk: Disk, target: StatTarget) -> Result<Stat, Errno> {
+    match payload_of(OpFuture::on_disk(reactor, disk, DiskOp::Stat { target }).await)? {
         Payload::Stat(stat) => Ok(*stat),
         _ => Err(Errno::IO),
     }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::CStr;
 use std::rc::{Rc, Weak};
 
-use io::op::Stat;
+use io::facts::Stat;
 use io::{Buf, Errno, SharedBytes};
 
 use super::{File, Opened, stat_now};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use io::op::PeerAddr;
-use io::{Errno, Op};
+use io::{Errno, NetOp, Op};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::socket::Socket;
@@ -99,7 +99,7 @@ impl Socket {
         if is_tcp {
             socket.fd().set_tcp();
         }
-        let op = Op::Connect { socket: socket.fd().clone(), peer };
+        let op = Op::Net(NetOp::Connect { socket: socket.fd().clone(), peer });
         let connected = OpFuture::new(&reactor::current(), op).await.result;
         connected.map(|_| socket).map_err(ConnectStep::Connect.failed())
     }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use io::op::{Interest, PeerAddr, RecvInto};
-use io::{Buf, Errno, Fd, Op, Payload, Segments};
+use io::{Buf, Errno, Fd, NetOp, Op, Payload, Segments};
 use rustix::net::SocketType;
 
 use super::connect::{ConnectError, ConnectOptions, ConnectStep, family_of};
@@ -48,7 +48,7 @@ impl Datagram {
     pub async fn send(&self, data: Segments) -> (Result<(), Errno>, Segments) {
         let mut data = data;
         loop {
-            let op = Op::Send { socket: self.fd.clone(), data, more: false, zero_copy: false };
+            let op = Op::Net(NetOp::Send { socket: self.fd.clone(), data, more: false, zero_copy: false });
             let Outcome { result, payload, .. } = OpFuture::new(&self.reactor, op).await;
             data = match (result, payload) {
                 (Err(Errno::INTR), Payload::Segments(data)) => data,
@@ -64,7 +64,7 @@ impl Datagram {
     }
 
     async fn writable(&self) -> Result<(), Errno> {
-        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+        let op = Op::Net(NetOp::Poll { fd: self.fd.clone(), interest: Interest::Writable });
         match OpFuture::new(&self.reactor, op).await.result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
@@ -88,7 +88,7 @@ impl Datagram {
                         buf
                     });
                     let into = empty.map_or(RecvInto::Pool, RecvInto::Owned);
-                    let op = Op::Recv { socket: self.fd.clone(), into };
+                    let op = Op::Net(NetOp::Recv { socket: self.fd.clone(), into });
                     self.state = Receiving::Armed(self.reactor.start(op, UNLIMITED));
                 }
                 Receiving::Armed(wait) => {

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use io::op::PeerAddr;
-use io::{Errno, Fd, Op, Payload};
+use io::{Errno, Fd, NetOp, Op, Payload};
 
 use super::address;
 use super::receiving::Receiving;
@@ -119,7 +119,8 @@ impl Listener {
                 Receiving::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
                 Receiving::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
-                    let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
+                    let op =
+                        Op::Net(NetOp::Accept { listener: shared.fd.clone(), multishot: self.multishot });
                     self.armed_multishot = self.multishot;
                     shared.state.set(Receiving::Armed(shared.reactor.start(op, limit)));
                 }

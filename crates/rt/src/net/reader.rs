@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use io::op::RecvInto;
-use io::{Buf, Errno, Fd, Op, Payload};
+use io::{Buf, Errno, Fd, NetOp, Op, Payload};
 use rustix::net::RecvFlags;
 
 use super::receiving::Receiving;
@@ -284,7 +284,7 @@ impl Reader {
             },
         };
         let socket = self.fd.clone();
-        self.state = Receiving::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
+        self.state = Receiving::Armed(self.reactor.start(Op::Net(NetOp::Recv { socket, into }), limit));
     }
 
     /// Handles one result of the receive; returns `None` when it is no result for the caller.

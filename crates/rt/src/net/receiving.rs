@@ -1,7 +1,7 @@
 //! The operation in flight of a socket that receives or accepts.
 
 use io::op::Interest;
-use io::{Fd, Op};
+use io::{Fd, NetOp, Op};
 
 use crate::op_table::{OpHandle, UNLIMITED};
 use crate::reactor::Reactor;
@@ -20,7 +20,7 @@ pub(super) enum Receiving {
 impl Receiving {
     /// Starts a poll for readiness.
     pub(super) fn poll(reactor: &Reactor, fd: &Fd) -> Receiving {
-        let op = Op::Poll { fd: fd.clone(), interest: Interest::Readable };
+        let op = Op::Net(NetOp::Poll { fd: fd.clone(), interest: Interest::Readable });
         Receiving::Polling(reactor.start(op, UNLIMITED))
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use io::op::{Interest, PeerAddr};
-use io::{Errno, Fd, Op};
+use io::{Errno, Fd, NetOp, Op};
 use rustix::net::sockopt;
 
 use super::address;
@@ -93,7 +93,7 @@ impl Socket {
         drop(writer);
         // If an operation still holds the descriptor, the descriptor is closed when that operation ends.
         if let Ok(fd) = fd.into_owned() {
-            let _ = OpFuture::new(&reactor::current(), Op::Close { fd }).await;
+            let _ = OpFuture::new(&reactor::current(), Op::Net(NetOp::Close { fd })).await;
         }
     }
 }
@@ -102,7 +102,7 @@ impl Socket {
 /// in the socket.
 pub async fn hung_up(fd: &Fd) {
     let reactor = reactor::current();
-    let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };
+    let op = || Op::Net(NetOp::Poll { fd: fd.clone(), interest: Interest::HangUp });
     // Any other result means that the connection has ended too.
     while OpFuture::new(&reactor, op()).await.result == Err(Errno::INTR) {}
 }

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use io::op::{DeviceId, Interest};
-use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
+use io::op::Interest;
+use io::{Disk, DiskOp, Errno, Fd, NetOp, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
@@ -62,10 +62,8 @@ pub struct FilePart<'f> {
     pub offset: u64,
     /// Maximum number of bytes.
     pub len: u32,
-    /// The device that the file is on.
-    pub device: DeviceId,
-    /// The disk backend that sends them.
-    pub via: DiskVia,
+    /// The device that the file is on, and the backend that sends them.
+    pub disk: Disk,
 }
 
 /// A send in flight, created by [`Writer::send`]. Dropping it abandons the operation.
@@ -113,7 +111,7 @@ impl Writer {
         let len = data.len();
         assert!(len > 0, "a send has bytes");
         let zero_copy = !self.copies(len);
-        let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
+        let op = Op::Net(NetOp::Send { socket: self.fd.clone(), data, more, zero_copy });
         self.state = WriterState::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
     }
 
@@ -186,7 +184,7 @@ impl Writer {
             }
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+                let op = Op::Net(NetOp::Poll { fd: self.fd.clone(), interest: Interest::Writable });
                 self.state = WriterState::Blocked { wait: self.reactor.start(op, UNLIMITED), data, more };
                 return None;
             }
@@ -235,9 +233,9 @@ impl Writer {
         loop {
             let (wait, is_full) = match self.state {
                 WriterState::Ready => {
-                    let &FilePart { file, offset, len, device, via } = part;
+                    let &FilePart { file, offset, len, disk } = part;
                     let (socket, file) = (self.fd.clone(), file.fd().clone());
-                    let op = Op::Sendfile { socket, file, offset, len, device, via };
+                    let op = Op::Disk { at: disk, op: DiskOp::Sendfile { socket, file, offset, len } };
                     (self.reactor.start(op, UNLIMITED), false)
                 }
                 WriterState::Moving { wait, is_full } => (wait, is_full),
@@ -285,7 +283,7 @@ impl Writer {
 
     /// Waits for the engine to report that the socket accepts bytes.
     fn start_to_poll(&self) -> OpHandle {
-        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+        let op = Op::Net(NetOp::Poll { fd: self.fd.clone(), interest: Interest::Writable });
         self.reactor.start(op, UNLIMITED)
     }
 

@@ -4,16 +4,16 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use io::op::{DeviceId, OpenHow, PeerAddr};
-use io::{DiskVia, Errno, Segments};
+use io::facts::DeviceId;
+use io::op::{OpenHow, PeerAddr};
+use io::{Disk, DiskVia, Errno, Segments};
 
 use super::fake::Fake;
 use super::{pair, run, settle, start_and_drop};
 use crate::net::FilePart;
 use crate::{Either, File, Listener, Socket, counters, file, join, mailbox, now, select, sleep_until};
 
-const DEVICE: DeviceId = DeviceId(1);
-const VIA: DiskVia = DiskVia::Pool(0);
+const DISK: Disk = Disk { device: DeviceId(1), via: DiskVia::Pool(0) };
 
 fn a_file() -> File {
     File::new(pair().0)
@@ -36,16 +36,16 @@ fn cases() -> Vec<Case> {
     fn case<F: Future + 'static>(name: &'static str, future: F) -> Case {
         (name, Box::pin(async move { drop(future.await) }))
     }
-    let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
+    let open = File::open(None, c"/a".into(), OpenHow::default(), DISK);
     vec![
         case("open", open),
-        case("stat", async { a_file().stat(DEVICE, VIA).await }),
-        case("read", async { a_file().read_at(0, 10, a_buffer(), DEVICE, VIA).await }),
-        case("write", async { a_file().write_at(0, a_buffer(), DEVICE, VIA).await }),
-        case("sync", async { a_file().sync(DEVICE, VIA).await }),
-        case("stat of a path", file::stat_path(c"/a".into(), DEVICE, VIA)),
-        case("unlink", file::unlink(c"/a".into(), DEVICE, VIA)),
-        case("rename", file::rename(c"/a".into(), c"/b".into(), DEVICE, VIA)),
+        case("stat", async { a_file().stat(DISK).await }),
+        case("read", async { a_file().read_at(0, 10, a_buffer(), DISK).await }),
+        case("write", async { a_file().write_at(0, a_buffer(), DISK).await }),
+        case("sync", async { a_file().sync(DISK).await }),
+        case("stat of a path", file::stat_path(c"/a".into(), DISK)),
+        case("unlink", file::unlink(c"/a".into(), DISK)),
+        case("rename", file::rename(c"/a".into(), c"/b".into(), DISK)),
         case("connect", Socket::connect(PeerAddr::Unix("/a".into()))),
         case("send", async { Socket::new(pair().0).writer.send(bytes(), false).await }),
         case("writable", async {
@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
         }),
         case("sendfile", async {
             let file = a_file();
-            let part = FilePart { file: &file, offset: 0, len: 10, device: DEVICE, via: VIA };
+            let part = FilePart { file: &file, offset: 0, len: 10, disk: DISK };
             let mut socket = Socket::new(pair().0);
             poll_fn(|context| socket.writer.poll_sendfile(context, &part)).await
         }),
@@ -100,7 +100,7 @@ fn unpolled_completed_futures_release_their_results() {
         let file = a_file();
         let before = used(&fake);
         {
-            let mut read = pin!(file.read_at(0, 10, a_buffer(), DEVICE, VIA));
+            let mut read = pin!(file.read_at(0, 10, a_buffer(), DISK));
             poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await;
             fake.end_with_memory("Read", Ok(10)).await;
             assert!(used(&fake) > before);

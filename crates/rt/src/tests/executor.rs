@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use io::op::{DeviceId, OpenHow};
-use io::{DiskVia, Drained, Errno, Op, Wait};
+use io::facts::DeviceId;
+use io::op::OpenHow;
+use io::{Disk, DiskVia, Drained, Errno, Op, Wait};
 
 use super::fake::Fake;
 use super::{pair, run, settle, watch};
@@ -73,7 +74,7 @@ fn a_busy_task_does_not_starve_the_engine() {
             }
         }));
         for _ in 0..10 {
-            let op = OpFuture::new(&reactor::current(), Op::Nop);
+            let op = OpFuture::new(&reactor::current(), Op::NOP);
             assert_eq!(op.await.result, Ok(0));
         }
         let polls = counters().polls;
@@ -217,8 +218,10 @@ fn a_full_engine_delays_operations_and_loses_none() {
 fn a_refused_device_delays_no_other() {
     run(|fake| async move {
         let (slow, fast) = (DeviceId(1), DeviceId(2));
-        let open =
-            |device| watch(File::open(None, c"/a".into(), OpenHow::default(), device, DiskVia::Pool(0)));
+        let open = |device| {
+            let disk = Disk { device, via: DiskVia::Pool(0) };
+            watch(File::open(None, c"/a".into(), OpenHow::default(), disk))
+        };
         fake.refuse(Some(slow));
         let queued = [open(slow), open(slow)];
         let (near, _far) = pair();
@@ -248,8 +251,8 @@ fn a_queued_operation_can_be_dropped() {
         let mut first = Socket::new(fd);
         let mut recv = std::pin::pin!(first.reader.recv());
         poll_fn(|context| Poll::Ready(recv.as_mut().poll(context).is_pending())).await;
-        let queued = OpFuture::new(&reactor, Op::Nop);
-        let kept = OpFuture::new(&reactor, Op::Nop);
+        let queued = OpFuture::new(&reactor, Op::NOP);
+        let kept = OpFuture::new(&reactor, Op::NOP);
         drop(queued);
         fake.complete(fake.only("Recv"), Ok(0), io::Payload::None);
         assert_eq!(kept.await.result, Ok(0));

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use io::engine::{Caps, Counters, NetKind, Wake, Waker};
-use io::op::DeviceId;
+use io::facts::DeviceId;
 use io::slab::Slab;
-use io::{Completion, Drained, Engine, Errno, Op, OpId, Payload, Pool, Wait};
+use io::{Completion, DiskOp, Drained, Engine, Errno, NetOp, Op, OpId, Payload, Pool, Wait};
 
 use super::settle;
 
@@ -107,7 +107,10 @@ impl Fake {
     pub(crate) fn flying(&self) -> Vec<(OpId, String)> {
         let state = self.state.borrow();
         let named = state.slots.iter().filter_map(|(id, operation)| {
-            let text = format!("{:?}", operation.as_ref()?.1);
+            let text = match &operation.as_ref()?.1 {
+                Op::Net(op) => format!("{op:?}"),
+                Op::Disk { op, .. } => format!("{op:?}"),
+            };
             let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
             Some((id, name))
         });
@@ -145,12 +148,15 @@ impl Fake {
         let mut state = self.state.borrow_mut();
         let operation = state.slots.get(id).and_then(Option::as_mut).expect("it is in flight");
         let payload = match std::mem::take(&mut operation.1) {
-            Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
-            Op::Read { mut buf, .. } => {
+            Op::Net(NetOp::Send { data, .. }) | Op::Disk { op: DiskOp::WriteSegments { data, .. }, .. } => {
+                Payload::Segments(data)
+            }
+            Op::Disk { op: DiskOp::Read { mut buf, .. }, .. } => {
                 buf.set_len(result.unwrap_or(0) as usize);
                 Payload::Buf(buf)
             }
-            Op::Write { buf, .. } | Op::Recv { into: io::op::RecvInto::Owned(buf), .. } => Payload::Buf(buf),
+            Op::Disk { op: DiskOp::Write { buf, .. }, .. }
+            | Op::Net(NetOp::Recv { into: io::op::RecvInto::Owned(buf), .. }) => Payload::Buf(buf),
             other => panic!("{other:?} gives nothing back"),
         };
         state.end(id, result, payload);
@@ -212,7 +218,7 @@ impl Engine for Fake {
             return Err(op);
         }
         state.counters.submitted += 1;
-        let at_once = matches!(op, Op::Close { .. } | Op::Nop);
+        let at_once = matches!(op, Op::Net(NetOp::Close { .. } | NetOp::Nop));
         let (id, slot) = state.slots.insert();
         *slot = Some((token, op));
         if at_once {

@@ -5,15 +5,16 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use io::op::{DeviceId, DiskKind, EntryAttributes, OpenHow};
-use io::{DiskVia, Errno, Payload};
+use io::facts::{DeviceId, EntryAttributes};
+use io::op::{DiskKind, OpenHow};
+use io::{Disk, DiskVia, Errno, Payload};
 use rustix::fs::{Mode, OFlags};
 
 use super::{run, settle, start_and_drop, watch};
 use crate::{DiskEvent, File, counters, file};
 
 const DEVICE: DeviceId = DeviceId(1);
-const VIA: DiskVia = DiskVia::Sync;
+const DISK: Disk = Disk { device: DEVICE, via: DiskVia::Sync };
 
 fn some_file() -> OwnedFd {
     open(Path::new("/dev/zero"))
@@ -26,7 +27,7 @@ fn open(path: &Path) -> OwnedFd {
 #[test]
 fn a_file_is_opened_and_closed_through_the_engine() {
     run(|fake| async move {
-        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DISK));
         fake.end("Open", Ok(0), Payload::Opened(some_file())).await;
         let file = opened.take().unwrap().unwrap();
         let shared = file.clone();
@@ -45,7 +46,7 @@ fn a_piece_is_read_without_a_free_buffer() {
         let file = File::new(some_file());
         let piece = || {
             let file = file.clone();
-            watch(async move { file.read_piece(0, 64 << 10, DEVICE, VIA).await })
+            watch(async move { file.read_piece(0, 64 << 10, DISK).await })
         };
         let held: Vec<_> = std::iter::from_fn(|| crate::pool().get(64 << 10)).collect();
         assert!(!held.is_empty());
@@ -70,7 +71,7 @@ fn a_read_with_eagain_is_retried() {
         let buf = crate::pool().get(100).unwrap();
         let read = {
             let file = file.clone();
-            watch(async move { file.read_at(0, 100, buf, DEVICE, VIA).await })
+            watch(async move { file.read_at(0, 100, buf, DISK).await })
         };
         for errno in [Errno::INTR, Errno::AGAIN, Errno::AGAIN] {
             while fake.flying().is_empty() {
@@ -92,7 +93,7 @@ fn the_buffer_is_returned_with_an_error() {
     run(|fake| async move {
         let file = File::new(some_file());
         let buf = crate::pool().get(100).unwrap();
-        let read = watch(async move { file.read_at(0, 100, buf, DEVICE, VIA).await });
+        let read = watch(async move { file.read_at(0, 100, buf, DISK).await });
         fake.end_with_memory("Read", Err(Errno::IO)).await;
         let (result, buf) = read.take().unwrap();
         assert_eq!(result, Err(Errno::IO));
@@ -106,7 +107,7 @@ fn a_partial_write_is_continued() {
         let file = File::new(some_file());
         let mut buf = crate::pool().get(100).unwrap();
         buf.append(b"abcdef");
-        let written = watch(async move { file.write_at(0, buf, DEVICE, VIA).await });
+        let written = watch(async move { file.write_at(0, buf, DISK).await });
         fake.end_with_memory("Write", Ok(2)).await;
         fake.end_with_memory("Write", Ok(4)).await;
         let (result, buf) = written.take().unwrap();
@@ -121,10 +122,10 @@ fn shared_bytes_are_written_completely() {
         let file = File::new(some_file());
         let write = || {
             let mut data = io::Segments::new();
-            data.push(io::op::Source::Shared(b"abc".as_slice().into()));
-            data.push(io::op::Source::Static(b"def"));
+            data.push(io::segments::Source::Shared(b"abc".as_slice().into()));
+            data.push(io::segments::Source::Static(b"def"));
             let file = file.clone();
-            watch(async move { file.write_segments_at(5, data, DEVICE, VIA).await })
+            watch(async move { file.write_segments_at(5, data, DISK).await })
         };
         let written = write();
         for result in [Ok(4), Err(Errno::INTR), Ok(2)] {
@@ -145,11 +146,11 @@ fn shared_bytes_are_written_completely() {
 #[test]
 fn paths_are_queried_and_removed() {
     run(|fake| async move {
-        let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));
-        let facts = io::op::Stat { size: 7, ..Default::default() };
+        let stat = watch(file::stat_path(c"/a".into(), DISK));
+        let facts = io::facts::Stat { size: 7, ..Default::default() };
         fake.end("Stat", Ok(0), Payload::Stat(Box::new(facts))).await;
         assert_eq!(stat.take().unwrap().unwrap().size, 7);
-        let gone = watch(file::unlink(c"/a".into(), DEVICE, VIA));
+        let gone = watch(file::unlink(c"/a".into(), DISK));
         fake.end("Unlink", Err(Errno::NOENT), Payload::None).await;
         assert_eq!(gone.take(), Some(Err(Errno::NOENT)));
     });
@@ -184,10 +185,11 @@ fn resident_ranges_are_shared_by_all_handles_of_the_file() {
 fn a_directory_is_read_to_its_end() {
     run(|fake| async move {
         let file = File::new(some_file());
-        let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, inode: 7, stat: None };
+        let entry =
+            io::facts::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, inode: 7, stat: None };
         let read = || {
             let file = file.clone();
-            watch(async move { file.read_dir(1024, EntryAttributes::Kind, DEVICE, VIA).await })
+            watch(async move { file.read_dir(1024, EntryAttributes::Kind, DISK).await })
         };
         let first = read();
         fake.end("ReadDir", Err(Errno::INTR), Payload::None).await;
@@ -221,7 +223,7 @@ fn file_operations_are_reported_to_the_observer() {
     run(|fake| async move {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let copy = Rc::clone(&seen);
-        let before = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        let before = watch(File::open(None, c"/a".into(), OpenHow::default(), DISK));
         settle().await;
         crate::observe_disks(|| move |kind, device, event| copy.borrow_mut().push((kind, device, event)));
         fake.end("Open", Ok(0), Payload::Opened(some_file())).await;
@@ -229,7 +231,7 @@ fn file_operations_are_reported_to_the_observer() {
         settle().await;
         assert_eq!(*seen.borrow(), [], "neither one that began before, nor a close");
 
-        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DISK));
         settle().await;
         let begun = (DiskKind::Open, DEVICE, DiskEvent::Started);
         assert_eq!(*seen.borrow(), [begun]);
@@ -238,7 +240,7 @@ fn file_operations_are_reported_to_the_observer() {
         let ended = matches!(seen.borrow()[1..], [(DiskKind::Open, DEVICE, DiskEvent::Ended(_))]);
         assert!(ended, "{:?}", seen.borrow());
 
-        start_and_drop(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA)).await;
+        start_and_drop(File::open(None, c"/a".into(), OpenHow::default(), DISK)).await;
         assert_eq!(seen.borrow()[2..], [begun, (DiskKind::Open, DEVICE, DiskEvent::Abandoned)]);
     });
 }

@@ -11,7 +11,7 @@ use crate::net::Appended;
 use crate::{Listener, Socket, counters};
 
 fn text(text: &'static [u8]) -> Segments {
-    Segments::from(io::op::Source::Static(text))
+    Segments::from(io::segments::Source::Static(text))
 }
 
 /// A `recv` that is dropped while it waits.

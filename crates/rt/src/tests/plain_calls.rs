@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use io::op::{PeerAddr, Source};
+use io::op::PeerAddr;
+use io::segments::Source;
 use io::{Errno, Segments};
 use rustix::fs::{Mode, OFlags};
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
+use io::facts::DeviceId;
 use io::op::PeerAddr;
-use io::{DiskVia, Drained, Segments};
+use io::{Disk, DiskVia, Drained, Segments};
 use rt::{Runtime, Socket};
 
 /// Maximum wait of a test.
@@ -34,6 +35,11 @@ const DISKS: [(&str, DiskVia); 4] = [
 ];
 
 impl Pair {
+    /// Returns the device and the backend of operations on files.
+    pub(crate) fn disk(self) -> Disk {
+        Disk { device: DeviceId(1), via: self.via }
+    }
+
     /// Returns the settings for this pair.
     pub(crate) fn config(self) -> EngineConfig {
         let pooled = matches!(self.via, DiskVia::Pool(_) | DiskVia::Libaio);

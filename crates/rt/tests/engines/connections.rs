@@ -235,7 +235,7 @@ fn a_send_to_a_peer_that_does_not_read_makes_no_progress() {
             far.read_exact(&mut vec![0; 64 << 10]).unwrap();
             let after = socket.writer.progress();
             assert!(after > before || after == 0, "{before} {after}");
-            let segments = io::Segments::from(io::op::Source::Static(b"more"));
+            let segments = io::Segments::from(io::segments::Source::Static(b"more"));
             assert_eq!(socket.writer.send(segments, false).await.0, Err(Errno::CONNABORTED));
         });
     });

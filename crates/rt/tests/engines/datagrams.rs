@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, Errno, Segments};
 use rt::net::Datagram;
 use rt::{ConnectOptions, Timer, now};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{TLS12, TLS13, client, identity, keys, pattern, server};
 use io::engine::{EngineConfig, NetKind};
-use io::op::Source;
+use io::segments::Source;
 use io::{Drained, Segments};
 use rt::{Runtime, Socket};
 use tls::handshake::{accept, connect, greet};

@@ -23,8 +23,9 @@ use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 
-use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno, Segments, SharedBytes};
+use io::facts::DeviceId;
+use io::segments::Source;
+use io::{Buf, Disk, DiskVia, Errno, Segments, SharedBytes};
 use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
@@ -126,6 +127,11 @@ impl FileBody {
     }
 
     /// Returns a body of this range of a file.
+    /// Returns the device of the file with the backend of an operation.
+    fn disk(&self, via: DiskVia) -> Disk {
+        Disk { device: self.device, via }
+    }
+
     fn over(at: OpenContext, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
         FileBody {
             file,

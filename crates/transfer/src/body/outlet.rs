@@ -8,8 +8,8 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use io::Errno;
-use io::op::Source;
+use io::segments::Source;
+use io::{Disk, DiskVia, Errno};
 use rt::File;
 use rt::net::FilePart;
 
@@ -149,7 +149,8 @@ impl dyn Outlet + '_ {
         (file, offset, len): (&File, u64, u32),
         together: bool,
     ) -> Result<Result<u32, Errno>, SendError> {
-        let part = FilePart { file, offset, len, device: Default::default(), via: io::DiskVia::Sync };
+        let disk = Disk { device: Default::default(), via: DiskVia::Sync };
+        let part = FilePart { file, offset, len, disk };
         poll_fn(|context| self.poll_file_now(context, &part, together)).await
     }
 

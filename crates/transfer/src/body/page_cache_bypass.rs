@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use io::DiskVia;
-use io::op::Fd;
+use io::Fd;
 use io::page_cache::{self, PageCacheAdmission, ProbeOptions, Residency};
 use rustix::fs::{Mode, OFlags};
 

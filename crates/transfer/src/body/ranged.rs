@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use io::op::Source;
+use io::segments::Source;
 use smallvec::{SmallVec, smallvec};
 
 use crate::body::source::BodySource;

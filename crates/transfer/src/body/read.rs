@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use io::op::Source;
+use io::segments::Source;
 use io::{Buf, DiskVia, Errno, Segments};
 
 use crate::body::outlet::{Outlet, SendError};
@@ -194,7 +194,7 @@ pub async fn fill(body: &FileBody, via: DiskVia, chunk: &Chunk, mut buf: Buf) ->
 /// As [`fill`], for bytes that are not resident.
 pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -> Result<Buf, BodyError> {
     let needed = chunk.end - chunk.offset;
-    let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.disk(via)).await;
     let mut buf = returned.ok_or(BodyError::NoMemory)?;
     match result {
         Ok(count) if u64::from(count) >= needed => {
@@ -297,7 +297,7 @@ async fn read_once(
         return start_over(body, via, chunk, have, buf).await;
     };
     let len = (chunk.len - start) as u32;
-    let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.device, via).await;
+    let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.disk(via)).await;
     let (Ok(count), Some(rest)) = (result, rest) else { return (result.and(Err(Errno::NOMEM)), Some(buf)) };
     buf.set_len(start as usize);
     buf.append(&rest[..count as usize]);
@@ -314,7 +314,7 @@ async fn start_over(
     mut buf: Buf,
 ) -> (Result<u32, Errno>, Option<Buf>) {
     buf.set_len(0);
-    let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.disk(via)).await;
     let new = result.and_then(|count| match u64::from(count).saturating_sub(have) {
         // If the read always stopped at the same byte, the retries would never end.
         0 => Err(Errno::NOMEM),

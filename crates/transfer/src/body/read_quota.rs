@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use io::op::DeviceId;
+use io::facts::DeviceId;
 
 /// Divisor of a thread's buffer limit that gives the quota limit per disk. The buffer limit is a quarter of the memory
 /// limit, so the quota limit is a sixteenth of the memory limit. Without a memory limit it is 64 MiB, more than any disk

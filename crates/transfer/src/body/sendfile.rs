@@ -14,8 +14,8 @@
 
 use std::ops::Range;
 
-use io::op::Source;
 use io::page_cache::{self, ProbeOptions, Residency};
+use io::segments::Source;
 use io::{Buf, DiskVia, Errno};
 use rt::net::FilePart;
 
@@ -162,7 +162,7 @@ async fn page_in_missing(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -
         // from where the kernel reads large pieces; it would fill a hole inside the range page by page.
         match page_cache::cached_start(file, at, len) {
             // The residency is unknown, so another thread fills the holes.
-            0 => drop(body.file.advise(at, len as u32, body.device, via).await),
+            0 => drop(body.file.advise(at, len as u32, body.disk(via)).await),
             start => len = start,
         }
     }
@@ -188,7 +188,7 @@ pub(super) const READ_BYTES: u64 = 256 << 10;
 /// Waits until this byte is in the page cache, by reading it with the engine. Errors appear when the bytes are read.
 async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
     if let Some(buf) = rt::pool().get(1) {
-        let _ = body.file.read_at(at, 1, buf, body.device, via).await;
+        let _ = body.file.read_at(at, 1, buf, body.disk(via)).await;
     }
 }
 
@@ -199,7 +199,7 @@ async fn piece(
     at: u64,
     len: u64,
 ) -> Result<u64, BodyError> {
-    let part = FilePart { file: &body.file, offset: at, len: len as u32, device: body.device, via };
+    let part = FilePart { file: &body.file, offset: at, len: len as u32, disk: body.disk(via) };
     moved(outlet.file(part).await?, at)
 }
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use io::DiskVia;
+use io::{Disk, DiskVia};
 use rt::net::FilePart;
 
 use crate::body::outlet::{Outlet, SendError};
@@ -69,8 +69,8 @@ impl Shared {
         let end = self.chunk.end - self.chunk.offset;
         while position < end {
             let len = (end - position) as u32;
-            let (file, offset, device, via) = (&self.file, position, Default::default(), DiskVia::Sync);
-            match outlet.file(FilePart { file, offset, len, device, via }).await? {
+            let disk = Disk { device: Default::default(), via: DiskVia::Sync };
+            match outlet.file(FilePart { file: &self.file, offset: position, len, disk }).await? {
                 Ok(0) => return Err(BodyError::Shrunk { at: self.chunk.offset + position }),
                 Ok(count) => position += u64::from(count),
                 Err(errno) => return Err(SendError::Closed(errno).into()),

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use io::op::Source;
+use io::segments::Source;
 
 use crate::body::BodyError;
 

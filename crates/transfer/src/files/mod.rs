@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use io::Errno;
-use io::op::{DeviceId, Stat};
+use io::facts::{DeviceId, Stat};
 use rustix::fs::{FileType, OFlags};
 
 pub use root::{RootFacts, Roots, is_on_local_disk};

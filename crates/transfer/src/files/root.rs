@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::Errno;
-use io::op::{DeviceId, OpenHow, Stat, is_local};
+use io::facts::{DeviceId, Stat, is_local};
+use io::op::OpenHow;
 use io::page_cache::TryPredictor;
 use rustix::fs::{Mode, OFlags};
 

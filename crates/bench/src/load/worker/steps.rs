@@ -5,8 +5,9 @@
 
 use std::os::fd::OwnedFd;
 
-use io::op::{PeerAddr, RecvInto, Source};
-use io::{Completion, Errno, Op, Payload, Segments};
+use io::op::{PeerAddr, RecvInto};
+use io::segments::Source;
+use io::{Completion, Errno, NetOp, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Worker;
@@ -50,7 +51,7 @@ impl Worker<'_> {
         }
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        let op = Op::Send { socket, data, more: false, zero_copy: false };
+        let op = Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false });
         self.links[index].send = self.submit(index, op);
     }
 
@@ -73,7 +74,7 @@ impl Worker<'_> {
             }
             self.flush(index);
         } else if let Some(socket) = link.socket.clone() {
-            let op = Op::Send { socket, data, more: false, zero_copy: false };
+            let op = Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false });
             self.links[index].send = self.submit(index, op);
         }
     }
@@ -87,7 +88,7 @@ impl Worker<'_> {
         };
         self.links[index].socket = Some(socket.clone());
         self.links[index].state = State::Connecting { since: self.now };
-        self.links[index].connect = self.submit(index, Op::Connect { socket, peer });
+        self.links[index].connect = self.submit(index, Op::Net(NetOp::Connect { socket, peer }));
     }
 
     /// Handles the completion of a connect: arms the receive, which stays armed until the connection ends.
@@ -112,7 +113,7 @@ impl Worker<'_> {
         let link = &mut self.links[index];
         link.state = State::Open;
         let Some(socket) = link.socket.clone() else { return };
-        let op = Op::Recv { socket, into: RecvInto::Stream };
+        let op = Op::Net(NetOp::Recv { socket, into: RecvInto::Stream });
         self.links[index].recv = self.submit(index, op);
         self.flush(index);
         self.offer(index);
@@ -156,7 +157,7 @@ impl Worker<'_> {
                 }
                 let link = &mut self.links[index];
                 if let (true, Some(socket), None) = (is_last, link.socket.clone(), link.recv) {
-                    let op = Op::Recv { socket, into: RecvInto::Stream };
+                    let op = Op::Net(NetOp::Recv { socket, into: RecvInto::Stream });
                     self.links[index].recv = self.submit(index, op);
                 }
             }
@@ -284,7 +285,7 @@ impl Worker<'_> {
         }
         // A socket that an abandoned operation still references is closed when the operation completes.
         if let Some(Ok(fd)) = socket.map(io::Fd::into_owned) {
-            let _closed_here_when_refused = self.engine.submit(Op::Close { fd }, index as u64);
+            let _closed_here_when_refused = self.engine.submit(Op::Net(NetOp::Close { fd }), index as u64);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use bare::{AioQueue, Done, Load, Noise, Queue, RingQueue, RingSetup, Transfer, flags};
-use io::op::DeviceId;
-use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
+use io::facts::DeviceId;
+use io::{Buf, Completion, Disk, DiskOp, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
 use super::files;
 use super::job::{EngineKind, Job};
@@ -142,9 +142,9 @@ impl Queue for PoolQueue {
         let (file, device, via) = (self.file.clone(), DeviceId(0), DiskVia::Pool(0));
         let op = if write {
             buf.set_len(len as usize);
-            Op::Write { file, offset, buf, device, via }
+            Op::Disk { at: Disk { device, via }, op: DiskOp::Write { file, offset, buf } }
         } else {
-            Op::Read { file, offset, len, buf, device, via }
+            Op::Disk { at: Disk { device, via }, op: DiskOp::Read { file, offset, len, buf } }
         };
         match self.engine.submit(op, place.into()) {
             Ok(_) => Some(place),

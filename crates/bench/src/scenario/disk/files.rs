@@ -10,9 +10,10 @@ use std::time::Instant;
 use bare::Noise;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
-use io::op::{DeviceId, OpenHow};
+use io::facts::DeviceId;
+use io::op::OpenHow;
 use io::slab::{Key, Slab};
-use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Wait};
+use io::{Completion, Disk, DiskOp, DiskVia, Engine, Fd, NetOp, Op, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -164,7 +165,10 @@ impl<'a> FileReader<'a> {
         let path = self.paths[(self.noise.number() >> 11) as usize % self.paths.len()].clone();
         let flags = (OFlags::RDONLY | OFlags::DIRECT).bits() as i32;
         let how = OpenHow { flags, is_cold: true, ..OpenHow::default() };
-        let op = Op::Open { dir: None, path, how, device: DEVICE, via: self.via };
+        let op = Op::Disk {
+            at: Disk { device: DEVICE, via: self.via },
+            op: DiskOp::Open { dir: None, path, how },
+        };
         self.submit(op, Instant::now(), Stage::Opening)
     }
 
@@ -188,7 +192,7 @@ impl<'a> FileReader<'a> {
                 }
                 // The read has completed, so this is the only reference.
                 let fd: OwnedFd = file.into_owned().map_err(|_| "a file is still in use".to_owned())?;
-                self.submit(Op::Close { fd }, begun, Stage::Closing)
+                self.submit(Op::Net(NetOp::Close { fd }), begun, Stage::Closing)
             }
             Stage::Closing => {
                 let side = &mut self.outcome.read;
@@ -206,7 +210,10 @@ impl<'a> FileReader<'a> {
         let len = self.job.file_bytes.next_multiple_of(4096);
         let buf = self.engine.pool().get(len as usize).ok_or("no memory for the buffers")?;
         let stage = Stage::Reading(file.clone());
-        let op = Op::Read { file, offset: 0, len, buf, device: DEVICE, via: self.via };
+        let op = Op::Disk {
+            at: Disk { device: DEVICE, via: self.via },
+            op: DiskOp::Read { file, offset: 0, len, buf },
+        };
         self.submit(op, begun, stage)
     }
 }

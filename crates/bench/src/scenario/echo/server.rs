@@ -15,8 +15,9 @@ use std::os::fd::OwnedFd;
 
 use clap::{Args, FromArgMatches, ValueEnum};
 use io::engine::EngineConfig;
-use io::op::{RecvInto, Source};
-use io::{Buf, Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
+use io::op::RecvInto;
+use io::segments::Source;
+use io::{Buf, Completion, Engine, Fd, NetOp, Op, OpId, Payload, Segments, Wait};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::failure::Failure;
@@ -156,10 +157,10 @@ impl Echo {
 
     /// Submits an accept for one connection, or a multishot accept.
     fn accept(&mut self) -> Result<(), Failure> {
-        let op = Op::Accept {
+        let op = Op::Net(NetOp::Accept {
             listener: self.listener.clone(),
             multishot: self.options.mode == SubmissionMode::Multi,
-        };
+        });
         self.submit(op, ACCEPT).map(drop)
     }
 
@@ -184,7 +185,7 @@ impl Echo {
         // A connection that was closed before its accept is ignored: the client counts it.
         let Payload::Accepted(fd) = completion.payload else { return Ok(()) };
         if self.options.purpose == Purpose::Connections {
-            return self.submit(Op::Close { fd }, CLOSE).map(drop);
+            return self.submit(Op::Net(NetOp::Close { fd }), CLOSE).map(drop);
         }
         let index = self.free.pop().unwrap_or(self.connections.len() as u32);
         if index as usize == self.connections.len() {
@@ -204,7 +205,7 @@ impl Echo {
                 self.engine.pool().get(self.options.buffer as usize).map_or(RecvInto::Pool, RecvInto::Owned)
             }
         };
-        let id = self.submit(Op::Recv { socket, into }, index.into())?;
+        let id = self.submit(Op::Net(NetOp::Recv { socket, into }), index.into())?;
         self.connections[index as usize].receive = Some(id);
         Ok(())
     }
@@ -238,7 +239,7 @@ impl Echo {
 
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
-        let op = Op::Send { socket, data, more: false, zero_copy: false };
+        let op = Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false });
         let id = self.submit(op, index.into())?;
         self.connections[index as usize].send = Some(id);
         Ok(())
@@ -263,7 +264,7 @@ impl Echo {
         }
         self.free.push(index);
         match connection.socket.map(Fd::into_owned) {
-            Some(Ok(fd)) => self.submit(Op::Close { fd }, CLOSE).map(drop),
+            Some(Ok(fd)) => self.submit(Op::Net(NetOp::Close { fd }), CLOSE).map(drop),
             // Closed when the operation that still references it completes.
             _ => Ok(()),
         }

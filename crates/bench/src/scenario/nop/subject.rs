@@ -149,7 +149,7 @@ fn engine(ops_max: u32, ring_entries: u32) -> Result<Box<dyn Engine>, String> {
 fn no_ops(engine: &mut dyn Engine, count: u32, done: &mut Vec<Completion>) -> Result<(), String> {
     // Completions are returned by turns, never during a submission, so they need not be checked in between.
     for _ in 0..count {
-        engine.submit(Op::Nop, 0).map_err(|_| "the engine's table is full".to_owned())?;
+        engine.submit(Op::NOP, 0).map_err(|_| "the engine's table is full".to_owned())?;
     }
     // One turn suffices if all operations complete immediately; otherwise further turns follow.
     while done.len() < count as usize {

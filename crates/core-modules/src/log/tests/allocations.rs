@@ -45,7 +45,7 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     raw.append(HEAD);
     let parsed = http::request::parse(&mut request.head, &raw, &http::request::Policy::default());
     assert!(matches!(parsed, Ok(http::request::Progress::Complete { .. })), "{parsed:?}");
-    request.take_head(io::op::Source::Buf(raw), 0);
+    request.take_head(io::segments::Source::Buf(raw), 0);
     request.uri = b"/a/b".to_vec();
     request.response.status = 200;
     request

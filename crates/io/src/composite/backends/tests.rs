@@ -32,49 +32,40 @@ fn files() -> (Option<Fd>, Fd) {
     (direct.map(|file| Fd::from(OwnedFd::from(file))), Fd::from(OwnedFd::from(buffered)))
 }
 
-fn read(backends: &Backends, file: &Fd) -> Op {
-    let buf = backends.pool.get(4096).unwrap();
-    let (device, via) = (DeviceId::default(), DiskVia::Libaio);
-    Op::Read { file: file.clone(), offset: 0, len: 4096, buf, device, via }
-}
+const LIBAIO: Disk = Disk { device: DeviceId(0), via: DiskVia::Libaio };
 
-/// Returns the route of an operation that requests libaio.
-fn choice(backends: &mut Backends, op: Op) -> Route {
-    let (id, _) = backends.slots.insert(op, 0);
-    backends.route(id, DiskVia::Libaio, DeviceId::default())
+fn read(backends: &Backends, file: &Fd) -> DiskOp {
+    let buf = backends.pool.get(4096).unwrap();
+    DiskOp::Read { file: file.clone(), offset: 0, len: 4096, buf }
 }
 
 /// io_submit(2) blocks for everything except direct reads.
 #[test]
 fn libaio_gets_only_direct_reads() {
-    let Some(mut backends) = backends(true, 1) else { return };
+    let Some(backends) = backends(true, 1) else { return };
     let (direct, buffered) = files();
-    let (device, via) = (DeviceId::default(), DiskVia::Libaio);
     let mut buf = backends.pool.get(4096).unwrap();
     buf.append(b"x");
     let others = [
         read(&backends, &buffered),
-        Op::Write { file: direct.clone().unwrap_or(buffered.clone()), offset: 0, buf, device, via },
-        Op::Sync { file: buffered.clone(), device, via },
-        Op::Stat { target: StatTarget::File(buffered), device, via },
-        Op::Open { dir: None, path: c"/".into(), how: OpenHow::default(), device, via },
+        DiskOp::Write { file: direct.clone().unwrap_or(buffered.clone()), offset: 0, buf },
+        DiskOp::Sync { file: buffered.clone() },
+        DiskOp::Stat { target: StatTarget::File(buffered) },
+        DiskOp::Open { dir: None, path: c"/".into(), how: OpenHow::default() },
     ];
     for op in others {
-        let name = format!("{op:?}");
-        assert_eq!(choice(&mut backends, op), Route::Pool(0, DeviceId::default()), "{name}");
+        assert_eq!(backends.route(LIBAIO, &op), Route::Pool(0, LIBAIO.device), "{op:?}");
     }
     if let Some(direct) = direct {
-        let op = read(&backends, &direct);
-        assert_eq!(choice(&mut backends, op), Route::Libaio(DeviceId::default()));
+        assert_eq!(backends.route(LIBAIO, &read(&backends, &direct)), Route::Libaio(LIBAIO.device));
     }
 }
 
 #[test]
 fn reads_fall_back_from_libaio_to_the_pool_to_the_thread() {
     let (Some(direct), _) = files() else { return };
-    for (pools, expected) in [(1, Route::Pool(0, DeviceId::default())), (0, Route::Sync)] {
-        let Some(mut backends) = backends(false, pools) else { return };
-        let op = read(&backends, &direct);
-        assert_eq!(choice(&mut backends, op), expected);
+    for (pools, expected) in [(1, Route::Pool(0, LIBAIO.device)), (0, Route::Sync)] {
+        let Some(backends) = backends(false, pools) else { return };
+        assert_eq!(backends.route(LIBAIO, &read(&backends, &direct)), expected);
     }
 }

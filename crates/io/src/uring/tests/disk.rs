@@ -7,7 +7,6 @@ use testkit::TempDir;
 
 use super::*;
 use crate::buf::CHUNK_BYTES;
-use crate::op::{DeviceId, DiskVia};
 
 /// Opens a file of three pages with `O_DIRECT`; `None` if the file system does not support that.
 fn direct_file() -> Option<Fd> {
@@ -20,7 +19,7 @@ fn direct_file() -> Option<Fd> {
 
 fn read(bench: &mut Bench, file: &Fd, offset: u64, len: u32, room: usize) -> Completion {
     let (buf, file) = (bench.pool.get(room).unwrap(), file.clone());
-    bench.run(Op::Read { file, offset, len, buf, device: DeviceId::default(), via: DiskVia::Ring })
+    bench.run(Op::Disk { at: RING, op: DiskOp::Read { file, offset, len, buf } })
 }
 
 #[test]
@@ -87,9 +86,9 @@ fn completions_wake_an_epoll_wait_on_the_ring_descriptor() {
     epoll::add(&set, bench.uring.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     // A kernel worker executes a sync, so its completion arrives after the submission.
-    let (file, device) = (Fd::from(OwnedFd::from(file)), DeviceId::default());
+    let file = Fd::from(OwnedFd::from(file));
     for _ in 0..20 {
-        let id = bench.start(Op::Sync { file: file.clone(), device, via: DiskVia::Ring });
+        let id = bench.start(Op::Disk { at: RING, op: DiskOp::Sync { file: file.clone() } });
         bench.turn(Wait::No);
         while bench.done.is_empty() {
             if bench.uring.has_staged() {

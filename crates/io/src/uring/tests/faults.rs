@@ -10,8 +10,8 @@ const NOTIFICATION: u32 = 1 << 3;
 impl Bench {
     /// Adds an operation that counts as in flight, but is not submitted to the kernel.
     fn pretend(&mut self, op: Op) -> OpId {
-        let (id, slot) = self.slots.insert(op, 0);
-        self.uring.flights.begin(&mut slot.ring);
+        let id = self.slots.insert(op, 0, Route::Net);
+        self.uring.flights.begin(&mut self.slots.held(id).ring);
         id
     }
 
@@ -34,7 +34,7 @@ fn negative(errno: Errno) -> i32 {
 fn a_stream_ended_silently_by_the_kernel_is_restarted() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
-    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.pretend(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     bench.complete_with(id, 3, 7, 0);
     let silent = bench.next();
     assert_eq!((silent.id, silent.result, silent.more), (id, Ok(7), true));
@@ -50,7 +50,7 @@ fn a_stream_ended_silently_by_the_kernel_is_restarted() {
 fn a_cancelled_stream_that_ends_with_data_reports_both() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, _peer) = pair();
-    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.pretend(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     bench.slots.held(id).ring.cancelled = true;
     bench.complete_with(id, 3, 5, 0);
     let data = bench.next();
@@ -64,7 +64,7 @@ fn a_cancelled_stream_that_ends_with_data_reports_both() {
 fn accept_reports_its_final_error_to_the_caller() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let listener = Fd::from(OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap()));
-    let id = bench.pretend(Op::Accept { listener, multishot: true });
+    let id = bench.pretend(Op::Net(NetOp::Accept { listener, multishot: true }));
     bench.complete(id, negative(Errno::MFILE), 0);
     let end = bench.next();
     assert_eq!((end.id, end.result, end.more), (id, Err(Errno::MFILE), false));
@@ -75,7 +75,8 @@ fn an_accept_ended_silently_by_the_kernel_is_restarted() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let id = bench.pretend(Op::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true });
+    let id = bench
+        .pretend(Op::Net(NetOp::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true }));
     // A connection without MORE, as after an overflow: the multishot accept has ended.
     let (last, _peer) = UnixStream::pair().unwrap();
     bench.complete(id, std::os::fd::IntoRawFd::into_raw_fd(last), 0);
@@ -94,8 +95,9 @@ fn zero_copy_holds_its_bytes_until_the_notification_after_an_error() {
         return eprintln!("skipped: no zero-copy sends");
     }
     let (socket, _peer) = pair();
-    let op =
-        |socket: &Fd| Op::Send { socket: socket.clone(), data: text(b"abc"), more: false, zero_copy: true };
+    let op = |socket: &Fd| {
+        Op::Net(NetOp::Send { socket: socket.clone(), data: text(b"abc"), more: false, zero_copy: true })
+    };
     let with_notice = bench.pretend(op(&socket));
     bench.complete(with_notice, negative(Errno::CONNRESET), MORE);
     let first = bench.next();
@@ -123,10 +125,10 @@ fn zero_copy_holds_its_bytes_until_the_notification_after_an_error() {
 #[test]
 fn late_completions_are_counted_and_their_buffers_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
-    let id = bench.start(Op::Nop);
+    let id = bench.start(Op::NOP);
     assert_eq!(bench.next().id, id);
     let (socket, _peer) = pair();
-    let next = bench.start(Op::Recv { socket, into: RecvInto::Pool });
+    let next = bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Pool }));
     assert_eq!(next.slot, id.slot, "the slot is used again");
     assert!(bench.is_quiet());
     bench.complete_with(id, 5, 100, 0);
@@ -144,7 +146,7 @@ fn late_completions_are_counted_and_their_buffers_released() {
 fn buffers_received_by_an_abandoned_stream_are_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, _peer) = pair();
-    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.pretend(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     assert!(bench.slots.abandon(id));
     bench.slots.held(id).ring.cancelled = true;
     let before = bench.pool.counters().idle_bytes;
@@ -159,13 +161,13 @@ fn a_busy_file_system_returns_the_buffer_for_a_retry() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
     let buf = bench.pool.get(4096).unwrap();
-    let (device, via) = (DeviceId::default(), DiskVia::Ring);
-    let id = bench.pretend(Op::Read { file: file.clone(), offset: 0, len: 4, buf, device, via });
+    let id =
+        bench.pretend(Op::Disk { at: RING, op: DiskOp::Read { file: file.clone(), offset: 0, len: 4, buf } });
     bench.complete(id, negative(Errno::AGAIN), 0);
     let read = bench.next();
     assert_eq!((read.id, read.result), (id, Err(Errno::AGAIN)));
     let Payload::Buf(buf) = read.payload else { panic!("no buffer") };
-    let id = bench.start(Op::Read { file, offset: 0, len: 4, buf, device, via });
+    let id = bench.start(Op::Disk { at: RING, op: DiskOp::Read { file, offset: 0, len: 4, buf } });
     let read = bench.next();
     assert_eq!((read.id, bytes(&read.payload)), (id, &b"\x7fELF"[..]));
 }
@@ -177,7 +179,7 @@ fn an_overflowing_completion_queue_loses_nothing() {
     let limits = Limits { denied: 0, completions: Some(8) };
     let Some(mut bench) = Bench::with_limits(&config, limits) else { return };
     assert!(bench.uring.ring.completions_max() <= 16);
-    let mut ids: Vec<u32> = (0..500).map(|_| bench.start(Op::Nop).slot).collect();
+    let mut ids: Vec<u32> = (0..500).map(|_| bench.start(Op::NOP).slot).collect();
     let mut ended: Vec<u32> = ids.iter().map(|_| bench.next().id.slot).collect();
     ids.sort_unstable();
     ended.sort_unstable();
@@ -226,8 +228,8 @@ fn memory_in_use_by_the_kernel_is_leaked_at_an_unclean_end() {
     let (socket, mut peer) = pair();
     let mut buf = bench.pool.get(4096).unwrap();
     let addresses = [buf.as_mut_ptr() as usize, bench.uring.recv.as_ref().unwrap().memory().0 as usize];
-    bench.start(Op::Recv { socket: socket.clone(), into: RecvInto::Owned(buf) });
-    bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    bench.start(Op::Net(NetOp::Recv { socket: socket.clone(), into: RecvInto::Owned(buf) }));
+    bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     assert!(bench.is_quiet());
     // The owner could not wait, so it leaks its table, as the engine does.
     std::mem::forget(std::mem::replace(&mut bench.slots, Slots::new(1)));

@@ -13,9 +13,14 @@ use std::os::unix::net::UnixStream;
 use super::setup::flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::*;
 use crate::engine::NetKind;
-use crate::op::{DeviceId, DiskVia, Payload, RecvInto, Segments, Source};
+use crate::facts::DeviceId;
+use crate::op::{Disk, DiskVia, Payload};
+use crate::segments::{Segments, Source};
+use crate::slot::Route;
 
 const SOON: Duration = Duration::from_secs(180);
+
+const RING: Disk = Disk { device: DeviceId(0), via: DiskVia::Ring };
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -58,7 +63,7 @@ impl Bench {
     }
 
     fn start(&mut self, op: Op) -> OpId {
-        let (id, _) = self.slots.insert(op, 0);
+        let id = self.slots.insert(op, 0, Route::Net);
         self.uring.start(id, &mut self.slots, &mut self.done);
         id
     }
@@ -161,11 +166,11 @@ fn each_fallback_step_creates_a_working_ring() {
         assert_eq!(ring.mode().flags & denied, 0);
         assert!(ring.completions_max() >= COMPLETIONS_MIN);
         let (socket, mut peer) = pair();
-        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Pool }));
         assert!(bench.is_quiet());
         peer.write_all(b"hello").unwrap();
         assert_eq!(bytes(&bench.next().payload), b"hello");
-        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        assert_eq!(bench.run(Op::NOP).result, Ok(0));
     }
     let all = DEFER_TASKRUN | COOP_TASKRUN;
     let limits = Limits { denied: all, completions: None };
@@ -178,7 +183,7 @@ fn one_turn_is_one_system_call_and_an_idle_turn_is_none() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let entries = bench.entries(|bench| {
         for _ in 0..50 {
-            bench.start(Op::Nop);
+            bench.start(Op::NOP);
         }
         bench.turn(Wait::Forever);
         assert_eq!(bench.done.len(), 50);
@@ -186,7 +191,7 @@ fn one_turn_is_one_system_call_and_an_idle_turn_is_none() {
     });
     assert_eq!(entries, 1);
     let (socket, _peer) = pair();
-    bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     bench.turn(Wait::No);
     assert_eq!(bench.entries(|bench| (0..10).for_each(|_| bench.turn(Wait::No))), 0);
     let until = Instant::now() + Duration::from_millis(20);
@@ -198,7 +203,7 @@ fn one_turn_is_one_system_call_and_an_idle_turn_is_none() {
 #[test]
 fn operations_beyond_the_queue_size_are_all_executed() {
     let Some(mut bench) = Bench::new(&config()) else { return };
-    let ids: Vec<OpId> = (0..1000).map(|_| bench.start(Op::Nop)).collect();
+    let ids: Vec<OpId> = (0..1000).map(|_| bench.start(Op::NOP)).collect();
     let mut ended: Vec<OpId> = ids.iter().map(|_| bench.next().id).collect();
     ended.sort_by_key(|id| id.slot);
     let mut ids = ids;
@@ -210,7 +215,7 @@ fn operations_beyond_the_queue_size_are_all_executed() {
 fn a_stream_delivers_buffers_until_its_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
-    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     for round in 0..100u8 {
         peer.write_all(&[round; 100]).unwrap();
         let completion = bench.next();
@@ -232,8 +237,10 @@ fn receives_without_a_buffer_wait_and_continue_transparently() {
     let mut peers = Vec::new();
     for index in 0..20u8 {
         let (socket, mut peer) = pair();
-        bench
-            .start(Op::Recv { socket, into: if index % 2 == 0 { RecvInto::Pool } else { RecvInto::Stream } });
+        bench.start(Op::Net(NetOp::Recv {
+            socket,
+            into: if index % 2 == 0 { RecvInto::Pool } else { RecvInto::Stream },
+        }));
         peer.write_all(&[index; 10]).unwrap();
         peers.push(peer);
     }
@@ -261,7 +268,7 @@ fn a_burst_enlarges_the_buffer_ring() {
     let mut peers = Vec::new();
     for _ in 0..200 {
         let (socket, mut peer) = pair();
-        bench.start(Op::Recv { socket, into: RecvInto::Stream });
+        bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
         peer.write_all(b"burst").unwrap();
         peers.push(peer);
     }
@@ -288,7 +295,7 @@ fn receives_starve_with_an_empty_pool_and_resume_with_a_buffer() {
     let Some(mut bench) = Bench::new(&config) else { return };
     let _all = bench.pool.get(1 << 20).unwrap();
     let (socket, mut peer) = pair();
-    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     let mut held = Vec::new();
     for _ in 0..4 {
         peer.write_all(b"x").unwrap();
@@ -316,7 +323,7 @@ fn receives_starve_with_an_empty_pool_and_resume_with_a_buffer() {
 fn buffers_of_abandoned_receives_are_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
-    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     assert!(bench.is_quiet());
     let before = bench.pool.counters().idle_bytes;
     peer.write_all(b"nobody reads this").unwrap();
@@ -340,7 +347,7 @@ fn cancelling_at_any_moment_ends_a_receive() {
             peer.write_all(b"data that is there when the receive starts").unwrap();
         }
         let into = if round % 3 == 0 { RecvInto::Pool } else { RecvInto::Stream };
-        let id = bench.start(Op::Recv { socket, into });
+        let id = bench.start(Op::Net(NetOp::Recv { socket, into }));
         if round % 5 == 0 {
             bench.turn(Wait::No);
         }
@@ -357,14 +364,15 @@ fn cancelling_at_any_moment_ends_a_receive() {
 fn sends_one_piece_and_several_pieces() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = tcp_pair();
-    let op = Op::Send { socket: socket.clone(), data: text(b"one"), more: true, zero_copy: false };
+    let op =
+        Op::Net(NetOp::Send { socket: socket.clone(), data: text(b"one"), more: true, zero_copy: false });
     assert_eq!(bench.run(op).result, Ok(3));
     let mut data = text(b"-head-");
     let mut buf = bench.pool.get(10).unwrap();
     buf.append(b"body");
     data.push(Source::Buf(buf));
     data.push(Source::Vec(b"-tail".to_vec()));
-    let completion = bench.run(Op::Send { socket, data, more: false, zero_copy: false });
+    let completion = bench.run(Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false }));
     assert_eq!(completion.result, Ok(15));
     let Payload::Segments(mut segments) = completion.payload else { panic!("no segments") };
     assert_eq!(segments.take_vec(), Some(b"-tail".to_vec()));
@@ -387,7 +395,10 @@ fn a_large_send_is_completed_while_the_peer_reads() {
     let mut data = Segments::new();
     let len = content.len();
     data.push(Source::Vec(content));
-    assert_eq!(bench.run(Op::Send { socket, data, more: false, zero_copy: false }).result, Ok(len as u32));
+    assert_eq!(
+        bench.run(Op::Net(NetOp::Send { socket, data, more: false, zero_copy: false })).result,
+        Ok(len as u32)
+    );
     assert!(reader.join().unwrap());
 }
 
@@ -396,7 +407,8 @@ fn sending_to_a_closed_peer_is_an_error_without_a_signal() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, peer) = pair();
     drop(peer);
-    let completion = bench.run(Op::Send { socket, data: text(b"x"), more: false, zero_copy: false });
+    let completion =
+        bench.run(Op::Net(NetOp::Send { socket, data: text(b"x"), more: false, zero_copy: false }));
     assert_eq!(completion.result, Err(Errno::PIPE));
     assert!(matches!(completion.payload, Payload::Segments(_)));
 }
@@ -416,7 +428,8 @@ fn zero_copy_reports_the_count_and_then_returns_the_bytes() {
             data.push(Source::Buf(buf));
         }
         let len = 4096 * pieces;
-        let id = bench.start(Op::Send { socket: socket.clone(), data, more: false, zero_copy: true });
+        let id =
+            bench.start(Op::Net(NetOp::Send { socket: socket.clone(), data, more: false, zero_copy: true }));
         let first = bench.next();
         assert_eq!((first.id, first.result, first.more), (id, Ok(len), true));
         let mut got = vec![0; len as usize];
@@ -433,7 +446,8 @@ fn zero_copy_reports_the_count_and_then_returns_the_bytes() {
 fn zero_copy_on_a_unix_socket_copies() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
-    let completion = bench.run(Op::Send { socket, data: text(b"plain"), more: false, zero_copy: true });
+    let completion =
+        bench.run(Op::Net(NetOp::Send { socket, data: text(b"plain"), more: false, zero_copy: true }));
     assert_eq!(completion.result, Ok(5));
     assert!(matches!(completion.payload, Payload::Segments(_)));
     let mut got = [0; 5];

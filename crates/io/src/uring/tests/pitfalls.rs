@@ -16,7 +16,7 @@ fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
     let mut bench = Bench::new(&config)?;
     let rest = bench.pool.get(1 << 20).unwrap();
     let (socket, mut peer) = pair();
-    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let id = bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     let mut held = Vec::new();
     for _ in 0..4 {
         peer.write_all(b"x").unwrap();
@@ -34,7 +34,7 @@ fn a_receive_without_a_buffer_first_waits_for_data() {
         let Some((mut bench, held, _rest)) = without_buffers() else { return };
         let starved = bench.uring.counters().recv_starved;
         let (socket, mut peer) = pair();
-        let id = bench.start(Op::Recv { socket, into: into() });
+        let id = bench.start(Op::Net(NetOp::Recv { socket, into: into() }));
         assert!(bench.is_quiet());
         assert_eq!(bench.uring.counters().recv_starved, starved, "there was nothing to receive yet");
         drop(held);
@@ -52,7 +52,7 @@ fn starved_receives_resume_when_half_of_the_buffers_are_free() {
     let mut peers = Vec::new();
     for byte in 0..3 {
         let (socket, mut peer) = pair();
-        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Pool }));
         peer.write_all(&[byte]).unwrap();
         peers.push(peer);
     }
@@ -78,7 +78,7 @@ fn a_turn_without_a_wait_runs_deferred_kernel_work() {
         let limits = Limits { denied, completions: None };
         let Some(mut bench) = Bench::with_limits(&config(), limits) else { return };
         let (socket, mut peer) = pair();
-        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Pool }));
         assert!(bench.is_quiet());
         // A write to a unix socket runs the receive before it returns.
         peer.write_all(b"hello").unwrap();
@@ -94,7 +94,7 @@ fn an_overflow_is_fetched_without_a_wait() {
     let limits = Limits { denied: 0, completions: Some(8) };
     let Some(mut bench) = Bench::with_limits(&config, limits) else { return };
     for _ in 0..500 {
-        bench.start(Op::Nop);
+        bench.start(Op::NOP);
     }
     // Each turn fetches at least one; the remaining completions are in the kernel's overflow list, not in the queue.
     (0..500).for_each(|_| bench.turn(Wait::No));
@@ -124,13 +124,17 @@ fn a_connection_with_immediate_responses_is_never_checked_for_its_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = tcp_pair();
     socket.set_tcp();
-    let stream = bench.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
+    let stream = bench.start(Op::Net(NetOp::Recv { socket: socket.clone(), into: RecvInto::Stream }));
     let mut exchange = |bench: &mut Bench, answers: bool| {
         peer.write_all(b"request").unwrap();
         assert_eq!((bench.next().id, bench.done.len()), (stream, 0));
         if answers {
-            let send =
-                Op::Send { socket: socket.clone(), data: text(b"answer"), more: false, zero_copy: false };
+            let send = Op::Net(NetOp::Send {
+                socket: socket.clone(),
+                data: text(b"answer"),
+                more: false,
+                zero_copy: false,
+            });
             assert_eq!(bench.run(send).result, Ok(6));
         }
         bench.turn(Wait::No);
@@ -158,7 +162,7 @@ fn one_check_finds_all_ended_connections() {
             peers.push(peer.try_clone().unwrap());
         }
         drop(peer);
-        bench.start(Op::Recv { socket, into: RecvInto::Stream });
+        bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     }
     for _ in 0..10 {
         assert_eq!(bench.next().result, Ok(1));
@@ -214,7 +218,7 @@ fn a_ring_accepts_only_operations_of_the_engine() {
         }
         let registered = bench.uring.ring.register_files(&[0]);
         assert_eq!(registered, Err(Errno::ACCESS));
-        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        assert_eq!(bench.run(Op::NOP).result, Ok(0));
     }
 }
 

@@ -10,7 +10,7 @@ mod tree;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use io::op::Source;
+use io::segments::Source;
 use serde_json::{Value, json};
 
 use super::conf::{Conf, Page};
