@@ -78,12 +78,27 @@ struct PoolState {
 }
 
 struct Chunk {
-    /// The memory of this chunk alone, or the huge page that it shares with a second chunk.
-    mapping: Arc<Mapping>,
-    offset: usize,
+    memory: ChunkMemory,
     class: u8,
     /// Whether the chunk is registered with the thread's io_uring as the fixed buffer of the same index.
     registered: bool,
+}
+
+/// The memory of a chunk, which stays mapped while this value exists.
+#[derive(Clone)]
+pub(crate) struct ChunkMemory {
+    /// The memory of this chunk alone, or the huge page that it shares with a second chunk.
+    mapping: Arc<Mapping>,
+    /// Offset in the mapping in bytes.
+    offset: usize,
+}
+
+impl ChunkMemory {
+    /// Returns the address of the first of [`CHUNK_BYTES`] bytes.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        // SAFETY: a chunk is within its mapping: the second chunk of a huge page is its upper half, see `grow`.
+        unsafe { self.mapping.memory.add(self.offset) }
+    }
 }
 
 /// Position of a buffer: the index of its chunk and its index within the chunk.
@@ -141,7 +156,7 @@ impl Pool {
         let chunk = chunks[id.chunk as usize].as_ref().expect("a free buffer's chunk is mapped");
         let offset = id.index as usize * CLASS_BYTES[class] as usize;
         // SAFETY: the offset is inside the chunk: `cut` numbers only buffers that fit into CHUNK_BYTES.
-        let memory = unsafe { chunk.memory().add(offset) };
+        let memory = unsafe { chunk.memory.start().add(offset) };
         let owner = MemoryOwner::Pool { class: class as u8, id, pool: Rc::clone(shared) };
         Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], owner })
     }
@@ -356,12 +371,8 @@ fn buffers_in_chunk(class: usize) -> usize {
 
 impl Chunk {
     fn new(mapping: &Arc<Mapping>, offset: usize, class: usize) -> Chunk {
-        Chunk { mapping: Arc::clone(mapping), offset, class: class as u8, registered: false }
-    }
-
-    fn memory(&self) -> NonNull<u8> {
-        // SAFETY: a chunk is within its mapping: the second chunk of a huge page is its upper half, see `grow`.
-        unsafe { self.mapping.memory.add(self.offset) }
+        let memory = ChunkMemory { mapping: Arc::clone(mapping), offset };
+        Chunk { memory, class: class as u8, registered: false }
     }
 
     /// Returns the pages of idle buffers to the kernel; those buffers then read as zeroes.
@@ -372,7 +383,7 @@ impl Chunk {
         let bytes = CLASS_BYTES[self.class as usize] as usize;
         for run in idle.chunk_by(|one, next| one + 1 == *next) {
             // SAFETY: the run is of buffers of this chunk, so it is within its mapping.
-            let start = unsafe { self.memory().add(run[0] as usize * bytes) };
+            let start = unsafe { self.memory.start().add(run[0] as usize * bytes) };
             let advice = rustix::mm::Advice::LinuxDontNeed;
             // SAFETY: the range belongs to idle buffers only, whose content is unused; the mapping is private and
             // anonymous, so its pages are zeroed when they are next touched (madvise(2)).
@@ -382,7 +393,7 @@ impl Chunk {
 
     /// Returns the start of the mapping, which distinguishes chunks of different mappings.
     fn page(&self) -> NonNull<u8> {
-        self.mapping.memory
+        self.memory.mapping.memory
     }
 }
 
@@ -402,7 +413,7 @@ impl Mapping {
     const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
     /// Maps private memory.
-    fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
+    pub(crate) fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
         let (anywhere, private) = (std::ptr::null_mut(), MapFlags::PRIVATE);
         // SAFETY: a fresh private anonymous mapping aliases nothing.
         let memory = unsafe { rustix::mm::mmap_anonymous(anywhere, bytes, Mapping::PROTECTION, private)? };
@@ -446,6 +457,18 @@ impl Mapping {
         self.bytes
     }
 
+    /// Returns the first address.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.memory
+    }
+
+    /// Keeps the memory out of child processes (madvise(2), `MADV_DONTFORK`).
+    pub(crate) fn keep_from_children(&self) -> Result<(), Errno> {
+        let advice = rustix::mm::Advice::LinuxDontFork;
+        // SAFETY: the range is our mapping, and this advice changes nothing that is read from it in this process.
+        unsafe { rustix::mm::madvise(self.memory.as_ptr().cast(), self.bytes, advice) }
+    }
+
     /// Disables huge pages for a mapping that is not used yet.
     pub(crate) fn keep_pages_small(&self) -> Result<(), Errno> {
         let advice = rustix::mm::Advice::LinuxNoHugepage;
@@ -458,7 +481,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the constructors made this mapping. Its owners are chunks, which are dropped only when none of their
         // buffers is in use: by `trim`, which counts the free buffers; with the pool, which each buffer keeps alive; or
-        // with the only buffer of a shared chunk. A mapping outside of pools is dropped with its only buffer.
+        // with the only buffer of a shared chunk. An io_uring keeps the memory that is registered with it. A mapping outside of pools is dropped with its only buffer.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "memory is mapped until it is dropped");
     }
@@ -556,17 +579,17 @@ impl Buf {
 
     /// Returns the io_uring fixed-buffer index of this memory, if registered.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
-        self.fixed_index_or(|_, _, _| false)
+        self.fixed_index_or(|_, _| false)
     }
 
     /// As [`Buf::fixed_index`]; calls `register` for a chunk that is not registered yet. Shared memory is never
     /// registered: a registration would pin its pages after they are released.
-    pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
+    pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, &ChunkMemory) -> bool) -> Option<u16> {
         let MemoryOwner::Pool { id, pool, .. } = &self.owner else { return None };
         let mut chunks = pool.chunks.borrow_mut();
         let chunk = chunks[id.chunk as usize].as_mut()?;
         if !chunk.registered {
-            chunk.registered = register(id.chunk, chunk.memory().as_ptr(), CHUNK_BYTES);
+            chunk.registered = register(id.chunk, &chunk.memory);
         }
         chunk.registered.then_some(id.chunk)
     }
@@ -584,9 +607,9 @@ impl Buf {
         };
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
-        let (mapping, free_list) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
+        let (mapping, free_list) = (Arc::clone(&chunk.memory.mapping), Arc::clone(&pool.returned));
         // Relative to the mapping, because the content may begin behind removed bytes (`advance`).
-        let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
+        let offset = self.memory.addr().get() - chunk.memory.mapping.memory.addr().get();
         SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, free_list })
     }
 
@@ -748,7 +771,7 @@ mod tests {
         drop(pool.get(64 << 10));
         assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
         assert_eq!(pool.counters().bytes, CHUNK_BYTES as u64);
-        assert!(kept.fixed_index_or(|_, _, _| true).is_some());
+        assert!(kept.fixed_index_or(|_, _| true).is_some());
         drop(kept);
         assert_eq!(pool.trim(|_| false), 0, "a chunk that the ring holds stays");
         assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
@@ -760,7 +783,7 @@ mod tests {
         let mut buf = Buf::outside_pools(5000).unwrap();
         assert_eq!((buf.capacity(), buf.len()), (8192, 0));
         assert_eq!(buf.append(&[7; 9000]), 8192);
-        assert!(buf.fixed_index_or(|_, _, _| true).is_none());
+        assert!(buf.fixed_index_or(|_, _| true).is_none());
         buf.advance(1);
         let frozen = buf.freeze();
         assert_eq!(*frozen, [7; 8191]);

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Uring;
 use super::entry::Tag;
 use super::recv::{Group, RecvRing};
-use super::ring::{Cqe, adopt};
+use super::ring::Cqe;
 use super::state::Phase;
 use crate::buf::Buf;
 use crate::op::{Completion, DiskOp, NetOp, Op, OpId, Payload, RecvInto};
@@ -32,7 +32,7 @@ impl Uring {
         // The buffer is taken first, so that it returns to the pool however the completion is handled.
         let mut buf = None;
         if cqe.flags & BUFFER != 0 {
-            buf = self.provided(cqe);
+            buf = self.provided(&cqe);
         }
         let mut out = Out { slots, done };
         match Tag::unpack(cqe.user_data) {
@@ -50,7 +50,7 @@ impl Uring {
         }
     }
 
-    fn provided(&mut self, cqe: Cqe) -> Option<Buf> {
+    fn provided(&mut self, cqe: &Cqe) -> Option<Buf> {
         let bid = (cqe.flags >> 16) as u16;
         let ring = match RecvRing::group_of(bid) {
             Group::Small => &mut self.recv,
@@ -101,14 +101,17 @@ impl Uring {
                 _ => self.received(id, result, more, buf.take(), out),
             },
             Op::Net(NetOp::Accept { multishot: true, .. }) => match result {
-                Ok(fd) => self.streamed(id, Ok(0), more, Payload::Accepted(adopt(fd)), out),
+                Ok(_) => {
+                    let payload = cqe.into_fd().map_or(Payload::None, Payload::Accepted);
+                    self.streamed(id, Ok(0), more, payload, out);
+                }
                 Err(Errno::INTR) if !more => self.again(id, out),
                 Err(errno) if !more => self.finish(id, Err(errno), out.slots, out.done),
                 Err(_) => {}
             },
             Op::Disk { op, .. } if op.moved_file().is_some() => self.file_done(id, result, out),
             Op::Disk { op: DiskOp::Link { .. }, .. } => self.link_done(id, result, out),
-            _ => self.once_done(id, result, out),
+            _ => self.once_done(id, result, cqe, out),
         }
     }
 
@@ -249,12 +252,14 @@ impl Uring {
         }
     }
 
-    fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
+    fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, cqe: Cqe, out: &mut Out<'_>) {
         out.slots.end(id, out.done, |Slot { op, ring, .. }, done| {
             match (op, result) {
-                (Op::Net(NetOp::Accept { .. }), Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
-                (Op::Disk { op: DiskOp::Open { .. }, .. }, Ok(fd)) => {
-                    done.payload = Payload::Opened(adopt(fd))
+                (Op::Net(NetOp::Accept { .. }), Ok(_)) => {
+                    done.payload = cqe.into_fd().map_or(Payload::None, Payload::Accepted);
+                }
+                (Op::Disk { op: DiskOp::Open { .. }, .. }, Ok(_)) => {
+                    done.payload = cqe.into_fd().map_or(Payload::None, Payload::Opened);
                 }
                 (Op::Disk { op: DiskOp::Stat { .. }, .. }, Ok(_)) => {
                     done.payload = Payload::Stat(Box::new(self.flights.scratch(ring).stat()));

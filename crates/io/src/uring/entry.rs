@@ -60,10 +60,32 @@ pub(super) const FILES: [u8; 15] = [
 /// All flags that entries use.
 pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
+/// An entry whose memory belongs to an operation in a slot, and so stays valid until the terminal completion. Only this
+/// module makes such entries.
+#[derive(Debug)]
+pub(super) struct OwnedEntry(Entry);
+
+impl OwnedEntry {
+    fn new(entry: Entry, tag: Tag) -> OwnedEntry {
+        OwnedEntry(entry.user_data(tag.pack()))
+    }
+
+    /// Wraps an entry without an operation.
+    #[cfg(test)]
+    pub(super) fn without_op(entry: Entry) -> OwnedEntry {
+        OwnedEntry(entry)
+    }
+
+    /// Returns the entry as the `io-uring` crate expects it.
+    pub(super) fn raw(&self) -> &Entry {
+        &self.0
+    }
+}
+
 /// Builds the entry of the most frequent operations of a connection, which need no scratch memory. It is inlined into
 /// the function that adds it to the queue, so that it is written once, in place. [`build`] builds all entries.
 #[inline(always)]
-pub(super) fn small(id: OpId, op: &mut Op) -> Option<Entry> {
+pub(super) fn small(id: OpId, op: &mut Op) -> Option<OwnedEntry> {
     let Op::Net(op) = op else { return None };
     let entry = match op {
         NetOp::Nop => opcode::Nop::new().build(),
@@ -75,7 +97,7 @@ pub(super) fn small(id: OpId, op: &mut Op) -> Option<Entry> {
         }
         _ => return None,
     };
-    Some(entry.user_data(Tag::Op(id).pack()))
+    Some(OwnedEntry::new(entry, Tag::Op(id)))
 }
 
 /// Builds the entry for the operation in a slot, with the identifier `id`. `fixed` is the index of its buffer in the ring's table of fixed
@@ -89,13 +111,13 @@ pub(super) fn build(
     flights: &mut InFlight,
     fixed: Option<u16>,
     copying: bool,
-) -> Result<Entry, Errno> {
+) -> Result<OwnedEntry, Errno> {
     let memory = Memory { state: &mut slot.ring, flights, fixed };
     let entry = match &mut slot.op {
         Op::Net(op) => net(op, memory, copying)?,
         Op::Disk { op, .. } => disk(op, memory)?,
     };
-    Ok(entry.user_data(Tag::Op(id).pack()))
+    Ok(OwnedEntry::new(entry, Tag::Op(id)))
 }
 
 /// Memory for the entry of an operation, besides that of the operation itself.
@@ -210,16 +232,16 @@ fn caching(file: &Fd) -> i32 {
 }
 
 /// Builds the entry that cancels `id`. It completes only when it fails.
-pub(super) fn cancel(id: OpId) -> Entry {
+pub(super) fn cancel(id: OpId) -> OwnedEntry {
     let target = CancelBuilder::user_data(Tag::Op(id).pack());
     let entry = opcode::AsyncCancel2::new(target).build();
-    entry.flags(Flags::SKIP_SUCCESS).user_data(Tag::Cancel(id).pack())
+    OwnedEntry::new(entry.flags(Flags::SKIP_SUCCESS), Tag::Cancel(id))
 }
 
 /// Builds the entry that watches the doorbell until the kernel ends it.
-pub(super) fn watch(fd: &Fd) -> Entry {
+pub(super) fn watch(fd: &Fd) -> OwnedEntry {
     let entry = opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).multi(true).build();
-    entry.user_data(Tag::Doorbell.pack())
+    OwnedEntry::new(entry, Tag::Doorbell)
 }
 
 fn raw(fd: &Fd) -> Raw {

@@ -23,11 +23,10 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
 use self::end_check::UncheckedEnds;
-use self::entry::SLOTS_MAX;
+use self::entry::{OwnedEntry, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
 use self::setup::{LADDER, Mode, POLLED_LADDER};
@@ -37,7 +36,7 @@ pub(crate) use self::setup::{
     flags::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG},
 };
 use self::state::{InFlight, Phase};
-use crate::buf::{Buf, Pool};
+use crate::buf::{Buf, CHUNK_BYTES, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
 use crate::fd::Fd;
 use crate::op::{Completion, DiskOp, NetOp, Op, OpId, RECV_LARGE_BYTES, RecvInto};
@@ -104,7 +103,6 @@ pub(crate) struct RingCounters {
 
 /// One ring of one thread.
 pub(crate) struct Uring {
-    /// The first field, so that it is dropped before the memory that is registered with it.
     ring: Ring,
     recv: Option<RecvRing>,
     /// Receive buffers of [`RECV_LARGE_BYTES`].
@@ -112,7 +110,7 @@ pub(crate) struct Uring {
     flights: InFlight,
     pool: Pool,
     /// Entries for which the submission queue had no space, in order.
-    backlog: VecDeque<Entry>,
+    backlog: VecDeque<OwnedEntry>,
     /// Receives that wait for buffers, in order.
     starved: VecDeque<OpId>,
     /// Streams with received bytes whose end may not have been reported.
@@ -159,7 +157,7 @@ impl Uring {
         };
         let mut ring = Ring::new(ladder, config.ring_entries, completions, limits.denied)?;
         ring.limit_workers(config.iowq_workers)?;
-        let provide = |group, entries, bytes| {
+        let mut provide = |group, entries, bytes| {
             let mut recv = RecvRing::new(group, entries, bytes)?;
             let (memory, entries, group) = recv.memory();
             ring.provide(memory, entries, group as u16)?;
@@ -336,7 +334,7 @@ impl Uring {
     /// Releases idle memory to the kernel; returns the number of bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.batch.shrink_to(BATCH_KEPT);
-        let (pool, ring) = (&self.pool, &self.ring);
+        let (pool, ring) = (&self.pool, &mut self.ring);
         pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
     }
 
@@ -389,11 +387,11 @@ impl Uring {
 
     fn fix(&mut self, buf: &Buf) -> Option<u16> {
         let BufferRegistration::Lazy { bytes } = &mut self.registration else { return buf.fixed_index() };
-        let (ring, mut refused) = (&self.ring, None);
-        let place = buf.fixed_index_or(|place, memory, len| {
-            let fixed = ring.fix_buffer(place, Some((memory, len)));
+        let (ring, mut refused) = (&mut self.ring, None);
+        let place = buf.fixed_index_or(|place, memory| {
+            let fixed = ring.fix_buffer(place, Some(memory));
             refused = fixed.err();
-            *bytes += if fixed.is_ok() { len } else { 0 };
+            *bytes += if fixed.is_ok() { CHUNK_BYTES } else { 0 };
             fixed.is_ok()
         });
         if let Some(errno) = refused {
@@ -404,7 +402,7 @@ impl Uring {
     }
 
     /// Adds an entry to the submission queue, or to the backlog if the queue is full or entries already wait.
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: OwnedEntry) {
         if !self.backlog.is_empty() || !self.ring.push_or_submit(&entry) {
             self.backlog.push_back(entry);
         }
@@ -503,7 +501,7 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.flights.live() > 0 {
-            // The kernel may still access this memory after the ring is closed. The owner leaks its slots.
+            // The kernel may still write to these buffers after the ring is closed. The owner leaks its slots.
             std::mem::forget((self.recv.take(), self.recv_large.take()));
         }
     }

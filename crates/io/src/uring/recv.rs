@@ -4,15 +4,14 @@
 //! the thread's pool while the kernel may write to it. A completion takes the buffer out for the caller. The slot gets
 //! a new buffer in the same turn, or later if the pool is at its limit.
 
-use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::setup::{SetupError, Stage};
-use crate::buf::{Buf, Pool};
+use crate::buf::{Buf, Mapping, Pool};
 
 /// A group of provided buffers; the value is its number in entries with `BUFFER_SELECT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +36,9 @@ const LARGE_FIRST: usize = 16;
 /// to the size of the ring.
 const FILL_FIRST: usize = 128;
 
+/// Size in bytes of a slot.
+pub(super) const ENTRY_BYTES: usize = 16;
+
 /// `struct io_uring_buf`, shared with the kernel. In the first entry, `reserved` is the ring's tail (`struct
 /// io_uring_buf_ring`).
 #[repr(C)]
@@ -47,12 +49,12 @@ struct RecvEntry {
     reserved: AtomicU16,
 }
 
-const _: () = assert!(size_of::<RecvEntry>() == 16);
+const _: () = assert!(size_of::<RecvEntry>() == ENTRY_BYTES);
 
 /// The provided buffers of one group of one thread.
 pub(super) struct RecvRing {
     group: Group,
-    memory: NonNull<u8>,
+    memory: Arc<Mapping>,
     entries: u16,
     /// Position of the next buffer; it wraps, and the kernel masks it.
     tail: u16,
@@ -71,24 +73,19 @@ impl RecvRing {
     /// Creates an empty ring of `entries` slots, rounded up to a power of two of at most 32768.
     pub(super) fn new(group: Group, entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
         let entries = entries.clamp(1, 1 << 15).next_power_of_two();
-        let bytes = usize::from(entries) * size_of::<RecvEntry>();
+        let bytes = usize::from(entries) * ENTRY_BYTES;
         let failed = |errno: Errno| SetupError::new(Stage::Buffers, errno);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private anonymous mapping aliases nothing.
-        let memory =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
-        let memory = memory.map_err(failed)?;
-        // A child process must not get a copy while the kernel writes here (madvise(2), MADV_DONTFORK).
-        // SAFETY: this is the complete mapping that was just made.
-        let advised = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDontFork) };
+        let memory = Mapping::anonymous(bytes).map_err(failed)?;
+        // A child process must not get a copy while the kernel writes here.
+        memory.keep_from_children().map_err(failed)?;
         let fill_first = match group {
             Group::Small => FILL_FIRST,
             // A thread without upstream requests needs none.
             Group::Large => 0,
         };
-        let ring = RecvRing {
+        Ok(RecvRing {
             group,
-            memory: NonNull::new(memory.cast()).ok_or(Errno::NOMEM).map_err(failed)?,
+            memory: Arc::new(memory),
             entries,
             tail: 0,
             published: 0,
@@ -96,14 +93,12 @@ impl RecvRing {
             vacant: (0..entries).rev().collect(),
             fill: fill_first.min(entries.into()),
             buffer_bytes: buffer_bytes as usize,
-        };
-        advised.map_err(failed)?;
-        Ok(ring)
+        })
     }
 
-    /// Returns the address, the number of slots and the group of the ring, for its registration.
-    pub(super) fn memory(&self) -> (*mut u8, u16, Group) {
-        (self.memory.as_ptr(), self.entries, self.group)
+    /// Returns the memory, the number of slots and the group of the ring, for its registration.
+    pub(super) fn memory(&self) -> (&Arc<Mapping>, u16, Group) {
+        (&self.memory, self.entries, self.group)
     }
 
     /// Returns the group of the buffer number in a completion.
@@ -187,18 +182,9 @@ impl RecvRing {
     }
 
     fn shared(&self) -> &[RecvEntry] {
-        let entries = self.memory.cast().as_ptr();
+        let entries = self.memory.start().cast().as_ptr();
         // SAFETY: the mapping has room for this many entries, is zeroed and page-aligned, and all fields are atomics,
         // so that the kernel may read at the same time.
         unsafe { std::slice::from_raw_parts(entries, usize::from(self.entries)) }
-    }
-}
-
-impl Drop for RecvRing {
-    fn drop(&mut self) {
-        let bytes = usize::from(self.entries) * size_of::<RecvEntry>();
-        // SAFETY: `new` made this mapping, and the io_uring that used it is closed or no longer uses it.
-        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
-        debug_assert_eq!(unmapped, Ok(()), "the ring is mapped until it is dropped");
     }
 }

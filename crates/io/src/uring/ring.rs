@@ -7,13 +7,17 @@
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::register::Restriction;
-use io_uring::{IoUring, Probe, cqueue, squeue};
+use io_uring::{IoUring, Probe, cqueue};
 use rustix::io::Errno;
 
+use super::entry::OwnedEntry;
+use super::recv::ENTRY_BYTES;
 use super::setup::{Mode, SetupError, Stage};
+use crate::buf::{CHUNK_BYTES, ChunkMemory, Mapping};
 
 /// `IORING_ENTER_*` of io_uring_enter(2).
 const ENTER_GETEVENTS: u32 = 1 << 0;
@@ -60,8 +64,8 @@ struct RingFdUpdate {
 
 const _: () = assert!(size_of::<WaitArg>() == 24 && size_of::<RingFdUpdate>() == 16);
 
-/// One entry of the completion queue.
-#[derive(Clone, Copy, Debug)]
+/// One entry of the completion queue. It is not copied, because its result may be a descriptor, which has one owner.
+#[derive(Debug)]
 pub(crate) struct Cqe {
     /// User data of the submission entry.
     pub(crate) user_data: u64,
@@ -69,6 +73,16 @@ pub(crate) struct Cqe {
     pub(crate) result: i32,
     /// `IORING_CQE_F_*`.
     pub(crate) flags: u32,
+}
+
+impl Cqe {
+    /// Takes ownership of the descriptor that this completion of an accept or an open has returned; `None` after an
+    /// error.
+    pub(crate) fn into_fd(self) -> Option<OwnedFd> {
+        // SAFETY: the kernel made this descriptor for the completed operation. A completion is delivered once and not
+        // copied, so nothing else owns the descriptor.
+        (self.result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(self.result) })
+    }
 }
 
 impl From<cqueue::Entry> for Cqe {
@@ -79,6 +93,7 @@ impl From<cqueue::Entry> for Cqe {
 
 /// An io_uring instance of this thread.
 pub(crate) struct Ring {
+    /// The first field, so that it is closed before the memory that is registered with it is dropped.
     ring: IoUring,
     /// Descriptor for io_uring_enter(2): the registered index, or the descriptor itself.
     enter_fd: i32,
@@ -89,6 +104,10 @@ pub(crate) struct Ring {
     pub(crate) entries: u64,
     /// Size of the table of fixed buffers; 0 without a table.
     fixed_table: u32,
+    /// The memory in the table of fixed buffers. The kernel may access it until it is removed or `ring` is closed.
+    fixed: Vec<Option<ChunkMemory>>,
+    /// The rings of provided buffers, which the kernel reads until `ring` is closed.
+    provided: Vec<Arc<Mapping>>,
 }
 
 impl Ring {
@@ -103,7 +122,16 @@ impl Ring {
     ) -> Result<Ring, SetupError> {
         let (ring, mode) = super::setup::create(ladder, entries, completions, denied)?;
         let enter_fd = ring.as_raw_fd();
-        let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
+        let mut ring = Ring {
+            ring,
+            enter_fd,
+            enter_flags: 0,
+            mode,
+            entries: 0,
+            fixed_table: 0,
+            fixed: Vec::new(),
+            provided: Vec::new(),
+        };
         ring.register_ring_fd();
         Ok(ring)
     }
@@ -180,34 +208,47 @@ impl Ring {
         Ok(places)
     }
 
-    /// Registers memory in the table of fixed buffers, or removes it when `memory` is `None`. The caller keeps the
-    /// memory mapped until it is removed or the ring is closed.
-    pub(crate) fn fix_buffer(&self, place: u16, memory: Option<(*mut u8, usize)>) -> Result<(), Errno> {
-        if u32::from(place) >= self.fixed_table {
+    /// Registers the memory of a chunk in the table of fixed buffers, or removes it when `memory` is `None`.
+    pub(crate) fn fix_buffer(&mut self, index: u16, memory: Option<&ChunkMemory>) -> Result<(), Errno> {
+        if u32::from(index) >= self.fixed_table {
             return Err(Errno::NXIO);
         }
-        let (base, len) = memory.unwrap_or((std::ptr::null_mut(), 0));
-        let pieces = [libc::iovec { iov_base: base.cast(), iov_len: len }];
+        let piece = match memory {
+            Some(memory) => libc::iovec { iov_base: memory.start().as_ptr().cast(), iov_len: CHUNK_BYTES },
+            None => libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
+        };
         let submitter = self.ring.submitter();
-        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was removed from this table,
-        // and the pool outlives the ring because the ring's owner holds it.
-        let updated = unsafe { submitter.register_buffers_update(u32::from(place), &pieces, None) };
-        updated.map_err(|error| errno(&error))
+        // SAFETY: `fixed` keeps the chunk mapped until it is removed from the table or the ring is closed.
+        let updated = unsafe { submitter.register_buffers_update(u32::from(index), &[piece], None) };
+        updated.map_err(|error| errno(&error))?;
+        let index = usize::from(index);
+        if self.fixed.len() <= index {
+            self.fixed.resize(index + 1, None);
+        }
+        self.fixed[index] = memory.cloned();
+        Ok(())
     }
 
-    /// Registers a ring of provided buffers as `group`. The caller keeps `memory` mapped for as long as this ring
-    /// exists.
-    pub(crate) fn provide(&self, memory: *mut u8, entries: u16, group: u16) -> Result<(), SetupError> {
-        let submitter = self.ring.submitter();
-        // SAFETY: `memory` is a page-aligned mapping of `entries` entries that outlives this ring: the
-        // struct that holds both drops the ring first.
-        let registered = unsafe { submitter.register_buf_ring_with_flags(memory as u64, entries, group, 0) };
-        registered.map_err(|error| SetupError::new(Stage::BufferRing, errno(&error)))
+    /// Registers a ring of `entries` provided buffers as `group`.
+    pub(crate) fn provide(
+        &mut self,
+        memory: &Arc<Mapping>,
+        entries: u16,
+        group: u16,
+    ) -> Result<(), SetupError> {
+        assert!(memory.bytes() >= usize::from(entries) * ENTRY_BYTES, "the ring has room for its entries");
+        let (submitter, address) = (self.ring.submitter(), memory.start().as_ptr() as u64);
+        // SAFETY: `memory` is a page-aligned mapping of `entries` entries. `provided` keeps it mapped until the ring is
+        // closed, because fields are dropped in their order.
+        let registered = unsafe { submitter.register_buf_ring_with_flags(address, entries, group, 0) };
+        registered.map_err(|error| SetupError::new(Stage::BufferRing, errno(&error)))?;
+        self.provided.push(Arc::clone(memory));
+        Ok(())
     }
 
     /// Stages an entry; if the queue is full, submits it first without collecting completions. Returns `false` when the
     /// kernel accepts no entries now.
-    pub(crate) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
+    pub(super) fn push_or_submit(&mut self, entry: &OwnedEntry) -> bool {
         if self.push(entry) {
             return true;
         }
@@ -215,14 +256,13 @@ impl Ring {
         self.enter(staged, 0, false, None).is_ok_and(|taken| taken > 0) && self.push(entry)
     }
 
-    /// Stages an entry; returns `false` when the queue is full. Memory that the entry refers to belongs to an
-    /// operation's slot or scratch memory and stays valid until the terminal completion.
+    /// Stages an entry; returns `false` when the queue is full.
     #[inline(always)]
-    pub(crate) fn push(&mut self, entry: &squeue::Entry) -> bool {
+    pub(super) fn push(&mut self, entry: &OwnedEntry) -> bool {
         let mut queue = self.ring.submission();
-        // SAFETY: entries are built by `entry.rs` from an operation in a slot. The slot owns the memory, the path and
-        // the descriptor, and does not move until the last completion.
-        let pushed = unsafe { queue.push(entry) };
+        // SAFETY: only `entry.rs` makes an `OwnedEntry`, from an operation in a slot. The slot owns the memory, the path
+        // and the descriptor, and does not move until the last completion.
+        let pushed = unsafe { queue.push(entry.raw()) };
         pushed.is_ok()
     }
 
@@ -328,12 +368,6 @@ impl Drop for Ring {
     }
 }
 
-/// Takes ownership of a descriptor that a completion returned.
-pub(crate) fn adopt(fd: u32) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for one accept or open, whose result is taken once.
-    unsafe { OwnedFd::from_raw_fd(fd as i32) }
-}
-
 /// Returns the error number of an error of the standard library or the crate.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
@@ -341,6 +375,8 @@ pub(crate) fn errno(error: &std::io::Error) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use io_uring::squeue;
+
     use super::super::setup::{LADDER, POLLED_LADDER};
     use super::*;
 

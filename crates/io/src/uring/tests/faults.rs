@@ -227,7 +227,8 @@ fn memory_in_use_by_the_kernel_is_leaked_at_an_unclean_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let mut buf = bench.pool.get(4096).unwrap();
-    let addresses = [buf.as_mut_ptr() as usize, bench.uring.recv.as_ref().unwrap().memory().0 as usize];
+    let addresses =
+        [buf.as_mut_ptr() as usize, bench.uring.recv.as_ref().unwrap().memory().0.start().as_ptr() as usize];
     bench.start(Op::Net(NetOp::Recv { socket: socket.clone(), into: RecvInto::Owned(buf) }));
     bench.start(Op::Net(NetOp::Recv { socket, into: RecvInto::Stream }));
     assert!(bench.is_quiet());
