@@ -1,6 +1,8 @@
-//! Types shared by the encoders and decoders of all protocols: events, and framing of request bodies.
+//! What the encoders and decoders of all protocols share: events, framing of request bodies, joined ranges of a body.
 
-use super::fastcgi;
+use std::ops::Range;
+
+use super::fastcgi::record;
 use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
 
 /// How the body of a request is framed.
@@ -23,7 +25,7 @@ impl BodyFraming {
     pub fn piece_max(self) -> u64 {
         match self {
             Self::Plain | Self::Chunks | Self::Frames => u64::MAX,
-            Self::Records => fastcgi::CONTENT_MAX as u64,
+            Self::Records => record::CONTENT_MAX as u64,
         }
     }
 
@@ -33,7 +35,7 @@ impl BodyFraming {
         match self {
             Self::Plain | Self::Frames => (Vec::new(), b""),
             Self::Chunks => (chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]).to_vec(), CHUNK_END),
-            Self::Records => (fastcgi::body_record(len).to_vec(), b""),
+            Self::Records => (record::body_record(len).to_vec(), b""),
         }
     }
 
@@ -43,7 +45,7 @@ impl BodyFraming {
         match self {
             Self::Plain | Self::Frames => b"",
             Self::Chunks => LAST_CHUNK,
-            Self::Records => fastcgi::BODY_END,
+            Self::Records => record::BODY_END,
         }
     }
 }
@@ -95,3 +97,43 @@ pub struct BodyStep {
 /// The framing of a body is invalid, so its end cannot be found. Contains the text for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidBody(pub &'static str);
+
+/// Joins the next range of a body to the range before it, in place. The shorter range is moved over the framing between them.
+pub fn join(bytes: &mut [u8], body: &mut Range<usize>, part: Range<usize>) {
+    debug_assert!(body.end <= part.start, "the ranges are in order");
+    let (len, part_len) = (body.len(), part.len());
+    if len < part_len {
+        let start = part.start - len;
+        if start != body.start {
+            bytes.copy_within(body.clone(), start);
+        }
+        *body = start..part.end;
+    } else if part_len > 0 {
+        if part.start != body.end {
+            bytes.copy_within(part, body.end);
+        }
+        body.end += part_len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_ranges_are_merged_whichever_is_longer() {
+        for parts in [&["a", "bcdef", "", "gh"][..], &["abcdefgh", "i", "", "jk"], &["", "ab"], &["", ""]] {
+            let (mut bytes, mut body, mut at) = (Vec::new(), 0..0, 0);
+            for part in parts {
+                bytes.extend_from_slice(b"--");
+                bytes.extend_from_slice(part.as_bytes());
+            }
+            for part in parts {
+                at += 2;
+                join(&mut bytes, &mut body, at..at + part.len());
+                at += part.len();
+            }
+            assert_eq!(&bytes[body], parts.concat().as_bytes());
+        }
+    }
+}

@@ -15,7 +15,7 @@ pub mod scgi;
 pub mod uwsgi;
 
 pub use encoded::{Encoded, Protocol};
-pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
+pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody, join};
 
 use std::ops::Range;
 
@@ -234,46 +234,6 @@ impl Decoder {
         match self {
             Self::Http1(_) | Self::FastCgi(_) => None,
             Self::Memcached(decoder) => decoder.take_note(),
-        }
-    }
-}
-
-/// Joins the next range of a body to the range before it, in place. The shorter range is moved over the framing between them.
-pub fn join(bytes: &mut [u8], body: &mut Range<usize>, part: Range<usize>) {
-    debug_assert!(body.end <= part.start, "the ranges are in order");
-    let (len, part_len) = (body.len(), part.len());
-    if len < part_len {
-        let start = part.start - len;
-        if start != body.start {
-            bytes.copy_within(body.clone(), start);
-        }
-        *body = start..part.end;
-    } else if part_len > 0 {
-        if part.start != body.end {
-            bytes.copy_within(part, body.end);
-        }
-        body.end += part_len;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn body_ranges_are_merged_whichever_is_longer() {
-        for parts in [&["a", "bcdef", "", "gh"][..], &["abcdefgh", "i", "", "jk"], &["", "ab"], &["", ""]] {
-            let (mut bytes, mut body, mut at) = (Vec::new(), 0..0, 0);
-            for part in parts {
-                bytes.extend_from_slice(b"--");
-                bytes.extend_from_slice(part.as_bytes());
-            }
-            for part in parts {
-                at += 2;
-                join(&mut bytes, &mut body, at..at + part.len());
-                at += part.len();
-            }
-            assert_eq!(&bytes[body], parts.concat().as_bytes());
         }
     }
 }

@@ -8,10 +8,9 @@
 
 use std::ops::Range;
 
-use super::{END_REQUEST, HEADER_LEN, STDERR, STDOUT, VERSION};
+use super::record::{END_REQUEST, HEADER_LEN, ID, STDERR, STDOUT, VERSION};
 use crate::fields::Method;
-use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
-use crate::gateway::join;
+use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody, join};
 use crate::response::parse::{Limits, ParsedResponse, ResponseError, ResponseProgress, parse_cgi};
 
 /// Decoder of one FastCGI response; see [`crate::gateway::Decoder`].
@@ -265,7 +264,7 @@ impl Decoder {
         if version != VERSION {
             return Err(ResponseError::RecordVersion);
         }
-        if (id_high, id) != (0, super::ID) {
+        if (id_high, id) != (0, ID) {
             return Err(ResponseError::RecordId);
         }
         (self.content, self.padding) =

@@ -1,6 +1,6 @@
 //! Encoder for FastCGI requests: the parameters, with the records before and after them.
 
-use super::{BEGIN_REQUEST, CONTENT_MAX, HEADER_LEN, PARAMS, header};
+use super::record::{BEGIN_REQUEST, CONTENT_MAX, HEADER_LEN, PARAMS, header};
 use crate::Span;
 use crate::gateway::{BodyFraming, Encoded, Protocol};
 
