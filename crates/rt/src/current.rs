@@ -36,6 +36,11 @@ pub fn wall() -> SystemTime {
     reactor::with_current(|reactor| reactor.wall())
 }
 
+/// Fixes the time of day on this thread, for measurements that must not depend on it.
+pub fn fix_wall(at: SystemTime) {
+    reactor::with_current(|reactor| reactor.fix_wall(at));
+}
+
 /// Returns the buffer pool of this thread.
 pub fn pool() -> io::Pool {
     reactor::with_current(|reactor| reactor.pool.clone())

@@ -67,7 +67,7 @@ pub use buffers::{
 };
 pub use combine::{Either, join, join_all, select, yield_now, yield_to_ready};
 pub use current::{
-    caps, counters, now, observe_disks, observe_turns, pool, spawn, take_note, wake_all_tasks, wall,
+    caps, counters, fix_wall, now, observe_disks, observe_turns, pool, spawn, take_note, wake_all_tasks, wall,
 };
 pub use disk_watch::DiskEvent;
 pub use file::File;

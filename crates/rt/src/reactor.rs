@@ -227,6 +227,8 @@ pub(crate) struct Reactor {
     pub(crate) now: Cell<Instant>,
     /// Time of day in this event-loop turn, once it was read.
     wall: Cell<Option<SystemTime>>,
+    /// The time of day of every turn, if it was fixed.
+    fixed_wall: Cell<Option<SystemTime>>,
     pub(crate) pool: Pool,
     pub(crate) caps: Rc<Caps>,
     /// Whether buffers are scarce in this event-loop turn, once computed.
@@ -315,6 +317,7 @@ impl Reactor {
                 timers: RefCell::new(Timers::new(now)),
                 now: Cell::new(now),
                 wall: Cell::new(None),
+                fixed_wall: Cell::new(None),
                 scarce: Cell::new(None),
                 shortage: Event::new(),
                 shortages: Cell::new(0),
@@ -353,7 +356,7 @@ impl Reactor {
         self.turns.set(self.turns.get() + 1);
         self.now.set(now);
         NOW.set(Some(now));
-        self.wall.set(None);
+        self.wall.set(self.fixed_wall.get());
         self.scarce.set(None);
         self.note_received();
         let shortages = self.pool.heads_exhausted();
@@ -395,6 +398,12 @@ impl Reactor {
             self.wall.set(Some(wall));
             wall
         })
+    }
+
+    /// Fixes the time of day.
+    pub(crate) fn fix_wall(&self, at: SystemTime) {
+        self.wall.set(Some(at));
+        self.fixed_wall.set(Some(at));
     }
 
     /// Wakes the tasks whose deadline has passed.

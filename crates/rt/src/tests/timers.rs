@@ -1,12 +1,12 @@
 //! Tests of sleeps and the reusable timer.
 
 use std::future::pending;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use io::Wait;
 
 use super::{run, settle, watch};
-use crate::{Elapsed, Timer, counters, now, sleep_until, wall};
+use crate::{Elapsed, Timer, counters, fix_wall, now, sleep_until, wall};
 
 const SHORT: Duration = Duration::from_millis(3);
 const LONG: Duration = Duration::from_secs(600);
@@ -110,5 +110,14 @@ fn the_time_of_day_is_constant_within_a_turn() {
         assert_eq!(first, second);
         sleep_until(now() + SHORT).await;
         assert!(wall() > first);
+    });
+}
+
+#[test]
+fn a_fixed_time_of_day_stays_in_later_turns() {
+    run(|_| async {
+        fix_wall(SystemTime::UNIX_EPOCH);
+        sleep_until(now() + SHORT).await;
+        assert_eq!(wall(), SystemTime::UNIX_EPOCH);
     });
 }
