@@ -44,7 +44,7 @@
 //! | [`response`], [`socket`] | a strict parser of responses; a connected stream socket |
 //! | [`program`], [`process`] | a program that a test starts; data about a process |
 //! | [`files`], [`filesystem`], [`tempdir`], [`mmdb`] | files of known content; a small file system; temporary directories; databases of `geoip2` |
-//! | [`cgroup`], [`seccomp`] | a memory limit; a machine that forbids system calls |
+//! | [`cgroup`], [`seccomp`], [`takeover`] | a memory limit; a machine that forbids system calls; an attacker who executes calls in a process |
 //! | [`engines`] | the engines that a run tested, and tests that were skipped |
 //! | [`conf_text`], [`date`] | changes of configuration texts; dates |
 #![forbid(unsafe_code)]
@@ -75,6 +75,8 @@ pub mod seccomp;
 pub mod server;
 pub mod setup;
 mod socket;
+#[cfg(target_arch = "x86_64")]
+pub mod takeover;
 pub mod tempdir;
 pub mod wait;
 

@@ -9,7 +9,7 @@
 //! The first line of the configuration gets the directives that the harness relies on and the test omits: `daemon off`,
 //! `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context must use a
 //! file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] are added to `events`, and
-//! [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
+//! [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`, [`SANDBOX_VARIABLE`] adds `sandbox`.
 
 use std::fmt;
 use std::fs;
@@ -36,6 +36,10 @@ const CONF_FILE: &str = "conf/nginx.conf";
 /// `engine_fault write delay=50ms;` finds tests that assume that a write completes immediately.
 pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
+/// The environment variable with the mode of the `sandbox` directive for every server under test whose configuration
+/// has none: `off`, `on` or `strict`.
+pub const SANDBOX_VARIABLE: &str = "RINGROAD_TEST_SANDBOX";
+
 /// The text before the address in a log line about a listening socket.
 const LISTENING: &str = "listening on ";
 
@@ -46,6 +50,8 @@ struct Additions {
     events: String,
     /// Whether `http2 on` is added, for tests of HTTP/1 that connect by HTTP/2.
     over_http2: bool,
+    /// The mode of the sandbox.
+    sandbox: Option<String>,
 }
 
 /// Address of a listener.
@@ -266,10 +272,11 @@ impl Server {
         let is_ours = !binary.ends_with(nginx::BINARY);
         let events = std::env::var(EVENTS_VARIABLE).ok().filter(|_| is_ours);
         let over_http2 = bridge::is_enabled() && is_ours;
+        let sandbox = std::env::var(SANDBOX_VARIABLE).ok().filter(|mode| is_ours && !mode.is_empty());
         ServerBuilder {
             binary,
             conf: String::new(),
-            additions: Additions { events: events.unwrap_or_default(), over_http2 },
+            additions: Additions { events: events.unwrap_or_default(), over_http2, sandbox },
             args: Vec::new(),
             envs: Vec::new(),
             shell: None,
@@ -472,11 +479,13 @@ fn complete(conf: &str, additions: &Additions) -> String {
         ("error_log", "error_log logs/error.log notice;"),
     ];
     let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
+    let sandbox = additions.sandbox.iter().filter(|_| main_directive(conf, "sandbox").is_none());
+    let sandbox: Vec<String> = sandbox.map(|mode| format!("sandbox {mode};")).collect();
     let mut conf = with_events(conf, &additions.events);
     if additions.over_http2 {
         conf = with_http_default(&conf, "http2", "on");
     }
-    with_preamble(&conf, &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>())
+    with_preamble(&conf, &missing.map(|(_, line)| (*line).to_owned()).chain(sandbox).collect::<Vec<_>>())
 }
 
 /// Returns the pid file's name, relative to the prefix unless absolute.

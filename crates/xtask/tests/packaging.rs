@@ -123,6 +123,41 @@ fn the_unit_and_the_image_permit_the_same_calls() {
     }
 }
 
+/// Returns the names of the calls that crate `sandbox` permits: those of its lists, and those with conditions.
+fn calls_of_the_sandbox() -> BTreeSet<String> {
+    let source = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sandbox/src").join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let lists = source("lists.rs");
+    let (permitted, _) = lists.split_once("const REFUSED").expect("the list of refused calls is the last");
+    let named = permitted.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named = named.filter_map(|word| word.strip_prefix("SYS_")).map(str::to_owned);
+    let conditions = source("calls.rs");
+    let with_conditions = conditions.split("libc::SYS_").skip(1);
+    let end = |rest: &str| rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    named
+        .filter(|name| !name.is_empty())
+        .chain(with_conditions.map(|rest| rest[..end(rest)].to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_unit_and_the_image_permit_what_the_sandbox_permits() {
+    let sandbox = calls_of_the_sandbox();
+    assert!(
+        sandbox.len() > 100 && sandbox.contains("io_uring_enter") && sandbox.contains("openat2"),
+        "{sandbox:?}"
+    );
+    let image = calls_of_the_image();
+    let missing: Vec<&String> = sandbox.difference(&image).collect();
+    assert!(missing.is_empty(), "add to packaging/image/seccomp.json: {missing:?}");
+    if let Some(unit) = calls_of_the_unit() {
+        let missing: Vec<&String> = sandbox.difference(&unit).collect();
+        assert!(missing.is_empty(), "add to SystemCallFilter of the unit: {missing:?}");
+    }
+}
+
 #[test]
 fn apparmor_accepts_the_profile() {
     let profile = packaging().join("apparmor/usr.sbin.ringroad").display().to_string();
