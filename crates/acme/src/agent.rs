@@ -19,7 +19,7 @@ use tls::certificate::Identity;
 use tls::signing::{SigningKey, generate, random_fraction};
 use tls::x509::Certificate;
 
-use crate::client::{AcmeError, Client, Problem, check};
+use crate::client::{AcmeError, Client, Problem, challenge_name, check, is_token};
 use crate::jws;
 use crate::schedule::{self, QUERY_TIME};
 use crate::settings::{AccountKey, Issuer, Order};
@@ -69,6 +69,18 @@ pub enum Challenge {
         /// The certificate to present, with its private key, in PEM.
         pem: Vec<u8>,
     },
+}
+
+/// Whether a challenge can prove the ownership of this name of an order. The server checks the challenges of this process, which reads
+/// bytes from the network.
+pub fn is_challenge_of(challenge: &Challenge, name: &str) -> bool {
+    match challenge {
+        Challenge::Http { token, text } => {
+            let thumbprint = text.strip_prefix(token.as_str()).and_then(|rest| rest.strip_prefix('.'));
+            is_token(token) && thumbprint.is_some_and(is_token)
+        }
+        Challenge::Tls { name: found, .. } => *found == challenge_name(name),
+    }
 }
 
 /// The server for which certificates are obtained.

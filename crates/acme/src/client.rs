@@ -550,14 +550,14 @@ fn identifier(name: &str) -> Value {
 }
 
 /// Whether a token is valid base64url (RFC 8555 section 8.1). Tokens are used in paths and as keys of a table.
-fn is_token(token: &str) -> bool {
+pub(crate) fn is_token(token: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=512).contains(&token.len()) && token.bytes().all(is_digit)
 }
 
 /// Returns the server name that a CA sends in the handshake of a challenge. For an address it is the name for reverse lookups
 /// (RFC 8738 section 6).
-fn challenge_name(name: &str) -> String {
+pub(crate) fn challenge_name(name: &str) -> String {
     match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {
             let [a, b, c, d] = address.octets();

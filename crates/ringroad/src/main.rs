@@ -19,7 +19,7 @@
 //! | [`explain`] | how a configuration handles a request |
 //! | [`adapter`] | the interface to `site` and `server`: a configuration and its settings, the threads of a worker |
 //! | [`loader`] | configuration files |
-//! | [`control`] | the control socket and its messages; `acme` has those of the agent, `signer` those of the process that holds private keys |
+//! | [`control`] | the control socket and its messages; `acme` has those of the agent, `signer` those of the process that holds private keys; `expected` and `budget` limit what the master accepts |
 //! | [`reloads`] | counts of reloads |
 //! | [`privilege`] | the user of the worker |
 //! | [`paths`] | default paths |

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -47,6 +47,9 @@ const EXIT_CANNOT_SERVE: u8 = 2;
 /// serves within 200 ms.
 const FLUSH_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
+/// Minimum time between two messages with the addresses of names. The master limits their number.
+const ADDRESSES_PAUSE: Duration = Duration::from_millis(100);
+
 /// Reason of a failure if a message has fewer descriptors than it announces.
 const TOO_FEW: &str = "the worker process has too many open files, raise worker_rlimit_nofile";
 
@@ -57,7 +60,7 @@ pub(crate) fn run() -> ExitCode {
     let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel(FROM_MASTER)) else {
         return ExitCode::from(EXIT_CANNOT_SERVE);
     };
-    let mut control = Control { channel, signals };
+    let mut control = Control { channel, signals, addresses_at: None };
     let Some((bundle, fds)) = control.wait_for_start() else {
         return ExitCode::SUCCESS;
     };
@@ -77,6 +80,8 @@ struct Control {
     channel: Channel,
     /// Signals, which operators may send to a worker directly.
     signals: Signals,
+    /// Earliest time of the next message with addresses of names; `None` if they may be sent now.
+    addresses_at: Option<Instant>,
 }
 
 /// The running server.
@@ -157,7 +162,8 @@ impl Control {
                 PollFd::from_borrowed_fd(serving.worker.events(), PollFlags::IN),
             ];
             serving.feed.poll(&mut wait);
-            if let Err(errno) = poll(&mut wait, serving.feed.deadline().map(timeout_until).as_ref())
+            let until = serving.feed.deadline().into_iter().chain(self.addresses_at).min();
+            if let Err(errno) = poll(&mut wait, until.map(timeout_until).as_ref())
                 && errno != Errno::INTR
             {
                 serving.log.alert(format_args!("poll() failed ({})", errno_text(errno)));
@@ -168,9 +174,7 @@ impl Control {
                     self.answer(&ToMaster::Retired(generation));
                 }
             }
-            if let Some(addresses) = serving.worker.take_addresses() {
-                self.answer(&ToMaster::Addresses(addresses));
-            }
+            self.send_addresses(&serving.worker);
             if let Some(number) = serving.worker.take_turned() {
                 self.answer(&ToMaster::Pong(number));
             }
@@ -218,6 +222,19 @@ impl Control {
         // A failure to send is detected as a closed channel at the next turn.
         let _ = self.channel.flush();
         NextStep::Continue
+    }
+
+    /// Sends changed addresses of names, after a pause since the last ones. If the master does not read at present, a later message
+    /// has the newest addresses.
+    fn send_addresses(&mut self, worker: &Worker) {
+        self.addresses_at.take_if(|at| *at <= Instant::now());
+        if self.addresses_at.is_some() || self.channel.wants_to_send() {
+            return;
+        }
+        if let Some(addresses) = worker.take_addresses() {
+            self.answer(&ToMaster::Addresses(addresses));
+            self.addresses_at = Some(Instant::now() + ADDRESSES_PAUSE);
+        }
     }
 
     /// Sends a message. A failure means that the master has exited, which is detected at the next turn.

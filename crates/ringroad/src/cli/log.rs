@@ -98,14 +98,14 @@ fn describe(line: &Value, out: &mut String) {
         out,
         "{} {} {} {}://{}{port}{} from {} by {}, {} bytes in {} ms: received {}, found {}, opened {}",
         time_of_day(line["time"].as_f64().unwrap_or(0.0)),
-        line["code"],
+        number(&line["code"]),
         text("method"),
         text("scheme"),
         text("host"),
         text("uri"),
         text("client"),
         place(&text("server"), &text("location")),
-        line["sent"],
+        number(&line["sent"]),
         ms(&phases["last_byte"]),
         ms(&phases["received"]),
         ms(&phases["found"]),
@@ -129,7 +129,7 @@ fn describe(line: &Value, out: &mut String) {
             out,
             "; upstream {} {}: connect {}, header {}, response {}",
             shown(one["server"].as_str().unwrap_or_default()),
-            one["code"],
+            number(&one["code"]),
             ms(&one["connect"]),
             ms(&one["header"]),
             ms(&one["response"]),
@@ -143,6 +143,11 @@ fn describe(line: &Value, out: &mut String) {
 pub(super) fn place(server: &str, location: &str) -> String {
     let server = if server.is_empty() { "_" } else { server };
     if location.is_empty() { server.to_owned() } else { format!("{server} {location}") }
+}
+
+/// Formats a number. A worker that was taken over may send a text instead.
+fn number(value: &Value) -> String {
+    value.as_u64().map_or("-".to_owned(), |number| number.to_string())
 }
 
 /// Formats microseconds as milliseconds.
@@ -180,6 +185,11 @@ mod tests {
              cache MISS (uri-miss, stored); upstream 127.0.0.1:80 200: connect -, header 0.900, response 2.000\n"
         );
         assert_eq!((place("", ""), place("", "/p")), ("_".to_owned(), "_ /p".to_owned()));
+        let mut out = String::new();
+        let hostile =
+            json!({ "code": "\u{9b}2J", "sent": "\u{9b}2J", "upstreams": [{ "code": "\u{9b}2J" }] });
+        describe(&hostile, &mut out);
+        assert!(!out.trim_end().contains(char::is_control), "{out:?}");
         let mut out = String::new();
         describe(&json!({ "dropped": 7 }), &mut out);
         assert_eq!(out, "(7 requests were not shown)\n");

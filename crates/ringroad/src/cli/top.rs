@@ -99,12 +99,13 @@ struct Sums {
 }
 
 impl Sums {
+    /// Adds without an overflow, whatever numbers a worker sends.
     fn add(&mut self, more: Sums) {
-        self.requests += more.requests;
-        self.bytes += more.bytes;
-        self.misses += more.misses;
-        self.errors += more.errors;
-        self.micros += more.micros;
+        self.requests = self.requests.saturating_add(more.requests);
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.misses = self.misses.saturating_add(more.misses);
+        self.errors = self.errors.saturating_add(more.errors);
+        self.micros = self.micros.saturating_add(more.micros);
     }
 
     /// Returns the sum by which rows are sorted.
@@ -137,7 +138,7 @@ impl Seen {
     /// Adds the request of a line.
     fn add(&mut self, line: &Value) {
         if let Some(dropped) = line["dropped"].as_u64() {
-            self.dropped += dropped;
+            self.dropped = self.dropped.saturating_add(dropped);
             return;
         }
         // A worker announces that it has begun.

@@ -18,7 +18,7 @@ use tls::apart::{SecretKey, collect, without_keys};
 use tls::signing::KeyKind;
 
 use super::Limits;
-use super::message::{put_credentials, take_credentials};
+use super::message::{cut, put_credentials, take_credentials, take_text};
 use super::wire::{Malformed, Reader, Writer};
 use crate::privilege::Credentials;
 
@@ -131,7 +131,7 @@ impl FromAgent {
         match self {
             FromAgent::Change(number, change) => put_change(out.u64(1).u64(*number), change),
             FromAgent::Log(level, text) => {
-                out.u64(2).u64(*level as u64).text(text);
+                out.u64(2).u64(*level as u64).text(cut(text));
             }
         }
         out.finish()
@@ -149,7 +149,7 @@ impl FromAgent {
                     3 => Level::Error,
                     _ => return Err(Malformed),
                 };
-                FromAgent::Log(level, from.text()?)
+                FromAgent::Log(level, take_text(&mut from)?)
             }
             _ => return Err(Malformed),
         };

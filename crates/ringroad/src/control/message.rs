@@ -21,7 +21,7 @@
 //!   | -- Quit, Stop --------------> |   the response is the end of the process
 //! ```
 //!
-//! The master sends [`ToWorker`], the worker sends [`ToMaster`]. The largest message is the [`Bundle`]. It contains everything
+//! The master sends [`ToWorker`], the worker sends [`ToMaster`]. `expected` has the rules by which the master checks them. The largest message is the [`Bundle`]. It contains everything
 //! that a worker needs to serve a configuration, so that the worker opens no file and no socket itself. Both processes run the
 //! same executable. [`VERSION`] detects the exception: a file that was replaced on disk.
 
@@ -36,9 +36,12 @@ use crate::paths::{Paths, Request};
 use crate::privilege::Credentials;
 use crate::reloads::Reloads;
 
-/// Maximum length in bytes of a text in a message of a worker. It must be below the master's limit on the size of a
-/// packet.
-const TEXT_MAX: usize = 32 * 1024;
+/// Maximum length in bytes of a text in a message of a worker or of the agent. It must be below the master's limit on the size of
+/// a packet.
+pub(super) const TEXT_MAX: usize = 32 * 1024;
+
+/// Maximum length in bytes of the name of a network engine.
+const NAME_MAX: usize = 64;
 
 /// Version of the message format; changes with every change of the messages.
 const VERSION: u64 = 9;
@@ -215,7 +218,7 @@ impl ToMaster {
         out.u64(VERSION);
         match self {
             ToMaster::Ready { method, remark } => {
-                out.u64(1).text(method).option(remark.as_deref(), Writer::text)
+                out.u64(1).text(method).option(remark.as_deref().map(cut), Writer::text)
             }
             ToMaster::Failed(message) => out.u64(2).text(cut(message)),
             ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
@@ -232,12 +235,12 @@ impl ToMaster {
         let mut from = Reader::new(bytes);
         check_version(&mut from)?;
         let message = match from.u64()? {
-            1 => ToMaster::Ready { method: from.text()?, remark: from.option(Reader::text)? },
-            2 => ToMaster::Failed(from.text()?),
+            1 => ToMaster::Ready { method: from.text_up_to(NAME_MAX)?, remark: from.option(take_text)? },
+            2 => ToMaster::Failed(take_text(&mut from)?),
             3 => ToMaster::Reloaded(from.u64()?),
-            4 => ToMaster::ReloadFailed(from.u64()?, from.text()?),
+            4 => ToMaster::ReloadFailed(from.u64()?, take_text(&mut from)?),
             5 => ToMaster::Retired(from.u64()?),
-            6 => ToMaster::Addresses(from.text()?),
+            6 => ToMaster::Addresses(take_text(&mut from)?),
             7 => ToMaster::AcmeDone(from.u64()?),
             8 => ToMaster::Pong(from.u64()?),
             _ => return Err(Malformed),
@@ -247,8 +250,13 @@ impl ToMaster {
     }
 }
 
+/// Decodes a text that [`cut`] has shortened.
+pub(super) fn take_text(from: &mut Reader<'_>) -> Result<String, Malformed> {
+    from.text_up_to(TEXT_MAX)
+}
+
 /// Returns the beginning of a text that may be long, such as an error that quotes the configuration.
-fn cut(text: &str) -> &str {
+pub(super) fn cut(text: &str) -> &str {
     let end = (0..=TEXT_MAX.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }

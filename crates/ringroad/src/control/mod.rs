@@ -1,7 +1,7 @@
 //! The channel between the master and a worker: framed messages with descriptors over a socket pair.
 //!
 //! [`Channel`] never blocks: unsent data is queued, and incomplete packets are buffered. [`message`] defines the messages;
-//! [`wire`] encodes numbers and paths.
+//! [`wire`] encodes numbers and paths. [`expected`] and [`budget`] limit the messages that the master accepts.
 //!
 //! ```text
 //! packet = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
@@ -10,6 +10,8 @@
 //! (SCM_MAX_FD, unix(7)). Each batch of descriptors needs at least one byte.
 
 pub(crate) mod acme;
+pub(crate) mod budget;
+pub(crate) mod expected;
 pub(crate) mod message;
 pub(crate) mod signer;
 mod wire;
@@ -19,6 +21,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -45,6 +48,14 @@ pub(crate) const FROM_MASTER: Limits = Limits { body: (1 << 30) + (1 << 26), fds
 /// Limits for packets from a worker, which are small and contain no descriptors. The master may run as root, and an attacker
 /// may control the worker. So the worker must not be able to exhaust the master's memory or its descriptor table.
 pub(crate) const FROM_WORKER: Limits = Limits { body: 64 * 1024, fds: 0 };
+
+/// Time after which a process that reads nothing is considered dead. A worker reads its channel between all other steps; a swap of the
+/// largest configurations takes a second or two.
+const UNREAD_TIME: Duration = Duration::from_secs(60);
+
+/// Number of queued messages at which a process is considered dead. After a crash of the agent the master sends two messages for
+/// each of at most 1000 challenges, and one for each certificate.
+const UNREAD_MAX: usize = 20_000;
 
 /// Length in bytes of the header of a packet.
 const HEADER: usize = 8;
@@ -117,11 +128,15 @@ pub(crate) struct Channel {
     limits: Limits,
     /// Queued packets in the order of sending; only the first may have been sent partially.
     outgoing: VecDeque<Outgoing>,
+    /// Target of the next `recvmsg`.
+    buffer: Box<[u8]>,
     /// Bytes of an incomplete packet.
     incoming: Vec<u8>,
     /// Descriptors that arrived with these bytes. The number is the offset in `incoming` after the byte that carried
     /// the descriptor: it shows to which packet the descriptor belongs.
     incoming_fds: VecDeque<(usize, OwnedFd)>,
+    /// Since when the other end has read nothing although packets are queued.
+    unread_since: Option<Instant>,
 }
 
 impl Channel {
@@ -142,7 +157,8 @@ impl Channel {
     pub(crate) fn new(socket: OwnedFd, limits: Limits) -> Result<Channel, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (outgoing, incoming) = (VecDeque::new(), Vec::new());
-        Ok(Channel { socket, limits, outgoing, incoming, incoming_fds: VecDeque::new() })
+        let (incoming_fds, buffer) = (VecDeque::new(), vec![0; READ_BYTES].into_boxed_slice());
+        Ok(Channel { socket, limits, outgoing, buffer, incoming, incoming_fds, unread_since: None })
     }
 
     /// Enqueues a message and sends as much as possible.
@@ -166,6 +182,17 @@ impl Channel {
         self.outgoing.len()
     }
 
+    /// Whether the other end does not read its messages: none of [`UNREAD_MAX`] queued messages, or nothing for
+    /// [`UNREAD_TIME`]. The queue and its descriptors would grow without limit.
+    pub(crate) fn is_unread(&self, now: Instant) -> bool {
+        self.outgoing.len() >= UNREAD_MAX || self.unread_until().is_some_and(|until| until <= now)
+    }
+
+    /// Returns the time at which [`Channel::is_unread`] becomes true if the other end still reads nothing.
+    pub(crate) fn unread_until(&self) -> Option<Instant> {
+        self.unread_since.map(|since| since + UNREAD_TIME)
+    }
+
     /// Whether queued data waits for the socket to become writable.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()
@@ -175,8 +202,11 @@ impl Channel {
     pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
         while let Some(first) = self.outgoing.front_mut() {
             match first.send_some(&self.socket) {
-                Ok(()) => {}
-                Err(Errno::AGAIN) => return Ok(()),
+                Ok(()) => self.unread_since = None,
+                Err(Errno::AGAIN) => {
+                    self.unread_since.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
@@ -238,15 +268,13 @@ impl Channel {
             0 => RecvAncillaryBuffer::default(),
             _ => RecvAncillaryBuffer::new(&mut space),
         };
-        let start = self.incoming.len();
-        self.incoming.resize(start + READ_BYTES, 0);
-        let mut slices = [IoSliceMut::new(&mut self.incoming[start..])];
+        let mut slices = [IoSliceMut::new(&mut self.buffer)];
         let outcome = recvmsg(&self.socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC);
         let count = outcome.as_ref().map_or(0, |message| message.bytes);
-        self.incoming.truncate(start + count);
+        self.incoming.extend_from_slice(&self.buffer[..count]);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.incoming_fds.extend(fds.map(|fd| (start + count, fd)));
+                self.incoming_fds.extend(fds.map(|fd| (self.incoming.len(), fd)));
             }
         }
         outcome.map(|message| message.bytes)

@@ -93,6 +93,12 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Malformed)
     }
 
+    /// Reads a text with a limit on its length in bytes.
+    pub(crate) fn text_up_to(&mut self, most: usize) -> Result<String, Malformed> {
+        let text = self.text()?;
+        if text.len() <= most { Ok(text) } else { Err(Malformed) }
+    }
+
     pub(crate) fn path(&mut self) -> Result<PathBuf, Malformed> {
         Ok(OsString::from_vec(self.bytes()?.to_vec()).into())
     }

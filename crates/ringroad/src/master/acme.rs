@@ -11,16 +11,18 @@
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use acme::agent::{Challenge, Level as AgentLevel, available};
+use acme::agent::{Challenge, Level as AgentLevel, available, is_challenge_of};
 use acme::settings::{Issuer, Order};
 
+use super::child::ChildProcess;
 use super::process::{OWN_EXECUTABLE, describe, environment};
 use crate::adapter;
 use crate::agent;
 use crate::control::acme::{AcmeChange, FROM_AGENT, FromAgent, ToAgent};
+use crate::control::budget::Budget;
 use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::log::{Level, Log};
@@ -45,9 +47,6 @@ const CHALLENGE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of changes that wait for confirmation by workers. The agent waits up to half a minute for each change, and
 /// each may be a certificate of up to 1 MiB in the queue to a worker.
 const WAITING_MAX: usize = 50;
-
-/// Maximum number of the agent's messages that are processed in one event-loop turn.
-const MESSAGES_MAX: usize = 1000;
 
 /// Certificates and challenges, and the agent that provides them.
 #[derive(Debug, Default)]
@@ -74,9 +73,11 @@ pub(super) struct Acme {
 /// The agent's process.
 #[derive(Debug)]
 struct Agent {
-    child: Child,
+    child: ChildProcess,
     channel: Channel,
     started: Instant,
+    /// The messages that it may still send.
+    messages: Budget,
 }
 
 /// A change that some workers have not confirmed.
@@ -88,6 +89,13 @@ struct Waiting {
     agents_number: u64,
     /// Process IDs of workers that have not confirmed the change.
     workers: Vec<u32>,
+}
+
+impl Agent {
+    fn new(child: ChildProcess, channel: Channel) -> Agent {
+        let started = Instant::now();
+        Agent { child, channel, started, messages: Budget::new(started) }
+    }
 }
 
 impl Acme {
@@ -157,7 +165,7 @@ impl Acme {
         let (mut channel, theirs) = Channel::pair_within(FROM_AGENT)
             .map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
-        command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND).stdin(Stdio::from(theirs));
+        command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND);
         command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
         // The file with the root certificates that the operator has selected.
         command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
@@ -165,10 +173,7 @@ impl Acme {
         if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
             command.stderr(Stdio::null());
         }
-        let child = command.spawn();
-        // As for a worker, closes this process's copy of the agent's socket. Otherwise the exit of the agent would not
-        // be detected.
-        drop(command);
+        let child = ChildProcess::spawn(command, theirs);
         let child =
             child.map_err(|error| format!("starting the acme process failed ({})", error_text(&error)))?;
         let known = self.known(&self.issuers);
@@ -183,7 +188,7 @@ impl Acme {
         }
         let (issuers, credentials) = (self.issuers.clone(), cycle.credentials().cloned());
         let _ = channel.send(&ToAgent::Start { issuers, known, credentials }.encode(), Vec::new());
-        Ok(Agent { child, channel, started: Instant::now() })
+        Ok(Agent::new(child, channel))
     }
 
     fn wait_to_start(&mut self) {
@@ -194,9 +199,8 @@ impl Acme {
     /// Kills the agent. This is possible at any time.
     pub(super) fn stop(&mut self) {
         if let Some(mut agent) = self.agent.take() {
-            let _ = agent.child.kill();
-            // The process was killed, so this only waits for the kernel.
-            let _ = agent.child.wait();
+            agent.child.kill();
+            agent.child.wait();
             self.has_ended = true;
         }
         self.waiting.clear();
@@ -216,7 +220,7 @@ impl Acme {
     /// Handles the messages of the agent. `tell` sends a change with its number to the workers, and returns the process IDs of
     /// the workers that will confirm it.
     pub(super) fn hear(&mut self, log: &Log, mut tell: impl FnMut(u64, &AcmeChange) -> Vec<u32>) {
-        for _ in 0..MESSAGES_MAX {
+        loop {
             let Some(agent) = &mut self.agent else { return };
             let packet = match agent.channel.receive() {
                 Ok(Received::Packet(packet)) => packet,
@@ -224,6 +228,9 @@ impl Acme {
                 Ok(Received::Nothing | Received::Closed) => break,
                 Err(error) => return self.give_up(log, &error.to_string()),
             };
+            if !agent.messages.take(Instant::now()) {
+                return self.give_up(log, "too many messages");
+            }
             match FromAgent::decode(&packet.body) {
                 Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
                 Ok(FromAgent::Change(..)) if agent.channel.queued() > WAITING_MAX => {
@@ -264,11 +271,19 @@ impl Acme {
             AcmeChange::Install(challenge) if size_of(challenge) > CHALLENGE_BYTES_MAX => {
                 Err("a challenge that is too large")
             }
+            AcmeChange::Install(challenge) => {
+                let mut names = orders_of(&self.issuers).flat_map(|(_, order)| &order.names);
+                let is_wanted = names.any(|name| is_challenge_of(challenge, name));
+                is_wanted.then_some(()).ok_or("a challenge that is not wanted")
+            }
+            AcmeChange::Remove(challenge) if !self.challenges.contains(challenge) => {
+                Err("the removal of a challenge that is not installed")
+            }
+            AcmeChange::Remove(_) => Ok(()),
             AcmeChange::Certificate { id, .. } => {
                 let mut wanted = orders_of(&self.issuers).map(|(issuer, order)| issuer.id_of(order));
                 wanted.any(|wanted| wanted == *id).then_some(()).ok_or("a certificate that is not wanted")
             }
-            _ => Ok(()),
         }
     }
 
@@ -312,7 +327,7 @@ impl Acme {
     /// Detects the exit of the agent, and schedules its restart.
     pub(super) fn reap(&mut self, log: &Log) {
         let Some(agent) = &mut self.agent else { return };
-        let Some(status) = agent.child.try_wait().ok().flatten() else { return };
+        let Some(status) = agent.child.try_wait() else { return };
         let (pid, how) = (agent.child.id(), describe(status));
         if agent.started.elapsed() >= LONG_LIFE {
             self.pause = Duration::ZERO;
@@ -329,6 +344,27 @@ impl Acme {
     pub(super) fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
+    }
+}
+
+#[cfg(test)]
+impl Acme {
+    /// Starts the next agent without a pause.
+    pub(super) fn skip_pause(&mut self) {
+        (self.start_at, self.pause) = (None, Duration::ZERO);
+    }
+
+    /// Returns the process ID of the agent.
+    pub(super) fn agent_id(&self) -> Option<u32> {
+        self.agent.as_ref().map(|agent| agent.child.id())
+    }
+
+    /// Checks that an agent has not exceeded a limit.
+    pub(super) fn assert_limits(&self) {
+        assert!(self.waiting.len() <= WAITING_MAX && self.challenges.len() <= CHALLENGES_MAX);
+        assert!(self.challenges.iter().all(|challenge| size_of(challenge) <= CHALLENGE_BYTES_MAX));
+        let ids: Vec<String> = orders_of(&self.issuers).map(|(issuer, order)| issuer.id_of(order)).collect();
+        assert!(self.certificates.keys().all(|id| ids.contains(id)), "{:?}", self.certificates.keys());
     }
 }
 
@@ -358,6 +394,14 @@ fn level_of(level: AgentLevel) -> Level {
 mod tests {
     use super::*;
 
+    /// Returns an agent whose process is a program that sleeps for this time.
+    fn agent(seconds: &str, channel: Channel) -> Agent {
+        let (_, input) = Channel::pair_within(FROM_AGENT).expect("two sockets");
+        let mut command = Command::new("sleep");
+        command.arg(seconds);
+        Agent::new(ChildProcess::spawn(command, input).expect("it is everywhere"), channel)
+    }
+
     #[test]
     fn changes_by_an_agent_are_limited() {
         let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
@@ -367,7 +411,17 @@ mod tests {
         let certificate = |id: &str| AcmeChange::Certificate { id: id.to_owned(), pem: Vec::new() };
         assert_eq!(acme.check(&certificate(&id)), Ok(()));
         assert_eq!(acme.check(&certificate("one/other")), Err("a certificate that is not wanted"));
-        let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
+        let http =
+            |token: &str, text: &str| Challenge::Http { token: token.to_owned(), text: text.to_owned() };
+        let tls = |name: &str| Challenge::Tls { name: name.to_owned(), pem: Vec::new() };
+        for foreign in [http("../t", "../t.x"), http("t", "<script>"), tls("b.example")] {
+            let refused = Err("a challenge that is not wanted");
+            assert_eq!(acme.check(&AcmeChange::Install(foreign)), refused);
+        }
+        assert_eq!(acme.check(&AcmeChange::Install(tls("a.example"))), Ok(()));
+        let challenge = http("t", "t.x");
+        let remove = AcmeChange::Remove(challenge.clone());
+        assert_eq!(acme.check(&remove), Err("the removal of a challenge that is not installed"));
         let install = AcmeChange::Install(challenge.clone());
         for _ in 0..CHALLENGES_MAX {
             assert_eq!(acme.check(&install), Ok(()));
@@ -376,7 +430,7 @@ mod tests {
         assert_eq!(acme.check(&install), Err("too many challenges"));
         acme.remember(&AcmeChange::Remove(challenge));
         assert_eq!((acme.check(&install), acme.challenges.len()), (Ok(()), 0));
-        let large = Challenge::Http { token: "t".to_owned(), text: "x".repeat(CHALLENGE_BYTES_MAX) };
+        let large = http("t", &format!("t.{}", "x".repeat(CHALLENGE_BYTES_MAX)));
         assert_eq!(acme.check(&AcmeChange::Install(large)), Err("a challenge that is too large"));
         for number in 0..WAITING_MAX as u64 {
             assert_eq!(acme.check(&certificate(&id)), Ok(()));
@@ -402,8 +456,7 @@ mod tests {
             AcmeChange::Certificate { id: issuer.id_of(&order), pem: b"chain and key".to_vec() },
         ];
         let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");
-        let child = Command::new("true").spawn().expect("it is everywhere");
-        let agent = Some(Agent { child, channel, started: Instant::now() });
+        let agent = Some(agent("0", channel));
         let mut acme = Acme { issuers: vec![issuer], challenges: vec![challenge], agent, ..Acme::default() };
         let log = Log::echo_only();
         assert!(acme.settle().is_empty(), "it still runs");
@@ -419,8 +472,7 @@ mod tests {
     #[test]
     fn challenges_of_a_killed_agent_are_removed() {
         let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");
-        let child = Command::new("sleep").arg("60").spawn().expect("it is everywhere");
-        let agent = Some(Agent { child, channel, started: Instant::now() });
+        let agent = Some(agent("60", channel));
         let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
         let mut acme = Acme { challenges: vec![challenge.clone()], agent, ..Acme::default() };
         acme.stop();

@@ -18,8 +18,11 @@
 //! `operators`, and renewal of expiring certificates is in `upkeep`.
 
 mod acme;
+mod child;
 mod cycle;
 mod daemon;
+#[cfg(test)]
+mod frame_tests;
 mod operators;
 mod process;
 mod reload;
@@ -70,10 +73,6 @@ const STOP_TIME: Duration = Duration::from_secs(6);
 
 /// Time after the end of `worker_shutdown_timeout` until a worker is killed.
 const QUIT_GRACE: Duration = Duration::from_secs(5);
-
-/// Maximum number of messages of a worker that are processed in one event-loop turn. A worker sends only a few for each reload. A
-/// worker that never stops sending must not prevent the master from handling signals.
-const MESSAGES_MAX: usize = 1000;
 
 /// The phase of the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,34 +183,12 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         return single::run(request, cycle, admin_server, signals, (readiness, notifier), upkeep);
     }
     let mut master = Master {
-        request,
-        cycle,
-        pending: None,
-        reload_again: false,
-        postponed: Vec::new(),
-        generation: 1,
-        addresses: String::new(),
-        workers: Vec::new(),
-        phase: Phase::Starting,
-        acme: Acme::default(),
-        signer: Signer::default(),
-        upkeep,
-        quit_at: None,
         admin_server,
-        respawn: Respawn::default(),
-        respawned: 0,
-        reloads: Reloads::default(),
-        start_at: None,
-        pid_file: None,
         is_detached: daemon || is_new_binary || notifier.is_supervised(),
-        new_binary: None,
         predecessor: is_new_binary.then(Predecessor::find),
         notifier,
-        notified_generation: 0,
-        pulse: Pulse::default(),
         readiness,
-        signals,
-        failed: false,
+        ..Master::new(request, cycle, signals, upkeep)
     };
     // Until the first worker serves, messages are also written to the terminal. For a new binary this is not done, because its
     // standard error may be the log of the old binary.
@@ -220,35 +197,51 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
 }
 
 impl Master {
+    /// Creates the state of a master in the foreground that has no worker yet.
+    fn new(request: Request, cycle: Cycle, signals: Signals, upkeep: Upkeep) -> Master {
+        Master {
+            request,
+            cycle,
+            pending: None,
+            reload_again: false,
+            postponed: Vec::new(),
+            generation: 1,
+            addresses: String::new(),
+            workers: Vec::new(),
+            phase: Phase::Starting,
+            acme: Acme::default(),
+            signer: Signer::default(),
+            upkeep,
+            quit_at: None,
+            admin_server: AdminServer::default(),
+            respawn: Respawn::default(),
+            respawned: 0,
+            reloads: Reloads::default(),
+            start_at: None,
+            pid_file: None,
+            is_detached: false,
+            new_binary: None,
+            predecessor: None,
+            notifier: Notifier::default(),
+            notified_generation: 0,
+            pulse: Pulse::default(),
+            readiness: None,
+            signals,
+            failed: false,
+        }
+    }
+
     /// Runs the loop, until the master must exit and the last worker has exited.
     fn serve(&mut self) -> ExitCode {
         greet(&self.cycle.log);
         self.cycle.log.notice("start worker processes");
         loop {
-            self.keep_serving();
-            self.keep_signer();
-            self.keep_acme();
-            self.keep_certificates();
+            self.keep();
             if self.phase == Phase::Ending && self.workers.is_empty() {
                 break;
             }
             self.wait();
-            self.serve_operators();
-            // Messages that arrived before a reload are handled first.
-            self.handle_messages();
-            while let Some(arrived) = self.signals.next() {
-                self.handle_signal(arrived);
-            }
-            // Messages are handled before exits: the last message of a worker may contain the reason for its exit.
-            self.handle_messages();
-            self.reap();
-            self.reap_new_binary();
-            self.check_predecessor();
-            self.kill_overdue();
-            self.notify();
-            if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
-                self.quit();
-            }
+            self.handle_events();
         }
         self.signer.stop();
         self.forget_listeners();
@@ -257,6 +250,34 @@ impl Master {
         }
         self.cycle.log.notice("exit");
         if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+
+    /// Starts missing processes, and checks certificates.
+    fn keep(&mut self) {
+        self.keep_serving();
+        self.keep_signer();
+        self.keep_acme();
+        self.keep_certificates();
+    }
+
+    /// Handles everything that has happened: requests of operators, messages, signals, ends of processes, deadlines.
+    fn handle_events(&mut self) {
+        self.serve_operators();
+        // Messages that arrived before a reload are handled first.
+        self.handle_messages();
+        while let Some(arrived) = self.signals.next() {
+            self.handle_signal(arrived);
+        }
+        // Messages are handled before exits: the last message of a worker may contain the reason for its exit.
+        self.handle_messages();
+        self.reap();
+        self.reap_new_binary();
+        self.check_predecessor();
+        self.kill_overdue();
+        self.notify();
+        if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
+            self.quit();
+        }
     }
 
     /// Starts a worker if no worker serves or is starting.
@@ -369,6 +390,7 @@ impl Master {
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
         let others = others.chain(self.signer.deadline());
         let others = others.chain(self.notifier.ping_at()).chain(self.admin_server.deadline());
+        let others = others.chain(self.workers.iter().filter_map(WorkerProcess::channel_deadline));
         let others = others.chain(self.checks_certificates().then(|| self.upkeep.deadline()));
         kills.chain(others).chain(self.pending_deadline()).min()
     }
@@ -489,15 +511,8 @@ impl Master {
         // The loop uses indexes, because a message may start further workers, which are appended.
         for index in 0..self.workers.len() {
             self.workers[index].flush();
-            let mut count = 0;
             loop {
-                let heard = match count {
-                    MESSAGES_MAX => {
-                        self.workers[index].give_up("control channel: too many messages".to_owned())
-                    }
-                    _ => self.workers[index].hear(),
-                };
-                match heard {
+                match self.workers[index].hear() {
                     Heard::Message(message) => self.handle_message(index, message),
                     Heard::Nothing | Heard::Silence => break,
                     Heard::Nonsense(reason) => {
@@ -508,12 +523,11 @@ impl Master {
                         break;
                     }
                 }
-                count += 1;
             }
         }
     }
 
-    /// Handles a message of a worker. If the worker is shutting down, most messages have no effect.
+    /// Handles a message that was expected from this worker. If the worker is shutting down, most messages have no effect.
     fn handle_message(&mut self, index: usize, message: ToMaster) {
         match message {
             ToMaster::Ready { method, remark } => {
@@ -536,7 +550,10 @@ impl Master {
                 self.acme.handle_done(number, self.workers[index].pid());
                 self.signer.note_unused();
             }
-            ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
+            ToMaster::ReloadFailed(generation, message) => {
+                let pid = self.workers[index].pid();
+                self.handle_reload_failed(generation, pid, &message);
+            }
             ToMaster::Retired(generation) => {
                 let worker = &mut self.workers[index];
                 worker.remove_keys(generation);
@@ -666,7 +683,10 @@ impl Master {
                 Stage::Serving if stuck == Some(worker.pid()) => {
                     "did not apply the new configuration in time"
                 }
-                _ => continue,
+                _ => match worker.take_channel_fault(now) {
+                    Some(fault) => fault,
+                    None => continue,
+                },
             };
             self.cycle.log.alert(format_args!("worker process {} {what}, killing the process", worker.pid()));
             worker.kill();

@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tls::apart::SecretKey;
 
+use super::child::ChildProcess;
 use crate::control::acme::AcmeChange;
+use crate::control::expected::Expected;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
@@ -25,6 +27,10 @@ pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 /// Maximum time for a worker to start, or to swap its configuration. Reading the largest configurations takes a second or two; a
 /// longer time indicates that the worker hangs.
 pub(super) const RESPONSE_TIME: Duration = Duration::from_secs(30);
+
+/// Maximum time from the end of the channel to the end of the process. Only the exit of a worker closes its end, but the kernel may
+/// then wait for a disk.
+const EXIT_TIME: Duration = Duration::from_secs(10);
 
 /// Prefix of variables that a worker inherits without an `env` directive; they are switches for tests.
 const OWN_VARIABLES: &str = "RINGROAD_";
@@ -55,16 +61,20 @@ pub(crate) enum Heard {
     Nothing,
     /// The worker has closed the channel, because it exits.
     Silence,
-    /// A message was malformed. The text describes the error, and the worker was killed.
+    /// A message was malformed or not expected. The text describes the error, and the worker was killed.
     Nonsense(String),
 }
 
 /// A worker process.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
-    child: Child,
+    child: ChildProcess,
     /// The channel; `None` after the other end was closed.
     channel: Option<Channel>,
+    /// The time at which the worker is killed, because it has closed the channel without an exit.
+    closed_until: Option<Instant>,
+    /// The messages that the worker may send.
+    expected: Expected,
     pub(crate) stage: Stage,
     /// The number of the configuration that the worker serves.
     pub(crate) generation: u64,
@@ -95,7 +105,7 @@ impl WorkerProcess {
         let (mut channel, theirs) =
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
-        command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND).stdin(Stdio::from(theirs));
+        command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND);
         // A reader of the daemon's output, such as ssh or a shell's `$(...)`, waits until all writers have closed it. Messages
         // about the worker's start use the channel instead.
         if cycle.site.settings.daemon
@@ -105,10 +115,7 @@ impl WorkerProcess {
             command.stderr(Stdio::from(file));
         }
         command.env_clear().envs(environment(&cycle.site.settings.env));
-        let child = command.spawn();
-        // The command still owns the other end of the channel. With it, the exit of the worker would not close the
-        // channel.
-        drop(command);
+        let child = ChildProcess::spawn(command, theirs);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, mut fds) = cycle.bundle();
         let keys = (!signer_sockets.is_empty()).then(|| UsedKeys {
@@ -126,6 +133,8 @@ impl WorkerProcess {
         Ok(WorkerProcess {
             child,
             channel: Some(channel),
+            closed_until: None,
+            expected: Expected::new(cycle.generation),
             stage: Stage::Starting { kill_at: Instant::now() + RESPONSE_TIME },
             generation: cycle.generation,
             keys,
@@ -165,6 +174,7 @@ impl WorkerProcess {
 
     /// Sends the worker a message. If the channel is closed, the worker is ending and needs no message.
     pub(crate) fn send(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
+        self.expected.note(message);
         let broken =
             self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
         if broken {
@@ -172,17 +182,37 @@ impl WorkerProcess {
         }
     }
 
-    /// Returns the next message of the worker.
+    /// Returns the reason to kill a worker that does not use its channel as it has to. The reason of a closed channel is returned
+    /// only once.
+    pub(crate) fn take_channel_fault(&mut self, now: Instant) -> Option<&'static str> {
+        if self.channel.as_ref().is_some_and(|channel| channel.is_unread(now)) {
+            self.channel = None;
+            return Some("does not read its messages");
+        }
+        self.closed_until.take_if(|until| *until <= now).map(|_| "has closed the control channel and runs")
+    }
+
+    /// Returns the time at which [`WorkerProcess::take_channel_fault`] may have a reason.
+    pub(crate) fn channel_deadline(&self) -> Option<Instant> {
+        self.closed_until.or_else(|| self.channel.as_ref().and_then(Channel::unread_until))
+    }
+
+    /// Returns the next message of the worker. A message that is malformed or not expected ends the worker, so the number of
+    /// messages is limited.
     pub(crate) fn hear(&mut self) -> Heard {
         let Some(channel) = &mut self.channel else { return Heard::Nothing };
         match channel.receive() {
             Ok(Received::Nothing) => Heard::Nothing,
             Ok(Received::Packet(packet)) => match ToMaster::decode(&packet.body) {
-                Ok(message) => Heard::Message(message),
+                Ok(message) => match self.expected.check(&message) {
+                    Ok(()) => Heard::Message(message),
+                    Err(reason) => self.give_up(format!("control channel: {reason}")),
+                },
                 Err(_) => self.give_up("control channel: a malformed message".to_owned()),
             },
             Ok(Received::Closed) => {
                 self.channel = None;
+                self.closed_until = Some(Instant::now() + EXIT_TIME);
                 Heard::Silence
             }
             Err(error) => self.give_up(error.to_string()),
@@ -191,16 +221,14 @@ impl WorkerProcess {
 
     /// Returns the exit status if the process has exited.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        // Waiting fails only if another thread has already waited for this process, and no other thread does.
-        self.child.try_wait().ok().flatten()
+        self.child.try_wait()
     }
 
     pub(crate) fn kill(&mut self) {
-        // If the process has already been reaped, no signal is sent.
-        let _ = self.child.kill();
+        self.child.kill();
     }
 
-    /// Kills a worker that sent a malformed message, because it cannot be trusted to serve.
+    /// Kills a worker that sent a malformed or unexpected message, because it cannot be trusted to serve.
     pub(crate) fn give_up(&mut self, reason: String) -> Heard {
         self.channel = None;
         self.kill();

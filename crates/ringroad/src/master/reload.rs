@@ -34,9 +34,22 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// Whether this worker was sent this configuration for a swap in place.
+    fn is_swapped_by(&self, pid: u32, generation: u64) -> bool {
+        self.give_up_at.is_some() && self.worker == pid && self.cycle.generation == generation
+    }
+
     /// Returns the next configuration.
     pub(super) fn cycle(&self) -> &Cycle {
         &self.cycle
+    }
+}
+
+#[cfg(test)]
+impl Pending {
+    /// Returns the worker whose response puts this configuration into force, its number, and whether the worker swaps it in place.
+    pub(super) fn committed_by(&self) -> (u32, u64, bool) {
+        (self.worker, self.cycle.generation, self.give_up_at.is_some())
     }
 }
 
@@ -137,10 +150,10 @@ impl Master {
 
     /// Handles a worker that has swapped its configuration.
     pub(super) fn handle_reloaded(&mut self, generation: u64, index: usize) {
-        if let Some(pending) = self.pending.take_if(|pending| pending.cycle.generation == generation) {
-            let worker = &mut self.workers[index];
-            let (pid, old) = (worker.pid(), worker.generation);
-            worker.generation = generation;
+        let worker = &mut self.workers[index];
+        let pid = worker.pid();
+        if let Some(pending) = self.pending.take_if(|pending| pending.is_swapped_by(pid, generation)) {
+            let old = std::mem::replace(&mut worker.generation, generation);
             self.commit(pending.cycle);
             self.count_reload(ReloadOutcome::InPlace);
             self.cycle.log.notice(format_args!(
@@ -151,8 +164,8 @@ impl Master {
     }
 
     /// Handles a worker that keeps its old configuration because of an error.
-    pub(super) fn handle_reload_failed(&mut self, generation: u64, message: &str) {
-        if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
+    pub(super) fn handle_reload_failed(&mut self, generation: u64, pid: u32, message: &str) {
+        if self.pending.as_ref().is_some_and(|pending| pending.is_swapped_by(pid, generation)) {
             self.workers.iter_mut().for_each(|worker| worker.remove_keys(generation));
             self.signer.note_unused();
             self.cycle.log.emerg(message);

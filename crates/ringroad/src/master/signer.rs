@@ -17,6 +17,7 @@ use super::respawn::Respawn;
 use super::{Cycle, Master};
 use crate::adapter;
 use crate::control::acme::AcmeChange;
+use crate::control::budget::Budget;
 use crate::control::message::ToWorker;
 use crate::control::signer::{FROM_SIGNER, FromSigner, ToSigner};
 use crate::control::{Channel, Received};
@@ -26,9 +27,6 @@ use crate::{signatures, signer};
 
 /// Number of sockets for each thread of a worker: one for the thread, and one for the helper thread that makes its RSA signatures.
 const SOCKETS_PER_THREAD: usize = 2;
-
-/// Maximum number of lines of the process that are logged in one event-loop turn.
-const MESSAGES_MAX: usize = 10;
 
 /// The signing process, if it runs.
 #[derive(Debug, Default)]
@@ -45,6 +43,24 @@ pub(super) struct Signer {
 struct Process {
     child: Child,
     channel: Channel,
+    /// The lines that it may still send.
+    lines: Budget,
+}
+
+impl Process {
+    /// Returns the next line of the process for the log. An error is the reason to end it.
+    fn next_line(&mut self) -> Option<Result<String, String>> {
+        let packet = match self.channel.receive() {
+            Ok(Received::Packet(packet)) => packet,
+            Ok(Received::Nothing | Received::Closed) => return None,
+            Err(error) => return Some(Err(error.to_string())),
+        };
+        Some(match FromSigner::decode(&packet.body) {
+            Ok(FromSigner(line)) if self.lines.take(Instant::now()) => Ok(line),
+            Ok(_) => Err("too many messages".to_owned()),
+            Err(_) => Err("a malformed message".to_owned()),
+        })
+    }
 }
 
 impl Signer {
@@ -67,7 +83,7 @@ impl Signer {
         cycle.log.notice(format_args!("start signing process {}", child.id()));
         let _ =
             channel.send(&ToSigner::Start { credentials: cycle.credentials().cloned() }.encode(), Vec::new());
-        self.process = Some(Process { child, channel });
+        self.process = Some(Process { child, channel, lines: Budget::new(Instant::now()) });
         self.start_at = None;
         Ok(())
     }
@@ -113,10 +129,17 @@ impl Signer {
     /// Logs the lines of the process, and detects its exit.
     fn check(&mut self, log: &Log) {
         let Some(process) = &mut self.process else { return };
-        for _ in 0..MESSAGES_MAX {
-            let Ok(Received::Packet(packet)) = process.channel.receive() else { break };
-            if let Ok(FromSigner(line)) = FromSigner::decode(&packet.body) {
-                log.alert(format_args!("signing process: {line}"));
+        while let Some(line) = process.next_line() {
+            match line {
+                Ok(line) => log.alert(format_args!("signing process: {line}")),
+                Err(reason) => {
+                    log.alert(format_args!(
+                        "signing process: control channel: {reason}, killing the process"
+                    ));
+                    let _ = process.child.kill();
+                    let _ = process.child.wait();
+                    break;
+                }
             }
         }
         let _ = process.channel.flush();

@@ -52,7 +52,7 @@ impl Master {
 
     /// Sends a watchdog ping, after a check of the serving worker. A worker that starts or stops is not checked, because it has
     /// separate time limits.
-    fn ping(&mut self) {
+    pub(super) fn ping(&mut self) {
         let serves = |worker: &&mut WorkerProcess| worker.stage == Stage::Serving;
         let Some(worker) = self.workers.iter_mut().find(serves) else { return self.notifier.ping() };
         let pid = worker.pid();
