@@ -44,7 +44,7 @@ pub struct Store {
 
 impl Store {
     /// Opens a cache: creates its directory, takes its lock and reads its purges. These calls may block on the disk, so
-    /// this is for a start or for [`rt::offload`]. [`Store::run`] does everything else.
+    /// this is for a start or for a helper thread. [`Store::run`] does everything else.
     pub fn open(config: Config) -> Result<Arc<Store>, OpenError> {
         let mut random = [0; 24];
         // Fails only on kernels without getrandom(2). The seed is predictable then.

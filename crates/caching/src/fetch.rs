@@ -571,7 +571,7 @@ impl Fetch {
             request: Arc::clone(candidate.pending_request),
             ticket: Some(Arc::clone(candidate.ticket)),
         };
-        let temp_directory = &(self.origin.upstream)(request.scope()).temp_path.0;
+        let temp_directory = (self.origin.upstream)(request.scope()).temp_path.path();
         let fill = self.store.begin_in(new, temp_directory).await.map_err(Unstored::Refused)?;
         Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }

@@ -415,7 +415,7 @@ impl Fetch {
                         request: Arc::clone(candidate.pending_request),
                         ticket: Some(Arc::clone(candidate.ticket)),
                     };
-                    let temp_directory = &(self.origin.upstream)(request.scope()).temp_path.0;
+                    let temp_directory = (self.origin.upstream)(request.scope()).temp_path.path();
                     let (request, store) = (&*request, &self.store);
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
                     let joins = |hit: &Hit| {

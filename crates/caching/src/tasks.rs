@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ::cache::{Config, Note, Notify, OpenError, Store};
-use rt::Either;
 use rt::watch::{self, Publisher};
+use rt::{Either, HelperPool};
 
 use crate::settings::Caches;
 use crate::shared_fetch::SharedFetches;
@@ -131,15 +131,16 @@ impl Cache {
         let message =
             format_args!("{refusal}; responses pass through and are not stored until it can be used");
         error_log::write(thread, Level::Emerg, message);
+        // Opening blocks on the disk, so it runs on another thread.
+        let opener = HelperPool::new("cache", 1);
         let (mut pause, closed) = (REOPEN_FIRST, self.closed.watch());
         loop {
             if let Either::Left(_) = rt::select(closed.above(0), rt::sleep_until(rt::now() + pause)).await {
                 return None;
             }
             pause = (pause * 2).min(REOPEN_MAX);
-            // Opening blocks on the disk, so it runs on another thread.
             let config = self.config.clone();
-            if let Some(Ok(store)) = rt::offload_file(move || open(config)).await {
+            if let Some(Ok(store)) = opener.run(move || open(config)).await {
                 let name = &self.config.name;
                 if !self.take(&store) {
                     return None;

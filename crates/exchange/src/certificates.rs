@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::tls::Identity;
 use ::tls::certificate::FileError;
+use rt::HelperPool;
 use rustix::fs::OFlags;
 
 use crate::request::Request;
@@ -24,6 +25,13 @@ use telemetry::Reason;
 /// Maximum size of a certificate or key file in bytes. Chains have a few KiB, and the client's server name may choose
 /// the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Maximum number of threads that read the files. Each read is brief.
+const FILE_THREADS_MAX: usize = 2;
+
+/// The threads that read the files. If the disk of the content or of a cache does not
+/// respond, this delays no handshake.
+static FILES: LazyLock<HelperPool> = LazyLock::new(|| HelperPool::new("certificates", FILE_THREADS_MAX));
 
 /// Number of searches for unused pairs within the time `inactive`.
 const SWEEPS: u32 = 4;
@@ -165,7 +173,7 @@ impl NamedCertificates {
             None => None,
         };
         let (prefix, passwords, names) = (self.prefix.clone(), Arc::clone(&self.passwords), pair.clone());
-        let loaded = rt::offload_settings(move || load(&prefix, &names, &passwords, before)).await;
+        let loaded = FILES.run(move || load(&prefix, &names, &passwords, before)).await;
         // A panic of the thread is already logged.
         let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
         let loaded = loaded.unwrap_or_else(|| Err(failed()));
@@ -212,7 +220,7 @@ fn shown(prefix: &Path, value: &str) -> String {
 }
 
 /// Reads the bytes that a value names or contains.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_settings")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, of FILES")]
 fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
     if let Some(pem) = value.strip_prefix(DATA) {
@@ -245,7 +253,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
 }
 
 /// Returns the state of a file, or nothing if the value is PEM text or stat(2) fails.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_settings")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, of FILES")]
 fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
     if value.starts_with(DATA) {
         return None;

@@ -1,11 +1,11 @@
 //! Frees space on a full file system: the caches on it evict entries in favour of temporary files.
 
-use std::path::Path;
 use std::rc::Rc;
 
 use io::Errno;
 
 use crate::thread::Thread;
+use transfer::temp_directory::TempDirectory;
 
 /// Bytes that a cache frees per call: enough for several writes, because a write requests space only after it failed.
 const RECLAIMED_BYTES: u64 = 4 << 20;
@@ -16,13 +16,13 @@ const TRIES: u32 = 3;
 /// A request for space for one write or one new file.
 pub struct DiskSpace<'a> {
     thread: &'a Rc<Thread>,
-    directory: &'a Path,
+    directory: &'a TempDirectory,
     tries: u32,
 }
 
 impl<'a> DiskSpace<'a> {
     /// Creates a request for a file in this directory.
-    pub fn new(thread: &'a Rc<Thread>, directory: &'a Path) -> DiskSpace<'a> {
+    pub fn new(thread: &'a Rc<Thread>, directory: &'a TempDirectory) -> DiskSpace<'a> {
         DiskSpace { thread, directory, tries: 0 }
     }
 
@@ -45,12 +45,12 @@ impl<'a> DiskSpace<'a> {
     }
 
     /// Lets the first cache with entries on this file system evict some.
-    #[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
+    #[expect(clippy::disallowed_methods, reason = "it runs on a helper thread of TempDirectory")]
     async fn evict(&self) -> bool {
-        let directory = self.directory.to_owned();
+        let directory = self.directory.path().to_owned();
         // A directory that does not exist yet will be on the file system of its parent.
         let stat = move || directory.ancestors().find_map(|path| rustix::fs::stat(path).ok());
-        let Some(Some(stat)) = rt::offload_file_in(self.directory, stat).await else { return false };
+        let Some(Some(stat)) = self.directory.run(stat).await else { return false };
         let generation = self.thread.generation();
         for reclaimer in &generation.config.http.space_reclaimers {
             if reclaimer.device() == Some(stat.st_dev) && reclaimer.reclaim(RECLAIMED_BYTES).await {

@@ -7,9 +7,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use io::Errno;
 use io::op::PeerAddr;
+use rt::HelperPool;
 use site::allowed_paths::{Enforced, RefusedPath};
 use telemetry::Level;
 use telemetry::named::OpenErrorObserver;
@@ -19,6 +21,12 @@ use crate::error_log;
 use crate::request::Request;
 use crate::thread::Thread;
 pub use site::needs::Access;
+
+/// Maximum number of threads that search the reason of an error.
+const SEARCH_THREADS_MAX: usize = 2;
+
+/// The threads that search the reason of an error: a search reads links, so it may wait for the disk.
+static SEARCHES: LazyLock<HelperPool> = LazyLock::new(|| HelperPool::new("refusals", SEARCH_THREADS_MAX));
 
 /// Writes a line if the sandbox has caused the error of an operation on a path of a request.
 #[inline]
@@ -84,7 +92,7 @@ fn search(thread: &Thread, path: &[u8], access: Access, reporter: impl FnOnce() 
     let (path, report) = (PathBuf::from(OsStr::from_bytes(path)), reporter());
     rt::spawn(async move {
         let searched = path.clone();
-        let found = rt::offload_file(move || enforced.paths.refusal(&searched, access)).await;
+        let found = SEARCHES.run(move || enforced.paths.refusal(&searched, access)).await;
         if let Some(Some(refusal)) = found {
             report(Level::Error, &message(&path, &refusal));
         }

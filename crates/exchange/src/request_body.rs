@@ -132,7 +132,7 @@ pub async fn spill(
 ) -> Result<WithoutFile, BodyFailure> {
     let is_first = body.path().is_none();
     let via = choose::path_engine(core.sending.aio, &rt::caps());
-    let mut space = DiskSpace::new(&request.conn.thread, &core.body_files.temp_path.0);
+    let mut space = DiskSpace::new(&request.conn.thread, &core.body_files.temp_path);
     let mut spilled = body.spill(&core.body_files, via).await;
     while let Err((_, _, errno)) = &spilled
         && space.make(*errno).await

@@ -19,7 +19,7 @@ use crate::files::{self, ChangePath, CopyError};
 use crate::thread::Thread;
 use conf::Error;
 use site::config::Cx;
-use transfer::received;
+use transfer::temp_directory::TempDirectory;
 
 /// The destination of a file.
 #[derive(Clone)]
@@ -27,9 +27,7 @@ pub struct Destination {
     /// The final path.
     pub place: ChangePath,
     /// The directory of temporary files.
-    pub temp: PathBuf,
-    /// The number of digits of each directory level.
-    pub levels: Vec<u8>,
+    pub temp: TempDirectory,
     /// Permission bits of the file. Directories get the same bits, and search permission wherever they have read
     /// permission.
     pub mode: u32,
@@ -108,7 +106,7 @@ impl Writer {
         }
         let mut space = DiskSpace::new(&self.thread, &self.plan.temp);
         loop {
-            match received::create(&self.plan.temp, &self.plan.levels, true).await {
+            match self.plan.temp.create(true).await {
                 Err((_, errno)) if space.make(errno).await => {}
                 made => {
                     let (file, path, device) = made.map_err(|(path, errno)| ("open", path, errno))?;

@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
 
@@ -15,6 +15,7 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use peers::Group;
 use peers::lines::Draft;
+use rt::HelperPool;
 use site::config::{Cx, Scope};
 use site::declaration::OWN;
 use site::uses::FileUse;
@@ -23,6 +24,13 @@ use telemetry::{Level, Reason};
 /// The module.
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("upstream_state") });
+
+/// Maximum number of threads that write the files; each group has one file.
+const STATE_FILE_THREADS_MAX: usize = 8;
+
+/// The threads that write the files.
+static STATE_FILES: LazyLock<HelperPool> =
+    LazyLock::new(|| HelperPool::new("upstream-state", STATE_FILE_THREADS_MAX));
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
@@ -78,7 +86,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
         let text = group.state_text();
         let (to, bytes) = (path.clone(), text.clone().into_bytes());
         let number = group.next_save();
-        let done = rt::offload_file(move || write(&to, &bytes, number)).await;
+        let done = STATE_FILES.run(move || write(&to, &bytes, number)).await;
         let failed = match done {
             Some(Ok(())) if group.state_text() == text => return,
             Some(Ok(())) => continue,
@@ -100,7 +108,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
 }
 
 /// Replaces the file atomically.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
+#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, of STATE_FILES")]
 fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

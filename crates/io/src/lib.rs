@@ -20,6 +20,7 @@
 //! | [`epoll`] | the epoll engine, which emulates completions: `calls`, `table` |
 //! | [`disk`] | libaio, the thread pool, blocking calls; `job` is an operation that another thread can execute; `directory` (reads a directory) and `owner` (checks owners of links) are operations of several system calls |
 //! | [`composite`] | combines a network backend and the disk backends into one engine, which all callers use |
+//! | [`helper_threads`] | threads that execute the jobs of a queue, for the pools of `thread_pool` and of `rt` |
 //! | [`doorbell`] | `Wake`: ends a wait from another thread; loom checks its state machine |
 //! | [`fault`] | an engine that injects configured faults into another engine |
 //! | [`page_cache`] | the page-cache policy for files and caches: `probe` (which bytes are resident), `admission` (which reads go through the page cache), `predictor` (whether a non-blocking attempt is worth its system call) |
@@ -51,6 +52,7 @@ mod epoll;
 pub mod facts;
 pub mod fault;
 mod fd;
+pub mod helper_threads;
 pub mod op;
 pub mod page_cache;
 pub mod probe;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use conf::State;
+use conf::Support;
 use site::needs::{Access, Needs, Ports, needs};
 
 use crate::all;
@@ -352,7 +352,7 @@ fn every_directive_with_a_path_states_its_use() {
     let mut unknown = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for spec in all().declarations().specs().specs() {
-        if matches!(spec.state, State::Accepted(_) | State::Idle(_)) {
+        if matches!(spec.state, Support::Accepted(_) | Support::Idle(_)) {
             continue;
         }
         let (prefix, name) = suffix(spec.name).unwrap_or(("", spec.name));

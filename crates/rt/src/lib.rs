@@ -15,7 +15,7 @@
 //! |---|---|
 //! | [`net`] | listeners, sockets with a reader and a writer, datagrams, outgoing connections |
 //! | [`mod@file`] | files with operations on paths and a lock that the kernel releases when its holder exits |
-//! | [`mod@offload`] | long or blocking work on helper threads, in pools; clients take turns with checks of passwords |
+//! | [`helper_pool`] | pools of helper threads for long or blocking work, each of which belongs to the component whose work it does |
 //! | [`thread`] | worker threads |
 //! | [`mailbox`], [`watch`] | communication between threads |
 //! | [`timer`], [`buffers`], [`combine`] | futures: sleeps, waits for buffers, `select` |
@@ -42,11 +42,11 @@ mod current;
 mod disk_watch;
 mod executor;
 pub mod file;
+#[cfg(not(loom))]
+mod helper_pool;
 pub mod local;
 pub mod mailbox;
 pub mod net;
-#[cfg(not(loom))]
-mod offload;
 mod op_table;
 pub mod panics;
 mod reactor;
@@ -71,11 +71,9 @@ pub use current::{
 };
 pub use disk_watch::DiskEvent;
 pub use file::File;
-pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
-pub use offload::{
-    offload, offload_file, offload_file_in, offload_password, offload_settings, spawn_blocking,
-};
+pub use helper_pool::{HelperPool, offload};
+pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 pub use reactor::{Counters, LoopTurn, POLLS_PER_TURN, Runtime};
 pub use remote::RemoteHandle;
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};

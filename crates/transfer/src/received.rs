@@ -3,32 +3,30 @@
 //! The transport reads it (`exchange::transport`); a handler requests it with `exchange::phases::Step::ReadBody`.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::facts::DeviceId;
 use io::segments::{SEGMENTS_MAX, Source};
 use io::{Buf, Disk, DiskVia, Errno, Segments, SharedBytes};
 use rt::local::Counted;
-use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
+
+use crate::temp_directory::TempDirectory;
 
 /// Settings for temporary files of large request bodies.
 #[derive(Clone, Debug)]
 pub struct BodyFiles {
     /// `client_body_in_file_only`
     pub in_file_only: BodyInFile,
-    /// `client_body_temp_path`: directory, and number of digits per level.
-    pub temp_path: (PathBuf, Vec<u8>),
+    /// `client_body_temp_path`
+    pub temp_path: TempDirectory,
 }
 
 impl Default for BodyFiles {
     fn default() -> BodyFiles {
         BodyFiles {
             in_file_only: BodyInFile::Off,
-            temp_path: (PathBuf::from("client_body_temp"), Vec::new()),
+            temp_path: TempDirectory::new(PathBuf::from("client_body_temp"), &[]),
         }
     }
 }
@@ -246,22 +244,11 @@ const UNCOPIED_MIN: usize = 2 << 10;
 /// Minimum size in bytes of a buffer that bytes are copied to, because chunks may be small.
 const COPIED_MIN: usize = 16 << 10;
 
-/// Maximum number of names tried: other processes may have files with the same number, such as a worker that is
-/// exiting.
-const NAMES_MAX: usize = 64;
-
-/// The number of the next file. The first one is the time of day in us, so that processes rarely use the same numbers.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// Digits of a file's name.
-const DIGITS: usize = 10;
-
 impl TempFile {
     /// Creates a file in the configured directory, and the directory if it is missing.
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
-        let (directory, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
-        let (file, path, device) = create(directory, levels, named).await?;
+        let (file, path, device) = files.temp_path.create(named).await?;
         let clean = files.in_file_only == BodyInFile::Clean;
         Ok(TempFile { file, path, clean, disk: Disk { device, via } })
     }
@@ -271,115 +258,5 @@ impl TempFile {
         pieces.iter().for_each(|piece| data.push(Source::SharedBytes(piece.clone())));
         let (result, _) = self.file.write_segments_at(offset, data, self.disk).await;
         result.map(drop)
-    }
-}
-
-/// Creates a temporary file for a large body. Returns the file, its path (a former path, unless it is `named`), and its
-/// device. The kernel removes a file without a name even if the process crashes.
-///
-/// # Errors
-/// The intended path, and the error.
-pub async fn create(
-    directory: &Path,
-    levels: &[u8],
-    named: bool,
-) -> Result<(rt::File, PathBuf, DeviceId), (PathBuf, Errno)> {
-    let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
-    // A helper thread creates the file, because this may need several calls, and each may wait for the disk.
-    let (owned, levels) = (directory.to_owned(), levels.to_vec());
-    let made = rt::offload_file_in(directory, move || make(&owned, &levels, named, start)).await;
-    let (fd, path, device) = made.unwrap_or_else(|| Err((directory.to_owned(), Errno::IO)))?;
-    Ok((rt::File::new(fd), path, device))
-}
-
-/// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file_in")]
-fn make(
-    directory: &Path,
-    levels: &[u8],
-    named: bool,
-    start: u64,
-) -> Result<(OwnedFd, PathBuf, DeviceId), (PathBuf, Errno)> {
-    let mut last = (directory.to_owned(), Errno::EXIST);
-    let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
-    for _ in 0..NAMES_MAX {
-        let path = path_of(directory, levels, NEXT.fetch_add(1, Ordering::Relaxed));
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
-        let opened = match open() {
-            Err(Errno::NOENT) => create_parents(&path, Mode::RWXU).and_then(|()| open()),
-            opened => opened,
-        };
-        match opened {
-            Ok(fd) => {
-                let removed = if named { Ok(()) } else { rustix::fs::unlink(&path) };
-                // If fstat(2) fails, the file counts on the default device, as files of unknown disks do.
-                let device = rustix::fs::fstat(&fd).map_or(DeviceId::default(), |stat| DeviceId(stat.st_dev));
-                return match removed {
-                    Ok(()) => Ok((fd, path, device)),
-                    Err(errno) => Err((path, errno)),
-                };
-            }
-            // An earlier or a concurrent process has used this number.
-            Err(Errno::EXIST) => last.0 = path,
-            Err(errno) => return Err((path, errno)),
-        }
-    }
-    Err(last)
-}
-
-/// Creates the missing directories above a file, with these permissions.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, by rt::offload_file")]
-pub fn create_parents(path: &Path, mode: Mode) -> Result<(), Errno> {
-    let Some(directory) = path.parent() else { return Err(Errno::NOENT) };
-    let make = || match rustix::fs::mkdir(directory, mode) {
-        // Another thread has created it.
-        Err(Errno::EXIST) => Ok(()),
-        made => made,
-    };
-    match make() {
-        Err(Errno::NOENT) => create_parents(directory, mode).and_then(|()| make()),
-        made => made,
-    }
-}
-
-/// Returns a path such as `7/45/0000123457`: the digits of each level are taken from the end of the number.
-fn path_of(directory: &Path, levels: &[u8], number: u64) -> PathBuf {
-    let name = format!("{:0width$}", number % 10u64.pow(DIGITS as u32), width = DIGITS);
-    let (mut path, mut end) = (directory.to_owned(), name.len());
-    for &digits in levels {
-        let start = end.saturating_sub(digits.into());
-        path.push(&name[start..end]);
-        end = start;
-    }
-    path.push(name);
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_stored_files_match_nginx() {
-        let path = |levels: &[u8]| path_of(Path::new("/t"), levels, 123_457).display().to_string();
-        assert_eq!(path(&[]), "/t/0000123457");
-        assert_eq!(path(&[1, 2]), "/t/7/45/0000123457");
-        assert_eq!(path(&[2, 2, 2]), "/t/57/34/12/0000123457");
-        assert_eq!(path_of(Path::new("/t"), &[], u64::MAX).display().to_string().len(), 13);
-    }
-
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test may wait")]
-    fn directories_are_created_and_files_are_named_only_if_needed() {
-        let directory = testkit::TempDir::new("received");
-        let deep = directory.path().join("a/b");
-        let (_fd, path, _) = make(&deep, &[1], false, 5).expect("it can be made");
-        assert!(rustix::fs::stat(&path).is_err() && rustix::fs::stat(&deep).is_ok());
-        let (_fd, path, device) = make(&deep, &[1], true, 5).expect("it can be made");
-        assert_eq!(rustix::fs::stat(&path).map(|stat| stat.st_dev), Ok(device.0));
-        let (_, errno) =
-            make(Path::new("/proc/nobody"), &[], true, 5).expect_err("nothing can be made there");
-        assert_eq!(errno, Errno::NOENT);
     }
 }

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::hidden::Hidden;
 use crate::secure::SecureSettings;
 use site::template::Template;
+use transfer::temp_directory::TempDirectory;
 
 /// Upstream settings of a location, with nginx's names and defaults.
 #[derive(Clone, Debug)]
@@ -38,8 +37,8 @@ pub struct Settings {
     pub max_temp_file_size: u64,
     /// `proxy_temp_file_write_size`, if set
     pub temp_file_write_size: Option<u64>,
-    /// `proxy_temp_path`: directory, and number of digits of each level.
-    pub temp_path: (PathBuf, SmallVec<[u8; 3]>),
+    /// `proxy_temp_path`
+    pub temp_path: TempDirectory,
     /// `proxy_next_upstream`
     pub next_upstream: NextUpstream,
     /// `proxy_next_upstream_tries`; 0 means no limit.
@@ -93,7 +92,7 @@ impl Default for Settings {
             request_buffering: true,
             max_temp_file_size: 1 << 30,
             temp_file_write_size: None,
-            temp_path: (PathBuf::from("proxy_temp"), SmallVec::new()),
+            temp_path: TempDirectory::new(PathBuf::from("proxy_temp"), &[]),
             next_upstream: NextUpstream::ERROR | NextUpstream::TIMEOUT,
             next_upstream_tries: 0,
             next_upstream_timeout: Duration::ZERO,

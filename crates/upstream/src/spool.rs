@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use io::facts::DeviceId;
 use io::segments::Source;
 use io::{Buf, Disk, DiskVia, Errno};
-use smallvec::SmallVec;
 
 use crate::attempt::cut;
 use crate::body::Live;
@@ -33,7 +32,7 @@ use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::BodyError;
 use transfer::body::source::{BodySource, SEND_BYTES};
-use transfer::received;
+use transfer::temp_directory::TempDirectory;
 
 /// State shared by the pump and the stream.
 struct Spool {
@@ -72,8 +71,7 @@ struct Limits {
     /// Maximum size of a write to the file in bytes.
     write: usize,
     file: u64,
-    directory: PathBuf,
-    levels: SmallVec<[u8; 3]>,
+    directory: TempDirectory,
     /// The thread, for logging file errors.
     thread: Rc<Thread>,
     record: Rc<Try>,
@@ -102,8 +100,7 @@ impl Limits {
             read: (memory / 2).clamp(READ_MIN, READ_MAX).min(piece_max(settings)) as usize,
             write: settings.temp_file_write_size.unwrap_or(READ_MAX).min(READ_MAX) as usize,
             file: settings.max_temp_file_size,
-            directory: settings.temp_path.0.clone(),
-            levels: settings.temp_path.1.clone(),
+            directory: settings.temp_path.clone(),
             thread: Rc::clone(thread),
             record: Rc::clone(record),
         }
@@ -303,7 +300,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
     let known = spool.borrow().file.clone();
     let (file, device) = match known {
         Some(file) => file,
-        None => match received::create(&limits.directory, &limits.levels, false).await {
+        None => match limits.directory.create(false).await {
             Ok((file, path, device)) => {
                 // The body has one file, so the path is not set yet.
                 let _ = limits.record.temp_file.set(path);
@@ -331,8 +328,10 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
         (Err(_), None) => len,
     };
     spool.borrow_mut().add_to_file(start, start + len - left);
-    let path = limits.directory.clone();
-    result.map(drop).map_err(|errno| Box::new(FailedWrite { call: "write", path, errno, rest }))
+    result.map(drop).map_err(|errno| {
+        let path = limits.directory.path().to_owned();
+        Box::new(FailedWrite { call: "write", path, errno, rest })
+    })
 }
 
 impl Spool {

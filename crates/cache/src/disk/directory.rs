@@ -16,7 +16,7 @@ use io::facts::{DeviceId, DirEntry, EntryAttributes, Space};
 use io::op::{NewFile, OpenHow};
 use io::{Buf, Disk, DiskVia, Errno, Segments};
 use rt::file::{self, Create, Lock};
-use rt::{Either, File};
+use rt::{Either, File, HelperPool};
 use rustix::fs::{CWD, Dir, Mode, OFlags};
 
 use crate::config::{Config, Notify};
@@ -29,6 +29,9 @@ use crate::key::{Key, Levels, Parents};
 use crate::mutex::lock;
 use crate::note::Note;
 use crate::stats::Counter;
+
+/// Maximum number of helper threads per cache: its manager, which has one task, and flushes of purges use these threads.
+const HELPERS_MAX: usize = 2;
 
 /// The directory of a cache.
 pub(crate) struct Directory {
@@ -66,6 +69,9 @@ pub(crate) struct Directory {
     /// Common prefix of all temporary paths of this process.
     temp_start: Vec<u8>,
     count: AtomicU64,
+    /// The threads for work on this directory that no operation of the engine covers: a disk that does not respond delays
+    /// no other cache.
+    pub(crate) helpers: HelperPool,
 }
 
 /// Counters of disk calls, see [`crate::Stats`].
@@ -139,6 +145,7 @@ impl Directory {
             seed,
             temp_start,
             count: AtomicU64::new(0),
+            helpers: HelperPool::new("cache", HELPERS_MAX),
         })
     }
 
@@ -337,7 +344,7 @@ impl Directory {
     pub(crate) async fn sync_all(&self) -> Result<(), Errno> {
         let directory = self.open_dir(self.path()).await?;
         let fd = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
-        rt::offload_file(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
+        self.helpers.run(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
     }
 
     /// Returns the free and total space of its file system.

@@ -134,7 +134,7 @@ impl Manager {
                 return dir.unlock();
             }
             let waiting = Arc::clone(dir);
-            let is_locked = rt::offload_file(move || waiting.try_lock()).await == Some(true);
+            let is_locked = dir.helpers.run(move || waiting.try_lock()).await == Some(true);
             // Without the purges of the other process, purged entries would be valid again.
             if is_locked && self.read_purges(&mut is_noted).await {
                 break;
@@ -144,7 +144,7 @@ impl Manager {
         // The other process has changed files that this index lists.
         self.forget_all();
         let owned = Arc::clone(dir);
-        rt::offload_file(move || set_aside(&owned)).await;
+        dir.helpers.run(move || set_aside(&owned)).await;
         dir.begin_owning();
         dir.note(Note::Owner);
     }

@@ -39,10 +39,10 @@ pub(crate) static MODULE: Module = Module {
                 if files.root_position.is_none() {
                     files.add_root_use(http.prefix_path(), FileUse::Read, &mut requirements.uses);
                 }
-                let temp_path = UsedPath::fixed(&body_files.temp_path.0, FileUse::Write);
+                let temp_path = UsedPath::fixed(body_files.temp_path.path(), FileUse::Write);
                 requirements.uses.add("client_body_temp_path", None, temp_path);
                 requirements.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
-                requirements.temp_directories.insert(body_files.temp_path.0.clone());
+                requirements.temp_directories.insert(body_files.temp_path.path().to_owned());
             },
             ..BlockHooks::NONE
         },

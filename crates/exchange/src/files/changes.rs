@@ -11,16 +11,25 @@
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use io::op::OpenHow;
 use io::{Disk, Errno};
+use rt::HelperPool;
 use rustix::fs::{Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
 use super::open::{StartDirectory, disk, how, open_retrying, rules};
 use crate::request::Request;
 use transfer::files::Failure;
 use transfer::files::cache::Rules;
+
+/// Maximum number of threads that set attributes of files. More threads would hardly make one disk faster.
+const ATTRIBUTE_THREADS_MAX: usize = 8;
+
+/// The threads that set attributes of files.
+static ATTRIBUTES: LazyLock<HelperPool> =
+    LazyLock::new(|| HelperPool::new("attributes", ATTRIBUTE_THREADS_MAX));
 
 /// A path for changes.
 #[derive(Clone)]
@@ -200,7 +209,7 @@ pub async fn copy_bytes((from, to): (&rt::File, &rt::File), size: u64, disk: Dis
 /// operations. The time is in seconds since 1970 and nanoseconds.
 pub async fn dress(file: &rt::File, mode: Option<u32>, modified: Option<(i64, u32)>) -> Result<(), Errno> {
     let fd = rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0)?;
-    let set = rt::offload_file(move || {
+    let set = ATTRIBUTES.run(move || {
         if let Some(mode) = mode {
             rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
         }

@@ -10,6 +10,7 @@ use crate::passing::store::Store;
 
 use caching::settings::CacheConf;
 use site::config::{Keywords, Scope, Start};
+use transfer::temp_directory::TempDirectory;
 use upstream::Settings;
 
 /// Returns the settings of a block, mutable.
@@ -104,7 +105,7 @@ impl Conf {
         conf.upstream.hidden.by_protocol = F::hides;
         // nginx's default of `proxy_temp_path`: a thousand directories keep each of them small.
         let directory = start.prefix.join(format!("{prefix}_temp"));
-        conf.upstream.temp_path = (directory, [1, 2].into_iter().collect());
+        conf.upstream.temp_path = TempDirectory::new(directory, &[1, 2]);
         conf
     }
 

@@ -216,8 +216,7 @@ impl<F: Family> Rows<F> {
             )
             .default("_temp 1 2"),
             |scope, cx| {
-                let (directory, levels) = cx.temp_directory()?;
-                conf::<F>(scope).upstream.temp_path = (directory, levels.into_iter().collect());
+                conf::<F>(scope).upstream.temp_path = cx.temp_directory()?;
                 Ok(())
             },
         ),

@@ -134,7 +134,7 @@ pub(crate) const fn module<F: Family>(
                         conf.add_uses::<F>(http, scope, &mut requirements.uses);
                     }
                     if is_active::<F>(scope) && F::HAS_BUFFERS {
-                        requirements.temp_directories.insert(conf.upstream.temp_path.0.clone());
+                        requirements.temp_directories.insert(conf.upstream.temp_path.path().to_owned());
                     }
                     requirements.transparent_bind |=
                         conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);

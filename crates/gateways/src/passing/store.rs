@@ -150,8 +150,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     };
     let plan = Destination {
         place,
-        temp: conf.upstream.temp_path.0.clone(),
-        levels: conf.upstream.temp_path.1.to_vec(),
+        temp: conf.upstream.temp_path.clone(),
         mode: conf.store_access,
         creates_directories: true,
         modified: request.response.last_modified,

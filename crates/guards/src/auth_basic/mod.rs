@@ -7,10 +7,11 @@ mod crypt;
 mod des;
 mod user_file;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use conf::{Args, Contexts, Spec};
 use io::Errno;
+use rt::HelperPool;
 
 use crate::{Declaration, Directive, Module};
 use exchange::credentials::{self, Credentials};
@@ -147,6 +148,10 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
     }
 }
 
+/// The threads that check passwords. Clients determine the number and the duration of such checks, which delay neither
+/// handshakes nor compression on these threads.
+static PASSWORDS: LazyLock<HelperPool> = LazyLock::new(|| HelperPool::for_computation("passwords"));
+
 /// Whether this is the stored password. A slow check runs on another thread; returns `None` if it panics.
 async fn matches(client: ClientNetwork, password: &[u8], stored: Vec<u8>) -> Option<bool> {
     // A copy and the handover to another thread would cost more than a fast check.
@@ -154,7 +159,7 @@ async fn matches(client: ClientNetwork, password: &[u8], stored: Vec<u8>) -> Opt
         return Some(crypt::verify(password, &stored));
     }
     let password = password.to_vec();
-    rt::offload_password(client, move || crypt::verify(&password, &stored)).await
+    PASSWORDS.run_for(client, move || crypt::verify(&password, &stored)).await
 }
 
 /// Responds with a challenge for a user name and a password (RFC 7235 section 4.1).

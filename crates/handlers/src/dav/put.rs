@@ -53,11 +53,9 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     };
     let changes = [(&*path, change), (&*first, change)];
     conditions::check(conf, request, &changes).await?;
-    let (temp, levels) = request.scope().core.body_files.temp_path.clone();
     let plan = Destination {
         place,
-        temp,
-        levels,
+        temp: request.scope().core.body_files.temp_path.clone(),
         mode: conf.access,
         creates_directories: conf.creates_directories,
         modified: request.header(HeaderId::Date).and_then(date::parse_http),

@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::disk::job::{Job, Outcome};
 use crate::doorbell::{Doorbell, Wake};
 use crate::facts::DeviceId;
+use crate::helper_threads::{HelperThreads, Jobs};
 use crate::op::OpId;
 use crate::slot::DeviceLimit;
 
@@ -22,16 +24,12 @@ pub const QUEUE_DEFAULT: usize = 65536;
 
 /// A named pool of threads, shared by the worker threads of a process.
 pub struct ThreadPool {
-    shared: Arc<ThreadsState>,
-}
-
-struct ThreadsState {
     name: String,
-    threads: NonZeroUsize,
+    /// Number of threads.
+    count: NonZeroUsize,
     max_queue: usize,
-    state: Mutex<JobQueues>,
-    work: Condvar,
     overflowed: AtomicU64,
+    threads: Arc<HelperThreads<JobQueues>>,
 }
 
 #[derive(Default)]
@@ -42,7 +40,6 @@ struct JobQueues {
     devices: DeviceLimit<Task>,
     /// Number of jobs in `ready` and in the queues of the devices.
     waiting: usize,
-    stopping: bool,
 }
 
 /// A job, with the inbox for its outcome.
@@ -120,132 +117,109 @@ impl ThreadPool {
     /// Starts `threads` threads that share a queue of at most `max_queue` waiting jobs.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Result<Arc<ThreadPool>, PoolError> {
         let count = NonZeroUsize::new(threads).ok_or(PoolError::NoThreads { pool: name.to_owned() })?;
-        let shared = Arc::new(ThreadsState {
-            name: name.to_owned(),
-            threads: count,
-            max_queue,
-            state: Mutex::default(),
-            work: Condvar::new(),
-            overflowed: AtomicU64::new(0),
-        });
-        let pool = ThreadPool { shared };
-        for running in 0..threads {
-            let shared = Arc::clone(&pool.shared);
-            let thread = std::thread::Builder::new().name(format!("{name}-{running}"));
-            // The thread is not joined: a thread that hangs in a dead device would block its owner too.
-            thread.spawn(move || shared.serve()).map_err(|source| PoolError::Spawn {
-                pool: name.to_owned(),
-                running,
-                source,
-            })?;
+        let threads = HelperThreads::new(JobQueues::default());
+        let pool =
+            ThreadPool { name: name.to_owned(), count, max_queue, overflowed: AtomicU64::new(0), threads };
+        for running in 0..count.get() {
+            pool.threads
+                .start(pool.threads.lock(), format!("{name}-{running}"))
+                .map_err(|source| PoolError::Spawn { pool: name.to_owned(), running, source })?;
         }
         Ok(Arc::new(pool))
     }
 
     /// Returns the name in the configuration.
     pub fn name(&self) -> &str {
-        &self.shared.name
+        &self.name
     }
 
     /// Returns the number of threads.
     pub fn threads(&self) -> usize {
-        self.shared.threads.get()
+        self.count.get()
     }
 
     /// Returns the load of the pool, and its refusals.
     pub fn counters(&self) -> ThreadPoolCounters {
-        let state = self.shared.lock();
+        let state = self.threads.lock();
         ThreadPoolCounters {
-            waiting: state.waiting,
-            overflowed: self.shared.overflowed.load(Ordering::Relaxed),
-            device_queued: state.devices.queued,
+            waiting: state.queue.waiting,
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            device_queued: state.queue.devices.queued,
         }
     }
 
     /// Adds a job, or returns it when the queue is full; its device may use at most `device_limit` threads.
     pub(crate) fn push(&self, task: Task, device_limit: usize) -> Result<Taken, Task> {
-        let shared = &self.shared;
-        let mut state = shared.lock();
-        if state.waiting >= shared.max_queue {
-            shared.overflowed.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.threads.lock();
+        let queue = &mut state.queue;
+        if queue.waiting >= self.max_queue {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
             return Err(task);
         }
-        state.waiting += 1;
-        assert!(state.waiting <= shared.max_queue, "the queue of a pool is bounded");
-        let Some(task) = state.devices.enter(task.device, device_limit, task) else {
+        queue.waiting += 1;
+        assert!(queue.waiting <= self.max_queue, "the queue of a pool is bounded");
+        let Some(task) = queue.devices.enter(task.device, device_limit, task) else {
             return Ok(Taken::DeviceQueued);
         };
-        state.ready.push_back(task);
+        queue.ready.push_back(task);
         drop(state);
-        shared.work.notify_one();
+        self.threads.wake_one();
         Ok(Taken::Ready)
     }
 
     /// Removes a job that waits for its device. A job that runs or is ready stays.
     pub(crate) fn withdraw(&self, inbox: &Arc<Inbox>, device: DeviceId, id: OpId) -> Option<Job> {
-        let mut state = self.shared.lock();
+        let queue = &mut self.threads.lock().queue;
         let ours = |task: &Task| task.id == id && Arc::ptr_eq(&task.inbox, inbox);
-        let found = state.devices.withdraw(device, ours)?;
-        assert!(state.waiting > 0, "a job that is withdrawn was counted");
-        state.waiting -= 1;
+        let found = queue.devices.withdraw(device, ours)?;
+        assert!(queue.waiting > 0, "a job that is withdrawn was counted");
+        queue.waiting -= 1;
         Some(found.job)
     }
 }
 
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadPool({}, {} threads)", self.shared.name, self.shared.threads)
+        write!(f, "ThreadPool({}, {} threads)", self.name, self.count)
     }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.lock().stopping = true;
-        self.shared.work.notify_all();
+        self.threads.close();
     }
 }
 
-impl ThreadsState {
-    /// Locks the queues. A poisoned lock is ignored: only a failed assertion, a defect, can poison it.
-    fn lock(&self) -> MutexGuard<'_, JobQueues> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl JobQueues {
+    /// Records that a job of the device has ended. Returns whether the next waiting job of the device may run now.
+    fn leave(&mut self, device: DeviceId) -> bool {
+        let next = self.devices.leave(device);
+        let is_ready = next.is_some();
+        self.ready.extend(next);
+        is_ready
+    }
+}
+
+impl Jobs for JobQueues {
+    type Job = Task;
+
+    /// All threads exist as long as the pool.
+    const IDLE_MAX: Duration = Duration::MAX;
+
+    fn take(&mut self) -> Option<Task> {
+        assert!(self.ready.len() <= self.waiting, "a job that is ready was counted");
+        let task = self.ready.pop_front()?;
+        self.waiting -= 1;
+        Some(task)
     }
 
-    /// The main function of a pool thread.
-    fn serve(&self) {
-        // Fails only with an invalid argument; signals would then merely interrupt system calls, which are retried.
-        let _unblocked = crate::sys::block_signals();
-        while let Some(Task { mut job, id, device, inbox }) = self.next_task() {
-            let outcome = job.run();
-            self.leave(device);
-            inbox.put((id, job, outcome));
+    fn run(threads: &HelperThreads<JobQueues>, task: Task) {
+        let Task { mut job, id, device, inbox } = task;
+        let outcome = job.run();
+        if threads.lock().queue.leave(device) {
+            threads.wake_one();
         }
-    }
-
-    /// Waits for a job; `None` when the pool was dropped.
-    fn next_task(&self) -> Option<Task> {
-        let mut state = self.lock();
-        loop {
-            if state.stopping {
-                return None;
-            }
-            assert!(state.ready.len() <= state.waiting, "a job that is ready was counted");
-            if let Some(task) = state.ready.pop_front() {
-                state.waiting -= 1;
-                return Some(task);
-            }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Records that a job of the device has ended, so that the next waiting job of the device may run.
-    fn leave(&self, device: DeviceId) {
-        let mut state = self.lock();
-        if let Some(next) = state.devices.leave(device) {
-            state.ready.push_back(next);
-            drop(state);
-            self.work.notify_one();
-        }
+        inbox.put((id, job, outcome));
     }
 }
 

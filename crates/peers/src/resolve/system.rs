@@ -6,8 +6,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
+
+use rt::HelperPool;
 
 /// A lookup function; `Err` contains the system's message.
 type Lookup = dyn Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync;
@@ -31,6 +33,14 @@ pub(super) struct SystemAddresses {
     /// The version of the hosts file, if it contains the name.
     pub(super) hosts: Option<Stamp>,
 }
+
+/// Maximum number of threads for lookups. A name server that is down delays each name by some seconds. More threads would
+/// help only configurations with very many such names, and those are resolved again later anyway.
+const LOOKUP_THREADS_MAX: usize = 8;
+
+/// The threads of lookups: a name server that does not respond delays no other work.
+pub(super) static LOOKUPS: LazyLock<HelperPool> =
+    LazyLock::new(|| HelperPool::new("lookups", LOOKUP_THREADS_MAX));
 
 /// Identifies a version of a file; `None` if the file does not exist.
 pub(super) type Stamp = Option<(SystemTime, u64)>;
@@ -63,7 +73,7 @@ impl System {
     /// The system's message.
     pub(super) async fn look_up(&self, name: &str) -> Result<SystemAddresses, String> {
         let (system, name) = (self.clone(), name.to_owned());
-        let done = rt::spawn_blocking(move || system.look_up_now(&name)).await;
+        let done = LOOKUPS.run(move || system.look_up_now(&name)).await;
         done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
     }
 
@@ -82,7 +92,7 @@ impl System {
     /// Returns the current version of the hosts file.
     pub(super) async fn stamp(&self) -> Stamp {
         let system = self.clone();
-        rt::spawn_blocking(move || system.stamp_now()).await.flatten()
+        LOOKUPS.run(move || system.stamp_now()).await.flatten()
     }
 
     #[expect(clippy::disallowed_methods, reason = "on a helper thread")]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::resolver::Resolver;
 use super::settings::{NameServer, Settings, SystemSettings};
+use super::system::LOOKUPS;
 use super::wire::Name;
 
 /// Name servers to query for TTLs.
@@ -52,7 +53,7 @@ impl TimeSource {
             return None;
         }
         let path = self.resolv_conf.clone();
-        let system = rt::spawn_blocking(move || SystemSettings::read(&path)).await?;
+        let system = LOOKUPS.run(move || SystemSettings::read(&path)).await?;
         let candidates = system.candidates(host);
         let resolver = self.resolver.clone().unwrap_or_else(|| {
             let servers = system.servers.into_iter().map(NameServer::At).collect();

@@ -5,8 +5,9 @@ mod drops;
 mod executor;
 pub(crate) mod fake;
 mod files;
+#[cfg(not(loom))]
+mod helper_pool;
 mod net;
-mod offload;
 mod plain_calls;
 mod threads;
 mod timers;

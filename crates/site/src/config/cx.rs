@@ -15,6 +15,7 @@ use crate::pattern::Pattern;
 use crate::template::Template;
 use crate::uses::{FileUse, UsedPath};
 use telemetry::Reason;
+use transfer::temp_directory::TempDirectory;
 
 /// The context of a directive's setter, without the settings that the setter changes.
 pub struct Cx<'a> {
@@ -221,7 +222,7 @@ impl<'a> Cx<'a> {
 
     /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created
     /// with its first file.
-    pub fn temp_directory(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
+    pub fn temp_directory(&mut self) -> Result<TempDirectory, Error> {
         let mut levels = Vec::new();
         for text in self.statement.texts().skip(1) {
             let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
@@ -229,7 +230,7 @@ impl<'a> Cx<'a> {
         }
         let directory = self.path(self.arg(0), FileUse::Write);
         self.http.temp_directories.push((directory.clone(), self.statement.span().clone()));
-        Ok((directory, levels))
+        Ok(TempDirectory::new(directory, &levels))
     }
 
     /// Compiles a regular expression whose named groups become variables.

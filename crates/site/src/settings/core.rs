@@ -15,6 +15,7 @@ use crate::template::Template;
 use telemetry::ErrorLog;
 use transfer::body::rules::Sending;
 use transfer::received::BodyFiles;
+use transfer::temp_directory::TempDirectory;
 
 /// Settings that `http`, `server` and `location` inherit.
 #[derive(Clone, Debug)]
@@ -149,7 +150,7 @@ impl Core {
     pub fn under(prefix: &Path) -> Core {
         let root = Root::Root(Template::text(&prefix.join("html").to_string_lossy()));
         let files = Files { root, ..Files::default() };
-        let temp_path = (prefix.join("client_body_temp"), Vec::new());
+        let temp_path = TempDirectory::new(prefix.join("client_body_temp"), &[]);
         Core { files, body_files: BodyFiles { temp_path, ..BodyFiles::default() }, ..Core::default() }
     }
 

@@ -1,5 +1,6 @@
 //! Tests the settings of the core's directives, their inheritance by blocks, and the errors.
 
+use std::path::Path;
 use std::time::Duration;
 
 use http::conditional::IfModifiedSince;
@@ -112,7 +113,8 @@ fn settings_of_connections_and_requests_are_parsed() {
     assert!(conf.reading.http_strict && !conf.reading.merge_slashes);
     assert_eq!((conf.reading.client_max_body_size, conf.reading.client_body_buffer_size), (1 << 30, 1024));
     assert_eq!(conf.body_files.in_file_only, BodyInFile::Clean);
-    assert_eq!(conf.body_files.temp_path, ("/t".into(), vec![1, 2]));
+    let temp_path = &conf.body_files.temp_path;
+    assert_eq!((temp_path.path(), temp_path.levels()), (Path::new("/t"), [1, 2].as_slice()));
 }
 
 #[test]

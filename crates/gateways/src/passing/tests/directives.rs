@@ -48,8 +48,8 @@ fn defaults_match_nginx() {
         (4096, (8, 4096), 1 << 30)
     );
     assert_eq!((upstream.busy_buffers_size, upstream.temp_file_write_size), (None, None));
-    assert_eq!(upstream.temp_path.0.to_str(), Some("/prefix/proxy_temp"));
-    assert_eq!(upstream.temp_path.1.as_slice(), [1, 2]);
+    assert_eq!(upstream.temp_path.path().to_str(), Some("/prefix/proxy_temp"));
+    assert_eq!(upstream.temp_path.levels(), [1, 2]);
     assert!(upstream.buffering && upstream.request_buffering && !upstream.pass_trailers);
     assert_eq!(upstream.next_upstream, NextUpstream::ERROR | NextUpstream::TIMEOUT);
     assert_eq!((conf.pass_fields, conf.pass_body, conf.store_access), (true, true, 0o600));
@@ -78,8 +78,8 @@ fn values_are_inherited_and_replaced() {
         conf.upstream.temp_file_write_size
     });
     inherited("proxy_temp_path", ("a 1 2 2", "/prefix/a 3".to_owned()), ("/b", "/b 0".to_owned()), |conf| {
-        let (folder, levels) = &conf.upstream.temp_path;
-        format!("{} {}", folder.display(), levels.len())
+        let directory = &conf.upstream.temp_path;
+        format!("{} {}", directory.path().display(), directory.levels().len())
     });
     inherited("proxy_socket_rcvbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_rcvbuf);
     inherited("proxy_socket_sndbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_sndbuf);

@@ -73,7 +73,7 @@ fn each_protocol_has_the_directives_under_its_own_prefix() {
     let (echo, proxy) = (&scope.of::<Passing<Echo>>().conf, &scope.of::<Passing<crate::proxy::Http>>().conf);
     assert_eq!((echo.upstream.buffers, proxy.upstream.buffers), ((4, 8192), (5, 8192)));
     assert_eq!((echo.pass.is_some(), proxy.pass.is_some()), (true, false));
-    assert_eq!(echo.upstream.temp_path.0.to_str(), Some("/prefix/echo_temp"));
+    assert_eq!(echo.upstream.temp_path.path().to_str(), Some("/prefix/echo_temp"));
 }
 
 #[test]

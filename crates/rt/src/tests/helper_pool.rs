@@ -2,16 +2,12 @@
 
 use std::cell::Cell;
 use std::net::IpAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use super::{run, settle};
-use crate::{
-    Either, offload, offload_file, offload_file_in, offload_password, offload_settings, select, spawn,
-    spawn_blocking, yield_now,
-};
+use crate::{Either, HelperPool, offload, select, spawn, yield_now};
 
 #[test]
 fn work_runs_on_a_pool_thread_and_its_result_returns() {
@@ -71,60 +67,40 @@ fn a_dropped_task_loses_only_its_result() {
 }
 
 #[test]
-fn blocking_work_does_not_delay_computing_work() {
+fn work_that_waits_delays_no_work_of_other_pools() {
     run(|_| async {
-        let (release, released) = mpsc::channel::<()>();
-        let released = Arc::new(Mutex::new(released));
-        // More jobs than threads of either kind.
-        for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
-            let released = Arc::clone(&released);
-            spawn(async move {
-                spawn_blocking(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
-            });
-        }
-        settle().await;
-        assert_eq!(offload(|| 1).await, Some(1));
-        drop(release);
-        assert_eq!(spawn_blocking(|| 2).await, Some(2));
-    });
-}
-
-#[test]
-fn a_disk_that_does_not_respond_delays_no_other_work() {
-    run(|_| async {
-        let (release, released) = mpsc::channel::<()>();
-        let released = Arc::new(Mutex::new(released));
-        // More jobs than threads of any kind.
-        for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
-            let released = Arc::clone(&released);
-            spawn(async move {
-                offload_file(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
-            });
-        }
-        settle().await;
-        assert_eq!((offload(|| 1).await, spawn_blocking(|| 2).await), (Some(1), Some(2)));
-        assert_eq!((offload_settings(|| 4).await, offload_password(None, || 5).await), (Some(4), Some(5)));
-        drop(release);
-        assert_eq!(offload_file(|| 3).await, Some(3));
-    });
-}
-
-#[test]
-fn a_disk_that_does_not_respond_delays_no_work_in_other_directories() {
-    run(|_| async {
-        let (slow, fast) = (Path::new("/slow"), Path::new("/fast"));
+        let (slow, fast) = (Rc::new(HelperPool::new("slow", 8)), HelperPool::new("fast", 1));
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
         // Many more jobs than threads.
         for _ in 0..2000 {
-            let released = Arc::clone(&released);
+            let (slow, released) = (Rc::clone(&slow), Arc::clone(&released));
             let wait = move || released.lock().is_ok_and(|released| released.recv().is_err());
-            spawn(async move { assert_eq!(offload_file_in(slow, wait).await, Some(true)) });
+            spawn(async move { assert_eq!(slow.run(wait).await, Some(true)) });
         }
         settle().await;
-        assert_eq!((offload_file_in(fast, || 1).await, offload_file(|| 2).await), (Some(1), Some(2)));
+        assert_eq!((fast.run(|| 1).await, offload(|| 2).await), (Some(1), Some(2)));
         drop(release);
-        assert_eq!(offload_file_in(slow, || 3).await, Some(3));
+        assert_eq!(slow.run(|| 3).await, Some(3));
+    });
+}
+
+#[test]
+fn the_threads_of_a_pool_end_with_it() {
+    run(|_| async {
+        thread_local!(static ENDS: Cell<Option<OnEnd>> = const { Cell::new(None) });
+        struct OnEnd(mpsc::Sender<()>);
+        impl Drop for OnEnd {
+            fn drop(&mut self) {
+                let _ = self.0.send(());
+            }
+        }
+        let (ends, ended) = mpsc::channel();
+        let pool = HelperPool::new("short", 1);
+        assert_eq!(pool.run(move || ENDS.set(Some(OnEnd(ends)))).await, Some(()));
+        assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
+        drop(pool);
+        assert_eq!(ended.recv(), Ok(()), "the thread has ended");
     });
 }
 
@@ -149,19 +125,20 @@ fn many_jobs_share_few_threads() {
 #[test]
 fn many_passwords_of_a_client_delay_others_by_one_job() {
     run(|_| async {
+        let threads = 4;
+        let pool = Rc::new(HelperPool::new("passwords", threads));
         let client = |number: u8| Some(IpAddr::from([192, 0, 2, number]));
-        let threads = thread::available_parallelism().map_or(1, usize::from);
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
         let begun = Arc::new(Mutex::new(Vec::new()));
         let check = |number: u8| {
-            let (released, begun) = (Arc::clone(&released), Arc::clone(&begun));
+            let (pool, released, begun) = (Rc::clone(&pool), Arc::clone(&released), Arc::clone(&begun));
             spawn(async move {
                 let work = move || {
                     begun.lock().unwrap().push(number);
                     released.lock().is_ok_and(|released| released.recv().is_err())
                 };
-                assert_eq!(offload_password(client(number), work).await, Some(true));
+                assert_eq!(pool.run_for(client(number), work).await, Some(true));
             });
         };
         (0..2000).for_each(|_| check(2));
@@ -182,20 +159,21 @@ fn many_passwords_of_a_client_delay_others_by_one_job() {
 #[test]
 fn work_that_waits_is_dropped_with_its_task() {
     run(|_| async {
+        let pool = Rc::new(HelperPool::new("waiting", 2));
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        for _ in 0..2 * thread::available_parallelism().map_or(8, usize::from).max(8) {
-            let released = Arc::clone(&released);
+        for _ in 0..4 {
+            let (pool, released) = (Rc::clone(&pool), Arc::clone(&released));
             let wait = move || released.lock().is_ok_and(|released| released.recv().is_err());
-            spawn(async move { assert_eq!(spawn_blocking(wait).await, Some(true)) });
+            spawn(async move { assert_eq!(pool.run(wait).await, Some(true)) });
         }
         settle().await;
         let held = Arc::new(());
         let copy = Arc::clone(&held);
-        let abandoned = spawn_blocking(move || drop(copy));
+        let abandoned = pool.run(move || drop(copy));
         assert!(matches!(select(abandoned, settle()).await, Either::Right(())), "all threads are in use");
         assert_eq!(Arc::strong_count(&held), 1);
         drop(release);
-        assert_eq!(spawn_blocking(|| 1).await, Some(1));
+        assert_eq!(pool.run(|| 1).await, Some(1));
     });
 }
