@@ -23,7 +23,7 @@ use crate::client::{AcmeError, Client, Problem, challenge_name, check, is_token}
 use crate::jws;
 use crate::schedule::{self, QUERY_TIME};
 use crate::settings::{AccountKey, Issuer, Order};
-use crate::state::{self, State};
+use crate::state::{self, StateDirectory};
 
 /// Maximum time of a sleep, because the clock may be set during the sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
@@ -100,7 +100,7 @@ pub trait Host {
 /// A CA with its account.
 struct Account<'a> {
     issuer: &'a Issuer,
-    state: Option<State>,
+    state: Option<StateDirectory>,
     client: Option<Client<'a>>,
     /// The account key that this process generated; needed if no state directory stores it.
     key: Option<String>,
@@ -140,9 +140,9 @@ pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host)
     let account = |issuer| Account { issuer, state: None, client: None, key: None };
     let mut accounts: Vec<Account<'_>> = issuers.iter().map(account).collect();
     let mut tasks = Vec::new();
-    for (place, issuer) in issuers.iter().enumerate() {
+    for (index, issuer) in issuers.iter().enumerate() {
         for order in &issuer.orders {
-            tasks.push(Task::new(place, issuer, order, known));
+            tasks.push(Task::new(index, issuer, order, known));
         }
     }
     loop {
@@ -349,7 +349,7 @@ impl<'a> Task<'a> {
     }
 
     /// Stores a certificate that is not stored yet. If this fails, the next step retries it.
-    fn store(&mut self, state: Option<&State>) -> io::Result<()> {
+    fn store(&mut self, state: Option<&StateDirectory>) -> io::Result<()> {
         if let (Some(pem), Some(state)) = (&self.unsaved, state) {
             state.set_certificate(&self.order.digest(), pem)?;
         }
@@ -443,7 +443,7 @@ impl<'a> Account<'a> {
     /// Opens the state directory, if there is one.
     fn open_state(&mut self) -> Result<(), AcmeError> {
         if let (None, Some(path)) = (&self.state, &self.issuer.state_path) {
-            let opened = State::open(path);
+            let opened = StateDirectory::open(path);
             self.state = Some(opened.map_err(|error| {
                 let reason = match error.kind() {
                     io::ErrorKind::WouldBlock => "another process uses it".to_owned(),
@@ -461,7 +461,7 @@ impl<'a> Account<'a> {
             AccountKey::Pem(pem) => return Ok(pem.clone()),
             AccountKey::Generated(kind) => *kind,
         };
-        if let Some(kept) = self.state.as_ref().and_then(State::account_key) {
+        if let Some(kept) = self.state.as_ref().and_then(StateDirectory::account_key) {
             return Ok(kept);
         }
         if let Some(key) = &self.key {
@@ -612,7 +612,7 @@ mod tests {
         let issuer = issuer("unsaved");
         let (order, path) = (&issuer.orders[0], issuer.state_path.as_ref().expect("a path"));
         let (old, new) = (certificate(2020, 2099), certificate(2021, 2099));
-        let state = State::open(path).expect("it is created");
+        let state = StateDirectory::open(path).expect("it is created");
         state.set_certificate(&order.digest(), &old).expect("it is written");
         drop(state);
         assert_eq!(available(&issuer, order, None), Some(old.clone()));

@@ -30,22 +30,22 @@ const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
 /// An open state directory.
 #[derive(Debug)]
-pub struct State {
+pub struct StateDirectory {
     path: PathBuf,
     /// The lock file. The kernel releases the lock when the process ends, even if it crashes.
     _lock: File,
 }
 
-impl State {
+impl StateDirectory {
     /// Creates the directory if it does not exist, and locks it. The error has the kind `WouldBlock` if another process has
     /// locked it.
-    pub fn open(path: &Path) -> io::Result<State> {
+    pub fn open(path: &Path) -> io::Result<StateDirectory> {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(path.join(CERTIFICATES))?;
         let mut options = OpenOptions::new();
         let lock = options.write(true).create(true).truncate(false).mode(0o600).open(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(State { path: path.to_owned(), _lock: lock })
+        Ok(StateDirectory { path: path.to_owned(), _lock: lock })
     }
 
     /// Reads the private key of the account.
@@ -126,15 +126,18 @@ mod tests {
     #[test]
     fn a_state_directory_is_used_by_one_process_at_a_time() {
         let path = std::env::temp_dir().join(format!("acme-state-{}", std::process::id()));
-        let state = State::open(&path).expect("it can be made");
+        let state = StateDirectory::open(&path).expect("it can be made");
         assert_eq!(state.account_key(), None);
         state.set_account_key("key").expect("it is written");
         state.set_account_url("https://a/", "https://a/1", "key").expect("it is written");
         state.set_certificate("d", b"one").expect("it is written");
         state.set_certificate("d", b"two").expect("it is replaced");
-        assert_eq!(State::open(&path).map_err(|error| error.kind()).err(), Some(io::ErrorKind::WouldBlock));
+        assert_eq!(
+            StateDirectory::open(&path).map_err(|error| error.kind()).err(),
+            Some(io::ErrorKind::WouldBlock)
+        );
         drop(state);
-        let state = State::open(&path).expect("it is free");
+        let state = StateDirectory::open(&path).expect("it is free");
         assert_eq!(state.account_key().as_deref(), Some(&b"key"[..]));
         assert_eq!(state.account_url("https://a/", "key").as_deref(), Some("https://a/1"));
         assert_eq!(state.account_url("https://b/", "key"), None, "it is an account of another authority");

@@ -188,7 +188,7 @@ impl Layout {
     }
 
     /// Returns the layout once the length is known: a table that does not fit before the body is put behind it.
-    pub(crate) fn settle(self, length: u64) -> Layout {
+    pub(crate) fn with_length(self, length: u64) -> Layout {
         if self.table + chunks_of(length) * RECORD_BYTES <= self.body {
             return self;
         }
@@ -605,12 +605,12 @@ mod tests {
         let unknown = Layout::large(300, None, false);
         assert_eq!((unknown.slot_bytes, unknown.table, unknown.body), (1024, 2048, 8192));
         let most = (8192 - 2048) / RECORD_BYTES;
-        assert_eq!(unknown.settle(most * CHUNK_BYTES), unknown);
-        let long = unknown.settle(most * CHUNK_BYTES + 1);
+        assert_eq!(unknown.with_length(most * CHUNK_BYTES), unknown);
+        let long = unknown.with_length(most * CHUNK_BYTES + 1);
         assert_eq!(long.table, long.body + most * CHUNK_BYTES + ALIGN);
         assert!(long.is_sound(300, most * CHUNK_BYTES + 1));
         let known = Layout::large(300, Some(1 << 30), true);
-        assert_eq!(known.settle(1 << 30), known);
+        assert_eq!(known.with_length(1 << 30), known);
         assert_eq!((known.slot_bytes, known.table, known.body), (1024, 2048, 4096 + (8 << 14)));
         assert_eq!(Layout::large(1000, Some(16 << 20), false).body, 8192, "one read of a usual prefix");
     }

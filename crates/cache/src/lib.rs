@@ -20,7 +20,7 @@
 //! | [`fill`] | new entries: `gather` (pieces to chunks), `chunk_writer` (with the reader of a fill), `start` (the input of a fill, and the bytes before the body), `publish` (renames a complete file), `refresh` (a new header section), `backlog` (fills that wait for the disk), `order` (the newest response for a key) |
 //! | [`lookup`] | hits: `mod` (the steps and the checks), `file` (plans, opens, reads) with `open_files`, and `reader` for large bodies |
 //! | [`entries`] | the entries of a cache and their removal: `removal`, `eviction` (space for new entries), `chunks` (the chunks that are stored and verified) |
-//! | [`purge`] | purges: the set, its `log`, and `settling` (which purges may be dropped from the log) |
+//! | [`purge`] | purges: the set, its `log`, and `retention` (which purges may be dropped from the log) |
 //! | [`disk`] | `directory` (the only access to the disk, which a simulated disk can replace), `staging` (files that are not yet entries), `health`, `key_locks`, `finishing` (changes that complete even if their caller is dropped), `wakeup` (of the manager) |
 //! | [`stats`] | statistics |
 //! | [`error`] | errors |
@@ -67,7 +67,7 @@ pub use lookup::reader::{Piece, Reader};
 pub use lookup::{Body, Hit, Located, Selector};
 pub use meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 pub use note::Note;
-pub use purge::settling::PendingRequest;
+pub use purge::retention::PendingRequest;
 pub use purge::{PurgeEffect, Scope};
 pub use stats::Stats;
 pub use store::Store;

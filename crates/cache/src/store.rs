@@ -28,7 +28,7 @@ use crate::manager::Manager;
 use crate::manager::snapshot::set_aside;
 use crate::meta::Meta;
 use crate::purge::log::PurgeLog;
-use crate::purge::settling::PendingRequest;
+use crate::purge::retention::PendingRequest;
 use crate::purge::{PurgeEffect, Scope, Subject};
 use crate::stats::Stats;
 
@@ -168,7 +168,7 @@ impl Store {
 
     /// Registers a request that is sent to an upstream now, for [`crate::New::request`].
     pub fn register_request(&self) -> Arc<PendingRequest> {
-        self.entries.settling.register(|| self.entries.sequence())
+        self.entries.retention.register(|| self.entries.sequence())
     }
 
     /// Begins an entry: reserves its disk space and its slot in the index.

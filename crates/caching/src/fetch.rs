@@ -32,12 +32,12 @@ use crate::policy::{self, CacheCandidate, OriginRequest};
 use crate::record::{self, Record, Status, Unstored};
 use crate::requested_range::{SliceStart, slice_start};
 use crate::settings::CacheConf;
-use crate::shared_fetch::{FetchLeader, Joined, Outcome, Refreshed};
+use crate::shared_fetch::{FetchLeader, FetchOutcome, Joined, Refreshed};
 use crate::slices::slices_tag;
 use crate::stall_limits::StallLimits;
 use crate::tasks::Cache;
 use crate::trailed::with_trailers;
-use crate::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
+use crate::{ModuleFunctions, UpstreamRequest, access, or_disconnected, parts, stored};
 use exchange::request::Request;
 use telemetry::Level;
 use upstream::{Failure, Reply, ReplyBody, SetCookie, state};
@@ -45,7 +45,7 @@ use upstream::{Failure, Reply, ReplyBody, SetCookie, state};
 /// One fetch.
 pub struct Fetch {
     /// How to send a request to the upstream.
-    pub origin: &'static Origin,
+    pub origin: &'static ModuleFunctions,
     /// The shared fetches of the cache.
     pub cache: Arc<Cache>,
     /// The store that the response is written to.
@@ -136,7 +136,7 @@ impl Fetch {
         if let Some(cookie) = cookie {
             request.extensions.insert(cookie);
         }
-        let own = record::of(request);
+        let own = record::record_of(request);
         (own.forwarded_status, own.stored, own.unstored) =
             (record.forwarded_status, record.stored, record.unstored);
         if let FetchResult::Reply(_) = result {
@@ -165,13 +165,13 @@ impl Fetch {
     /// Converts the outcome into the response to this request. State that a miss does not need is boxed, so that the future of a
     /// miss stays small.
     pub async fn conclude(&self, request: &mut Request, result: FetchResult) -> Result<Reply, Failure> {
-        let had = record::of(request).had();
+        let had = record::record_of(request).had();
         let status = |record: &mut Record, status| {
             record.status.get_or_insert(status);
         };
         match result {
             FetchResult::Reply(reply) => {
-                status(record::of(request), had);
+                status(record::record_of(request), had);
                 let settings = (self.origin.upstream)(request.scope());
                 Ok(with_trailers(request, settings, reply))
             }
@@ -180,7 +180,7 @@ impl Fetch {
                     Some(hit) => {
                         let now_ms = now_ms();
                         let age = policy::age(&hit.meta, now_ms);
-                        let record = record::of(request);
+                        let record = record::record_of(request);
                         status(record, Status::Revalidated);
                         record.ttl_s = Some(policy::left_s(&hit.meta, now_ms));
                         stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
@@ -192,7 +192,7 @@ impl Fetch {
                 let Some(hit) = Box::pin(self.find(request)).await else {
                     return self.unconditionally(request).await;
                 };
-                status(record::of(request), Status::Revalidated);
+                status(record::record_of(request), Status::Revalidated);
                 // Another request may have replaced the entry in the meantime.
                 let is_same = hit.meta == confirmed.entry;
                 if is_same && confirmed.is_void {
@@ -249,7 +249,7 @@ impl Fetch {
         let hit = self.find(request).await.filter(|hit| parts::is_servable(request, hit))?;
         let age = policy::age(&hit.meta, now_ms());
         let reply = stored::of_hit(request, hit, age)?;
-        let record = record::of(request);
+        let record = record::record_of(request);
         record.status.get_or_insert(Status::Stale);
         record.has_failed = true;
         Some(reply)
@@ -259,7 +259,7 @@ impl Fetch {
     async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
         let upstream_request = UpstreamRequest { is_shared: true, ..UpstreamRequest::default() };
         let reply = (self.origin.send_request)(request, &upstream_request).await?;
-        record::of(request).status.get_or_insert(Status::Expired);
+        record::record_of(request).status.get_or_insert(Status::Expired);
         Ok(reply)
     }
 
@@ -269,8 +269,8 @@ impl Fetch {
         request: &mut Request,
         stores: bool,
     ) -> (FetchResult, Option<Box<Filler>>) {
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
+        let thread_config = Rc::clone(&request.thread_config);
+        let scope = &thread_config.config.location(request.location).scope;
         let upstream_request = self.upstream_request(request, (self.origin.conf)(scope));
         self.send_request(request, stores, upstream_request).await
     }
@@ -291,8 +291,8 @@ impl Fetch {
         stores: bool,
         upstream_request: UpstreamRequest,
     ) -> (FetchResult, Option<Box<Filler>>) {
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
+        let thread_config = Rc::clone(&request.thread_config);
+        let scope = &thread_config.config.location(request.location).scope;
         let conf = (self.origin.conf)(scope);
         let origin_request = OriginRequest::new(&self.store, &self.key);
         let reply = match (self.origin.send_request)(request, &upstream_request).await {
@@ -306,7 +306,7 @@ impl Fetch {
             }
         };
         let status = reply.head.head().status().code();
-        record::of(request).forwarded_status = Some(status);
+        record::record_of(request).forwarded_status = Some(status);
         self.cache.shared_fetches().failures(&self.key).drop_one(&self.key);
         let heading = Rc::clone(&reply.head);
         let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
@@ -319,7 +319,7 @@ impl Fetch {
             return Box::pin(self.request_complete(request, stores)).await;
         }
         if let Some(failed) = self.worse_than_stale(request, conf, status) {
-            record::of(request).unstored = Some(Unstored::Worse);
+            record::record_of(request).unstored = Some(Unstored::Worse);
             return (FetchResult::Failed(failed), None);
         }
         if !stores {
@@ -363,12 +363,12 @@ impl Fetch {
         if self.is_of_head(request) && !matches!(reply.body, ReplyBody::None) {
             return (FetchResult::Reply(reply), None);
         }
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
+        let thread_config = Rc::clone(&request.thread_config);
+        let scope = &thread_config.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), candidate).await {
             Ok((fill, filling)) => {
                 let now_ms = now_ms();
-                let record = record::of(request);
+                let record = record::record_of(request);
                 (record.stored, record.ttl_s) = (true, Some(policy::left_s(&filling.meta, now_ms)));
                 let received = Rc::clone(&reply.head);
                 let body = reply.body.into_bulk(request, (self.origin.upstream)(scope));
@@ -395,7 +395,7 @@ impl Fetch {
                 }
             }
             Err(reason) => {
-                record::of(request).unstored = Some(reason);
+                record::record_of(request).unstored = Some(reason);
                 (FetchResult::Reply(reply), None)
             }
         }
@@ -415,8 +415,8 @@ impl Fetch {
         else {
             return self.take_alone(request, origin_request, reply).await;
         };
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
+        let thread_config = Rc::clone(&request.thread_config);
+        let scope = &thread_config.config.location(request.location).scope;
         let heading = Rc::clone(&reply.head);
         let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
         let (result, filler) = self.take(request, &candidate, reply).await;
@@ -425,17 +425,17 @@ impl Fetch {
                 filler.filling.set_ignores_ranges();
                 let lead = self.share(lead, &filler);
                 if let Some(waited_for) = waited_for {
-                    waited_for.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+                    waited_for.publish(FetchOutcome::Filling(Arc::clone(&filler.filling)));
                 }
                 self.start(request, Some(filler), lead);
             }
             None => {
                 // A 416 for one range does not apply to other ranges.
                 if heading.head().status().code() != 416 {
-                    lead.publish(Outcome::Alone);
+                    lead.publish(FetchOutcome::Alone);
                 }
                 if let Some(waited_for) = waited_for {
-                    waited_for.publish(Outcome::Alone);
+                    waited_for.publish(FetchOutcome::Alone);
                 }
             }
         }
@@ -449,8 +449,8 @@ impl Fetch {
         origin_request: OriginRequest,
         reply: Reply,
     ) -> Result<Reply, Failure> {
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
+        let thread_config = Rc::clone(&request.thread_config);
+        let scope = &thread_config.config.location(request.location).scope;
         let heading = Rc::clone(&reply.head);
         let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
         let (result, filler) = self.take(request, &candidate, reply).await;
@@ -481,7 +481,7 @@ impl Fetch {
         if !filler.is_current(self) {
             return None;
         }
-        lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+        lead.publish(FetchOutcome::Filling(Arc::clone(&filler.filling)));
         Some(lead)
     }
 
@@ -713,13 +713,15 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
         let (result, fill) = fetch.request_upstream(&mut child, true).await;
         let outcome = match (&result, &fill) {
             (_, Some(fill)) if policy::is_shareable(&fill.filling.meta) => {
-                Outcome::Filling(Arc::clone(&fill.filling))
+                FetchOutcome::Filling(Arc::clone(&fill.filling))
             }
             (FetchResult::Reply(_) | FetchResult::Confirmed(_), _)
-            | (FetchResult::Refreshed { shared: None }, None) => Outcome::Alone,
-            (FetchResult::Refreshed { shared: Some(refreshed) }, _) => Outcome::Refreshed(refreshed.clone()),
-            (FetchResult::Refreshed { .. } | FetchResult::Removed, _) => Outcome::Retry,
-            (FetchResult::Failed(failed), _) => Outcome::Failed(*failed),
+            | (FetchResult::Refreshed { shared: None }, None) => FetchOutcome::Alone,
+            (FetchResult::Refreshed { shared: Some(refreshed) }, _) => {
+                FetchOutcome::Refreshed(refreshed.clone())
+            }
+            (FetchResult::Refreshed { .. } | FetchResult::Removed, _) => FetchOutcome::Retry,
+            (FetchResult::Failed(failed), _) => FetchOutcome::Failed(*failed),
         };
         // Without a leader, as in the background or after its client has disconnected, the task itself removes a void entry.
         if handed.as_ref().is_none_or(|handed| Rc::strong_count(&handed.slot) == 1)
@@ -733,7 +735,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             Some(handed) => {
                 let tries = child.extensions.remove::<state::Tries>();
                 let cookie = child.extensions.remove::<SetCookie>();
-                let record = record::of(&mut child).clone();
+                let record = record::record_of(&mut child).clone();
                 *handed.slot.borrow_mut() = Some((result, tries, cookie, record));
                 handed.event.set();
             }

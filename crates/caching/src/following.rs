@@ -24,7 +24,7 @@ use io::segments::Source;
 
 use crate::fetch::{Fetch, detached};
 use crate::filling::{Filling, FillingReader};
-use crate::shared_fetch::{Joined, Outcome, SOON_BYTES};
+use crate::shared_fetch::{FetchOutcome, Joined, SOON_BYTES};
 use crate::{LOOKUPS_MAX, parts, stored};
 use exchange::request::Request;
 use exchange::response::Body;
@@ -224,11 +224,11 @@ impl Continuation {
             Joined::Marked => return None,
         };
         match shared_fetch.outcome_within(*limits).await {
-            Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
+            Some(FetchOutcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
                 Some(Some(filling))
             }
-            None | Some(Outcome::Retry | Outcome::Refreshed(_)) => Some(None),
-            Some(Outcome::Filling(_) | Outcome::Alone | Outcome::Failed(_)) => None,
+            None | Some(FetchOutcome::Retry | FetchOutcome::Refreshed(_)) => Some(None),
+            Some(FetchOutcome::Filling(_) | FetchOutcome::Alone | FetchOutcome::Failed(_)) => None,
         }
     }
 }

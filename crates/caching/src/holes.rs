@@ -21,7 +21,7 @@ use crate::fetch::Fetch;
 use crate::filling::{Filling, FillingReader};
 use crate::parts::{begin, fitting, if_range_of, publish_failure, request_hole};
 use crate::policy::OriginRequest;
-use crate::shared_fetch::{self, FetchLeader, Outcome};
+use crate::shared_fetch::{self, FetchLeader, FetchOutcome};
 use crate::stored::{Checked, Lost};
 use exchange::request::Request;
 use transfer::body::BodyError;
@@ -66,16 +66,16 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
         // A stalled fetch is abandoned: another one starts.
         let Some(outcome) = shared_fetch.outcome_within(limits).await else { continue };
         match outcome {
-            Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
+            FetchOutcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return HoleFetch::Along(filling);
             }
             // The response has a shorter range than requested.
-            Outcome::Filling(_) => return HoleFetch::Lead(None),
-            Outcome::Failed(failed) => return HoleFetch::Failed(failed.failure),
+            FetchOutcome::Filling(_) => return HoleFetch::Lead(None),
+            FetchOutcome::Failed(failed) => return HoleFetch::Failed(failed.failure),
             // The response is for one request only: all waiting requests contact the upstream concurrently.
-            Outcome::Alone => return HoleFetch::Lead(None),
+            FetchOutcome::Alone => return HoleFetch::Lead(None),
             // The leader has ended without an outcome: another request fetches the hole, maybe this one.
-            Outcome::Retry | Outcome::Refreshed(_) => {}
+            FetchOutcome::Retry | FetchOutcome::Refreshed(_) => {}
         }
     }
     HoleFetch::Lead(None)

@@ -8,7 +8,7 @@
 //!                                                +-- lead: a separate task requests the upstream and fills the cache
 //! ```
 //!
-//! A module such as `proxy` sends the requests to its upstream ([`Origin`]); this crate decides when, and makes no connection
+//! A module such as `proxy` sends the requests to its upstream ([`ModuleFunctions`]); this crate decides when, and makes no connection
 //! itself. The store is the crate `cache`.
 //!
 //! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `telemetry`, `transfer`, `site`, `exchange`,
@@ -81,7 +81,7 @@ use crate::policy::Grade;
 use crate::record::{Record, Status, Unstored};
 use crate::requested_range::{RenewsSlice, RequestedRange, slice_start};
 use crate::settings::CacheConf;
-use crate::shared_fetch::{Joined, Outcome, Refreshed, SharedFetch};
+use crate::shared_fetch::{FetchOutcome, Joined, Refreshed, SharedFetch};
 use crate::stall_limits::StallLimits;
 use crate::tasks::Cache;
 use exchange::client;
@@ -91,7 +91,7 @@ use transfer::body::{buffer_turns, choose};
 use upstream::{Failure, Reply, Settings};
 
 /// How a module sends requests to its upstream, and its cache settings.
-pub struct Origin {
+pub struct ModuleFunctions {
     /// The cache settings.
     pub conf: fn(&Scope) -> &CacheConf,
     /// The upstream settings.
@@ -102,7 +102,7 @@ pub struct Origin {
     pub send_request: SendRequest,
 }
 
-/// See [`Origin::send_request`].
+/// See [`ModuleFunctions::send_request`].
 pub type SendRequest = for<'a> fn(
     &'a mut Request,
     &'a UpstreamRequest,
@@ -139,7 +139,7 @@ const LOOKUPS_MAX: u32 = 4;
 /// The status of an error, or the disconnection of the client.
 pub async fn serve(
     request: &mut Request,
-    origin: &'static Origin,
+    origin: &'static ModuleFunctions,
     cache: Arc<Cache>,
     text: Vec<u8>,
 ) -> Result<Reply, Failure> {
@@ -147,10 +147,10 @@ pub async fn serve(
     if let Some(earlier) = request.extensions.get_mut::<Record>() {
         *earlier = Record::default();
     }
-    let generation = Rc::clone(&request.generation);
-    let conf = (origin.conf)(&generation.config.location(request.location).scope);
+    let thread_config = Rc::clone(&request.thread_config);
+    let conf = (origin.conf)(&thread_config.config.location(request.location).scope);
     let Some(store) = cache.store() else {
-        record::of(request).key = text;
+        record::record_of(request).key = text;
         tally::count(request, cache.tallies());
         return (origin.send_request)(
             request,
@@ -162,14 +162,14 @@ pub async fn serve(
     let control = policy::control_of(request, conf);
     let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control, stalls: Cell::new(0) };
     if policy::is_any_set(&conf.bypass, request) || request.facts.get::<RenewsSlice>().is_some() {
-        let record = record::of(request);
+        let record = record::record_of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
         let result = match control.only_if_cached {
             true => Err(Failure::Status(504)),
             // Boxed, like all state in `run` that a hit does not need: it would enlarge the future.
             false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
         };
-        record::of(request).key = lookup.text;
+        record::record_of(request).key = lookup.text;
         tally::count(request, cache.tallies());
         return result;
     }
@@ -181,7 +181,7 @@ pub async fn serve(
         Ok(reply) if slice_start(request).is_some() => Box::pin(lookup.confirmed_slice(request, reply)).await,
         result => result,
     };
-    let record = record::of(request);
+    let record = record::record_of(request);
     record.key = lookup.text;
     // Without a response the status still shows whether a stale entry was found.
     record.status.get_or_insert(match record.forwarded {
@@ -200,7 +200,7 @@ fn is_for_origin(request: &Request) -> bool {
 /// One request that looks up a response.
 struct CacheLookup<'a> {
     /// How to send a request to the upstream.
-    origin: &'static Origin,
+    origin: &'static ModuleFunctions,
     /// The settings of the request's location.
     conf: &'a CacheConf,
     /// The cache that the settings name.
@@ -226,13 +226,13 @@ enum LookupResult {
     /// A stale response, to be revalidated.
     Stale(Hit),
     /// A fresh response that this client refuses, because it requires a newer one.
-    Unwanted(Hit),
+    TooOld(Hit),
     /// No entry.
     Nothing,
 }
 
 /// Where requests for the same response share a fetch.
-struct Meeting {
+struct FetchKey {
     /// The key of the fetch to join; narrowed to a variant once variants are known.
     key: Key,
     /// The value of [`shared_fetch::SharedFetches::ended`] before the lookup.
@@ -248,7 +248,7 @@ impl CacheLookup<'_> {
         {
             return Ok(reply);
         }
-        let record = record::of(request);
+        let record = record::record_of(request);
         record.status = Some(Status::Miss);
         if self.control.only_if_cached {
             return Err(Failure::Status(504));
@@ -261,15 +261,15 @@ impl CacheLookup<'_> {
     /// variant; the lookup is then repeated, up to [`LOOKUPS_MAX`] times. Stalled fetches count separately: a request that sees many
     /// of them waits for the next one, because the upstream is slow, and must not get a request of each client.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
-        let mut meeting = Meeting { key: self.key, ended: 0 };
+        let mut fetch_key = FetchKey { key: self.key, ended: 0 };
         let mut lookups = 0;
         while lookups < LOOKUPS_MAX + self.stalls.get() {
             lookups += 1;
             // Checked in each round: the fields of `Vary` may be known by now, and variants are fetched concurrently.
-            if meeting.key == self.key {
-                meeting.key = fetch::variant_key(self.cache, &self.key, request);
+            if fetch_key.key == self.key {
+                fetch_key.key = fetch::variant_key(self.cache, &self.key, request);
             }
-            meeting.ended = self.cache.shared_fetches().ended(&meeting.key);
+            fetch_key.ended = self.cache.shared_fetches().ended(&fetch_key.key);
             let stale = match self.look_up(request).await {
                 LookupResult::Reply(reply) => return Ok(reply),
                 LookupResult::Parts(hit)
@@ -280,7 +280,7 @@ impl CacheLookup<'_> {
                 }
                 // RFC 9111 section 5.2.1.7: responds 504 without a request to the upstream.
                 _ if self.control.only_if_cached => {
-                    record::of(request).status = Some(Status::Miss);
+                    record::record_of(request).status = Some(Status::Miss);
                     return Err(Failure::Status(504));
                 }
                 LookupResult::Parts(_) if self.control.no_store => {
@@ -299,18 +299,18 @@ impl CacheLookup<'_> {
                     }
                 }
                 LookupResult::Stale(hit) => {
-                    record::of(request).forwarded = Some(Forwarded::Stale);
+                    record::record_of(request).forwarded = Some(Forwarded::Stale);
                     Some(hit)
                 }
-                LookupResult::Unwanted(hit) => {
-                    record::of(request).forwarded = Some(Forwarded::Request);
+                LookupResult::TooOld(hit) => {
+                    record::record_of(request).forwarded = Some(Forwarded::Request);
                     Some(hit)
                 }
                 LookupResult::Nothing => {
-                    let record = record::of(request);
+                    let record = record::record_of(request);
                     if record.forwarded != Some(Forwarded::Request) {
                         // The key of a variant is known if a response to another variant was fetched.
-                        record.forwarded = match meeting.key == self.key {
+                        record.forwarded = match fetch_key.key == self.key {
                             true => Some(Forwarded::UriMiss),
                             false => Some(Forwarded::VaryMiss),
                         };
@@ -318,12 +318,12 @@ impl CacheLookup<'_> {
                     None
                 }
             };
-            if let Some(failure) = self.retained_failure(request, stale.as_ref(), &meeting.key) {
+            if let Some(failure) = self.retained_failure(request, stale.as_ref(), &fetch_key.key) {
                 return Err(failure);
             }
-            match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
+            match Box::pin(self.obtain(request, stale, &mut fetch_key)).await? {
                 Followed::Reply(reply) => return Ok(reply),
-                Followed::Variant(key) => meeting.key = key,
+                Followed::Variant(key) => fetch_key.key = key,
                 Followed::Retry => {}
             }
         }
@@ -341,7 +341,7 @@ impl CacheLookup<'_> {
         {
             return None;
         }
-        let record = record::of(request);
+        let record = record::record_of(request);
         (record.status, record.forwarded) = (Some(Status::Hit), None);
         Some(failed.failure)
     }
@@ -352,10 +352,10 @@ impl CacheLookup<'_> {
         &self,
         request: &mut Request,
         stale: Option<Hit>,
-        meeting: &mut Meeting,
+        fetch_key: &mut FetchKey,
     ) -> Result<Followed, Failure> {
         if self.is_beyond_max_offset(request) {
-            record::of(request).status = Some(Status::Miss);
+            record::record_of(request).status = Some(Status::Miss);
             return (self.origin.send_request)(request, &UpstreamRequest::default())
                 .await
                 .map(Followed::Reply);
@@ -374,7 +374,7 @@ impl CacheLookup<'_> {
         // only if that is stored.
         let is_ranged_miss = request.header(HeaderId::Range).is_some() && stale.is_none();
         if is_ranged_miss && let Some(reason) = self.unstored_in_advance() {
-            let record = record::of(request);
+            let record = record::record_of(request);
             (record.status, record.unstored) = (Some(Status::Miss), Some(reason));
             return (self.origin.send_request)(request, &UpstreamRequest::default())
                 .await
@@ -392,15 +392,15 @@ impl CacheLookup<'_> {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
         let shared_fetches = self.cache.shared_fetches();
-        let reply = match shared_fetches.join(&self.key, meeting.key, rt::now(), self.join_limits()) {
+        let reply = match shared_fetches.join(&self.key, fetch_key.key, rt::now(), self.join_limits()) {
             Joined::Lead(lead) => {
                 // Another request's fetch may have ended between the lookup and now. None can end while this request leads.
-                let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
+                let stale = match shared_fetches.ended(&fetch_key.key) == fetch_key.ended {
                     true => stale,
                     false => match self.look_up(request).await {
                         LookupResult::Reply(reply) => return Ok(Followed::Reply(reply)),
                         LookupResult::Parts(_) => return Ok(Followed::Retry),
-                        LookupResult::Stale(hit) | LookupResult::Unwanted(hit) => Some(hit),
+                        LookupResult::Stale(hit) | LookupResult::TooOld(hit) => Some(hit),
                         LookupResult::Nothing => None,
                     },
                 };
@@ -412,7 +412,7 @@ impl CacheLookup<'_> {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
             Joined::Follow(shared_fetch) => {
-                return Box::pin(self.follow(request, &shared_fetch, (stale, meeting.key))).await;
+                return Box::pin(self.follow(request, &shared_fetch, (stale, fetch_key.key))).await;
             }
         };
         reply.map(Followed::Reply)
@@ -426,7 +426,7 @@ impl CacheLookup<'_> {
         (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
         // A fetch is in flight, so the old response may be served if stale use is allowed.
-        let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
+        let is_wanted = record::record_of(request).forwarded != Some(Forwarded::Request);
         let mut stale = stale;
         let is_good = |hit: &mut Hit| {
             is_wanted
@@ -438,7 +438,7 @@ impl CacheLookup<'_> {
             return reply.map(Followed::Reply).ok_or(Failure::Status(502));
         }
         let reply = match self.wait(request, shared_fetch).await? {
-            Waited::Outcome(Outcome::Filling(filling)) => {
+            Waited::FetchOutcome(FetchOutcome::Filling(filling)) => {
                 let variant = policy::variant_of(request, &filling.meta.vary);
                 if variant != filling.meta.variant {
                     // The response is for another variant. Other requests may want the same variant as this one.
@@ -448,7 +448,7 @@ impl CacheLookup<'_> {
                 let fetch = Rc::new(self.fetch(None));
                 match following::reply(&fetch, request, &filling, (key, age)) {
                     Some(reply) => {
-                        let record = record::of(request);
+                        let record = record::record_of(request);
                         (record.status, record.collapsed) = (Some(Status::Hit), true);
                         record.stored = true;
                         reply
@@ -457,13 +457,15 @@ impl CacheLookup<'_> {
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
-            Waited::Outcome(Outcome::Refreshed(refreshed)) => {
+            Waited::FetchOutcome(FetchOutcome::Refreshed(refreshed)) => {
                 return Ok(self.refreshed(request, &refreshed).await);
             }
-            Waited::Outcome(Outcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
+            Waited::FetchOutcome(FetchOutcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
             // Concurrently with all other waiting requests: none has to wait for another.
-            Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
-            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
+            Waited::FetchOutcome(FetchOutcome::Alone) => self.fetch(stale).alone(request, true).await?,
+            Waited::FetchOutcome(FetchOutcome::Failed(failed)) => {
+                self.after_failure(request, stale, failed)?
+            }
             // As in nginx, the response is not stored, because another fetch is in flight.
             Waited::TooLong => self.fetch(stale).alone(request, false).await?,
         };
@@ -485,7 +487,7 @@ impl CacheLookup<'_> {
         self.note(request, &hit.meta, now_ms());
         let reply = self.served(request, hit, Status::Hit);
         reply.map_or(Followed::Retry, |reply| {
-            record::of(request).collapsed = true;
+            record::record_of(request).collapsed = true;
             Followed::Reply(reply)
         })
     }
@@ -517,7 +519,7 @@ impl CacheLookup<'_> {
 
     /// Whether the client's `Cache-Control` refuses stored responses.
     fn refuses_stored(&self, request: &mut Request) -> bool {
-        self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
+        self.control.no_cache || record::record_of(request).forwarded == Some(Forwarded::Request)
     }
 
     /// Whether a range is fetched separately: not if it will not be stored, nor if a fetch of the complete response has no outcome
@@ -531,7 +533,7 @@ impl CacheLookup<'_> {
             return true;
         };
         match shared_fetch.known_outcome() {
-            Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.has_reached(requested),
+            Some(FetchOutcome::Filling(filling)) => filling.has_parts() && !filling.has_reached(requested),
             _ => false,
         }
     }
@@ -580,7 +582,7 @@ impl CacheLookup<'_> {
         requested: RequestedRange,
     ) -> Result<Followed, Failure> {
         let reply = match self.wait(request, shared_fetch).await? {
-            Waited::Outcome(Outcome::Filling(filling)) => {
+            Waited::FetchOutcome(FetchOutcome::Filling(filling)) => {
                 let fetch = Rc::new(self.fetch(None));
                 let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
                 let along = match is_mine {
@@ -593,15 +595,17 @@ impl CacheLookup<'_> {
                 };
                 // The upstream sent the complete response instead, or the fetch has ended: a repeated lookup finds the response.
                 let Some(reply) = along else { return Ok(Followed::Retry) };
-                let record = record::of(request);
+                let record = record::record_of(request);
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
                 reply
             }
-            Waited::Outcome(Outcome::Retry | Outcome::Refreshed(_)) | Waited::Stalled => {
+            Waited::FetchOutcome(FetchOutcome::Retry | FetchOutcome::Refreshed(_)) | Waited::Stalled => {
                 return Ok(Followed::Retry);
             }
-            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
-            Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
+            Waited::FetchOutcome(FetchOutcome::Failed(failed)) => {
+                self.after_failure(request, stale, failed)?
+            }
+            Waited::FetchOutcome(FetchOutcome::Alone) | Waited::TooLong => {
                 return self.fetch_part_alone(request, stale, requested).await;
             }
         };
@@ -643,12 +647,12 @@ impl CacheLookup<'_> {
                     .served(request, hit, Status::Stale)
                     .map_or(LookupResult::Nothing, LookupResult::Reply);
             }
-            Reuse::Validate(_) => return LookupResult::Unwanted(hit),
+            Reuse::Validate(_) => return LookupResult::TooOld(hit),
         }
         match policy::grade(&hit, now) {
             // An unverified body may have holes that are not known yet.
             Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
-                record::of(request).status = Some(Status::Hit);
+                record::record_of(request).status = Some(Status::Hit);
                 LookupResult::Parts(hit)
             }
             Grade::Fresh => {
@@ -703,12 +707,12 @@ impl CacheLookup<'_> {
             || min_fresh.is_some_and(|least| left < i64::from(least));
         if is_unwanted {
             // The client demands a new fetch, which must not revalidate the stored response.
-            record::of(request).forwarded = Some(Forwarded::Request);
+            record::record_of(request).forwarded = Some(Forwarded::Request);
             return Some(LookupResult::Nothing);
         }
         self.note(request, meta, now);
         let reply = stored::of_filling(&filling, age)?;
-        record::of(request).status = Some(Status::Hit);
+        record::record_of(request).status = Some(Status::Hit);
         Some(LookupResult::Reply(reply))
     }
 
@@ -749,13 +753,13 @@ impl CacheLookup<'_> {
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
         let age = policy::age(&hit.meta, now_ms());
         let reply = stored::of_hit(request, hit, age)?;
-        record::of(request).status = Some(status);
+        record::record_of(request).status = Some(status);
         Some(reply)
     }
 
     /// Records the properties of a stored response for variables.
     fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_ms: i64) {
-        let record = record::of(request);
+        let record = record::record_of(request);
         record.stored_for_s = Some(policy::stored_for_s(meta, now_ms));
         record.ttl_s = Some(policy::left_s(meta, now_ms));
         record.found = Some(Arc::clone(meta));
@@ -792,12 +796,12 @@ impl CacheLookup<'_> {
                 Some(true) => {
                     let until = rt::now() + self.conf.lock_patience();
                     match select(shared_fetch.outcome(), rt::sleep_until(until)).await {
-                        Either::Left(outcome) => Waited::Outcome(outcome),
+                        Either::Left(outcome) => Waited::FetchOutcome(outcome),
                         Either::Right(()) => Waited::TooLong,
                     }
                 }
                 _ => match shared_fetch.outcome_within(self.patient(self.conf.stall_limits())).await {
-                    Some(outcome) => Waited::Outcome(outcome),
+                    Some(outcome) => Waited::FetchOutcome(outcome),
                     None => {
                         self.stalls.set(self.stalls.get() + 1);
                         Waited::Stalled
@@ -822,7 +826,7 @@ enum Followed {
 /// Outcome of waiting for another request's fetch.
 enum Waited {
     /// The outcome of the other request's fetch.
-    Outcome(Outcome),
+    FetchOutcome(FetchOutcome),
     /// `proxy_cache_lock_timeout` has expired.
     TooLong,
     /// The fetch has stalled: it is no longer joined, so that another fetch starts.

@@ -33,7 +33,7 @@ use crate::holes::{self, Holed};
 use crate::policy::{self, OriginRequest};
 use crate::record::{self, Status, Unstored};
 use crate::requested_range::{Part, RequestedRange, requested};
-use crate::shared_fetch::{FetchLeader, Outcome};
+use crate::shared_fetch::{FetchLeader, FetchOutcome};
 use crate::stored;
 use crate::tasks::Cache;
 use crate::{UpstreamRequest, or_disconnected};
@@ -184,9 +184,9 @@ impl Object {
 fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
     if let Some(lead) = &writing.lead {
         lead.publish(match &writing.fill {
-            Some(_) => Outcome::Filling(Arc::clone(&filling)),
+            Some(_) => FetchOutcome::Filling(Arc::clone(&filling)),
             // A part that is not stored is read at the speed of its client, which must not slow others down.
-            None => Outcome::Alone,
+            None => FetchOutcome::Alone,
         });
     }
     let settings = (fetch.origin.upstream)(request.scope());
@@ -203,7 +203,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
 /// Informs waiting requests that there was no response. If the leader's client has disconnected, a waiting request takes over.
 pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     if let Some(lead) = lead.filter(|_| failed.failure != Failure::ClientClosed) {
-        lead.publish(Outcome::Failed(failed));
+        lead.publish(FetchOutcome::Failed(failed));
     }
 }
 
@@ -295,7 +295,7 @@ impl Fetch {
             }
         };
         let status = reply.head.head().status().code();
-        record::of(request).forwarded_status = Some(status);
+        record::record_of(request).forwarded_status = Some(status);
         self.cache.shared_fetches().failures(&self.key).drop_one(&self.key);
         if let Some(failed) = self.worse_than_stale(request, self.conf(request), status) {
             return self.part_failed(request, failed, lead).await;
@@ -304,7 +304,7 @@ impl Fetch {
             // The complete response or an error: handled as if it had been requested.
             return self.take_complete(request, origin_request, reply, lead).await;
         }
-        let record = record::of(request);
+        let record = record::record_of(request);
         record.status = Some(record.had());
         let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
             Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
@@ -431,10 +431,10 @@ impl Fetch {
             Ok(_) if !self.cache.shared_fetches().is_marked(&self.key, rt::now()) => {
                 return Err(Instead::Complete);
             }
-            Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
-            Err(reason) => record::of(request).unstored = Some(reason),
+            Ok(_) => record::record_of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
+            Err(reason) => record::record_of(request).unstored = Some(reason),
         }
-        record::of(request).stored = fill.is_some();
+        record::record_of(request).stored = fill.is_some();
         let head = SharedHead::new(stored_head, parsed);
         let filling = Filling::of_part(meta, Some(head), part, fill.is_some());
         Ok((fill, filling))
@@ -494,7 +494,7 @@ impl Fetch {
             None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
             None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_ms()))?),
         };
-        let record = record::of(request);
+        let record = record::record_of(request);
         (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
         Some(joined)
     }
@@ -508,7 +508,7 @@ impl Fetch {
         lead: Option<FetchLeader>,
     ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
         let origin_request = OriginRequest::new(&self.store, &self.key);
-        let record = record::of(request);
+        let record = record::record_of(request);
         record.forwarded = Some(Forwarded::Partial);
         record.status = Some(Status::Miss);
         // Uses the request itself, so that its variables show the fetch.
@@ -520,7 +520,7 @@ impl Fetch {
             }
         };
         let status = reply.head.head().status().code();
-        record::of(request).forwarded_status = Some(status);
+        record::record_of(request).forwarded_status = Some(status);
         if fitting(&reply, heading, &hole) {
             let entry = Some((hit, origin_request));
             let reader = begin(self, request, entry, (reply, lead), hole.clone()).await;

@@ -315,7 +315,7 @@ pub fn meets_conditions(request: &Request, heading: &Heading) -> bool {
     };
     let mode = IfModifiedSince::Off;
     let outcome = conditional::evaluate(&request.head, request.bytes(), validators, mode, Evaluator::Origin);
-    outcome != conditional::Outcome::PreconditionFailed
+    outcome != conditional::PreconditionResult::PreconditionFailed
 }
 
 /// Whether `no-cache` of a response names fields: these are not stored (RFC 9111 section 5.2.2.4).

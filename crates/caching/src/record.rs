@@ -211,6 +211,6 @@ pub fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Returns the record of a request, mutable.
-pub fn of(request: &mut Request) -> &mut Record {
+pub fn record_of(request: &mut Request) -> &mut Record {
     request.extensions.get_or_default()
 }

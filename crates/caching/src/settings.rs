@@ -14,7 +14,7 @@ use crate::stall_limits::{LONGEST_WAIT, StallLimits};
 use crate::tasks::Cache;
 use site::config::ReclaimsSpace;
 use site::config::{Keywords, Layered};
-use site::shared_zone::{self, Kind};
+use site::shared_zone::{self, ZoneKind};
 use site::template::Template;
 
 /// Default of `proxy_cache_lock_age` and `proxy_cache_lock_timeout`.
@@ -385,8 +385,8 @@ impl CachePath {
     }
 }
 
-impl Kind for CachePath {
-    type State = Cache;
+impl ZoneKind for CachePath {
+    type Content = Cache;
 
     fn empty(&self, _: u64) -> Cache {
         Cache::open(self.config())

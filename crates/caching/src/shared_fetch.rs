@@ -31,7 +31,7 @@ use crate::stall_limits::StallLimits;
 /// Outcome of a fetch, for all waiting requests. Each of them determines its own response: whether stale use is allowed and which
 /// variant matches differ between requests.
 #[derive(Clone)]
-pub enum Outcome {
+pub enum FetchOutcome {
     /// A response that may be shared while its body arrives.
     Filling(Arc<Filling>),
     /// The upstream confirmed the stored response. Waiting requests use it, even if its new lifetime has already ended.
@@ -73,7 +73,7 @@ pub struct SharedFetch {
 
 #[derive(Default)]
 struct FetchTable {
-    outcome: Option<Outcome>,
+    outcome: Option<FetchOutcome>,
     waiting: Vec<Waker>,
 }
 
@@ -87,7 +87,7 @@ impl SharedFetch {
     }
 
     /// Waits for the outcome.
-    pub async fn outcome(&self) -> Outcome {
+    pub async fn outcome(&self) -> FetchOutcome {
         // Index of this request's waker. Another task may poll later: the task of a connection polls an HTTP/2 stream first.
         let mut index = None;
         poll_fn(|context| {
@@ -112,7 +112,7 @@ impl SharedFetch {
     }
 
     /// Works like [`SharedFetch::outcome`]; `None` if there is no outcome until the limit for the head.
-    pub async fn outcome_within(&self, limits: StallLimits) -> Option<Outcome> {
+    pub async fn outcome_within(&self, limits: StallLimits) -> Option<FetchOutcome> {
         match select(self.outcome(), rt::sleep_until(self.started + limits.head)).await {
             Either::Left(outcome) => Some(outcome),
             Either::Right(()) => None,
@@ -123,16 +123,16 @@ impl SharedFetch {
     fn is_joinable(&self, now: Instant, limits: StallLimits) -> bool {
         match self.known_outcome() {
             None => now < self.started + limits.head,
-            Some(Outcome::Filling(filling)) if filling.is_complete() => {
+            Some(FetchOutcome::Filling(filling)) if filling.is_complete() => {
                 filling.meta.fresh_until_ms > now_ms()
             }
-            Some(Outcome::Filling(filling)) => filling.stalls_at(limits.body).is_none_or(|at| now < at),
+            Some(FetchOutcome::Filling(filling)) => filling.stalls_at(limits.body).is_none_or(|at| now < at),
             Some(_) => true,
         }
     }
 
     /// Returns the outcome, if known.
-    pub fn known_outcome(&self) -> Option<Outcome> {
+    pub fn known_outcome(&self) -> Option<FetchOutcome> {
         lock(&self.state).outcome.clone()
     }
 
@@ -140,13 +140,13 @@ impl SharedFetch {
     fn reaches_soon(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
         let at = match self.known_outcome() {
             None => coming.start,
-            Some(Outcome::Filling(filling)) => filling.arrived(),
+            Some(FetchOutcome::Filling(filling)) => filling.arrived(),
             Some(_) => return false,
         };
         coming.start <= range.start && coming.end >= range.end && range.start <= at.saturating_add(SOON_BYTES)
     }
 
-    fn publish(&self, outcome: Outcome) {
+    fn publish(&self, outcome: FetchOutcome) {
         let mut state = lock(&self.state);
         // The first outcome counts, because other requests act on it.
         if state.outcome.is_none() {
@@ -195,9 +195,9 @@ impl FetchLeader {
     }
 
     /// Publishes the outcome; with a [`Filling`], further requests may join while it lasts.
-    pub fn publish(&self, outcome: Outcome) {
-        let stays = matches!(outcome, Outcome::Filling(_));
-        if matches!(outcome, Outcome::Alone) {
+    pub fn publish(&self, outcome: FetchOutcome) {
+        let stays = matches!(outcome, FetchOutcome::Filling(_));
+        if matches!(outcome, FetchOutcome::Alone) {
             self.shared_fetches.mark(&self.key, rt::now());
         }
         if !stays {
@@ -257,7 +257,7 @@ impl FetchLeader {
 impl Drop for FetchLeader {
     fn drop(&mut self) {
         self.leave();
-        self.shared_fetch.publish(Outcome::Retry);
+        self.shared_fetch.publish(FetchOutcome::Retry);
     }
 }
 
@@ -630,7 +630,7 @@ mod tests {
             let waker = Waker::from(Arc::clone(&counters[counter]));
             assert!(waiting[future].as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        shared_fetch.publish(Outcome::Alone);
+        shared_fetch.publish(FetchOutcome::Alone);
         assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1, 1]);
     }
 

@@ -17,7 +17,7 @@ use crate::fetch::{Fetch, variant_key};
 use crate::policy::{self, Grade};
 use crate::record::{self, Status};
 use crate::requested_range::{requested, slice_start};
-use crate::shared_fetch::{Joined, Outcome};
+use crate::shared_fetch::{FetchOutcome, Joined};
 use crate::{CacheLookup, Followed, access, stored};
 use exchange::request::Request;
 use upstream::{Failure, Heading, Reply};
@@ -90,7 +90,7 @@ impl CacheLookup<'_> {
             return Ok(reply);
         }
         drop(reply);
-        let record = record::of(request);
+        let record = record::record_of(request);
         (record.status, record.forwarded) = (None, Some(Forwarded::Stale));
         let fetch = |stale| Fetch { is_confirming: true, ..self.fetch(stale) };
         let key = variant_key(self.cache, &self.key, request);
@@ -116,7 +116,7 @@ impl CacheLookup<'_> {
         if request.is_detached || request.depth > 0 || request.method != Method::Get {
             return true;
         }
-        let record = record::of(request);
+        let record = record::record_of(request);
         let is_stored = matches!(record.status, Some(Status::Hit | Status::Stale | Status::Updating));
         let is_new = record.collapsed || record.has_failed;
         let Some(meta) = record.found.clone().filter(|_| is_stored && !is_new) else { return true };
@@ -162,7 +162,7 @@ impl CacheLookup<'_> {
         let filling = match pending {
             Some((filling, _)) => filling,
             None => match fetches.in_flight(key)?.known_outcome()? {
-                Outcome::Filling(filling) => filling,
+                FetchOutcome::Filling(filling) => filling,
                 _ => return None,
             },
         };

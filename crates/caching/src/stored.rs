@@ -114,8 +114,8 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     if !located.is_verified(&whole) || slice_start(request).is_some() {
         return Body::Ranged(RangedBody::new(Box::new(Checked(located)), whole.end));
     }
-    let generation = Rc::clone(&request.generation);
-    let core = &generation.config.location(request.location).scope.core;
+    let thread_config = Rc::clone(&request.thread_config);
+    let core = &thread_config.config.location(request.location).scope.core;
     let mover = match choose::mover(&core.sending, &rt::caps(), located.length) {
         mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
         // The file was opened with O_DIRECT because of its length.
@@ -123,9 +123,9 @@ fn body_of(request: &mut Request, located: Located) -> Body {
         mover => mover,
     };
     request.mover = Some(mover);
-    record::of(request).is_sent_from_file = true;
+    record::record_of(request).is_sent_from_file = true;
     let part = located.offset..located.offset + located.length;
-    let events = generation.config.events();
+    let events = thread_config.config.events();
     let calls_directly = located.calls_directly() && events.calls_directly();
     Body::File(FileBody::of_range(
         located.file,

@@ -208,7 +208,7 @@ impl ThreadTallies {
 
 /// Counts a request that has received its response, or an error.
 pub fn count(request: &mut Request, tallies: &Tallies) {
-    let record = record::of(request);
+    let record = record::record_of(request);
     record.tallies = Some(tallies.number);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
     request.conn.thread.local::<ThreadTallies>().with(tallies, |Tally { cells, .. }| {

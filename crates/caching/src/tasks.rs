@@ -16,7 +16,7 @@ use crate::shared_fetch::SharedFetches;
 use crate::tally::Tallies;
 use exchange::error_log;
 use exchange::files::is_on_local_disk;
-use exchange::request::Generation;
+use exchange::request::ThreadConfig;
 use exchange::thread::Thread;
 use telemetry::Level;
 
@@ -192,10 +192,10 @@ impl Notes {
 }
 
 /// Starts new caches of a configuration, and stops those that only the previous configuration had.
-pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
-    let now = thread.generation();
-    let caches = |generation: &Generation| -> Vec<Arc<Cache>> {
-        generation.config.http.of::<Caches>().zones.iter().map(|zone| Arc::clone(zone.state())).collect()
+pub fn tend(thread: &Rc<Thread>, before: Option<&ThreadConfig>) {
+    let now = thread.thread_config();
+    let caches = |thread_config: &ThreadConfig| -> Vec<Arc<Cache>> {
+        thread_config.config.http.of::<Caches>().zones.iter().map(|zone| Arc::clone(zone.state())).collect()
     };
     let remaining = caches(&now);
     for cache in &remaining {
@@ -211,8 +211,8 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 // A worker process that shuts down stops its caches immediately, before its last requests: its successor waits for the directories.
 
 /// Releases the directories to another process, after saving the indexes. Lookups continue.
-pub fn stop(generation: &Generation) {
-    for zone in &generation.config.http.of::<Caches>().zones {
+pub fn stop(thread_config: &ThreadConfig) {
+    for zone in &thread_config.config.http.of::<Caches>().zones {
         zone.state().stop();
     }
 }
@@ -223,7 +223,7 @@ pub async fn ended(thread: &Thread) {
     // Including the caches of earlier configurations.
     thread.caches.wait_empty().await;
     let caches: Vec<_> = thread
-        .generation()
+        .thread_config()
         .config
         .http
         .of::<Caches>()

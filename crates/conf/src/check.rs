@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use crate::error::{Error, ErrorKind, Level};
 use crate::nginx::nginx_directives;
-use crate::spec::{Args, Block, Contexts, Repeat, Spec, State, Table};
+use crate::spec::{Args, Block, Contexts, Repeat, Spec, Support, Table};
 use crate::tree::{Statement, Tree, Word};
 
 /// State of checking one block: the directives seen so far.
@@ -131,11 +131,11 @@ pub struct Report {
 pub fn check(tree: &Tree, table: &Table) -> Report {
     let mut report = Report::default();
     visit(tree, table, &mut |visit| match visit.verdict {
-        Verdict::Fault(error) => {
+        CheckResult::Fault(error) => {
             report.error.get_or_insert(error);
         }
-        Verdict::Known(spec) => report.notices.extend(notice(visit.statement, spec)),
-        Verdict::Row | Verdict::Unjudged => {}
+        CheckResult::Known(spec) => report.notices.extend(notice(visit.statement, spec)),
+        CheckResult::Row | CheckResult::Unjudged => {}
     });
     report
 }
@@ -150,12 +150,12 @@ pub struct Visit<'a> {
     /// Number of enclosing blocks.
     pub depth: usize,
     /// Result of checking the statement.
-    pub verdict: Verdict,
+    pub verdict: CheckResult,
 }
 
 /// Result of checking a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckResult {
     /// Accepted; [`Spec::state`] is the degree of support.
     Known(&'static Spec),
     /// Refused: the directive is unknown, not supported, not allowed here or malformed, or the text is unreadable.
@@ -179,30 +179,35 @@ fn visit_statements<'a>(
 ) {
     for statement in statements {
         let (verdict, block) = match scope.admit(statement) {
-            Ok(spec) => (Verdict::Known(spec), Some(spec.block)),
-            Err(error) => (Verdict::Fault(error), scope.block_of_refused(statement)),
+            Ok(spec) => (CheckResult::Known(spec), Some(spec.block)),
+            Err(error) => (CheckResult::Fault(error), scope.block_of_refused(statement)),
         };
         visitor(Visit { statement, context: scope.context, depth, verdict });
         match block {
             Some(Block::Statements(inside)) => {
                 visit_statements(statement.children(), scope.table.scope(inside), depth + 1, visitor);
             }
-            Some(Block::Raw) => visit_rows(statement.children(), &Verdict::Row, depth + 1, visitor),
+            Some(Block::Raw) => visit_rows(statement.children(), &CheckResult::Row, depth + 1, visitor),
             Some(Block::No) | None => {
-                visit_rows(statement.children(), &Verdict::Unjudged, depth + 1, visitor);
+                visit_rows(statement.children(), &CheckResult::Unjudged, depth + 1, visitor);
             }
         }
     }
 }
 
-fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: &mut dyn FnMut(Visit<'a>)) {
+fn visit_rows<'a>(
+    rows: &'a [Statement],
+    kind: &CheckResult,
+    depth: usize,
+    visitor: &mut dyn FnMut(Visit<'a>),
+) {
     for statement in rows {
         let verdict = match (statement.fault(), kind) {
-            (None, Verdict::Unjudged) => Verdict::Unjudged,
-            _ => statement.as_row().map_or_else(Verdict::Fault, |_| Verdict::Row),
+            (None, CheckResult::Unjudged) => CheckResult::Unjudged,
+            _ => statement.as_row().map_or_else(CheckResult::Fault, |_| CheckResult::Row),
         };
         visitor(Visit { statement, context: Contexts::NONE, depth, verdict });
-        visit_rows(statement.children(), &Verdict::Unjudged, depth + 1, visitor);
+        visit_rows(statement.children(), &CheckResult::Unjudged, depth + 1, visitor);
     }
 }
 
@@ -231,9 +236,9 @@ fn surplus(statement: &Statement, takes: Args) -> Option<String> {
 fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let name = spec.name;
     let kind = match spec.state {
-        State::Honoured => return None,
-        State::Differs(how) => ErrorKind::Differs { name, how },
-        State::Accepted(why) | State::Idle(why) => ErrorKind::NoEffect { name, why },
+        Support::Honoured => return None,
+        Support::Differs(how) => ErrorKind::Differs { name, how },
+        Support::Accepted(why) | Support::Idle(why) => ErrorKind::NoEffect { name, why },
     };
     Some(Error::new(kind, statement).with_level(Level::Notice))
 }
@@ -249,7 +254,7 @@ mod tests {
     static SPECS: [Spec; 8] = [
         Spec::new("event", "events", Contexts::MAIN, Args::None, "Engines.").block(Contexts::EVENTS),
         Spec::new("event", "accept_mutex", Contexts::EVENTS, Args::Flag, "Turns.")
-            .state(State::Accepted("there are no turns to take")),
+            .state(Support::Accepted("there are no turns to take")),
         Spec::new("http", "http", Contexts::MAIN, Args::None, "HTTP.").block(Contexts::HTTP),
         Spec::new("http_core", "server", Contexts::HTTP, Args::None, "A site.")
             .block(Contexts::SERVER)
@@ -358,7 +363,7 @@ mod tests {
         let tree = read("stream { server { } }");
         let mut errors = Vec::new();
         visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
-            if let Verdict::Fault(error) = visit.verdict {
+            if let CheckResult::Fault(error) = visit.verdict {
                 errors.push(error.to_string());
             }
         });
@@ -370,7 +375,7 @@ mod tests {
         let tree = read("stream { server { proxy_pass a; root b; } }");
         let mut errors = Vec::new();
         visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
-            if let Verdict::Fault(error) = visit.verdict {
+            if let CheckResult::Fault(error) = visit.verdict {
                 errors.push(error.kind().to_string());
             }
         });
@@ -387,10 +392,10 @@ mod tests {
         let mut seen = Vec::new();
         visit(&read(text), &Table::new(&[&SPECS]), &mut |visit| {
             let verdict = match visit.verdict {
-                Verdict::Known(_) => "known",
-                Verdict::Row => "row",
-                Verdict::Unjudged => "unjudged",
-                Verdict::Fault(error) => match error.kind() {
+                CheckResult::Known(_) => "known",
+                CheckResult::Row => "row",
+                CheckResult::Unjudged => "unjudged",
+                CheckResult::Fault(error) => match error.kind() {
                     ErrorKind::Unknown { .. } => "unknown",
                     ErrorKind::NotSupported { .. } => "not supported",
                     ErrorKind::Duplicate(_) => "duplicate",

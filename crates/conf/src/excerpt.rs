@@ -216,7 +216,7 @@ fn render(text: &[u8], mark: &Mark) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Args, Contexts, MapLoader, Source, Spec, Table, Verdict, parse, visit};
+    use crate::{Args, CheckResult, Contexts, MapLoader, Source, Spec, Table, parse, visit};
 
     const LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -235,7 +235,7 @@ mod tests {
         let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");
         let mut first = None;
         visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
-            if let Verdict::Fault(error) = visit.verdict {
+            if let CheckResult::Fault(error) = visit.verdict {
                 first.get_or_insert(error);
             }
         });

@@ -54,7 +54,7 @@ mod tree;
 pub mod value;
 
 pub use changes::{Change, ChangeKind, changes};
-pub use check::{Report, Scope, Verdict, Visit, check, visit};
+pub use check::{CheckResult, Report, Scope, Visit, check, visit};
 pub use error::{Error, ErrorKind, Level, Object};
 pub use excerpt::{excerpt, excerpt_of, typography};
 pub use format::format;
@@ -63,6 +63,6 @@ pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
 pub use print::{Bare, dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
-pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, similar};
+pub use spec::{Args, Block, Contexts, Repeat, Spec, Support, Table, similar};
 pub use third_party::{is_of_third_party, third_party_module, third_party_variable};
 pub use tree::{Statement, Tree, Word, parse, parse_past_faults};

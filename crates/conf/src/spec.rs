@@ -190,7 +190,7 @@ pub enum Repeat {
 
 /// Degree of support of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Support {
     /// Works as in nginx.
     Honoured,
     /// Behaves differently; the text describes it as a clause: "`reuseport` is implied".
@@ -221,7 +221,7 @@ pub struct Spec {
     /// Help text of one sentence.
     pub help: &'static str,
     /// Degree of support.
-    pub state: State,
+    pub state: Support,
 }
 
 impl Spec {
@@ -233,7 +233,7 @@ impl Spec {
         args: Args,
         help: &'static str,
     ) -> Spec {
-        let (block, repeat, state) = (Block::No, Repeat::Once, State::Honoured);
+        let (block, repeat, state) = (Block::No, Repeat::Once, Support::Honoured);
         Spec { name, module, contexts, args, block, repeat, default: None, help, state }
     }
 
@@ -265,9 +265,9 @@ impl Spec {
         self
     }
 
-    /// Sets the degree of support, if it is not [`State::Honoured`].
+    /// Sets the degree of support, if it is not [`Support::Honoured`].
     #[must_use]
-    pub const fn state(mut self, state: State) -> Spec {
+    pub const fn state(mut self, state: Support) -> Spec {
         self.state = state;
         self
     }

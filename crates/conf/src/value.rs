@@ -307,9 +307,9 @@ fn time_unit<'u>(tail: &str, units: &'u [TimeUnit]) -> Option<(u64, usize, &'u [
     };
     let length = if tail.starts_with("ms") { 2 } else { first.len_utf8() };
     let wanted = if first == ' ' { "s" } else { &tail[..length] };
-    let place = units.iter().position(|(unit, _)| *unit == wanted)?;
-    let later = if first == ' ' { &[] } else { &units[place + 1..] };
-    Some((units[place].1, length, later))
+    let position = units.iter().position(|(unit, _)| *unit == wanted)?;
+    let later = if first == ' ' { &[] } else { &units[position + 1..] };
+    Some((units[position].1, length, later))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use conf::{Args, Contexts, MapLoader, Source, Spec, State, Table, Tree};
+use conf::{Args, Contexts, MapLoader, Source, Spec, Support, Table, Tree};
 
 const HTTP_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const IFS: Contexts = Contexts::SERVER_IF.or(Contexts::LOCATION_IF);
@@ -17,7 +17,7 @@ static SPECS: [Spec; 16] = [
     Spec::new("event", "events", Contexts::MAIN, Args::None, "Engines.").block(Contexts::EVENTS),
     Spec::new("event", "worker_connections", Contexts::EVENTS, Args::Exactly(1), "How many."),
     Spec::new("event", "accept_mutex", Contexts::EVENTS, Args::Flag, "Takes turns.")
-        .state(State::Accepted("every thread has its own queue")),
+        .state(Support::Accepted("every thread has its own queue")),
     Spec::new("http", "http", Contexts::MAIN, Args::None, "All of HTTP.").block(Contexts::HTTP),
     Spec::new("http_core", "server", Contexts::HTTP, Args::None, "One site.").block(Contexts::SERVER).many(),
     Spec::new(

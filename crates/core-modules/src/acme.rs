@@ -18,7 +18,7 @@ use ::acme::settings::{AccountKey, ChallengeKind, ExternalAccount, Issuer, Order
 use ::acme::url::Url;
 use ::tls::server::Slot;
 use ::tls::signing::KeyKind;
-use conf::{Args, Contexts, Error, Object, Spec, State, value};
+use conf::{Args, Contexts, Error, Object, Spec, Support, value};
 use exchange::acme::{Acme, Slots, http_challenge};
 use exchange::module::Variable;
 use exchange::phases::{Phase, Step};
@@ -80,7 +80,7 @@ const DIRECTIVES: &[Directive] = &[
             "The shared zone of nginx for certificates, `zone=NAME:SIZE`.",
         )
         .default("zone=ngx_acme_shared:256k")
-        .state(State::Accepted("threads share their memory")),
+        .state(Support::Accepted("threads share their memory")),
         check_zone,
     ),
     Directive::scope(

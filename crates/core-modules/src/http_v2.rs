@@ -9,7 +9,7 @@
 //!
 //! With TLS the protocol is chosen by ALPN, which offers HTTP/2 if `http2` is on, or `listen` has the parameter `http2`.
 
-use conf::{Args, Contexts, Error, Spec, State};
+use conf::{Args, Contexts, Error, Spec, Support};
 use exchange::http2::Http2;
 use exchange::module::Variable;
 use http::fields::Version;
@@ -165,7 +165,7 @@ const fn passed_over(name: &'static str, help: &'static str) -> Directive {
 
 /// Returns a directive that is parsed, with nginx's warning.
 const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Directive {
-    let row = spec(name, contexts, args, help).many().state(State::Idle("it is obsolete"));
+    let row = spec(name, contexts, args, help).many().state(Support::Idle("it is obsolete"));
     Directive::http(row, |cx| {
         let name = cx.statement.name.text.clone();
         // The only flag among these directives.

@@ -7,7 +7,7 @@ use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
-use exchange::files::{self, Kind};
+use exchange::files::{self, FileKind};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Cx, Inner, Scope, Settings, SettingsType};
@@ -111,8 +111,8 @@ async fn run(files: &Files, request: &mut Request) -> Step {
         return Step::Status(500);
     }
     // The cloned pointer keeps the settings accessible while the request is changed.
-    let generation = Rc::clone(&request.generation);
-    let scope = &generation.config.location(request.location).scope;
+    let thread_config = Rc::clone(&request.thread_config);
+    let scope = &thread_config.config.location(request.location).scope;
     let mut root = Vec::new();
     files::root_of(request, &mut root);
     for candidate in &files.candidates {
@@ -150,7 +150,7 @@ fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
 async fn exists(request: &Request, root: &[u8], name: &[u8], is_directory: bool) -> bool {
     let path = [root, name].concat();
     match files::stat_path(request, &path).await {
-        Ok(kind) => (kind == Kind::Directory) == is_directory,
+        Ok(kind) => (kind == FileKind::Directory) == is_directory,
         Err(failure) => {
             if !matches!(failure.errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) {
                 request.log(Level::Crit, format_args!("{}", failure.at(&path)));

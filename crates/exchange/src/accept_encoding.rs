@@ -129,12 +129,12 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
 fn has_gzip(accepted: &[u8]) -> bool {
     let mut start = 0;
     let behind = loop {
-        let Some(place) = find(&accepted[start..], b"gzip") else { return false };
-        let place = start + place;
-        if place == start || matches!(accepted[place - 1], b',' | b' ') {
-            break &accepted[place + 4..];
+        let Some(index) = find(&accepted[start..], b"gzip") else { return false };
+        let index = start + index;
+        if index == start || matches!(accepted[index - 1], b',' | b' ') {
+            break &accepted[index + 4..];
         }
-        start = place + 4;
+        start = index + 4;
     };
     let behind = skip_spaces(behind);
     match behind.split_first() {
@@ -168,10 +168,10 @@ fn has_quality(parameter: &[u8]) -> bool {
 /// its quality. Any quality other than zero accepts.
 fn has_coding(accepted: &[u8], name: &[u8]) -> bool {
     let mut start = 0;
-    while let Some(place) = find(&accepted[start..], name) {
-        let place = start + place;
-        start = place + name.len();
-        let begins = place == 0 || matches!(accepted[place - 1], b',' | b' ');
+    while let Some(index) = find(&accepted[start..], name) {
+        let index = start + index;
+        start = index + name.len();
+        let begins = index == 0 || matches!(accepted[index - 1], b',' | b' ');
         let ends = matches!(accepted.get(start), None | Some(b',' | b' ' | b';'));
         if begins && ends {
             return !is_refused(&accepted[start..]);

@@ -13,13 +13,13 @@ use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::{credentials, error_page, locate, marks, prepare, tls};
-use site::phases::Place;
+use site::phases::PhasePosition;
 use site::settings::listen::Listen;
 use telemetry::{ForLog, Level};
 
 /// The next step after the phases of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AfterPhases {
     /// Send the response.
     Respond,
     /// Close the connection without a response.
@@ -36,7 +36,7 @@ pub enum Outcome {
 /// ```
 pub struct PhaseCursor {
     /// The next handler.
-    next: Place<Phase>,
+    next: PhasePosition<Phase>,
     /// The status with which a module refused access, if another module may still allow it.
     refusal: Option<u16>,
     /// Whether a 401 or 407 response is delayed (`auth_delay`).
@@ -75,7 +75,7 @@ enum Delay {
 /// The result of advancing through the phases.
 pub enum Progress {
     /// The phases are finished.
-    Decided(Outcome),
+    Decided(AfterPhases),
     /// The request waits; the resulting step is to be passed to [`PhaseCursor::take`].
     Waits(Waiting),
     /// A handler needs the request's body first.
@@ -86,7 +86,7 @@ pub enum Progress {
 #[derive(Clone, Copy, Debug)]
 pub enum Waiting {
     /// This handler.
-    Handler(Place<Phase>),
+    Handler(PhasePosition<Phase>),
     /// The delay of `auth_delay`.
     AuthDelay,
 }
@@ -96,8 +96,8 @@ impl Waiting {
     pub async fn step(self, request: &mut Request) -> Step {
         match self {
             Waiting::Handler(place) => {
-                let generation = Rc::clone(&request.generation);
-                let step = match place.handler(&generation.plans) {
+                let thread_config = Rc::clone(&request.thread_config);
+                let step = match place.handler(&thread_config.plans) {
                     Some(handler) => handler.later(request).await,
                     None => Step::Next,
                 };
@@ -113,14 +113,14 @@ impl Waiting {
 impl PhaseCursor {
     /// Returns a cursor at the start of a phase, without a pending step.
     fn at(request: &Request, phase: Phase) -> PhaseCursor {
-        let next = Place::start(request.location, phase);
+        let next = PhasePosition::start(request.location, phase);
         PhaseCursor { next, refusal: None, delay: Delay::None, body_need: BodyNeed::Nothing }
     }
 
     /// Starts the phases of a request after its header section. `listen` is the address of its connection. If a reload
     /// removed it, the connection is closed without a response. Returns the outcome immediately if the header section
     /// alone decides it.
-    pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
+    pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<AfterPhases>) {
         let mut cursor = PhaseCursor::at(request, Phase::PostRead);
         let outcome = match begin(request, listen) {
             // The target is no resource, so no location is responsible (RFC 9110 section 9.3.7). The response only
@@ -150,7 +150,7 @@ impl PhaseCursor {
     /// Continues until the request has to wait, or an outcome is known.
     pub fn advance(&mut self, request: &mut Request) -> Progress {
         // The cloned pointer keeps the handlers accessible while the request is borrowed mutably.
-        let generation = Rc::clone(&request.generation);
+        let thread_config = Rc::clone(&request.thread_config);
         loop {
             if self.body_need != BodyNeed::Nothing {
                 return Progress::NeedsBody;
@@ -160,9 +160,9 @@ impl PhaseCursor {
                 return Progress::Waits(Waiting::AuthDelay);
             }
             // The handler before this one may have changed the location.
-            let place = self.next.in_location(&generation.plans, request.location);
+            let place = self.next.in_location(&thread_config.plans, request.location);
             self.next = place.next();
-            let step = match place.handler(&generation.plans) {
+            let step = match place.handler(&thread_config.plans) {
                 None => self.end_phase(request),
                 Some(handler) => match handler.now(request) {
                     Some(step) => step,
@@ -179,7 +179,7 @@ impl PhaseCursor {
     }
 
     /// Applies a step.
-    pub fn take(&mut self, request: &mut Request, step: Step) -> Option<Outcome> {
+    pub fn take(&mut self, request: &mut Request, step: Step) -> Option<AfterPhases> {
         let mut step = step;
         loop {
             step = match step {
@@ -207,7 +207,7 @@ impl PhaseCursor {
                 Step::BufferBody => return self.request_body(BodyNeed::Buffered),
                 Step::StreamBody => return self.request_body(BodyNeed::Pieces),
                 Step::StoreBody => return self.request_body(BodyNeed::Stored),
-                Step::Done => return Some(Outcome::Respond),
+                Step::Done => return Some(AfterPhases::Respond),
                 Step::Drop => return Some(close_without_response(request, 444)),
                 Step::ClientClosed => return Some(close_without_response(request, 499)),
                 // As in nginx: a client that timed out or has closed its connection gets no error page; 444 is no status for a client.
@@ -216,7 +216,7 @@ impl PhaseCursor {
                 }
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
-                    None => return Some(Outcome::Respond),
+                    None => return Some(AfterPhases::Respond),
                 },
                 Step::Internal if request.redirects >= REDIRECTS_MAX => {
                     let uri = String::from_utf8_lossy(&request.uri).into_owned();
@@ -251,7 +251,7 @@ impl PhaseCursor {
     }
 
     /// Requests the body and has the handler called again when it is available.
-    fn request_body(&mut self, body_need: BodyNeed) -> Option<Outcome> {
+    fn request_body(&mut self, body_need: BodyNeed) -> Option<AfterPhases> {
         self.next = self.next.previous();
         self.body_need = body_need;
         None
@@ -262,7 +262,7 @@ impl PhaseCursor {
         // The end of the phase returns the stored refusal as a step. It is final: the index is beyond the last handler then.
         self.next.phase() == Phase::Access
             && request.scope().core.satisfy.any
-            && !self.next.is_behind_end(&request.generation.plans)
+            && !self.next.is_behind_end(&request.thread_config.plans)
     }
 
     /// Whether a refusal is delayed, to slow down password guessing.
@@ -273,7 +273,7 @@ impl PhaseCursor {
     }
 
     fn enter(&mut self, request: &Request, phase: Phase) {
-        (self.next, self.delay) = (Place::start(request.location, phase), Delay::None);
+        (self.next, self.delay) = (PhasePosition::start(request.location, phase), Delay::None);
     }
 
     /// Restarts at the server's rewrites, for a new URI.
@@ -359,9 +359,9 @@ impl PhaseCursor {
 }
 
 /// Closes the connection; the access log gets this status.
-fn close_without_response(request: &mut Request, status: u16) -> Outcome {
+fn close_without_response(request: &mut Request, status: u16) -> AfterPhases {
     request.response.status = status;
-    Outcome::Drop
+    AfterPhases::Drop
 }
 
 /// Fails a request whose URI or location was changed too often. As in nginx no `error_page` applies, because that would
@@ -397,7 +397,7 @@ pub async fn pause(request: &Request, until: Instant) -> Step {
 }
 
 /// Responds with an error that was detected outside the phases, or with its error page.
-pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
+pub async fn refuse(request: &mut Request, status: u16) -> AfterPhases {
     let mut cursor = PhaseCursor::at(request, Phase::Content);
     match cursor.take(request, Step::Status(status)) {
         Some(outcome) => outcome,
@@ -407,7 +407,7 @@ pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
 
 /// Replaces a complete response by an error. Fields of an upstream that do not describe its content are retained, such
 /// as cookies and CORS permissions.
-pub async fn replace(request: &mut Request, status: u16) -> Outcome {
+pub async fn replace(request: &mut Request, status: u16) -> AfterPhases {
     // With 416, `Content-Range` contains the complete length. In other errors the range of an upstream's response does not apply.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
@@ -446,7 +446,7 @@ fn is_of_content(name: &[u8]) -> bool {
 /// Produces the response to a subrequest.
 pub async fn run_subrequest(request: &mut Request) {
     let mut cursor = PhaseCursor::of_subrequest(request);
-    if run_without_body(&mut cursor, request).await == Outcome::Drop {
+    if run_without_body(&mut cursor, request).await == AfterPhases::Drop {
         let status = request.response.status;
         error_page::respond(request, status);
     }
@@ -456,7 +456,7 @@ pub async fn run_subrequest(request: &mut Request) {
 /// Runs the content phase of a request whose location is known.
 pub async fn run_content(request: &mut Request) {
     let mut cursor = PhaseCursor::at(request, Phase::Content);
-    if run_without_body(&mut cursor, request).await == Outcome::Drop {
+    if run_without_body(&mut cursor, request).await == AfterPhases::Drop {
         request.response.body = crate::response::Body::None;
     }
 }
@@ -511,7 +511,7 @@ pub async fn post_action(request: &mut Request) {
 }
 
 /// Runs all phases of a request whose body was read already, or that has none.
-async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
+async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> AfterPhases {
     request.ignores_body = true;
     loop {
         match run(cursor, request).await {
@@ -525,7 +525,7 @@ async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Ou
 }
 
 /// Runs the phases of a request; returns `None` if its body has to be read first.
-pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outcome> {
+pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<AfterPhases> {
     loop {
         let decided = match cursor.advance(request) {
             Progress::Decided(outcome) => Some(outcome),
@@ -644,8 +644,8 @@ fn end_without_handler(request: &mut Request) -> Step {
 /// Selects the proxying location of a URI that lacks only its trailing slash, and returns the redirect to it. As in
 /// nginx, relative links in upstream responses need the slash.
 fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
-    let generation = Rc::clone(&request.generation);
-    let config = &generation.config;
+    let thread_config = Rc::clone(&request.thread_config);
+    let config = &thread_config.config;
     let server = config.server(request.server);
     let location = server.locations.with_slash(&config.http.locations, &request.uri)?;
     request.location = location;

@@ -11,7 +11,7 @@ use transfer::temp_directory::TempDirectory;
 const RECLAIMED_BYTES: u64 = 4 << 20;
 
 /// Maximum number of attempts per write: other writes may use the freed space first.
-const TRIES: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
 /// A request for space for one write or one new file.
 pub struct DiskSpace<'a> {
@@ -29,7 +29,9 @@ impl<'a> DiskSpace<'a> {
     /// Frees space after this error; returns whether a retry of the call may succeed.
     pub async fn make(&mut self, errno: Errno) -> bool {
         let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
-        if !is_full || self.tries == TRIES || self.thread.generation().config.http.space_reclaimers.is_empty()
+        if !is_full
+            || self.tries == ATTEMPTS_MAX
+            || self.thread.thread_config().config.http.space_reclaimers.is_empty()
         {
             return false;
         }
@@ -51,8 +53,8 @@ impl<'a> DiskSpace<'a> {
         // A directory that does not exist yet will be on the file system of its parent.
         let stat = move || directory.ancestors().find_map(|path| rustix::fs::stat(path).ok());
         let Some(Some(stat)) = self.directory.run(stat).await else { return false };
-        let generation = self.thread.generation();
-        for reclaimer in &generation.config.http.space_reclaimers {
+        let thread_config = self.thread.thread_config();
+        for reclaimer in &thread_config.config.http.space_reclaimers {
             if reclaimer.device() == Some(stat.st_dev) && reclaimer.reclaim(RECLAIMED_BYTES).await {
                 return true;
             }

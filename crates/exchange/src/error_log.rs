@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use http::fields::HeaderId;
 
-use crate::request::{Generation, Request};
+use crate::request::{Request, ThreadConfig};
 use crate::thread::Thread;
 use site::ids::LocationId;
 use telemetry::reports::Reporter;
@@ -26,16 +26,16 @@ pub fn write_except(thread: &Thread, about: &Target, level: Level, message: fmt:
 
 /// Writes to the process's error log of the current configuration, whatever configuration a request in flight uses.
 fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
-    let generation = thread.generation();
+    let thread_config = thread.thread_config();
     let line = Line { level, connection: None, message, about: About::Nothing, is_traced: false };
-    line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
+    line.write(thread, &thread_config.config.main().error_log, &thread_config.sinks, skip);
 }
 
 /// The data of an ended request that later log lines need.
 struct EndedRequest {
     thread: Rc<Thread>,
     /// The request's configuration; the indices of targets refer to it.
-    generation: Rc<Generation>,
+    thread_config: Rc<ThreadConfig>,
     location: LocationId,
     connection: u64,
     /// `, client: …, server: …`
@@ -44,11 +44,11 @@ struct EndedRequest {
 
 impl EndedRequest {
     fn write(&self, level: Level, text: &str) {
-        let log = &self.generation.config.location(self.location).scope.core.error_log;
+        let log = &self.thread_config.config.location(self.location).scope.core.error_log;
         let (connection, about) = (Some(self.connection), About::Text(&self.about));
         let message = format_args!("{text}");
         let line = Line { level, connection, message, about, is_traced: false };
-        line.write(&self.thread, log, &self.generation.sinks, None);
+        line.write(&self.thread, log, &self.thread_config.sinks, None);
     }
 }
 
@@ -64,7 +64,7 @@ impl Request {
 
     /// Whether debug messages about this request are written. Without debug messages in the configuration this is one load.
     pub fn is_traced(&self) -> bool {
-        self.generation.config.http.traces && self.has_reader_of_traces()
+        self.thread_config.config.http.traces && self.has_reader_of_traces()
     }
 
     #[cold]
@@ -91,14 +91,14 @@ impl Request {
     fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
         let is_traced = self.conn.is_traced;
         let line = Line { level, connection: Some(self.conn.number), message, about, is_traced };
-        line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
+        line.write(&self.conn.thread, &self.scope().core.error_log, &self.thread_config.sinks, None);
     }
 
     /// Returns a writer of lines about this request, which works also after its end.
     pub fn reporter(&self) -> Reporter {
         let ended = EndedRequest {
             thread: Rc::clone(&self.conn.thread),
-            generation: Rc::clone(&self.generation),
+            thread_config: Rc::clone(&self.thread_config),
             location: self.location,
             connection: self.conn.number,
             about: About::Request(self).to_string(),
@@ -186,7 +186,7 @@ struct LineFields<'a> {
 
 /// Returns the URL of the upstream that a request is passed to. Only the passing module knows it.
 fn upstream_url(request: &Request) -> Option<Vec<u8>> {
-    let modules = request.generation.modules.modules();
+    let modules = request.thread_config.modules.modules();
     modules.iter().find_map(|module| (module.upstream_url)(request))
 }
 

@@ -20,8 +20,8 @@ pub fn special(request: &mut Request, status: u16) -> Option<Step> {
     if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501) {
         request.keepalive = false;
     }
-    let generation = Rc::clone(&request.generation);
-    let core = &generation.config.location(request.location).scope.core;
+    let thread_config = Rc::clone(&request.thread_config);
+    let core = &thread_config.config.location(request.location).scope.core;
     let pages = core.responding.error_pages.items();
     let page = pages.iter().find(|page| page.status == status).filter(|_| !request.has_last_error_page);
     // As in nginx: a later error gets the built-in page, unless `recursive_error_pages` is on where the first error occurs.

@@ -29,8 +29,8 @@ impl<'c> Seeker<'c> for Asking<'_> {
 
 /// Finds the location of the request's URI; returns `false` if a regular expression reached its limit.
 pub(crate) fn search(request: &mut Request) -> bool {
-    let generation = Rc::clone(&request.generation);
-    let config = &generation.config;
+    let thread_config = Rc::clone(&request.thread_config);
+    let config = &thread_config.config;
     let server = config.server(request.server);
     if server.locations.has_predicates() {
         let uri = request.uri.clone();

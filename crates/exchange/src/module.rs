@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::request::{Generation, Request};
+use crate::request::{Request, ThreadConfig};
 use crate::thread::Thread;
 use crate::trace;
 use site::config::{Config, Http, HttpType, Location, Scope};
@@ -143,7 +143,7 @@ pub struct ThreadHooks {
     /// Creates the module's state on a thread.
     pub make: fn(&mut Extensions),
     /// Called when a configuration takes effect, with the previous configuration unless the thread just starts.
-    pub configured: fn(&Rc<Thread>, Option<&Generation>),
+    pub configured: fn(&Rc<Thread>, Option<&ThreadConfig>),
     /// Called when the thread stops accepting connections.
     pub drain: fn(&Thread),
     /// Closes an idle connection; returns whether there was one.

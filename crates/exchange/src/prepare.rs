@@ -28,8 +28,8 @@ pub fn filter(request: &mut Request) -> Option<u16> {
     // If the range filter refuses the request, the filters run again for the error. The fields from before the first run are
     // then restored, so that this server's own fields are not added twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
-    let generation = Rc::clone(&request.generation);
-    for filter in generation.plans[request.location.0 as usize].filters() {
+    let thread_config = Rc::clone(&request.thread_config);
+    for filter in thread_config.plans[request.location.0 as usize].filters() {
         filter(request);
         if let refusal @ Some(_) = request.response.refusal.take() {
             request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));

@@ -18,7 +18,7 @@ use io::{Errno, Segments};
 use rt::panics::Panic;
 use rt::{Either, select};
 
-use crate::course::{self, BodyNeed, Outcome, PhaseCursor, Progress, Waiting};
+use crate::course::{self, AfterPhases, BodyNeed, PhaseCursor, Progress, Waiting};
 use crate::phases::Step;
 use crate::request::Request;
 use crate::request_body::{BodyFailure, Feed};
@@ -131,8 +131,8 @@ pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, receive
                 pump.decided(outcome)
             }
             Pending::Error(status) => match Box::pin(course::replace(pump.request, status)).await {
-                Outcome::Respond => pump.begin_response(),
-                Outcome::Drop => dropped(pump.request),
+                AfterPhases::Respond => pump.begin_response(),
+                AfterPhases::Drop => dropped(pump.request),
             },
             Pending::Sending(mut rest) => {
                 let sent = pump.transport.send_remaining(pump.request, &mut rest).await;
@@ -193,8 +193,8 @@ impl<T: Transport> Pump<'_, T> {
             }
             Received::Closed => return Pending::Nothing(After::Drop),
         }
-        let generation = Rc::clone(&self.request.generation);
-        match PhaseCursor::begin(self.request, self.transport.listen(&generation)) {
+        let thread_config = Rc::clone(&self.request.thread_config);
+        match PhaseCursor::begin(self.request, self.transport.listen(&thread_config)) {
             (_, Some(outcome)) => self.decided(outcome),
             (mut cursor, None) if needs_early_body(self.request) => match course::too_large(self.request) {
                 None => Pending::Body(cursor),
@@ -216,8 +216,8 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    fn decided(&mut self, outcome: Outcome) -> Pending<T::Unsent> {
-        if outcome == Outcome::Drop {
+    fn decided(&mut self, outcome: AfterPhases) -> Pending<T::Unsent> {
+        if outcome == AfterPhases::Drop {
             return dropped(self.request);
         }
         if !self.request.is_body_consumed && self.transport.body_is_broken(self.request) {
@@ -231,7 +231,7 @@ impl<T: Transport> Pump<'_, T> {
     }
 
     /// Reads the body that a handler needs, and continues with it.
-    async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
+    async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> AfterPhases {
         loop {
             let body_need = cursor.take_body_need();
             let is_stored = body_need == BodyNeed::Stored;
@@ -267,7 +267,7 @@ impl<T: Transport> Pump<'_, T> {
         &mut self,
         cursor: &mut PhaseCursor,
         feed: Result<Feed<T::UnreadBody>, BodyFailure>,
-    ) -> Option<Outcome> {
+    ) -> Option<AfterPhases> {
         let Pump { transport, request } = self;
         let feed = match feed {
             Ok(feed) => feed,
@@ -322,8 +322,8 @@ impl<T: Transport> Pump<'_, T> {
     /// Writes the header section. Returns the complete response if it is in memory, or the state of its body.
     fn prepare(&mut self) -> Result<Segments, Pending<T::Unsent>> {
         let Pump { transport, request } = self;
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let sends_continue = transport.begin_response(request, core);
         let mut head = std::mem::take(&mut request.spare);
         if !transport.write_head(request, core, &mut head) {
@@ -363,8 +363,8 @@ impl<T: Transport> Pump<'_, T> {
     /// Sends a response piece by piece.
     async fn send_in_pieces(&mut self, held: PendingResponse) -> Result<(), BodyError> {
         let Pump { transport, request } = self;
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let PendingResponse { head, rate, sends_continue } = held;
         let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), sends_continue);
         let sent = cut_off::unless(pin!(sending::send(&mut outlet, head, request))).await;
@@ -373,7 +373,7 @@ impl<T: Transport> Pump<'_, T> {
         request.store_spare(outlet.take_spare());
         drop(outlet);
         if let Err(error) = &sent {
-            transport.settle(request, core, error).await;
+            transport.wait_for_delivery(request, core, error).await;
         }
         sent
     }
@@ -444,12 +444,12 @@ fn dropped<R>(request: &mut Request) -> Pending<R> {
 }
 
 /// Handles a failure to read a body.
-fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure) -> Option<Outcome> {
+fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure) -> Option<AfterPhases> {
     match failure {
         BodyFailure::Refused(status) => cursor.take(request, Step::Status(status)),
         BodyFailure::Abandoned(status) => {
             request.response.status = status;
-            Some(Outcome::Drop)
+            Some(AfterPhases::Drop)
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::capacity::{Entry, Resource, WINDOWS_BYTES_MAX};
 use crate::error_log;
-use crate::request::Generation;
+use crate::request::ThreadConfig;
 use crate::thread::Thread;
 use io::Fd;
 use rt::Timer;
@@ -42,8 +42,8 @@ impl Thread {
 
     /// Closes files or connections. Files that are only open for later requests are closed first, which affects no
     /// client.
-    pub async fn free_descriptors(&self, generation: &Generation) -> bool {
-        close_unused(generation).await || self.reclaim(Resource::Descriptor).await
+    pub async fn free_descriptors(&self, thread_config: &ThreadConfig) -> bool {
+        close_unused(thread_config).await || self.reclaim(Resource::Descriptor).await
     }
 
     /// Waits until a connection may be accepted. Further connections wait in the kernel's accept queue. A draining thread does
@@ -52,7 +52,7 @@ impl Thread {
         while let Some(resource) = self.capacity.exhausted().filter(|_| !self.is_draining()) {
             let is_freed = match resource {
                 Resource::Connection => self.reclaim(resource).await,
-                Resource::Descriptor => self.free_descriptors(&self.generation()).await,
+                Resource::Descriptor => self.free_descriptors(&self.thread_config()).await,
             };
             if is_freed {
                 continue;
@@ -161,8 +161,8 @@ pub async fn watch_windows(thread: Rc<Thread>) {
 }
 
 /// Closes cached files that no response uses, so that another file can be opened. Returns whether there were any.
-async fn close_unused(generation: &Generation) -> bool {
-    let files = generation.open_files.evict(FILES_CLOSED);
+async fn close_unused(thread_config: &ThreadConfig) -> bool {
+    let files = thread_config.open_files.evict(FILES_CLOSED);
     let any = !files.is_empty();
     for file in files {
         file.close().await;

@@ -45,7 +45,7 @@ use transfer::incoming::IncomingBody;
 use transfer::received::ReceivedBody;
 
 /// A configuration on one thread, with a thread-local reference count.
-pub struct Generation {
+pub struct ThreadConfig {
     /// The configuration.
     pub config: Arc<Config>,
     /// All modules of the server.
@@ -70,9 +70,9 @@ pub struct Generation {
     pub traffic: OnceCell<Traffic>,
 }
 
-impl fmt::Debug for Generation {
+impl fmt::Debug for ThreadConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generation").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("ThreadConfig").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -138,14 +138,14 @@ impl ConnInfo {
 
 /// Whether `debug_connection` names this client.
 fn is_traced(thread: &Thread, peer: &Address) -> bool {
-    let generation = thread.generation();
-    generation.config.http.traced_clients.iter().any(|includes| (includes.0)(peer))
+    let thread_config = thread.thread_config();
+    thread_config.config.http.traced_clients.iter().any(|includes| (includes.0)(peer))
 }
 
 /// One request.
 pub struct Request {
     /// The configuration with which the request began.
-    pub generation: Rc<Generation>,
+    pub thread_config: Rc<ThreadConfig>,
     /// The connection that it arrived on.
     pub conn: Rc<ConnInfo>,
     /// The server that serves it.
@@ -282,20 +282,20 @@ impl Subject for Request {
 
 impl Request {
     /// Returns a request that has not been read yet.
-    pub fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
-        Request::with_head(generation, conn, server, Head::new(), Rc::default())
+    pub fn new(thread_config: Rc<ThreadConfig>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
+        Request::with_head(thread_config, conn, server, Head::new(), Rc::default())
     }
 
     fn with_head(
-        generation: Rc<Generation>,
+        thread_config: Rc<ThreadConfig>,
         conn: Rc<ConnInfo>,
         server: ServerId,
         head: Head,
         shared: Rc<Shared>,
     ) -> Request {
-        let location = generation.config.server(server).root;
+        let location = thread_config.config.server(server).root;
         Request {
-            generation,
+            thread_config,
             conn,
             server,
             location,
@@ -347,16 +347,16 @@ impl Request {
         }
     }
 
-    /// Prepares a cleared request for a new request of `conn`, which starts under `generation`.
-    pub fn begin(&mut self, generation: &Rc<Generation>, conn: &Rc<ConnInfo>, server: ServerId) {
-        if !Rc::ptr_eq(&self.generation, generation) {
-            self.generation = Rc::clone(generation);
+    /// Prepares a cleared request for a new request of `conn`, which starts under this configuration version.
+    pub fn begin(&mut self, thread_config: &Rc<ThreadConfig>, conn: &Rc<ConnInfo>, server: ServerId) {
+        if !Rc::ptr_eq(&self.thread_config, thread_config) {
+            self.thread_config = Rc::clone(thread_config);
         }
         if !Rc::ptr_eq(&self.conn, conn) {
             self.conn = Rc::clone(conn);
         }
         self.server = server;
-        self.location = generation.config.server(server).root;
+        self.location = thread_config.config.server(server).root;
         self.started = rt::now();
         self.header_ready = self.started;
         self.started_wall = rt::wall();
@@ -372,7 +372,7 @@ impl Request {
             received, sent, sent_head, pipelined, keepalive, completed, facts, mover, limit_rate, limit_rate_after,
             extensions, body, incoming, is_body_consumed, body_was_streamed, ignores_body, is_ended, background,
             // Set by `begin`.
-            generation: _, conn: _, server: _, location: _, started: _, started_wall: _, header_ready: _,
+            thread_config: _, conn: _, server: _, location: _, started: _, started_wall: _, header_ready: _,
             // Cleared above, and memory that each user clears first.
             captures: _, spare: _, path: _,
         } = self;
@@ -420,10 +420,10 @@ impl Request {
 
     /// Returns a subrequest with this request's header section and variables, for the same server.
     pub fn child(&self) -> Box<Request> {
-        let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
+        let (thread_config, conn) = (Rc::clone(&self.thread_config), Rc::clone(&self.conn));
         let shared = Rc::clone(&self.shared);
         let mut child =
-            Box::new(Request::with_head(generation, conn, self.server, self.head.clone(), shared));
+            Box::new(Request::with_head(thread_config, conn, self.server, self.head.clone(), shared));
         // No buffer of the pool: a subrequest must not fail because all of them are in use.
         child.take_head(Source::Vec(self.bytes().to_vec()), 0);
         child.real_client.clone_from(&self.real_client);
@@ -439,7 +439,7 @@ impl Request {
 
     /// Returns the configuration of this request, which never changes.
     pub fn config(&self) -> &Config {
-        &self.generation.config
+        &self.thread_config.config
     }
 
     /// Returns the chosen server.
@@ -480,7 +480,7 @@ impl Request {
 
     /// Returns the modules that take part in requests of the current location.
     pub fn plan(&self) -> &Plan {
-        &self.generation.plans[self.location.0 as usize]
+        &self.thread_config.plans[self.location.0 as usize]
     }
 
     /// Notifies the modules of the location of the request's end.
@@ -599,7 +599,7 @@ impl Request {
 
 impl HasVariables for Request {
     fn variables(&self) -> &Variables<Request> {
-        &self.generation.variables
+        &self.thread_config.variables
     }
 
     fn registry(&self) -> &Registry {

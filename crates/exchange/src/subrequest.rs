@@ -108,7 +108,7 @@ pub fn in_background(parent: &mut Request, spec: &Subrequest) -> bool {
 
 /// Calls the modules' hooks for a request that shares no state with its parent.
 fn detach(parent: &Request, child: &mut Request) {
-    for detach in parent.generation.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.detach) {
+    for detach in parent.thread_config.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.detach) {
         detach(parent, child);
     }
 }
@@ -204,7 +204,7 @@ fn start(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
     child.method = if spec.uses_parent_method { parent.method } else { Method::Get };
     let made = &parent.shared.subrequests;
     made.set(made.get() + 1);
-    for begin in parent.generation.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.begin) {
+    for begin in parent.thread_config.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.begin) {
         begin(parent, &mut child);
     }
     Some(child)

@@ -14,7 +14,7 @@ use rt::local::{Counted, Event, WaitGroup};
 
 use crate::capacity::{Capacity, Waits};
 use crate::module::{ModuleTable, Plan};
-use crate::request::{ConnInfo, Generation, Request};
+use crate::request::{ConnInfo, Request, ThreadConfig};
 use site::config::{Config, ServerId};
 use site::extensions::Extensions;
 use site::variables::Variables;
@@ -77,7 +77,7 @@ pub struct Thread {
     pub calls_directly: bool,
     /// Whether the network engine is io_uring.
     pub has_ring: bool,
-    generation: RefCell<Rc<Generation>>,
+    thread_config: RefCell<Rc<ThreadConfig>>,
     /// Log files, each opened once.
     pub logs: LogFiles,
     /// Set when this thread stops accepting and closes its connections as they become idle.
@@ -128,7 +128,7 @@ impl Thread {
             calls_directly: version.config.events().calls_directly(),
             has_ring: rt::caps().net == NetKind::Uring,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
-            generation: RefCell::new(Rc::new(generation(version, &logs, files))),
+            thread_config: RefCell::new(Rc::new(thread_config(version, &logs, files))),
             logs,
             draining: Event::new(),
             connections: WaitGroup::new(),
@@ -149,15 +149,15 @@ impl Thread {
         self.notify_modules(None);
     }
 
-    fn notify_modules(self: &Rc<Self>, before: Option<&Generation>) {
-        for module in self.generation().modules.modules() {
+    fn notify_modules(self: &Rc<Self>, before: Option<&ThreadConfig>) {
+        for module in self.thread_config().modules.modules() {
             (module.thread.configured)(self, before);
         }
     }
 
     /// Lets a module close an idle connection to free a slot; returns whether there was one.
     pub fn close_idle(&self) -> bool {
-        self.generation().modules.modules().iter().any(|module| (module.thread.close_idle)(self))
+        self.thread_config().modules.modules().iter().any(|module| (module.thread.close_idle)(self))
     }
 
     /// Returns the state of a module on this thread.
@@ -172,19 +172,19 @@ impl Thread {
     }
 
     /// Returns the configuration for the next request.
-    pub fn generation(&self) -> Rc<Generation> {
-        Rc::clone(&self.generation.borrow())
+    pub fn thread_config(&self) -> Rc<ThreadConfig> {
+        Rc::clone(&self.thread_config.borrow())
     }
 
     /// Whether this is the configuration for new requests.
-    pub fn is_in_force(&self, generation: &Rc<Generation>) -> bool {
-        Rc::ptr_eq(generation, &self.generation.borrow())
+    pub fn is_in_force(&self, thread_config: &Rc<ThreadConfig>) -> bool {
+        Rc::ptr_eq(thread_config, &self.thread_config.borrow())
     }
 
     /// Activates another configuration. Requests in flight continue with the old one; connections that wait for a request
     /// wake up and release it.
     pub fn replace(self: &Rc<Self>, version: ConfigVersion, files: Opened) {
-        let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
+        let old = self.thread_config.replace(Rc::new(thread_config(version, &self.logs, files)));
         // Spare requests hold references to the old configuration.
         self.spare_requests.borrow_mut().clear();
         self.capacity.wake(|_| true);
@@ -195,13 +195,13 @@ impl Thread {
     /// Continues in log files that were reopened under the same names.
     pub fn reopen_logs(&self, files: Opened) {
         self.logs.reopen(files);
-        self.generation.borrow().named.dismiss();
+        self.thread_config.borrow().named.dismiss();
     }
 
     /// Stops: closes idle connections immediately, others after the response in flight.
     pub fn drain(&self) {
         self.draining.set();
-        for module in self.generation().modules.modules() {
+        for module in self.thread_config().modules.modules() {
             (module.thread.drain)(self);
         }
         self.capacity.wake(|kind| kind == Waits::Idle);
@@ -225,27 +225,27 @@ impl Thread {
     /// Returns a request for a connection, with the memory of the last ended request.
     pub fn take_request(
         &self,
-        generation: &Rc<Generation>,
+        thread_config: &Rc<ThreadConfig>,
         conn: &Rc<ConnInfo>,
         server: ServerId,
     ) -> Box<Request> {
         let spare = self.spare_requests.borrow_mut().pop();
-        let mut request =
-            spare.unwrap_or_else(|| Box::new(Request::new(Rc::clone(generation), Rc::clone(conn), server)));
-        request.begin(generation, conn, server);
+        let mut request = spare
+            .unwrap_or_else(|| Box::new(Request::new(Rc::clone(thread_config), Rc::clone(conn), server)));
+        request.begin(thread_config, conn, server);
         request
     }
 
     /// Logs a complete message about a connection that has no request, to the error log of `server`.
     pub fn log_about(
         &self,
-        generation: &Rc<Generation>,
+        thread_config: &Rc<ThreadConfig>,
         conn: &Rc<ConnInfo>,
         server: ServerId,
         level: Level,
         message: fmt::Arguments<'_>,
     ) {
-        let request = self.take_request(generation, conn, server);
+        let request = self.take_request(thread_config, conn, server);
         request.log_plain(level, message);
         self.recycle_request(request);
     }
@@ -259,19 +259,21 @@ impl Thread {
     pub fn recycle_request(&self, mut request: Box<Request>) {
         request.clear();
         let mut spare = self.spare_requests.borrow_mut();
-        if spare.len() < SPARE_REQUESTS_MAX && Rc::ptr_eq(&request.generation, &self.generation.borrow()) {
+        if spare.len() < SPARE_REQUESTS_MAX
+            && Rc::ptr_eq(&request.thread_config, &self.thread_config.borrow())
+        {
             spare.push(request);
         }
     }
 }
 
 /// Returns this thread's view of a configuration. Its logs are looked up here, not per request.
-fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generation {
+fn thread_config(version: ConfigVersion, logs: &LogFiles, files: Opened) -> ThreadConfig {
     let ConfigVersion { config, modules, plans, variables, roots, number, in_force } = version;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     let roots = Rc::new(Roots::new(roots));
-    Generation {
+    ThreadConfig {
         config,
         modules,
         plans,

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use io::Segments;
 
 use crate::course::BodyNeed;
-use crate::request::{Generation, Request};
+use crate::request::{Request, ThreadConfig};
 use crate::request_body::{BodyFailure, Feed};
 use crate::takeover::{Takeover, TakeoverEnd};
 use site::settings::core::Core;
@@ -56,7 +56,7 @@ pub trait Transport {
         Self: 'a;
 
     /// Returns the listening socket that the client connected to; `None` if a reload removed it.
-    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen>;
+    fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen>;
 
     /// Releases the receive buffers, because the request may take long.
     fn release_buffers(&mut self);
@@ -127,7 +127,12 @@ pub trait Transport {
     ) -> Self::Outlet<'a>;
 
     /// If closing now would discard bytes in flight to the client, waits until they have arrived.
-    fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) -> impl Future<Output = ()>;
+    fn wait_for_delivery(
+        &mut self,
+        request: &Request,
+        core: &Core,
+        error: &BodyError,
+    ) -> impl Future<Output = ()>;
 
     /// Aborts a partly sent response so that it does not look complete to the client.
     fn break_off(&mut self, request: &Request, error: &BodyError);

@@ -3,7 +3,7 @@
 //! Responses are selected as for `gzip`, but `gzip_http_version`, `gzip_proxied` and `gzip_disable` do not apply, because
 //! every client that names this coding supports it. Of several accepted codings, the first of zstd, brotli, gzip is used.
 
-use conf::{Args, Spec, State};
+use conf::{Args, Spec, Support};
 
 use crate::compress;
 use crate::gzip::{self, power_of_two};
@@ -91,7 +91,7 @@ const DIRECTIVES: &[Directive] = &[
     // Also without effect in the nginx module.
     Directive::scope(
         spec("brotli_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
-            .state(State::Accepted(BUFFERS_WHY)),
+            .state(Support::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),
     ),
 ];

@@ -3,7 +3,7 @@
 //! So one compressed copy on disk suffices: `gzip_static always` serves it, and this module decompresses it for the few
 //! clients that do not accept gzip. A damaged body closes the connection, so that no client takes it for complete.
 
-use conf::{Args, Spec, State};
+use conf::{Args, Spec, Support};
 use http::fields::Method;
 
 use crate::{Declaration, Directive, Module};
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
             "Number and bytes of the buffers for decompressed data.",
         )
         .default("32 4k")
-        .state(State::Accepted(BUFFERS_WHY)),
+        .state(Support::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),
     ),
 ];

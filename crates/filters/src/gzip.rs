@@ -3,7 +3,7 @@
 //! [`crate::compress`] has nginx's rules for responses. The core's directives determine the clients, through
 //! [`exchange::accept_encoding`]. The length of a body is unknown before its end, so it is sent in chunks.
 
-use conf::{Args, Error, Spec, State, value};
+use conf::{Args, Error, Spec, Support, value};
 
 use crate::compress;
 use crate::{Declaration, Directive, Module};
@@ -91,25 +91,25 @@ const ACCEPTED: &[Directive] = &[
     Directive::scope(
         spec("gzip_hash", Args::Exactly(1), "Size of the encoder's hash tables.")
             .default("64k")
-            .state(State::Accepted(HASH_WHY)),
+            .state(Support::Accepted(HASH_WHY)),
         |_, cx| power_of_two(cx, 9, 17, "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k").map(drop),
     ),
     Directive::scope(
         spec("gzip_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .default("32 4k")
-            .state(State::Accepted(BUFFERS_WHY)),
+            .state(Support::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),
     ),
     Directive::scope(
         spec("gzip_no_buffer", Args::Flag, "Sends compressed data without collecting it.")
             .default("off")
-            .state(State::Accepted(BUFFERS_WHY)),
+            .state(Support::Accepted(BUFFERS_WHY)),
         |_, cx| cx.flag(&mut false),
     ),
     Directive::scope(
         spec("postpone_gzipping", Args::Exactly(1), "Bytes to collect before compression starts.")
             .default("0")
-            .state(State::Accepted(POSTPONE_WHY)),
+            .state(Support::Accepted(POSTPONE_WHY)),
         |_, cx| cx.size(&mut 0),
     ),
 ];

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use http::conditional::{self, Comparison, Evaluator, IfModifiedSince, Outcome, Strength, Validators};
+use http::conditional::{
+    self, Comparison, Evaluator, IfModifiedSince, PreconditionResult, Strength, Validators,
+};
 use http::fields::HeaderId;
 
 use crate::{Declaration, Module};
@@ -47,8 +49,8 @@ fn filter(request: &mut Request) {
     let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
     let validators = Validators { etag, last_modified };
     match conditional::evaluate(&request.head, request.bytes(), validators, mode, evaluator) {
-        Outcome::Proceed => {}
-        Outcome::NotModified => {
+        PreconditionResult::Proceed => {}
+        PreconditionResult::NotModified => {
             let response = &mut request.response;
             response.status = 304;
             response.body = Body::None;
@@ -56,7 +58,7 @@ fn filter(request: &mut Request) {
             response.not_modified = Some(NotModified::Here);
         }
         // The error page replaces the file, and the validators are dropped, because they do not belong to the page.
-        Outcome::PreconditionFailed => request.response.refusal = Some(412),
+        PreconditionResult::PreconditionFailed => request.response.refusal = Some(412),
     }
 }
 

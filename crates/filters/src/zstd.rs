@@ -5,7 +5,7 @@
 //! Windows have at most the 8 MiB that HTTP clients must support (RFC 9659), so the highest levels gain less than for files.
 
 use conf::value::ValueError;
-use conf::{Args, Contexts, Error, Spec, State, value};
+use conf::{Args, Contexts, Error, Spec, Support, value};
 
 use crate::{Declaration, Directive, Module};
 use crate::{brotli, compress, gzip};
@@ -105,7 +105,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("zstd_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .default("32 4k")
-            .state(State::Accepted(BUFFERS_WHY)),
+            .state(Support::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),
     ),
 ];

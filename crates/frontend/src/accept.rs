@@ -9,7 +9,7 @@ use rt::Listener;
 use rt::local::WaitGroup;
 use rt::net::Stopper;
 
-use crate::entrance::Entrance;
+use crate::listen_socket::ListenSocket;
 use crate::serve::serve;
 use exchange::error_log;
 use exchange::request::Address;
@@ -45,8 +45,8 @@ impl ThreadListeners {
             if self.open.iter().any(|(open, _)| *open == address) {
                 continue;
             }
-            let generation = self.thread.generation();
-            let spec = generation.config.listens().find(|spec| spec.addr == address);
+            let thread_config = self.thread.thread_config();
+            let spec = thread_config.config.listens().find(|spec| spec.addr == address);
             let own = self.alone || spec.is_some_and(|spec| spec.reuseport);
             for fd in fds {
                 let listener = Listener::new(fd, false);
@@ -70,9 +70,9 @@ impl ThreadListeners {
 
     /// Stops listening at addresses that the configuration no longer has.
     pub fn close_unconfigured(&mut self) {
-        let generation = self.thread.generation();
+        let thread_config = self.thread.thread_config();
         let is_configured =
-            |address: &ListenAddr| generation.config.listens().any(|spec| spec.addr == *address);
+            |address: &ListenAddr| thread_config.config.listens().any(|spec| spec.addr == *address);
         self.open.retain(|(address, stopper)| {
             let keep = is_configured(address);
             if !keep {
@@ -104,7 +104,7 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
         Ok(bound) => Address::from(bound),
         Err(errno) => return complain(&thread, Level::Emerg, "getsockname()", errno),
     };
-    let entrance = Rc::new(Entrance::new(address, bound));
+    let listen_socket = Rc::new(ListenSocket::new(address, bound));
     loop {
         if thread.capacity.exhausted().is_some() {
             // Idle connections are not closed before a client waits.
@@ -117,11 +117,11 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
         listener.set_multishot(own && thread.capacity.is_wide());
         match listener.accept().await {
             Ok(fd) => {
-                begin(&thread, &entrance, fd);
+                begin(&thread, &listen_socket, fd);
                 // A multishot accept is not used if the connections of the accept queue could exceed the limits. Direct calls
                 // then accept as many of them as the limits allow; a direct call costs less than an operation of the engine.
                 if own && !thread.capacity.is_wide() && thread.calls_directly {
-                    take_more(&thread, &entrance, &listener);
+                    take_more(&thread, &listen_socket, &listener);
                 }
             }
             Err(Errno::CANCELED) => return,
@@ -129,7 +129,7 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
             Err(errno) => {
                 complain(&thread, Level::Crit, "accept4()", errno);
                 let is_full = matches!(errno, Errno::MFILE | Errno::NFILE);
-                if !is_full || !thread.free_descriptors(&thread.generation()).await {
+                if !is_full || !thread.free_descriptors(&thread.thread_config()).await {
                     rt::sleep_until(rt::now() + PAUSE).await;
                 }
             }
@@ -138,21 +138,21 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
 }
 
 /// Serves a connection.
-fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
+fn begin(thread: &Rc<Thread>, listen_socket: &Rc<ListenSocket>, fd: OwnedFd) {
     thread.capacity.count_accepted();
     // Counted before its task first runs, so that a thread that shuts down does not overlook it.
     let counted = thread.enter();
-    rt::spawn(serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
+    rt::spawn(serve(Rc::clone(thread), Rc::clone(listen_socket), fd, counted));
 }
 
 /// Accepts queued connections up to the limits. The next accept reports an error.
-fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
+fn take_more(thread: &Rc<Thread>, listen_socket: &Rc<ListenSocket>, listener: &Listener) {
     for _ in 0..AT_ONCE_MAX {
         if thread.capacity.exhausted().is_some() {
             return;
         }
         let Ok(Some(fd)) = listener.accept_now() else { return };
-        begin(thread, entrance, fd);
+        begin(thread, listen_socket, fd);
     }
 }
 

@@ -13,17 +13,17 @@
 //! | [`opening`] | from an accepted connection to its protocol: `proxy` reads the PROXY protocol, `secure` makes handshakes, `choice` waits for the first bytes and detects HTTP/2. The result is `Opened`: the wire, the facts of the connection, the bytes received early, the protocol |
 //! | [`input`] | bytes that were received and not yet used |
 //! | [`wire`] | all operations on the socket of a client |
-//! | [`entrance`] | state that the connections of a listening socket share |
+//! | [`listen_socket`] | state that the connections of a listening socket share |
 //!
 //! A further protocol needs a variant in [`opening`], and an implementation of `Transport` and `Outlet` for its requests
 //! (decision 0041).
 #![forbid(unsafe_code)]
 
 pub mod accept;
-pub mod entrance;
 pub mod h1;
 pub mod h2;
 pub mod input;
+pub mod listen_socket;
 pub mod opening;
 pub mod serve;
 pub mod wire;

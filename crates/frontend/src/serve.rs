@@ -5,14 +5,19 @@ use std::rc::Rc;
 
 use rt::local::Counted;
 
-use crate::entrance::Entrance;
+use crate::listen_socket::ListenSocket;
 use crate::opening::{self, Protocol};
 use crate::{h1, h2};
 use exchange::thread::Thread;
 
 /// Opens a connection and serves it by its protocol.
-pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
-    let Some(opened) = opening::open(thread, entrance, fd).await else { return };
+pub async fn serve(
+    thread: Rc<Thread>,
+    listen_socket: Rc<ListenSocket>,
+    fd: OwnedFd,
+    _counted: (Counted, Counted),
+) {
+    let Some(opened) = opening::open(thread, listen_socket, fd).await else { return };
     match opened.protocol {
         Protocol::Http1 => h1::serve(opened).await,
         Protocol::Http2 => Box::pin(h2::serve(opened)).await,

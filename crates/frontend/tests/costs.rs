@@ -13,7 +13,7 @@ use testkit::TempDir;
 use exchange::files::root_facts;
 use exchange::request::Address;
 use exchange::thread::{ConfigVersion, Thread};
-use frontend::entrance::Entrance;
+use frontend::listen_socket::ListenSocket;
 use frontend::serve::serve;
 use modules::testing;
 use site::config::Config;
@@ -48,9 +48,9 @@ impl Client {
             socket.set_nonblocking(true).expect("a socket");
         }
         let configured = ListenAddr::Tcp(([127, 0, 0, 1], 80).into());
-        let entrance = Rc::new(Entrance::new(configured, Address::Inet(address)));
+        let listen_socket = Rc::new(ListenSocket::new(configured, Address::Inet(address)));
         let counted = thread.enter();
-        rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));
+        rt::spawn(serve(Rc::clone(&thread), listen_socket, served.into(), counted));
         let mut client = Client { socket: Socket::new(peer.into()), request, answer_len: 0 };
         client.send_request().await;
         let first = client.socket.reader.recv().await.expect("a response").expect("a response");

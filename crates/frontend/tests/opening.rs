@@ -15,7 +15,7 @@ use tls::{ciphers, groups, handshake};
 use exchange::files::root_facts;
 use exchange::request::Address;
 use exchange::thread::{ConfigVersion, Thread};
-use frontend::entrance::Entrance;
+use frontend::listen_socket::ListenSocket;
 use frontend::opening::{Opened, Protocol, open};
 use modules::testing;
 use site::config::Config;
@@ -31,7 +31,7 @@ const PROXY_2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\xc0\0\
 /// The server's side of a test connection.
 struct Server {
     thread: Rc<Thread>,
-    entrance: Rc<Entrance>,
+    listen_socket: Rc<ListenSocket>,
     listener: TcpListener,
 }
 
@@ -43,7 +43,11 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let bound = Address::Inet(listener.local_addr().expect("a bound socket"));
         let configured = ListenAddr::Tcp(([127, 0, 0, 1], 80).into());
-        Server { thread: Rc::new(thread), entrance: Rc::new(Entrance::new(configured, bound)), listener }
+        Server {
+            thread: Rc::new(thread),
+            listen_socket: Rc::new(ListenSocket::new(configured, bound)),
+            listener,
+        }
     }
 
     /// Connects a client; returns its socket, its address, and the accepted socket.
@@ -127,7 +131,7 @@ fn opened<T>(listen: &str, script: Script, check: impl FnOnce(Option<Opened>, So
         let server = Server::new(&config);
         let (client, peer, accepted) = server.connect();
         rt::spawn(script.run(client));
-        let opened = open(Rc::clone(&server.thread), Rc::clone(&server.entrance), accepted.into()).await;
+        let opened = open(Rc::clone(&server.thread), Rc::clone(&server.listen_socket), accepted.into()).await;
         check(opened, peer)
     })
 }

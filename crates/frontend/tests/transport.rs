@@ -20,7 +20,7 @@ use testkit::TempDir;
 use exchange::course::BodyNeed;
 use exchange::files::root_facts;
 use exchange::pump;
-use exchange::request::{Address, ConnInfo, Generation, Request};
+use exchange::request::{Address, ConnInfo, Request, ThreadConfig};
 use exchange::request_body::{BodyFailure, Feed};
 use exchange::response_head;
 use exchange::takeover::{Takeover, TakeoverEnd};
@@ -164,8 +164,8 @@ impl Transport for Stream {
     type UnreadBody = ();
     type Outlet<'a> = Frames<'a>;
 
-    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
-        generation.config.http.listens.first()
+    fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen> {
+        thread_config.config.http.listens.first()
     }
 
     fn release_buffers(&mut self) {}
@@ -239,7 +239,7 @@ impl Transport for Stream {
         Frames { got, head: Vec::new(), added: Vec::new(), pieces: 0, sent: 0, is_taken: false }
     }
 
-    async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
+    async fn wait_for_delivery(&mut self, _: &Request, _: &Core, _: &BodyError) {}
 
     fn break_off(&mut self, _: &Request, _: &BodyError) {
         self.got.is_ended = false;
@@ -277,7 +277,7 @@ fn send_request(server: &str, asked: &Asked<'_>) -> (Got, After) {
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
         let info = Rc::new(ConnInfo { requests: Cell::new(1), ..ConnInfo::new(&thread, here.clone(), here) });
-        let mut request = thread.take_request(&thread.generation(), &info, ServerId(0));
+        let mut request = thread.take_request(&thread.thread_config(), &info, ServerId(0));
         let (mut raw, policy) = (Vec::new(), Policy::default());
         let line = (asked.method.as_bytes(), asked.target.as_bytes());
         let mut composer =

@@ -182,7 +182,7 @@ struct Ancient {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     /// Its position in the order in which browsers are searched.
-    place: u8,
+    index: u8,
     /// The name in the configuration.
     name: &'static str,
     /// Length in bytes of the prefix of `User-Agent` that all browsers of this kind send.
@@ -193,8 +193,8 @@ struct Kind {
     mark_len: usize,
 }
 
-const fn kind(place: u8, name: &'static str, start: &str, mark: &'static str, mark_len: usize) -> Kind {
-    Kind { place, name, skip: start.len(), mark, mark_len }
+const fn kind(index: u8, name: &'static str, start: &str, mark: &'static str, mark_len: usize) -> Kind {
+    Kind { index, name, skip: start.len(), mark, mark_len }
 }
 
 /// The known browsers, in the order of the search.
@@ -232,11 +232,11 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             if modern.browsers.is_empty() {
                 modern.browsers.push((&KINDS[0], NEVER));
             }
-            if kind.place == 0 {
+            if kind.index == 0 {
                 modern.browsers.retain(|rule| *rule != (&KINDS[0], NEVER));
             }
             modern.browsers.push((kind, version_of(text.as_bytes())));
-            modern.browsers.sort_by_key(|(kind, _)| kind.place);
+            modern.browsers.sort_by_key(|(kind, _)| kind.index);
         }
     }
     scope.make_mut::<Conf>().modern.rules = Arc::new(modern);

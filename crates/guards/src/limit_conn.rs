@@ -13,7 +13,7 @@ use site::config::{Cx, Scope, SettingsType};
 use site::declaration::LEVELS;
 use site::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
 use site::shared_zone::table::{Key, Table};
-use site::shared_zone::{self, Kind};
+use site::shared_zone::{self, ZoneKind};
 use site::template::Template;
 use telemetry::Level;
 
@@ -115,8 +115,8 @@ type Counts = Table<u32>;
 /// Size in bytes of a counter without its key. A counter of an address needs 64 bytes, as in nginx's documentation.
 const COUNT_OVERHEAD: u64 = 36;
 
-impl Kind for Declared {
-    type State = Counts;
+impl ZoneKind for Declared {
+    type Content = Counts;
 
     fn empty(&self, bytes: u64) -> Counts {
         Counts::new(bytes, COUNT_OVERHEAD)

@@ -20,7 +20,7 @@ use site::config::{Cx, Scope, SettingsType};
 use site::declaration::LEVELS;
 use site::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};
 use site::shared_zone::table::{Entry, Table};
-use site::shared_zone::{self, Kind};
+use site::shared_zone::{self, ZoneKind};
 use site::template::Template;
 use telemetry::Level;
 
@@ -149,8 +149,8 @@ impl Buckets {
 /// Size in bytes of a bucket without its key. A bucket of an address needs 128 bytes, as in nginx's documentation.
 const BUCKET_OVERHEAD: u64 = 80;
 
-impl Kind for Declared {
-    type State = Buckets;
+impl ZoneKind for Declared {
+    type Content = Buckets;
 
     fn empty(&self, bytes: u64) -> Buckets {
         Buckets { table: Table::new(bytes, BUCKET_OVERHEAD), since: Instant::now() }
@@ -225,14 +225,14 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// The result for a request. Stored with the request, so that the request is checked only once, in any location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    verdict: Verdict,
+pub(crate) struct LimitOutcome {
+    verdict: LimitDecision,
     dry_run: bool,
 }
 
 /// The combined result of all limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum LimitDecision {
     /// Within all limits, or the first request of its key.
     Passed,
     /// Delayed until this time.
@@ -249,7 +249,7 @@ fn hand_down(parent: &Request, child: &mut Request) {
 }
 
 /// Returns the result, if a limit has checked the request or a subrequest.
-fn outcome(request: &Request) -> Option<Outcome> {
+fn outcome(request: &Request) -> Option<LimitOutcome> {
     request.shared.extensions.borrow().get().copied()
 }
 
@@ -257,12 +257,12 @@ fn outcome(request: &Request) -> Option<Outcome> {
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(outcome) = outcome(request) else { return false };
     let text = match outcome.verdict {
-        Verdict::Passed => "PASSED",
-        Verdict::Delayed(_) => "DELAYED",
-        Verdict::Rejected => "REJECTED",
+        LimitDecision::Passed => "PASSED",
+        LimitDecision::Delayed(_) => "DELAYED",
+        LimitDecision::Rejected => "REJECTED",
     };
     out.extend_from_slice(text.as_bytes());
-    if outcome.dry_run && outcome.verdict != Verdict::Passed {
+    if outcome.dry_run && outcome.verdict != LimitDecision::Passed {
         out.extend_from_slice(b"_DRY_RUN");
     }
     true
@@ -273,8 +273,8 @@ fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
     if outcome(request).is_none() {
         let Some(verdict) = judge(request, conf) else { return Some(Step::Next) };
         let (dry_run, status) = (conf.dry_run, conf.status);
-        request.shared.extensions.borrow_mut().insert(Outcome { verdict, dry_run });
-        if verdict == Verdict::Rejected && !dry_run {
+        request.shared.extensions.borrow_mut().insert(LimitOutcome { verdict, dry_run });
+        if verdict == LimitDecision::Rejected && !dry_run {
             return Some(Step::Status(status as u16));
         }
     }
@@ -292,7 +292,7 @@ enum BucketCheck {
 }
 
 /// Returns the combined result, and logs it; `None` if no limit has a key for this request.
-fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
+fn judge(request: &Request, conf: &Conf) -> Option<LimitDecision> {
     let limits = conf.limits.items();
     let dry = conf.dry();
     // The limits that are charged if no limit rejects the request.
@@ -301,12 +301,12 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     let mut looked_at = false;
     let mut last = None;
     let count = |limit: &Limit, result| limit.zone.state().results().count(dry_run(result, conf.dry_run));
-    for (place, limit) in limits.iter().enumerate() {
+    for (index, limit) in limits.iter().enumerate() {
         let declared = limit.zone.kind();
         let key = key_of(request, &declared.key, &declared.key_text, KEY_LEN_MAX);
         let Some(key) = key else { continue };
         looked_at = true;
-        let is_last = place == limits.len() - 1;
+        let is_last = index == limits.len() - 1;
         match limit.check_bucket(&key, is_last) {
             BucketCheck::Fits(excess) if is_last => {
                 longest = (limit.wait_for(excess), excess, limit);
@@ -319,14 +319,14 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
                 let what =
                     format_args!("limiting requests{dry}, excess: {whole}.{part:03} by zone \"{name}\"");
                 request.log(conf.level, what);
-                return Some(Verdict::Rejected);
+                return Some(LimitDecision::Rejected);
             }
             BucketCheck::NoSpace => {
                 count(limit, LimitResult::Rejected);
                 let name = limit.zone.name();
                 request
                     .log(Level::Alert, format_args!("could not allocate node in limit_req zone \"{name}\""));
-                return Some(Verdict::Rejected);
+                return Some(LimitDecision::Rejected);
             }
         }
     }
@@ -343,12 +343,12 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
         count(asked, if is_delayed { LimitResult::Delayed } else { LimitResult::Passed });
     }
     if wait.is_zero() {
-        return looked_at.then_some(Verdict::Passed);
+        return looked_at.then_some(LimitDecision::Passed);
     }
     let (whole, part, name) = (excess / 1000, excess % 1000, limit.zone.name());
     let what = format_args!("delaying request{dry}, excess: {whole}.{part:03}, by zone \"{name}\"");
     request.log(below(conf.level), what);
-    Some(Verdict::Delayed(rt::now() + wait))
+    Some(LimitDecision::Delayed(rt::now() + wait))
 }
 
 /// Maximum length in bytes of a key in nginx.
@@ -469,12 +469,13 @@ fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
 
 /// Whether a request has to wait. Most requests do not, so no future is created for them.
 fn is_delayed(request: &Request) -> bool {
-    outcome(request).is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
+    outcome(request)
+        .is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, LimitDecision::Delayed(_)))
 }
 
 /// Waits until the request's delay is over, or its client has closed the connection.
 async fn wait(request: &mut Request) -> Step {
-    let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = outcome(request) else {
+    let Some(LimitOutcome { verdict: LimitDecision::Delayed(until), .. }) = outcome(request) else {
         return Step::Next;
     };
     pause(request, until).await

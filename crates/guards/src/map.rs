@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Spec, State, Statement};
+use conf::{Args, Contexts, Error, Spec, Statement, Support};
 
 use crate::{Declaration, Directive, Module};
 use exchange::request::Request;
@@ -36,10 +36,10 @@ const DIRECTIVES: &[Directive] = &[
         add_map,
     ),
     // Without effect. Their values are checked, so that errors are reported as in nginx.
-    Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
+    Directive::http(tuning("map_hash_bucket_size", "64").state(Support::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
-    Directive::http(tuning("map_hash_max_size", "2048").state(State::Accepted(NO_HASH)), |cx| {
+    Directive::http(tuning("map_hash_max_size", "2048").state(Support::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
 ];
@@ -150,34 +150,34 @@ impl<'a> Reader<'a> {
 
     /// Returns the index of a value, which may be a text with variables.
     fn value(&mut self, text: &'a str, cx: &mut Cx<'_>) -> Result<u32, Error> {
-        if let Some(&place) = self.known.get(text) {
-            return Ok(place);
+        if let Some(&index) = self.known.get(text) {
+            return Ok(index);
         }
         // Compiled once for all rows with this value.
-        let place = self.map.values.len() as u32;
+        let index = self.map.values.len() as u32;
         self.map.values.push(cx.template(text)?);
-        self.known.insert(text, place);
-        Ok(place)
+        self.known.insert(text, index);
+        Ok(index)
     }
 }
 
 impl Map {
     /// Returns the index of the value of `text`. The groups of a matching regular expression are stored in the request.
     fn find(&self, text: &[u8], request: &Request) -> Option<u32> {
-        let place = match text.iter().any(u8::is_ascii_uppercase) {
+        let index = match text.iter().any(u8::is_ascii_uppercase) {
             true => self.texts.find(&text.to_ascii_lowercase()),
             false => self.texts.find(text),
         };
         // As in nginx an empty text is not matched with regular expressions, even if they would match it.
-        if place.is_some() || text.is_empty() {
-            return place;
+        if index.is_some() || text.is_empty() {
+            return index;
         }
-        for (pattern, place) in &self.patterns {
+        for (pattern, index) in &self.patterns {
             match pattern.find(text) {
                 Ok(None) => {}
                 Ok(Some(found)) => {
                     found.store(text, request);
-                    return Some(*place);
+                    return Some(*index);
                 }
                 // As in nginx, the default applies if PCRE aborts the search.
                 Err(gave_up) => {
@@ -197,9 +197,9 @@ impl Compute<Request> for Map {
         if self.hostnames && text.last() == Some(&b'.') {
             text.pop();
         }
-        let place = self.find(&text, request).or(self.default);
-        if let Some(place) = place {
-            self.values[place as usize].render(request, out);
+        let index = self.find(&text, request).or(self.default);
+        if let Some(index) = index {
+            self.values[index as usize].render(request, out);
         }
         // Without a matching row and without a default the value is empty, but exists.
         true

@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
 const fn hash(name: &'static str, default: &'static str) -> Directive {
     let spec =
         Spec::new("http_referer", name, CONTEXTS, Args::Exactly(1), "Size of a table of referring sites.");
-    let spec = spec.default(default).state(conf::State::Accepted("tables grow by themselves"));
+    let spec = spec.default(default).state(conf::Support::Accepted("tables grow by themselves"));
     Directive::scope(spec, |_, cx| cx.number(&mut 0))
 }
 
@@ -139,9 +139,9 @@ impl List {
     /// Adds a host with an optional path, which is case-sensitive.
     fn add(&mut self, text: &str, fault: impl Fn(String) -> Error) -> Result<(), Error> {
         let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
-        let place = (!path.is_empty()).then_some(self.paths.len() as u32);
-        self.add_host(&host.to_ascii_lowercase(), place, fault)?;
-        if place.is_some() {
+        let index = (!path.is_empty()).then_some(self.paths.len() as u32);
+        self.add_host(&host.to_ascii_lowercase(), index, fault)?;
+        if index.is_some() {
             self.paths.push(path.as_bytes().into());
         }
         Ok(())
@@ -151,11 +151,11 @@ impl List {
     fn add_host(
         &mut self,
         host: &str,
-        place: Option<u32>,
+        index: Option<u32>,
         fault: impl Fn(String) -> Error,
     ) -> Result<(), Error> {
         self.has_hosts = true;
-        self.hosts.add(host, place).map_err(|refusal| match refusal {
+        self.hosts.add(host, index).map_err(|refusal| match refusal {
             Refusal::Taken => fault(format!("conflicting parameter \"{host}\"")),
             Refusal::Invalid => fault(format!("invalid hostname or wildcard \"{host}\"")),
         })
@@ -206,9 +206,9 @@ impl List {
         let host = address[..end].to_ascii_lowercase();
         match self.hosts.find(&host) {
             Some(None) => return Ok(true),
-            Some(Some(place)) => {
+            Some(Some(index)) => {
                 let path = memchr::memchr(b'/', address).map_or(&b""[..], |slash| &address[slash..]);
-                return Ok(path.starts_with(&self.paths[place as usize]));
+                return Ok(path.starts_with(&self.paths[index as usize]));
             }
             None => {}
         }

@@ -130,8 +130,8 @@ fn murmur2(text: &[u8]) -> u32 {
     }
     let rest = words.remainder();
     if !rest.is_empty() {
-        for (place, byte) in rest.iter().enumerate() {
-            hash ^= u32::from(*byte) << (8 * place);
+        for (index, byte) in rest.iter().enumerate() {
+            hash ^= u32::from(*byte) << (8 * index);
         }
         hash = hash.wrapping_mul(MULTIPLIER);
     }

@@ -5,7 +5,7 @@ use http::fields::Method;
 use io::Errno;
 
 use crate::{Declaration, Directive, Module};
-use exchange::files::{self, Failure, Kind};
+use exchange::files::{self, Failure, FileKind};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
@@ -57,8 +57,8 @@ impl Default for Conf {
 /// Adds index files; several directives in a block add up, as in nginx.
 fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let last = cx.statement.args.len() - 1;
-    for (place, text) in cx.statement.texts().enumerate() {
-        if text.starts_with('/') && place != last {
+    for (position, text) in cx.statement.texts().enumerate() {
+        if text.starts_with('/') && position != last {
             cx.warn("only the last index in \"index\" directive should be absolute");
         }
         if text.is_empty() {
@@ -131,7 +131,7 @@ async fn check_directory(request: &Request, directory: &[u8], path: &[u8]) -> Re
     let directory =
         directory.strip_suffix(b"/").filter(|directory| !directory.is_empty()).unwrap_or(directory);
     match files::stat_path(request, directory).await {
-        Ok(Kind::Directory) => Ok(()),
+        Ok(FileKind::Directory) => Ok(()),
         Ok(_) => {
             let directory = files::display(directory);
             request.log(Level::Alert, format_args!("\"{directory}\" is not a directory"));

@@ -5,7 +5,7 @@ use io::Errno;
 
 use crate::static_file;
 use exchange::accept_encoding;
-use exchange::files::{self, Failure, Found};
+use exchange::files::{self, Failure, OpenedPath};
 use exchange::module::Plan;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
@@ -95,7 +95,7 @@ impl Sibling {
             if is_preferred {
                 let original = path.strip_suffix(self.suffix.as_bytes()).unwrap_or(path);
                 let other = [original, sibling.suffix.as_bytes()].concat();
-                if matches!(files::open(request, other).await, Ok(Found::File(_))) {
+                if matches!(files::open(request, other).await, Ok(OpenedPath::File(_))) {
                     return true;
                 }
             }
@@ -122,9 +122,9 @@ impl Sibling {
             }
         }
         let opened = match found {
-            Found::File(opened) => opened,
-            Found::Directory => return Step::Next,
-            Found::Special => {
+            OpenedPath::File(opened) => opened,
+            OpenedPath::Directory => return Step::Next,
+            OpenedPath::Special => {
                 let path = files::display(&path);
                 request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
                 return Step::Status(404);

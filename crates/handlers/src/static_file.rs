@@ -9,7 +9,7 @@ use http::fields::Method;
 use smallvec::smallvec;
 
 use crate::{Declaration, Module};
-use exchange::files::{self, Failure, Found, Opened};
+use exchange::files::{self, Failure, Opened, OpenedPath};
 use exchange::phases::{Later, Phase, Step};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
@@ -77,8 +77,8 @@ pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Ste
     let mut path = Vec::new();
     files::path_of(request, &request.uri, &mut path);
     match files::open(request, path.clone()).await {
-        Ok(Found::File(opened)) => Ok((opened, path)),
-        Ok(Found::Directory | Found::Special) => Err(Step::Next),
+        Ok(OpenedPath::File(opened)) => Ok((opened, path)),
+        Ok(OpenedPath::Directory | OpenedPath::Special) => Err(Step::Next),
         Err(failure) => Err(refused(request, failure, &path)),
     }
 }
@@ -92,16 +92,16 @@ fn path(request: &mut Request) -> Vec<u8> {
 }
 
 /// Responds with the file at the path of the URI.
-fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> Step {
+fn serve(request: &mut Request, found: Result<OpenedPath, Failure>, path: &[u8]) -> Step {
     match found {
-        Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
-        Ok(Found::File(opened)) => {
+        Ok(OpenedPath::File(_)) if request.method == Method::Post => Step::Status(405),
+        Ok(OpenedPath::File(opened)) => {
             respond(request, opened);
             Step::Done
         }
-        Ok(Found::Directory) => add_slash(request),
+        Ok(OpenedPath::Directory) => add_slash(request),
         // The open did not block on a FIFO (O_NONBLOCK), so a special file is detected here.
-        Ok(Found::Special) => {
+        Ok(OpenedPath::Special) => {
             let path = files::display(path);
             request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
             Step::Status(404)
@@ -152,8 +152,8 @@ pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
 /// Sets the response of a file; no byte of it is read before the filters have run.
 pub(crate) fn respond(request: &mut Request, opened: Opened) {
     // A thread-local reference, so that the settings stay accessible while the request is changed.
-    let generation = Rc::clone(&request.generation);
-    let core = &generation.config.location(request.location).scope.core;
+    let thread_config = Rc::clone(&request.thread_config);
+    let core = &thread_config.config.location(request.location).scope.core;
     let stat = opened.stat;
     // Chosen after the size is known, because `directio` depends on it.
     let mover = choose::mover(&core.sending, &rt::caps(), stat.size);

@@ -12,7 +12,7 @@ use crate::request::Head;
 
 /// Result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PreconditionResult {
     /// Process the request as if it had no condition.
     Proceed,
     /// Return 304, without a body.
@@ -60,7 +60,7 @@ pub fn evaluate(
     validators: Validators<'_>,
     mode: IfModifiedSince,
     evaluator: Evaluator,
-) -> Outcome {
+) -> PreconditionResult {
     let get = |id| head.get(buf, id);
     // Steps 1 and 2: the representation must still be in the state that the client knows.
     let is_known = match (get(HeaderId::IfMatch), get(HeaderId::IfUnmodifiedSince)) {
@@ -73,15 +73,15 @@ pub fn evaluate(
         (None, None) => true,
     };
     if !is_known {
-        return Outcome::PreconditionFailed;
+        return PreconditionResult::PreconditionFailed;
     }
     // Steps 3 and 4: the client's copy may still be valid.
     let reads = matches!(head.method(), Method::Get | Method::Head);
     if let Some(list) = get(HeaderId::IfNoneMatch) {
         return match matches_list(list, validators.etag, Comparison::Weak) {
-            false => Outcome::Proceed,
-            true if reads => Outcome::NotModified,
-            true => Outcome::PreconditionFailed,
+            false => PreconditionResult::Proceed,
+            true if reads => PreconditionResult::NotModified,
+            true => PreconditionResult::PreconditionFailed,
         };
     }
     match (get(HeaderId::IfModifiedSince), validators.last_modified) {
@@ -91,11 +91,11 @@ pub fn evaluate(
                 Evaluator::Cache => date::parse_expiration(value),
             };
             match since.is_some_and(|since| is_unmodified(since, modified, mode)) {
-                true => Outcome::NotModified,
-                false => Outcome::Proceed,
+                true => PreconditionResult::NotModified,
+                false => PreconditionResult::Proceed,
             }
         }
-        _ => Outcome::Proceed,
+        _ => PreconditionResult::Proceed,
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
     const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn outcome(method: &str, fields: &[(&str, &str)], mode: IfModifiedSince) -> Outcome {
+    fn outcome(method: &str, fields: &[(&str, &str)], mode: IfModifiedSince) -> PreconditionResult {
         outcome_by(Evaluator::Origin, method, fields, mode)
     }
 
@@ -264,7 +264,7 @@ mod tests {
         method: &str,
         fields: &[(&str, &str)],
         mode: IfModifiedSince,
-    ) -> Outcome {
+    ) -> PreconditionResult {
         let mut text = format!("{method} / HTTP/1.1\r\nHost: a\r\n");
         for (name, value) in fields {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -280,12 +280,12 @@ mod tests {
     fn a_cache_ignores_conditions_for_the_origin_and_invalid_dates() {
         let future = |zone| format!("Fri, 01 Jan 2038 00:00:00 {zone}");
         for (name, value, wanted) in [
-            ("If-Match", "\"b\"", Outcome::Proceed),
-            ("If-Unmodified-Since", EARLIER, Outcome::Proceed),
-            ("If-None-Match", "\"a-1\"", Outcome::NotModified),
-            ("If-Modified-Since", &future("GMT"), Outcome::NotModified),
-            ("If-Modified-Since", &future("EST"), Outcome::Proceed),
-            ("If-Modified-Since", &future("GMT; length=1"), Outcome::Proceed),
+            ("If-Match", "\"b\"", PreconditionResult::Proceed),
+            ("If-Unmodified-Since", EARLIER, PreconditionResult::Proceed),
+            ("If-None-Match", "\"a-1\"", PreconditionResult::NotModified),
+            ("If-Modified-Since", &future("GMT"), PreconditionResult::NotModified),
+            ("If-Modified-Since", &future("EST"), PreconditionResult::Proceed),
+            ("If-Modified-Since", &future("GMT; length=1"), PreconditionResult::Proceed),
         ] {
             let got = outcome_by(Evaluator::Cache, "GET", &[(name, value)], IfModifiedSince::Before);
             assert_eq!(got, wanted, "{name}: {value}");
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn single_conditions_are_evaluated() {
-        use Outcome::{NotModified, PreconditionFailed, Proceed};
+        use PreconditionResult::{NotModified, PreconditionFailed, Proceed};
         for (method, name, value, wanted) in [
             ("GET", "If-None-Match", "\"a-1\"", NotModified),
             ("GET", "If-None-Match", "W/\"a-1\"", NotModified),
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn modes_of_if_modified_since_are_applied() {
         for (mode, value, wanted) in [
-            (IfModifiedSince::Off, SAME, Outcome::Proceed),
-            (IfModifiedSince::Before, SAME, Outcome::NotModified),
-            (IfModifiedSince::Before, LATER, Outcome::NotModified),
-            (IfModifiedSince::Before, EARLIER, Outcome::Proceed),
+            (IfModifiedSince::Off, SAME, PreconditionResult::Proceed),
+            (IfModifiedSince::Before, SAME, PreconditionResult::NotModified),
+            (IfModifiedSince::Before, LATER, PreconditionResult::NotModified),
+            (IfModifiedSince::Before, EARLIER, PreconditionResult::Proceed),
         ] {
             assert_eq!(outcome("GET", &[("If-Modified-Since", value)], mode), wanted, "{mode:?} {value}");
         }
@@ -345,20 +345,23 @@ mod tests {
         let both = |first, second| outcome("GET", &[first, second], IfModifiedSince::Exact);
         assert_eq!(
             both(("If-None-Match", "\"a-1\""), ("If-Modified-Since", EARLIER)),
-            Outcome::NotModified,
+            PreconditionResult::NotModified,
             "the tag decides alone; nginx would send 200 here"
         );
         assert_eq!(
             both(("If-None-Match", "\"x\""), ("If-Modified-Since", SAME)),
-            Outcome::Proceed,
+            PreconditionResult::Proceed,
             "a tag that does not match outranks the date"
         );
         assert_eq!(
             both(("If-Match", "\"a-1\""), ("If-Unmodified-Since", EARLIER)),
-            Outcome::Proceed,
+            PreconditionResult::Proceed,
             "the date is ignored if the request has If-Match"
         );
-        assert_eq!(both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")), Outcome::PreconditionFailed);
+        assert_eq!(
+            both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")),
+            PreconditionResult::PreconditionFailed
+        );
     }
 
     #[test]

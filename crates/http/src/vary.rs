@@ -40,11 +40,11 @@ pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result
             return Err(VaryError::InvalidName);
         }
         let name = name.to_ascii_lowercase().into_boxed_slice();
-        if let Err(place) = found.binary_search(&name) {
+        if let Err(position) = found.binary_search(&name) {
             if found.len() == NAMES_MAX {
                 return Err(VaryError::TooManyNames);
             }
-            found.insert(place, name);
+            found.insert(position, name);
         }
     }
     Ok(found)

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 
 use cache::Key;
-use cache::index::{Index, Origin, Used};
+use cache::index::{Index, ObjectSource, Used};
 use http::cache_control::CacheControl;
 use http::conditional::{self, Evaluator, IfModifiedSince, Validators};
 use http::fields::HeaderId;
@@ -257,7 +257,7 @@ fn index_hit(repetitions: u32) {
 fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
     let (index, keys) = (index(used), keys());
     for key in &keys {
-        index.insert(&key.0, used.adopt(1), Origin::Written { epoch: 1 }, 1);
+        index.insert(&key.0, used.adopt(1), ObjectSource::Written { epoch: 1 }, 1);
     }
     (index, keys)
 }
@@ -272,7 +272,7 @@ fn index_insert(repetitions: u32) {
         black_box(index.insert(
             black_box(&keys[at % keys.len()].0),
             used.adopt(2),
-            Origin::Written { epoch: 1 },
+            ObjectSource::Written { epoch: 1 },
             7,
         ));
     }

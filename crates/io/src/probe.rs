@@ -1,7 +1,7 @@
 //! The capabilities of this machine, kernel and security context, probed once at the start.
 //!
 //! [`Probe::run`] tests the capabilities; the other functions report them. Privileges must be dropped and seccomp
-//! filters installed before the probe, because both affect the result. Types: [`Probe`], [`Row`], [`State`],
+//! filters installed before the probe, because both affect the result. Types: [`Probe`], [`Row`], [`FeatureState`],
 //! [`Fallback`].
 
 mod facts;
@@ -19,7 +19,7 @@ use crate::uring::{DEFER_TASKRUN, NO_SQARRAY, SetupError, TASKRUN_FLAG, filtered
 
 /// The degree to which a feature can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FeatureState {
     /// Fully usable.
     Works,
     /// Usable with a limitation that the detail describes.
@@ -28,13 +28,13 @@ pub enum State {
     Missing,
 }
 
-impl State {
+impl FeatureState {
     /// Returns one word for tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
-            State::Works => "works",
-            State::Limited => "limited",
-            State::Missing => "missing",
+            FeatureState::Works => "works",
+            FeatureState::Limited => "limited",
+            FeatureState::Missing => "missing",
         }
     }
 }
@@ -45,7 +45,7 @@ pub struct Row {
     /// The probed feature.
     pub item: &'static str,
     /// The degree to which it can be used.
-    pub state: State,
+    pub state: FeatureState,
     /// The result, or the likely cause of its absence.
     pub detail: String,
     /// The remedy, if there is one.
@@ -161,7 +161,13 @@ impl Probe {
         format!("{{\"net\":\"{net}\",\"refusal\":{refusal},\"rows\":[{}]}}", rows.join(","))
     }
 
-    fn add(&mut self, item: &'static str, state: State, detail: impl Into<String>, remedy: Option<&str>) {
+    fn add(
+        &mut self,
+        item: &'static str,
+        state: FeatureState,
+        detail: impl Into<String>,
+        remedy: Option<&str>,
+    ) {
         let remedy = remedy.map(str::to_owned);
         self.rows.push(Row { item, state, detail: detail.into(), remedy });
     }
@@ -175,32 +181,37 @@ impl Probe {
         match release.fault() {
             _ if release < facts::OLDEST => {
                 let detail = format!("{text}: too old for io_uring");
-                self.add("kernel", State::Limited, detail, Some("use Linux 6.1 or newer"));
+                self.add("kernel", FeatureState::Limited, detail, Some("use Linux 6.1 or newer"));
             }
             Some(fault) => {
                 self.add(
                     "kernel",
-                    State::Limited,
+                    FeatureState::Limited,
                     format!("{text}: {}", fault.what),
                     Some("update the kernel"),
                 );
             }
-            None => self.add("kernel", State::Works, text, None),
+            None => self.add("kernel", FeatureState::Works, text, None),
         }
-        let (state, detail) =
-            if filtered() { (State::Limited, "a filter is active") } else { (State::Works, "no filter") };
+        let (state, detail) = if filtered() {
+            (FeatureState::Limited, "a filter is active")
+        } else {
+            (FeatureState::Works, "no filter")
+        };
         self.add("seccomp", state, detail, None);
         match facts::ring_disabled() {
-            None => self.add("kernel.io_uring_disabled", State::Works, "not in this kernel", None),
-            Some(0) => self.add("kernel.io_uring_disabled", State::Works, "0", None),
+            None => self.add("kernel.io_uring_disabled", FeatureState::Works, "not in this kernel", None),
+            Some(0) => self.add("kernel.io_uring_disabled", FeatureState::Works, "0", None),
             Some(value) => {
                 let remedy = Some("set kernel.io_uring_disabled=0");
-                self.add("kernel.io_uring_disabled", State::Limited, value.to_string(), remedy);
+                self.add("kernel.io_uring_disabled", FeatureState::Limited, value.to_string(), remedy);
             }
         }
         match facts::memlock() {
-            None => self.add("locked memory", State::Works, "no limit", None),
-            Some(bytes) => self.add("locked memory", State::Works, format!("{} KiB", bytes / 1024), None),
+            None => self.add("locked memory", FeatureState::Works, "no limit", None),
+            Some(bytes) => {
+                self.add("locked memory", FeatureState::Works, format!("{} KiB", bytes / 1024), None)
+            }
         }
     }
 
@@ -210,7 +221,7 @@ impl Probe {
             remedy: error.remedy().to_owned(),
         });
         let detail = format!("{}: {}: {}", error.call(), errno_text(error.errno), error.cause());
-        self.add("io_uring", State::Missing, detail, Some(error.remedy()));
+        self.add("io_uring", FeatureState::Missing, detail, Some(error.remedy()));
     }
 
     fn ring(&mut self, mut trial: Trial) {
@@ -225,7 +236,7 @@ impl Probe {
         } else {
             format!("without {}", missing.join(", "))
         };
-        let state = if missing.is_empty() { State::Works } else { State::Limited };
+        let state = if missing.is_empty() { FeatureState::Works } else { FeatureState::Limited };
         self.add("io_uring", state, detail, None);
         self.opcodes(&trial);
         self.needed("multishot receive", trial.multishot_receive());
@@ -240,10 +251,15 @@ impl Probe {
 
     fn opcodes(&mut self, trial: &Trial) {
         if trial.supports_opcodes() {
-            self.add("io_uring operations", State::Works, "all required operations", None);
+            self.add("io_uring operations", FeatureState::Works, "all required operations", None);
         } else {
             let remedy = "use Linux 6.1 or newer without restrictions on io_uring";
-            self.add("io_uring operations", State::Missing, "required operations are missing", Some(remedy));
+            self.add(
+                "io_uring operations",
+                FeatureState::Missing,
+                "required operations are missing",
+                Some(remedy),
+            );
             self.forbid("io_uring of this kernel lacks required operations", remedy);
         }
     }
@@ -251,11 +267,11 @@ impl Probe {
     /// Records the test of a feature without which io_uring is not used.
     fn needed(&mut self, item: &'static str, outcome: Result<(), Failure>) {
         match outcome {
-            Ok(()) => self.add(item, State::Works, "tested", None),
+            Ok(()) => self.add(item, FeatureState::Works, "tested", None),
             Err(failure) => {
                 let detail = failure_text(failure);
                 let remedy = "update the kernel, or configure \"use epoll;\"";
-                self.add(item, State::Missing, detail.clone(), Some(remedy));
+                self.add(item, FeatureState::Missing, detail.clone(), Some(remedy));
                 self.forbid(&format!("{item} does not work: {detail}"), remedy);
             }
         }
@@ -264,10 +280,10 @@ impl Probe {
     /// Records the test of a feature that only improves performance.
     fn wanted(&mut self, item: &'static str, outcome: Result<(), Failure>, loss: &str, remedy: Option<&str>) {
         match outcome {
-            Ok(()) => self.add(item, State::Works, "tested", None),
+            Ok(()) => self.add(item, FeatureState::Works, "tested", None),
             Err(failure) => {
                 let detail = format!("{}; {loss}", failure_text(failure));
-                self.add(item, State::Limited, detail, remedy);
+                self.add(item, FeatureState::Limited, detail, remedy);
             }
         }
     }
@@ -279,23 +295,32 @@ impl Probe {
         match Libaio::check() {
             Ok(()) => {
                 self.libaio = true;
-                self.add("libaio", State::Works, numbers, None);
+                self.add("libaio", FeatureState::Works, numbers, None);
             }
-            Err(Errno::AGAIN) => self.add("libaio", State::Missing, numbers, Some("raise fs.aio-max-nr")),
+            Err(Errno::AGAIN) => {
+                self.add("libaio", FeatureState::Missing, numbers, Some("raise fs.aio-max-nr"))
+            }
             Err(errno) => {
                 let detail = format!("io_setup: {}", errno_text(errno));
-                self.add("libaio", State::Missing, detail, Some("allow io_setup, io_submit, io_destroy"));
+                self.add(
+                    "libaio",
+                    FeatureState::Missing,
+                    detail,
+                    Some("allow io_setup, io_submit, io_destroy"),
+                );
             }
         }
         match facts::epoll() {
-            Ok(()) => self.add("epoll", State::Works, "tested", None),
-            Err(errno) => self.add("epoll", State::Missing, errno_text(errno), Some("allow epoll_create1")),
+            Ok(()) => self.add("epoll", FeatureState::Works, "tested", None),
+            Err(errno) => {
+                self.add("epoll", FeatureState::Missing, errno_text(errno), Some("allow epoll_create1"))
+            }
         }
         match facts::openat2() {
-            Ok(()) => self.add("openat2", State::Works, "restricts paths to a directory", None),
+            Ok(()) => self.add("openat2", FeatureState::Works, "restricts paths to a directory", None),
             Err(errno) => {
                 let detail = format!("{}; root_beneath cannot be used", errno_text(errno));
-                self.add("openat2", State::Missing, detail, Some("allow openat2"));
+                self.add("openat2", FeatureState::Missing, detail, Some("allow openat2"));
             }
         }
     }
@@ -350,7 +375,7 @@ mod tests {
             assert!(probe.summary().contains(&fallback.cause));
             assert!(probe.to_json().starts_with("{\"net\":\"epoll\",\"refusal\":{\"cause\":"));
             let row = probe.rows().iter().find(|row| row.item == "io_uring").unwrap();
-            assert_eq!(row.state, State::Missing);
+            assert_eq!(row.state, FeatureState::Missing);
         }
     }
 
@@ -365,11 +390,11 @@ mod tests {
         let probe = Probe::run();
         println!("{}\n{}", probe.to_table(), probe.to_json());
         let state = |item: &str| probe.rows().iter().find(|row| row.item == item).map(|row| row.state);
-        let ring = state("io_uring").unwrap() != State::Missing;
+        let ring = state("io_uring").unwrap() != FeatureState::Missing;
         assert!(ring || probe.uring_refusal().is_some());
         assert_eq!(probe.uring_refusal().is_none(), probe.best_net() == NetKind::Uring);
-        assert_eq!(probe.libaio(), state("libaio") == Some(State::Works));
-        assert!(!probe.send_zero_copy() || state("zero-copy send") == Some(State::Works));
+        assert_eq!(probe.libaio(), state("libaio") == Some(FeatureState::Works));
+        assert!(!probe.send_zero_copy() || state("zero-copy send") == Some(FeatureState::Works));
         assert_eq!(probe.to_table().lines().count(), probe.rows().len());
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use conf::{Args, Block, Contexts, Repeat, State};
+use conf::{Args, Block, Contexts, Repeat, Support};
 use site::config;
 
 use crate::testing::{error, load, warnings};
@@ -184,7 +184,7 @@ fn flags_are_inherited_and_replaced() {
     let flags = directives().filter(|directive| {
         let spec = &directive.spec;
         let is_setting = matches!(directive.set, Set::Scope(_))
-            && !matches!(spec.state, State::Accepted(_) | State::Idle(_));
+            && !matches!(spec.state, Support::Accepted(_) | Support::Idle(_));
         is_setting && spec.args == Args::Flag && levels.iter().all(|level| spec.contexts.intersects(*level))
     });
     let mut count = 0;

@@ -80,17 +80,17 @@ impl Choices {
 impl GroupState {
     /// Selects the next server for a request and counts the request. Returns the index in the current set.
     pub(super) fn choose(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
-        let place = match choices.walk {
+        let index = match choices.walk {
             Walk::Rounds => self.rounds(choices, now),
             Walk::LeastConn | Walk::LeastTime { .. } => self.least(choices, now),
             _ => self.select_by_method(choices, now).or_else(|| self.rounds(choices, now)),
         }?;
-        let peer = &mut self.sets[choices.set].peers[place];
+        let peer = &mut self.sets[choices.set].peers[index];
         peer.conns += 1;
         if let Walk::LeastTime { inflight: true, .. } = choices.walk {
             peer.times.begin(now);
         }
-        Some(place)
+        Some(index)
     }
 
     /// Returns the number of servers that a request may be sent to in sequence.
@@ -125,8 +125,8 @@ impl GroupState {
         choices: &mut Choices,
         mut look: impl FnMut(&mut Set, &mut Choices) -> Option<usize>,
     ) -> Option<usize> {
-        if let Some(place) = look(&mut self.sets[choices.set], choices) {
-            return Some(place);
+        if let Some(index) = look(&mut self.sets[choices.set], choices) {
+            return Some(index);
         }
         if choices.set > 0 || self.sets[1].peers.is_empty() {
             return None;
@@ -146,29 +146,29 @@ impl GroupState {
         if choices.selections > SELECTIONS_MAX || set.peers.len() < 2 || is_empty {
             return None;
         }
-        if let Some(place) = set.of_session(choices.hint.as_deref(), &choices.tried, now) {
-            choices.took(&mut set.peers[place], now);
-            return Some(place);
+        if let Some(index) = set.of_session(choices.hint.as_deref(), &choices.tried, now) {
+            choices.took(&mut set.peers[index], now);
+            return Some(index);
         }
         if let Walk::Ring { .. } = choices.walk {
             return set.on_ring(choices, self.generation, now);
         }
         let mut first = None;
         loop {
-            let place = choices.walk.step(set, &mut self.random);
-            let peer = &set.peers[place];
-            let is_candidate = first != Some(place) && !choices.has_tried(peer) && peer.is_open(now);
+            let index = choices.walk.step(set, &mut self.random);
+            let peer = &set.peers[index];
+            let is_candidate = first != Some(index) && !choices.has_tried(peer) && peer.is_open(now);
             match first {
                 _ if !is_candidate => {}
                 Some(first) => {
-                    let place = set.less_loaded(first, place);
-                    choices.took(&mut set.peers[place], now);
-                    return Some(place);
+                    let index = set.less_loaded(first, index);
+                    choices.took(&mut set.peers[index], now);
+                    return Some(index);
                 }
-                None if matches!(choices.walk, Walk::Random { two: true }) => first = Some(place),
+                None if matches!(choices.walk, Walk::Random { two: true }) => first = Some(index),
                 None => {
-                    choices.took(&mut set.peers[place], now);
-                    return Some(place);
+                    choices.took(&mut set.peers[index], now);
+                    return Some(index);
                 }
             }
             // As in nginx, the first of two random selections counts too.
@@ -215,21 +215,21 @@ impl Set {
     /// and its sum is reduced by the total.
     fn round(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let session = self.of_session(choices.hint.as_deref(), &choices.tried, now);
-        if let Some(place) = session {
-            let peer = &mut self.peers[place];
+        if let Some(index) = session {
+            let peer = &mut self.peers[index];
             // The deficit of the session's server is already as large as the weight of all other servers: it is not increased.
             if peer.current <= -(self.total_weight.saturating_sub(peer.weight)).saturating_mul(self.scale) {
                 choices.took(peer, now);
-                return Some(place);
+                return Some(index);
             }
         }
         let is_open = |peer: &Peer| !choices.has_tried(peer) && peer.is_open(now);
         let (best, total) = self.gain(0, None, now, is_open);
-        let place = session.or(best)?;
-        let peer = &mut self.peers[place];
+        let index = session.or(best)?;
+        let peer = &mut self.peers[index];
         peer.current = peer.current.saturating_sub(total);
         choices.took(peer, now);
-        Some(place)
+        Some(index)
     }
 
     /// Adds each participating server's weight to its sum, from index `from` on. Returns the server with the highest sum (`best`
@@ -242,11 +242,11 @@ impl Set {
         takes_part: impl Fn(&Peer) -> bool,
     ) -> (Option<usize>, i64) {
         let mut total = 0_i64;
-        for place in from..self.peers.len() {
-            if !takes_part(&self.peers[place]) {
+        for index in from..self.peers.len() {
+            if !takes_part(&self.peers[index]) {
                 continue;
             }
-            let peer = &mut self.peers[place];
+            let peer = &mut self.peers[index];
             let gain = peer.gain(now, self.scale);
             peer.current = peer.current.saturating_add(gain);
             total = total.saturating_add(gain);
@@ -255,7 +255,7 @@ impl Set {
             }
             let current = peer.current;
             if best.is_none_or(|best| current > self.peers[best].current) {
-                best = Some(place);
+                best = Some(index);
             }
         }
         (best, total)
@@ -263,14 +263,14 @@ impl Set {
 
     /// Returns the server with the least load relative to its weight; ties are resolved by round robin.
     fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
-        if let Some(place) = self.of_session(choices.hint.as_deref(), &choices.tried, now) {
-            choices.took(&mut self.peers[place], now);
-            return Some(place);
+        if let Some(index) = self.of_session(choices.hint.as_deref(), &choices.tried, now) {
+            choices.took(&mut self.peers[index], now);
+            return Some(index);
         }
         let scale = self.scale;
         let mut best: Option<(usize, Load)> = None;
         let mut many = false;
-        for (place, peer) in self.peers.iter_mut().enumerate() {
+        for (index, peer) in self.peers.iter_mut().enumerate() {
             if choices.has_tried(peer) || !peer.is_open(now) {
                 continue;
             }
@@ -278,22 +278,22 @@ impl Set {
             match &best {
                 Some((_, least)) if load.is_above(least) => {}
                 Some((_, least)) if !least.is_above(&load) => many = true,
-                _ => (best, many) = (Some((place, load)), false),
+                _ => (best, many) = (Some((index, load)), false),
             }
         }
-        let (mut place, least) = best?;
+        let (mut index, least) = best?;
         if many {
             let walk = &choices.walk;
             let is_equal = |peer: &Peer| {
                 let load = || Load::known(peer, walk, now, scale);
                 !choices.has_tried(peer) && peer.is_open(now) && load().is_equal(&least)
             };
-            let (best, total) = self.gain(place, Some(place), now, is_equal);
-            place = best.unwrap_or(place);
-            self.peers[place].current = self.peers[place].current.saturating_sub(total);
+            let (best, total) = self.gain(index, Some(index), now, is_equal);
+            index = best.unwrap_or(index);
+            self.peers[index].current = self.peers[index].current.saturating_sub(total);
         }
-        choices.took(&mut self.peers[place], now);
-        Some(place)
+        choices.took(&mut self.peers[index], now);
+        Some(index)
     }
 
     /// Returns the index of that one of two servers that has fewer requests relative to its weight.
@@ -319,11 +319,11 @@ impl Set {
             let is_there =
                 |peer: &Peer| peer.server == server && !choices.has_tried(peer) && peer.is_open(now);
             let (best, total) = self.gain(0, None, now, is_there);
-            if let Some(place) = best {
-                let peer = &mut self.peers[place];
+            if let Some(index) = best {
+                let peer = &mut self.peers[index];
                 peer.current = peer.current.saturating_sub(total);
                 choices.took(peer, now);
-                return Some(place);
+                return Some(index);
             }
             let Walk::Ring { at, .. } = &mut choices.walk else { return None };
             *at = Some((generation, number + 1));

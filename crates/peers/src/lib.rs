@@ -63,8 +63,8 @@ use telemetry::time_zone::since_1970;
 #[derive(Debug)]
 pub struct ServersZone;
 
-impl shared_zone::Kind for ServersZone {
-    type State = ();
+impl shared_zone::ZoneKind for ServersZone {
+    type Content = ();
 
     fn empty(&self, _: u64) {}
 
@@ -499,10 +499,10 @@ impl Selection {
         let shared = Arc::clone(self.group.state());
         let mut state = shared.lock();
         let moment = state.moment(now);
-        let Some(place) = state.choose(&mut self.choices, moment) else {
+        let Some(index) = state.choose(&mut self.choices, moment) else {
             return Err(if state.awaits_names() { NoPeer::Unresolved } else { NoPeer::Busy });
         };
-        let peer = &mut state.sets[self.choices.set].peers[place];
+        let peer = &mut state.sets[self.choices.set].peers[index];
         peer.counts.choose(now);
         Ok(Pick {
             address: peer.address.clone(),
@@ -548,10 +548,10 @@ impl Selection {
         {
             learn.learn(session, *is_new, &pick.sid, wall_ms());
         }
-        self.settle(pick, outcome, tried, rt::now())
+        self.record_outcome(pick, outcome, tried, rt::now())
     }
 
-    fn settle(&mut self, mut pick: Pick, outcome: TryOutcome, tried: &Tried, now: Instant) -> bool {
+    fn record_outcome(&mut self, mut pick: Pick, outcome: TryOutcome, tried: &Tried, now: Instant) -> bool {
         let Some(shared) = pick.shared.take() else { return false };
         let mut state = shared.lock();
         self.tries = if state.sets[0].is_single { 0 } else { self.tries.saturating_sub(1) };

@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
 use site::shared_zone::table::Table;
-use site::shared_zone::{self, Kind};
+use site::shared_zone::{self, ZoneKind};
 use site::template::Template;
 use site::var_ref::VarRef;
 
@@ -126,8 +126,8 @@ pub struct Session {
 /// Memory in bytes per session in addition to its key: as in nginx, one megabyte holds about eight thousand sessions.
 const SESSION_OVERHEAD: u64 = 112;
 
-impl Kind for Declared {
-    type State = Table<Session>;
+impl ZoneKind for Declared {
+    type Content = Table<Session>;
 
     fn empty(&self, bytes: u64) -> Table<Session> {
         Table::new(bytes, SESSION_OVERHEAD)

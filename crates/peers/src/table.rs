@@ -183,23 +183,23 @@ impl Set {
     /// Returns the index of the server that a session names, if it is available and untried.
     pub(super) fn of_session(&self, hint: Option<&[u8]>, tried: &[PeerId], now: Moment) -> Option<usize> {
         let hint = hint?;
-        let place = self.peers.iter().position(|peer| peer.sid.as_slice() == hint)?;
-        let peer = &self.peers[place];
-        (!tried.contains(&peer.id) && peer.is_open_for_session(now)).then_some(place)
+        let index = self.peers.iter().position(|peer| peer.sid.as_slice() == hint)?;
+        let peer = &self.peers[index];
+        (!tried.contains(&peer.id) && peer.is_open_for_session(now)).then_some(index)
     }
 
     /// Returns the index of the server whose range of the cumulative weights contains `weight`.
     pub(super) fn at_weight(&self, mut weight: i64) -> usize {
-        for (place, peer) in self.peers.iter().enumerate() {
+        for (index, peer) in self.peers.iter().enumerate() {
             if weight < peer.weight {
-                return place;
+                return index;
             }
             weight -= peer.weight;
         }
         0
     }
 
-    fn settle(&mut self, with_ring: bool) {
+    fn update_totals(&mut self, with_ring: bool) {
         let peers = &self.peers;
         self.total_weight = peers.iter().fold(0, |sum, peer| peer.weight.saturating_add(sum));
         self.tries = peers.iter().filter(|peer| peer.accepts == Accepts::All).count() as u32;
@@ -319,8 +319,8 @@ impl GroupState {
         }
         let (with_ring, is_alone) = (self.shape.with_ring, self.sets[1].peers.is_empty());
         let [first, backup] = &mut self.sets;
-        first.settle(with_ring);
-        backup.settle(false);
+        first.update_totals(with_ring);
+        backup.update_totals(false);
         first.is_single = is_alone && first.peers.len() == 1;
     }
 
@@ -328,8 +328,8 @@ impl GroupState {
     /// responses; new addresses follow.
     fn add_found(&mut self, line: &Line, named: &Named, mut found: Vec<FoundAddress>, old: &mut Vec<Peer>) {
         let known = |found: &FoundAddress| {
-            let place = old.iter().position(|peer| peer.address == found.address.address);
-            place.unwrap_or(usize::MAX)
+            let index = old.iter().position(|peer| peer.address == found.address.address);
+            index.unwrap_or(usize::MAX)
         };
         found.sort_by_key(known);
         let least = found.iter().map(|found| found.priority).min().unwrap_or(0);
@@ -351,7 +351,7 @@ impl GroupState {
         old: &mut Vec<Peer>,
     ) {
         let same = |peer: &Peer| peer.address == address.address && peer.server == *server;
-        let before = old.iter().position(same).map(|place| old.remove(place));
+        let before = old.iter().position(same).map(|index| old.remove(index));
         let before = before.unwrap_or_else(|| self.fresh(address, server, weight));
         let effective = if before.weight == weight { before.effective } else { weight };
         let sid =
@@ -402,8 +402,8 @@ impl GroupState {
         let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
         for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
             let same = |old: &&Peer| old.address == peer.address && old.server == peer.server;
-            if let Some(place) = old.iter().position(same) {
-                peer.counts.clone_from(&old.remove(place).counts);
+            if let Some(index) = old.iter().position(same) {
+                peer.counts.clone_from(&old.remove(index).counts);
             }
         }
     }

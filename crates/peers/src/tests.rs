@@ -86,10 +86,10 @@ impl Bench {
             let Ok(pick) = selection.choose(self.now) else { return '-' };
             let name = letter(&pick);
             if !failing.contains(name) {
-                selection.settle(pick, TryOutcome::Responded, &TRIED, self.now);
+                selection.record_outcome(pick, TryOutcome::Responded, &TRIED, self.now);
                 return name;
             }
-            selection.settle(pick, TryOutcome::Failed, &TRIED, self.now);
+            selection.record_outcome(pick, TryOutcome::Failed, &TRIED, self.now);
             if selection.tries() == 0 {
                 return '-';
             }
@@ -140,10 +140,10 @@ fn no_server_is_tried_twice_for_one_request() {
     let mut selection = bench.select();
     assert_eq!(selection.tries(), 2);
     let first = selection.choose(bench.now).expect("the first");
-    selection.settle(first, TryOutcome::Failed, &TRIED, bench.now);
+    selection.record_outcome(first, TryOutcome::Failed, &TRIED, bench.now);
     assert_eq!(selection.tries(), 1);
     let second = selection.choose(bench.now).expect("the second");
-    selection.settle(second, TryOutcome::Failed, &TRIED, bench.now);
+    selection.record_outcome(second, TryOutcome::Failed, &TRIED, bench.now);
     assert_eq!((selection.tries(), selection.choose(bench.now).err()), (0, Some(NoPeer::Busy)));
 }
 
@@ -205,7 +205,7 @@ fn one_request_at_a_time_retries_a_server_after_fail_timeout() {
     }
     assert_eq!(seen.matches('a').count(), 1, "{seen}");
     let probe = picks.into_iter().find(|pick| letter(pick) == 'a').expect("it is one of them");
-    assert!(!first.settle(probe, TryOutcome::Responded, &TRIED, bench.now));
+    assert!(!first.record_outcome(probe, TryOutcome::Responded, &TRIED, bench.now));
     assert!(bench.run(4).contains('a'), "it is back");
 }
 
@@ -216,7 +216,7 @@ fn a_single_server_is_tried_despite_failures() {
     assert_eq!(bench.run(1), "a");
     let mut selection = bench.select();
     let pick = selection.choose(bench.now).expect("the only one");
-    assert!(!selection.settle(pick, TryOutcome::Failed, &TRIED, bench.now), "it is not left alone");
+    assert!(!selection.record_outcome(pick, TryOutcome::Failed, &TRIED, bench.now), "it is not left alone");
     assert_eq!(selection.tries(), 0);
 }
 
@@ -229,7 +229,7 @@ fn a_server_is_logged_when_it_becomes_unavailable() {
         let mut selection = bench.select();
         let pick = selection.choose(bench.now).expect("one is there");
         let name = letter(&pick);
-        if selection.settle(pick, TryOutcome::Failed, &TRIED, bench.now) {
+        if selection.record_outcome(pick, TryOutcome::Failed, &TRIED, bench.now) {
             told.push(name);
         }
     }
@@ -333,7 +333,7 @@ fn the_fastest_server_is_next_until_it_is_overloaded() {
             let ms = if letter(&pick) == 'a' { 100 } else { 10 };
             bench.now += Duration::from_millis(ms);
             pick.note_header(bench.now);
-            selection.settle(pick, TryOutcome::Responded, &TRIED, bench.now);
+            selection.record_outcome(pick, TryOutcome::Responded, &TRIED, bench.now);
         }
         let mut names = String::new();
         let mut held = Vec::new();
@@ -514,7 +514,7 @@ fn resolved_addresses_are_set_and_retain_their_state() {
     put(&[2, 3, 1]);
     assert_eq!(bench.run(4).matches('b').count(), 0, "it failed");
     put(&[2, 3]);
-    selection.settle(held, TryOutcome::Failed, &TRIED, bench.now);
+    selection.record_outcome(held, TryOutcome::Failed, &TRIED, bench.now);
     bench.pass(11);
     assert!(bench.run(4).contains('b'));
     put(&[]);
@@ -573,7 +573,7 @@ fn a_request_continues_while_servers_are_added_and_removed() {
         for round in 0..3_u8 {
             let pick = selection.choose(bench.now).expect("one is left");
             names.push(letter(&pick));
-            selection.settle(pick, TryOutcome::Failed, &TRIED, bench.now);
+            selection.record_outcome(pick, TryOutcome::Failed, &TRIED, bench.now);
             bench.group.put(
                 &named,
                 vec![found("10.0.0.2:80"), found(&format!("10.0.0.{}:80", round + 3))],
@@ -751,7 +751,7 @@ proptest! {
             for (selection, names, pick) in &mut open {
                 if let Some(pick) = pick.take() {
                     let outcome = if fails { TryOutcome::Failed } else { TryOutcome::Responded };
-                    selection.settle(pick, outcome, &TRIED, bench.now);
+                    selection.record_outcome(pick, outcome, &TRIED, bench.now);
                 }
                 if let Ok(next) = selection.choose(bench.now) {
                     let name = letter(&next);
@@ -818,7 +818,7 @@ fn tries_are_counted_and_the_counts_survive_a_reload() {
     for (status, outcome) in [(502, TryOutcome::Failed), (200, TryOutcome::Responded)] {
         let pick = selection.choose(bench.now).expect("a server");
         let tried = Tried { status, received: 100, header: Some(Duration::from_millis(1)), ..TRIED };
-        selection.settle(pick, outcome, &tried, bench.now);
+        selection.record_outcome(pick, outcome, &tried, bench.now);
     }
     // The next configuration has one of the two servers, in no zone.
     let mut draft = Draft::new("group");
@@ -850,7 +850,7 @@ fn servers_change_while_they_have_requests() {
     assert_eq!(bench.run(3), "bbb");
     let state = &bench.group.peers(now)[0];
     assert_eq!((state.active, state.condition), (1, Condition::Down), "its request goes on");
-    selection.settle(pick, TryOutcome::Responded, &TRIED, now);
+    selection.record_outcome(pick, TryOutcome::Responded, &TRIED, now);
     let url = |text: &str| Url::parse(text, 80).expect("an address");
     let add = |text: &str| bench.group.add(text, &url(text), &ServerChange::default());
     assert_eq!(add("10.0.0.3:80"), Ok(()));

@@ -383,8 +383,8 @@ impl Serving {
 
     /// Returns the master's number of a configuration version.
     fn generation(&self, number: u64) -> Option<u64> {
-        let place = usize::try_from(number).ok()?.checked_sub(1)?;
-        self.generations.get(place).copied()
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.generations.get(index).copied()
     }
 
     /// Loads a new configuration. Everything is parsed before anything is changed.

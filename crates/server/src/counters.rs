@@ -40,7 +40,7 @@ mod tests {
         for Metric { name, kind, unit, help, labels, .. } in metrics() {
             assert!(names.insert(name), "{name} is there twice");
             assert!(!unit.is_empty() && help.ends_with('.'), "{name}");
-            assert_eq!(name.ends_with("_total"), *kind == metric::Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_total"), *kind == metric::MetricType::Counter, "{name}");
             let values = labels.iter().flat_map(|label| label.values).map(|(value, _)| *value);
             let values = values.filter(|value| !value.starts_with(|first: char| first.is_ascii_digit()));
             let mut words = labels.iter().map(|label| label.name).chain(values).chain([*name]);

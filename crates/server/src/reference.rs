@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
+use conf::{Args, Block, NginxDirective, Spec, Support, nginx_directives};
 
 use modules::Module;
 
@@ -66,9 +66,9 @@ fn counts() -> Counts {
         counts.rows += 1;
         let spec = specs().find(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts));
         match spec.map(|spec| &spec.state) {
-            Some(State::Honoured | State::Differs(_)) => counts.honoured += 1,
-            Some(State::Accepted(why)) => counts.accepted.push((row.name, why)),
-            Some(State::Idle(why)) => counts.idle.push((row.name, why)),
+            Some(Support::Honoured | Support::Differs(_)) => counts.honoured += 1,
+            Some(Support::Accepted(why)) => counts.accepted.push((row.name, why)),
+            Some(Support::Idle(why)) => counts.idle.push((row.name, why)),
             None => counts.refused.push((row.module, row.name)),
         }
     }
@@ -133,10 +133,10 @@ fn write_module(page: &mut String, name: &str) {
     for spec in here {
         let default = spec.default.map(|default| format!("`{}`", cell(default))).unwrap_or_default();
         let (note, state) = match spec.state {
-            State::Honoured => (String::new(), "supported"),
-            State::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "supported"),
-            State::Accepted(why) => (format!(" *Accepted without effect: {why}.*"), "accepted"),
-            State::Idle(why) => (format!(" *Without effect, as in nginx on Linux: {why}.*"), "accepted"),
+            Support::Honoured => (String::new(), "supported"),
+            Support::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "supported"),
+            Support::Accepted(why) => (format!(" *Accepted without effect: {why}.*"), "accepted"),
+            Support::Idle(why) => (format!(" *Without effect, as in nginx on Linux: {why}.*"), "accepted"),
         };
         line(
             page,
@@ -248,7 +248,8 @@ fn has(module: &str) -> bool {
     // Detects a misspelt module name in the tables below.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
     // A module whose directives have no effect is not reported as supported.
-    specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_) | State::Idle(_)))
+    specs()
+        .any(|spec| spec.module == module && !matches!(spec.state, Support::Accepted(_) | Support::Idle(_)))
 }
 
 /// Features that nginx's `configure` omits by default, each with a directive that exists only with the feature.

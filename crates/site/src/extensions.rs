@@ -25,29 +25,29 @@ impl Extensions {
 
     /// Returns the value of this type, to be changed; inserts a default if none exists.
     pub fn get_or_default<T: Default + 'static>(&mut self) -> &mut T {
-        let place = match self.0.iter().position(|value| value.is::<T>()) {
-            Some(place) => place,
+        let index = match self.0.iter().position(|value| value.is::<T>()) {
+            Some(index) => index,
             None => {
                 self.0.push(Box::<T>::default());
                 self.0.len() - 1
             }
         };
-        self.0[place].downcast_mut().expect("the search found this type")
+        self.0[index].downcast_mut().expect("the search found this type")
     }
 
     /// Stores a value and replaces one of the same type.
     pub fn insert<T: 'static>(&mut self, value: T) {
         match self.get_mut() {
-            Some(place) => *place = value,
+            Some(index) => *index = value,
             None => self.0.push(Box::new(value)),
         }
     }
 
     /// Removes and returns the value of this type.
     pub fn remove<T: 'static>(&mut self) -> Option<T> {
-        let place = self.0.iter().position(|value| value.is::<T>())?;
+        let index = self.0.iter().position(|value| value.is::<T>())?;
         // The order is irrelevant, and the search has found the type.
-        self.0.swap_remove(place).downcast().ok().map(|value| *value)
+        self.0.swap_remove(index).downcast().ok().map(|value| *value)
     }
 
     /// Drops all values; the memory of the vector is retained.

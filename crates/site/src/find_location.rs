@@ -12,7 +12,7 @@ use conf::{Error, Statement};
 
 use crate::config::{Location, LocationId};
 use crate::pattern::{Match, SearchAborted};
-use crate::settings::locations::{Found, Locations, Name, NameKind, Prefix};
+use crate::settings::locations::{LocationMatch, Locations, Name, NameKind, Prefix};
 use crate::template::Template;
 
 /// The callbacks of a search.
@@ -23,7 +23,7 @@ pub trait Seeker<'c> {
     fn holds(&mut self, predicate: &Template) -> bool;
 }
 
-impl<'c> Seeker<'c> for Found<'c> {
+impl<'c> Seeker<'c> for LocationMatch<'c> {
     fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
         self.location = Some(location);
         if matched.is_some() {
@@ -87,14 +87,14 @@ impl Locations {
             match kind {
                 NameKind::Exact => match locations.exact.binary_search_by(|(known, _)| known.cmp(&path)) {
                     Ok(_) => return Err(duplicate()),
-                    Err(place) => locations.exact.insert(place, (path, location)),
+                    Err(index) => locations.exact.insert(index, (path, location)),
                 },
                 NameKind::Prefix { skips_regex } => {
                     match locations.prefixes.binary_search_by(|known| known.path.cmp(&path)) {
                         Ok(_) => return Err(duplicate()),
-                        Err(place) => {
+                        Err(index) => {
                             let prefix = Prefix { path, location, skips_regex, shorter: None };
-                            locations.prefixes.insert(place, prefix);
+                            locations.prefixes.insert(index, prefix);
                         }
                     }
                 }
@@ -112,8 +112,12 @@ impl Locations {
 
     /// Returns the location of a URI in tables without predicates. `arena` contains the locations that these tables
     /// refer to.
-    pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, SearchAborted<'c>> {
-        let mut found = Found::default();
+    pub fn find<'c>(
+        &'c self,
+        arena: &'c [Location],
+        uri: &[u8],
+    ) -> Result<LocationMatch<'c>, SearchAborted<'c>> {
+        let mut found = LocationMatch::default();
         self.search(arena, uri, &mut found)?;
         Ok(found)
     }
@@ -125,12 +129,12 @@ impl Locations {
             return None;
         }
         let exact = |compare: Compare| {
-            let place = self.exact.binary_search_by(|(path, _)| compare(path, uri)).ok()?;
-            Some(self.exact[place].1)
+            let index = self.exact.binary_search_by(|(path, _)| compare(path, uri)).ok()?;
+            Some(self.exact[index].1)
         };
         let prefix = |compare: Compare| {
-            let place = self.prefixes.binary_search_by(|known| compare(&known.path, uri)).ok()?;
-            Some(self.prefixes[place].location)
+            let index = self.prefixes.binary_search_by(|known| compare(&known.path, uri)).ok()?;
+            Some(self.prefixes[index].location)
         };
         if exact(Ord::cmp).is_some() || prefix(Ord::cmp).is_some() {
             return None;
@@ -148,8 +152,8 @@ impl Locations {
         uri: &[u8],
         seeker: &mut impl Seeker<'c>,
     ) -> Result<bool, SearchAborted<'c>> {
-        if let Ok(place) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
-            seeker.enter(self.exact[place].1, None);
+        if let Ok(index) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
+            seeker.enter(self.exact[index].1, None);
             return Ok(true);
         }
         let mut try_patterns = true;

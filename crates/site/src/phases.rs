@@ -104,18 +104,18 @@ struct Planned<R: Subject> {
 ///
 /// Two plans have different handlers: that of an `if` block has no script, for example. So an index that is used with
 /// another plan skips or repeats handlers. No code outside this type can get the index, and every change of the location
-/// within a phase passes [`Place::in_location`].
+/// within a phase passes [`PhasePosition::in_location`].
 #[derive(Clone, Copy, Debug)]
-pub struct Place<P> {
+pub struct PhasePosition<P> {
     location: LocationId,
     phase: P,
     index: u16,
 }
 
-impl<P: Copy> Place<P> {
+impl<P: Copy> PhasePosition<P> {
     /// Returns the first handler of a phase in a location.
-    pub fn start(location: LocationId, phase: P) -> Place<P> {
-        Place { location, phase, index: 0 }
+    pub fn start(location: LocationId, phase: P) -> PhasePosition<P> {
+        PhasePosition { location, phase, index: 0 }
     }
 
     /// Returns the phase.
@@ -130,13 +130,13 @@ impl<P: Copy> Place<P> {
     }
 
     /// Returns the next handler in the same location.
-    pub fn next(self) -> Place<P> {
-        Place { index: self.index.saturating_add(1), ..self }
+    pub fn next(self) -> PhasePosition<P> {
+        PhasePosition { index: self.index.saturating_add(1), ..self }
     }
 
     /// Returns the handler before this one in the same location.
-    pub fn previous(self) -> Place<P> {
-        Place { index: self.index.saturating_sub(1), ..self }
+    pub fn previous(self) -> PhasePosition<P> {
+        PhasePosition { index: self.index.saturating_sub(1), ..self }
     }
 
     /// Whether the end of the phase has been handled too.
@@ -145,7 +145,11 @@ impl<P: Copy> Place<P> {
     }
 
     /// Returns the position for the location that the request is in now.
-    pub fn in_location<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> Place<P> {
+    pub fn in_location<R: Subject<Phase = P>>(
+        self,
+        plans: &[Plan<R>],
+        location: LocationId,
+    ) -> PhasePosition<P> {
         match self.location == location {
             true => self,
             false => self.carried(plans, location),
@@ -154,8 +158,8 @@ impl<P: Copy> Place<P> {
 
     /// Returns the position in another location: after the module whose handler ran last.
     #[cold]
-    fn carried<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> Place<P> {
-        let start = Place::start(location, self.phase);
+    fn carried<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> PhasePosition<P> {
+        let start = PhasePosition::start(location, self.phase);
         // A request begins without a valid location.
         let Some(last) = self.index.checked_sub(1) else { return start };
         let others = plans[location.0 as usize].of_phase(self.phase);
@@ -164,7 +168,7 @@ impl<P: Copy> Place<P> {
             Some(last) => others.partition_point(|other| other.module <= last.module),
             None => others.len() + 1,
         };
-        Place { index: index as u16, ..start }
+        PhasePosition { index: index as u16, ..start }
     }
 }
 

@@ -47,8 +47,8 @@ impl VariableNames {
     /// Collects the names, in the order of the functions; the first of several equal ones counts.
     pub fn new(single: Vec<VariableName>, families: Vec<&'static str>) -> VariableNames {
         let mut by_name = HashMap::new();
-        for (place, variable) in (0..).zip(&single) {
-            by_name.entry(variable.name).or_insert(place);
+        for (index, variable) in (0..).zip(&single) {
+            by_name.entry(variable.name).or_insert(index);
         }
         VariableNames { single, by_name, families }
     }
@@ -69,12 +69,12 @@ impl VariableNames {
     }
 
     fn single(&self, name: &str) -> Option<ModuleVar> {
-        let place = *self.by_name.get(name)?;
-        Some(ModuleVar { place, name: self.single[place as usize].name })
+        let index = *self.by_name.get(name)?;
+        Some(ModuleVar { index, name: self.single[index as usize].name })
     }
 
     fn change(&self, variable: ModuleVar) -> Change {
-        self.single[variable.place as usize].change
+        self.single[variable.index as usize].change
     }
 
     /// Returns the member of the family with the longest matching prefix.
@@ -111,7 +111,7 @@ struct Slot {
     name: String,
     /// The position of its first use, while it is undefined.
     first_use: Option<Span>,
-    origin: Origin,
+    origin: ValueSource,
     /// Number of directives that define it.
     definitions: u32,
     /// Number of directives that have added their values to `values`.
@@ -121,7 +121,7 @@ struct Slot {
 }
 
 /// The source of a slot's value before an assignment.
-pub enum Origin {
+pub enum ValueSource {
     /// Used; the definition may follow.
     Unknown,
     /// No source: only assignments (`set`) give it a value.
@@ -204,21 +204,22 @@ impl Registry {
         }
         let slot = self.own(name);
         let slot_named = &mut self.slots[slot as usize];
-        if matches!(slot_named.origin, Origin::Unknown) {
+        if matches!(slot_named.origin, ValueSource::Unknown) {
             let member = self.modules.member(&slot_named.name);
-            slot_named.origin = member.map_or(Origin::Assigned, |member| Origin::Family(Arc::new(member)));
+            slot_named.origin =
+                member.map_or(ValueSource::Assigned, |member| ValueSource::Family(Arc::new(member)));
         }
         Ok(VarRef::Slot(slot))
     }
 
     /// Defines the slot of a named group. Unlike `set`, a match never changes a module's variable.
     pub fn define_group(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
-        self.claim(name, statement, Origin::Group)
+        self.claim(name, statement, ValueSource::Group)
     }
 
     /// Defines the slot of a variable whose computation is set by [`crate::variables::compute`].
     pub fn define_computed(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
-        self.claim(name, statement, Origin::Assigned)
+        self.claim(name, statement, ValueSource::Assigned)
     }
 
     /// Adds all values that the directive assigns which has just defined the variable. Without this call the values of the
@@ -234,7 +235,7 @@ impl Registry {
     /// Returns all values of a slot, if every directive that defines it has added its values. The value may also be empty.
     pub(crate) fn values(&self, slot: u32) -> Option<&[Template]> {
         let slot = &self.slots[slot as usize];
-        let is_known = matches!(slot.origin, Origin::Assigned | Origin::Computed)
+        let is_known = matches!(slot.origin, ValueSource::Assigned | ValueSource::Computed)
             && slot.definitions > 0
             && slot.definitions == slot.valued;
         is_known.then_some(&slot.values)
@@ -242,10 +243,10 @@ impl Registry {
 
     /// Marks the value of a slot as computed.
     pub(crate) fn mark_computed(&mut self, slot: u32) {
-        self.slots[slot as usize].origin = Origin::Computed;
+        self.slots[slot as usize].origin = ValueSource::Computed;
     }
 
-    fn claim(&mut self, name: &str, statement: &Statement, origin: Origin) -> Result<u32, Error> {
+    fn claim(&mut self, name: &str, statement: &Statement, origin: ValueSource) -> Result<u32, Error> {
         let name = name.to_ascii_lowercase();
         self.modules.changeable(&name, statement)?;
         let slot = self.own(name);
@@ -271,7 +272,7 @@ impl Registry {
             let _ = member.slot.set(slot);
         }
         self.by_name.insert(name.clone(), slot);
-        let origin = Origin::Unknown;
+        let origin = ValueSource::Unknown;
         self.slots.push(Slot { name, first_use, origin, definitions: 0, valued: 0, values: Vec::new() });
         slot
     }
@@ -319,7 +320,7 @@ impl Registry {
     }
 
     /// Returns the source of a slot's value before an assignment.
-    pub fn origin(&self, slot: u32) -> &Origin {
+    pub fn origin(&self, slot: u32) -> &ValueSource {
         &self.slots[slot as usize].origin
     }
 }

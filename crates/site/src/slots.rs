@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::pattern::{Match, SearchAborted};
-use crate::registry::Origin;
+use crate::registry::ValueSource;
 use crate::variables::HasVariables;
 use telemetry::Level;
 
@@ -131,9 +131,9 @@ impl Slots {
             return found;
         }
         match registry.origin(slot) {
-            Origin::Family(variable) => variable.value(request, out),
-            Origin::Group => false,
-            Origin::Assigned | Origin::Computed | Origin::Unknown => {
+            ValueSource::Family(variable) => variable.value(request, out),
+            ValueSource::Group => false,
+            ValueSource::Assigned | ValueSource::Computed | ValueSource::Unknown => {
                 if request.warns_of_uninitialized() {
                     let name = registry.name(slot);
                     request.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));

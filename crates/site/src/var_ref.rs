@@ -31,7 +31,7 @@ impl VarRef {
 /// A variable of a module, by its index in [`crate::registry::VariableNames`].
 #[derive(Clone, Copy, PartialEq)]
 pub struct ModuleVar {
-    pub(crate) place: u32,
+    pub(crate) index: u32,
     pub(crate) name: &'static str,
 }
 

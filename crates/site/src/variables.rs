@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::config::Http;
 use crate::extensions::Extensions;
-use crate::registry::{Change, Origin, Registry, VariableName, VariableNames};
+use crate::registry::{Change, Registry, ValueSource, VariableName, VariableNames};
 use crate::slots::{Captures, Slots};
 use crate::template::{Part, Template};
 use crate::var_ref::{Member, ModuleVar, VarRef};
@@ -141,7 +141,7 @@ impl<R> Variables<R> {
     pub fn new(modules: &'static Functions<R>, http: &Http) -> Variables<R> {
         let Computations(all) = http.of::<Computations<R>>();
         // A later directive may have defined the variable otherwise.
-        let is_used = |slot: u32| matches!(http.registry.origin(slot), Origin::Computed);
+        let is_used = |slot: u32| matches!(http.registry.origin(slot), ValueSource::Computed);
         let computed = (0..).zip(all).map(|(slot, compute)| compute.clone().filter(|_| is_used(slot)));
         Variables { modules, computed: computed.collect() }
     }
@@ -152,7 +152,7 @@ impl<R> Variables<R> {
     }
 
     fn function(&self, variable: &ModuleVar) -> &'static Variable<R> {
-        self.modules.single[variable.place as usize]
+        self.modules.single[variable.index as usize]
     }
 }
 

@@ -28,17 +28,17 @@ fn bucket_of(ns: u64) -> usize {
     let us = ns / 1000;
     let Some(octave) = us.checked_ilog2().and_then(|log| log.checked_sub(FIRST_OCTAVE)) else { return 0 };
     let quarter = us >> (octave + FIRST_OCTAVE - 2) & 3;
-    let place = 1 + 4 * octave as usize + quarter as usize;
-    place.min(BUCKETS - 1)
+    let position = 1 + 4 * octave as usize + quarter as usize;
+    position.min(BUCKETS - 1)
 }
 
 /// Returns the start of a bucket in microseconds.
-fn begin_us(place: usize) -> f64 {
-    debug_assert!(place < BUCKETS, "bucket {place} does not exist");
-    match place.checked_sub(1) {
+fn begin_us(position: usize) -> f64 {
+    debug_assert!(position < BUCKETS, "bucket {position} does not exist");
+    match position.checked_sub(1) {
         None => 0.0,
-        Some(place) => {
-            let (octave, quarter) = (place / 4, place % 4);
+        Some(position) => {
+            let (octave, quarter) = (position / 4, position % 4);
             f64::from(1_u32 << (octave as u32 + FIRST_OCTAVE)) * (1.0 + quarter as f64 / 4.0)
         }
     }
@@ -130,13 +130,13 @@ impl Distribution {
         let count = self.count();
         let rank = (share * count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
-        let place = self.counts.iter().position(|count| {
+        let position = self.counts.iter().position(|count| {
             seen += count;
             seen >= rank
         })?;
-        let middle = match place + 1 {
-            BUCKETS => begin_us(place),
-            next => f64::midpoint(begin_us(place), begin_us(next)),
+        let middle = match position + 1 {
+            BUCKETS => begin_us(position),
+            next => f64::midpoint(begin_us(position), begin_us(next)),
         };
         Some(middle / 1e6)
     }
@@ -166,9 +166,9 @@ mod tests {
     #[test]
     fn each_time_is_counted_in_its_bucket() {
         for us in (0..5000).chain([99_999, 1 << 20, (1 << 27) - 1, 1 << 27, 1 << 40]) {
-            let place = bucket_of(us * 1000);
-            assert!(begin_us(place) <= us as f64, "{us}");
-            assert!(place + 1 == BUCKETS || (us as f64) < begin_us(place + 1), "{us}");
+            let position = bucket_of(us * 1000);
+            assert!(begin_us(position) <= us as f64, "{us}");
+            assert!(position + 1 == BUCKETS || (us as f64) < begin_us(position + 1), "{us}");
         }
         assert_eq!(bucket_of(15_999), 0);
         assert_eq!(begin_us(BUCKETS - 1), f64::from(1_u32 << 27));

@@ -179,14 +179,14 @@ pub struct Targets(Vec<TargetSpec>);
 pub struct TargetSpec {
     /// The target.
     pub target: Target,
-    kind: Kind,
+    kind: LogKind,
     /// The buffering of lines, if any.
     pub hold: Option<Hold>,
 }
 
 /// The purpose of a target. Lines of the error log never wait in the buffer of an access log to the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LogKind {
     /// `access_log`
     Access,
     /// `error_log`
@@ -206,13 +206,13 @@ pub struct Hold {
 
 impl Targets {
     /// Returns the index of a target, and adds the target if it is new.
-    pub fn intern(&mut self, kind: Kind, target: &Target) -> TargetId {
+    pub fn intern(&mut self, kind: LogKind, target: &Target) -> TargetId {
         let known = self.0.iter().position(|spec| spec.kind == kind && spec.target == *target);
-        let place = known.unwrap_or_else(|| {
+        let position = known.unwrap_or_else(|| {
             self.0.push(TargetSpec { target: target.clone(), kind, hold: None });
             self.0.len() - 1
         });
-        TargetId(place as u32)
+        TargetId(position as u32)
     }
 
     /// Sets the buffering of a target, unless it is already set. Returns whether the target has this buffering.

@@ -21,7 +21,7 @@ pub struct Metric {
     /// The name after the prefix.
     pub name: &'static str,
     /// The kind of the metric.
-    pub kind: Kind,
+    pub kind: MetricType,
     /// The unit, in the plural; `1` for a state that is true or false.
     pub unit: &'static str,
     /// A sentence that describes the metric.
@@ -32,7 +32,7 @@ pub struct Metric {
 
 /// How a metric changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     /// A number that only grows until the worker ends.
     Counter,
     /// A present value.
@@ -41,13 +41,13 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricType {
     /// Returns the keyword of the text format.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         }
     }
 }
@@ -67,17 +67,17 @@ pub type Value = (&'static str, &'static str);
 impl Metric {
     /// Describes a number that only grows.
     pub const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
-        Metric { prefix: PREFIX, name, kind: Kind::Counter, unit, help, labels: &[] }
+        Metric { prefix: PREFIX, name, kind: MetricType::Counter, unit, help, labels: &[] }
     }
 
     /// Describes a present value.
     pub const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
-        Metric { kind: Kind::Gauge, ..Metric::counter(name, unit, help) }
+        Metric { kind: MetricType::Gauge, ..Metric::counter(name, unit, help) }
     }
 
     /// Describes a histogram of times in seconds.
     pub const fn histogram(name: &'static str, help: &'static str) -> Metric {
-        Metric { kind: Kind::Histogram, ..Metric::counter(name, "seconds", help) }
+        Metric { kind: MetricType::Histogram, ..Metric::counter(name, "seconds", help) }
     }
 
     /// Removes the prefix, for names that all programs share.
@@ -293,22 +293,22 @@ impl<const N: usize> Default for Cells<N> {
 }
 
 impl<const N: usize> Cells<N> {
-    /// Adds one; `place` is the index of the label's value.
-    pub fn add(&self, series: &Series, place: usize) {
-        self.grow(series, place, 1);
+    /// Adds one; `index` is the index of the label's value.
+    pub fn add(&self, series: &Series, index: usize) {
+        self.grow(series, index, 1);
     }
 
     /// Increases a counter by `count`.
-    pub fn grow(&self, series: &Series, place: usize, count: u64) {
-        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
-        let cell = &self.0[series.first + place];
+    pub fn grow(&self, series: &Series, index: usize, count: u64) {
+        debug_assert!(index < series.len, "value {index} of {} does not exist", series.metric.name);
+        let cell = &self.0[series.first + index];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Subtracts one; `place` is the index of the label's value.
-    pub fn take(&self, series: &Series, place: usize) {
-        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
-        let cell = &self.0[series.first + place];
+    /// Subtracts one; `index` is the index of the label's value.
+    pub fn take(&self, series: &Series, index: usize) {
+        debug_assert!(index < series.len, "value {index} of {} does not exist", series.metric.name);
+        let cell = &self.0[series.first + index];
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
@@ -319,9 +319,9 @@ impl<const N: usize> Cells<N> {
     }
 
     /// Returns the number for a value of the label.
-    pub fn get(&self, series: &Series, place: usize) -> u64 {
-        debug_assert!(place < series.len, "value {place} of {} does not exist", series.metric.name);
-        self.0[series.first + place].load(Ordering::Relaxed)
+    pub fn get(&self, series: &Series, index: usize) -> u64 {
+        debug_assert!(index < series.len, "value {index} of {} does not exist", series.metric.name);
+        self.0[series.first + index].load(Ordering::Relaxed)
     }
 
     /// Adds all numbers to the sums. Counts that change during the reading may not match each other exactly.

@@ -163,12 +163,12 @@ impl NamedLogs {
     /// Returns the file with this name; `None` if too many bytes are queued.
     fn named(self: &Rc<Self>, name: &[u8], links: Rule, cache: Option<FileCache>) -> Option<Rc<Named>> {
         // Numbers of caches are 1-based, so 0 stands for no cache.
-        let place = cache.map_or(0, |cache| cache.number as usize);
+        let index = cache.map_or(0, |cache| cache.number as usize);
         let mut tables = self.tables.borrow_mut();
-        if tables.len() <= place {
-            tables.resize_with(place + 1, Table::default);
+        if tables.len() <= index {
+            tables.resize_with(index + 1, Table::default);
         }
-        let table = &mut tables[place];
+        let table = &mut tables[index];
         if self.shared.waiting.get() >= WAITING_MAX {
             return None;
         }
@@ -211,8 +211,8 @@ impl NamedLogs {
 
     /// Removes a file from its table, unless another file with the same name has replaced it.
     fn forget(&self, named: &Rc<Named>) {
-        let place = named.cache.map_or(0, |cache| cache.number as usize);
-        if let Some(table) = self.tables.borrow_mut().get_mut(place)
+        let index = named.cache.map_or(0, |cache| cache.number as usize);
+        if let Some(table) = self.tables.borrow_mut().get_mut(index)
             && table.get(&named.path).is_some_and(|known| Rc::ptr_eq(known, named))
         {
             table.remove(&named.path);

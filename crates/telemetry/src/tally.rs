@@ -373,8 +373,8 @@ impl Tally {
 
     /// Counts handshake steps that ran in a later turn, and steps that ran on another thread.
     pub fn count_handshake_steps(&self, later: u64, elsewhere: u64) {
-        for (place, count) in [later, elsewhere].into_iter().enumerate() {
-            self.0.grow(&HANDSHAKE_STEPS, place, count);
+        for (index, count) in [later, elsewhere].into_iter().enumerate() {
+            self.0.grow(&HANDSHAKE_STEPS, index, count);
         }
     }
 
@@ -391,7 +391,7 @@ impl Tally {
     /// Returns the handshakes of these threads, by [`Handshake`].
     pub(crate) fn handshakes<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> [u64; 3] {
         let sums = sums(tallies);
-        std::array::from_fn(|place| HANDSHAKES.of(&sums)[place])
+        std::array::from_fn(|index| HANDSHAKES.of(&sums)[index])
     }
 
     /// Appends how often limits of HTTP/2 were exceeded on these threads.

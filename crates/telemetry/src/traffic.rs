@@ -28,7 +28,7 @@ pub struct Zones {
     /// All zones, without duplicates.
     pub all: Vec<Zone>,
     /// The index of each zone in `all`.
-    pub places: HashMap<Zone, u32>,
+    pub indices: HashMap<Zone, u32>,
     /// The index of each location's zone in `all`, by the number of the location; `None` if its requests are not
     /// counted.
     pub by_location: Vec<Option<u32>>,
@@ -115,25 +115,25 @@ const CLASSES: usize = CODES.len() - 5;
 static INDICES: [u8; 600] = indices();
 
 const fn indices() -> [u8; 600] {
-    let mut places = [0; 600];
+    let mut indices = [0; 600];
     let mut status = 0;
-    while status < places.len() {
+    while status < indices.len() {
         let class = if status < 200 { 1 } else { status / 100 };
-        places[status] = (CLASSES + class - 1) as u8;
+        indices[status] = (CLASSES + class - 1) as u8;
         status += 1;
     }
-    let mut place = 0;
-    while place < CLASSES {
-        let [a, b, c] = *CODES[place].0.as_bytes() else { panic!("a status has three digits") };
-        places[(a - b'0') as usize * 100 + (b - b'0') as usize * 10 + (c - b'0') as usize] = place as u8;
-        place += 1;
+    let mut index = 0;
+    while index < CLASSES {
+        let [a, b, c] = *CODES[index].0.as_bytes() else { panic!("a status has three digits") };
+        indices[(a - b'0') as usize * 100 + (b - b'0') as usize * 10 + (c - b'0') as usize] = index as u8;
+        index += 1;
     }
-    places
+    indices
 }
 
 /// Returns the index of a status code in the values of `code`.
 pub fn code_index(status: u16) -> usize {
-    INDICES.get(usize::from(status)).map_or(CODES.len() - 1, |&place| usize::from(place))
+    INDICES.get(usize::from(status)).map_or(CODES.len() - 1, |&index| usize::from(index))
 }
 
 /// Number of values of `code`.
@@ -286,7 +286,7 @@ impl TrafficCells {
         if ended.sent == 0 {
             add(&self.unanswered, 1);
         }
-        if let Some(engine) = ended.engine.and_then(|place| self.engines.get(place)) {
+        if let Some(engine) = ended.engine.and_then(|index| self.engines.get(index)) {
             add(engine, 1);
         }
         self.duration.add(ended.time);
@@ -408,7 +408,7 @@ impl Registry {
     /// Removes zones that the configuration does not contain.
     fn retain(&self, zones: &Zones) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|zone, _| zones.places.contains_key(zone));
+        all.retain(|zone, _| zones.indices.contains_key(zone));
     }
 }
 
@@ -432,8 +432,8 @@ impl Traffic {
     }
 
     fn find(&self, zone: &Zone) -> Option<&Arc<TrafficCells>> {
-        let place = *self.zones.places.get(zone)?;
-        self.own[place as usize].get()
+        let index = *self.zones.indices.get(zone)?;
+        self.own[index as usize].get()
     }
 
     /// Counts a request that a location completed.
@@ -456,7 +456,7 @@ mod tests {
         };
         let all: Vec<Zone> = names.iter().map(zone).collect();
         let by_location = (0..names.len() as u32).map(Some).collect();
-        Arc::new(Zones { places: all.iter().cloned().zip(0..).collect(), all, by_location })
+        Arc::new(Zones { indices: all.iter().cloned().zip(0..).collect(), all, by_location })
     }
 
     fn ended(status: u16, sent: u64, engine: Option<usize>) -> Ended {

@@ -237,8 +237,8 @@ async fn addresses(
         Ok((addresses, _)) => {
             let count = addresses.len();
             let first = TURN.fetch_add(1, Ordering::Relaxed) % count.max(1);
-            let places = (first..count).chain(0..first);
-            Ok(places.map(move |place| SocketAddr::new(addresses[place], port)))
+            let indices = (first..count).chain(0..first);
+            Ok(indices.map(move |index| SocketAddr::new(addresses[index], port)))
         }
         Err(unresolved) => {
             request.log(Level::Error, format_args!("{name} could not be resolved ({unresolved})"));

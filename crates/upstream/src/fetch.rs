@@ -389,7 +389,7 @@ impl Attempt<'_> {
         let TryResponse { heading, rest, is_full, decoder, keep_alive, sending } = response;
         // Boxed once, because `Live` is large and moved often.
         let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
-        let calls_directly = request.generation.config.events().calls_directly();
+        let calls_directly = request.thread_config.config.events().calls_directly();
         let body_start = BodyStart { rest, is_full, calls_directly };
         let mut live = Live::new(link, decoder, body_start, record, keep_alive, read_timeout);
         live.continue_sending(sending);

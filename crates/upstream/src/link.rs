@@ -64,7 +64,7 @@ impl Route {
 pub(super) struct IdlePool {
     thread: Rc<Thread>,
     /// Number of the configuration version of the request; connections of other versions are not reused.
-    generation: u64,
+    thread_config: u64,
     key: Key,
     keepalive: Keepalive,
 }
@@ -113,7 +113,7 @@ impl IdlePool {
         let location = keepalive.local.then_some(request.location);
         Some(Rc::new(IdlePool {
             thread: Rc::clone(&request.conn.thread),
-            generation: request.generation.number,
+            thread_config: request.thread_config.number,
             key: Key { group: Arc::as_ptr(group).addr(), location },
             keepalive,
         }))
@@ -176,9 +176,9 @@ impl IdlePool {
 
     /// Whether a connection may be reused, given its age and number of requests.
     fn may_reuse(&self, requests: u64, opened: Instant) -> bool {
-        let IdlePool { thread, generation, keepalive, .. } = self;
+        let IdlePool { thread, thread_config, keepalive, .. } = self;
         !thread.is_draining()
-            && thread.generation().number == *generation
+            && thread.thread_config().number == *thread_config
             && requests < keepalive.requests
             && rt::now().saturating_duration_since(opened) <= keepalive.time
     }
@@ -211,7 +211,7 @@ impl Link {
     ) -> Result<Box<Link>, ConnectError> {
         let mut connected = Socket::connect_with(address.clone(), &options).await;
         if let Err(ConnectError { step: ConnectStep::Socket, errno: Errno::MFILE | Errno::NFILE }) = connected
-            && thread.free_descriptors(&thread.generation()).await
+            && thread.free_descriptors(&thread.thread_config()).await
         {
             connected = Socket::connect_with(address.clone(), &options).await;
         }

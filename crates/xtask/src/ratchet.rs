@@ -48,12 +48,14 @@ pub(crate) enum Metric {
     NamesTwice,
     /// Number of comment lines with words that CONTRIBUTING.md excludes.
     Dialect,
+    /// Number of lines with names that CONTRIBUTING.md excludes.
+    VagueNames,
     /// Number of files in the largest import cycle.
     CycleFiles,
 }
 
 /// All metrics, in the order of the report.
-pub(crate) const METRICS: [Metric; 8] = [
+pub(crate) const METRICS: [Metric; 9] = [
     Metric::FunctionsOver70,
     Metric::FunctionP95,
     Metric::FileP90,
@@ -61,6 +63,7 @@ pub(crate) const METRICS: [Metric; 8] = [
     Metric::CommentPercent,
     Metric::NamesTwice,
     Metric::Dialect,
+    Metric::VagueNames,
     Metric::CycleFiles,
 ];
 
@@ -75,6 +78,7 @@ impl Metric {
             Metric::CommentPercent => "comment-percent",
             Metric::NamesTwice => "names-twice",
             Metric::Dialect => "dialect",
+            Metric::VagueNames => "vague-names",
             Metric::CycleFiles => "cycle-files",
         }
     }
@@ -89,6 +93,7 @@ impl Metric {
             Metric::CommentPercent => shape.comment_percent(),
             Metric::NamesTwice => shape.names_twice().len(),
             Metric::Dialect => shape.dialect.len(),
+            Metric::VagueNames => shape.vague_names.len(),
             Metric::CycleFiles => shape.cycle_files,
         }
     }
@@ -96,7 +101,7 @@ impl Metric {
     /// Returns the value that every crate should reach.
     pub(crate) fn target(self, shape: &Shape) -> usize {
         match self {
-            Metric::FunctionsOver70 | Metric::NamesTwice | Metric::Dialect => 0,
+            Metric::FunctionsOver70 | Metric::NamesTwice | Metric::Dialect | Metric::VagueNames => 0,
             Metric::FunctionP95 => 40,
             Metric::FileP90 => 600,
             // 1.5 per 1000 lines, rounded up so that a small crate may have one.

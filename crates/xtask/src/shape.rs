@@ -19,6 +19,24 @@ const SAFETY_LINES_BEFORE: usize = 6;
 /// Type names that several modules may have, because the path distinguishes them: `gzip::Conf`.
 const NAMES_BY_PATH: [&str; 4] = ["Conf", "Decoder", "Encoder", "Settings"];
 
+/// Types that several files use, or that implementations of a trait name, with a name that says nothing without its
+/// module. A private type of this name is allowed: its file says whose state or kind it is.
+const GENERIC_TYPES: &str = r"^\s*pub(?:\([^)]*\))?\s+(?:struct|enum|trait|type)\s+(?:State|Kind|Outcome|Found|Origin|Info)\b|^\s+type\s+(?:State|Kind|Outcome|Found|Origin|Info)\b";
+
+/// Types with a metaphor as their name.
+const VAGUE_TYPES: &str = r"\b(?:struct|enum|trait|type)\s+(?:Verdict|Meeting|Entrance|Unwanted|Place)\b";
+
+/// Constants that do not name their quantity.
+const VAGUE_CONSTANTS: &str = r"\bconst\s+(?:MOST|MANY|FEW|NAP|TRIES)\b";
+
+/// Functions named by a preposition alone, or by a word with several meanings. A method `of` reads with its type:
+/// `FileKind::of(stat)`.
+const VAGUE_FUNCTIONS: &str =
+    r"^(?:pub(?:\([^)]*\))?\s+)?(?:(?:async|const)\s+)*fn\s+of\b|\bfn\s+(?:places?|settle\w*)\b";
+
+/// Variables and fields named `place`, which may be an index, an offset, a path or an address.
+const VAGUE_VARIABLES: &str = r"\blet\s+(?:mut\s+)?places?\b|\bplaces?:\s";
+
 /// The regular expressions of the metrics.
 pub(crate) struct Patterns {
     skipped_folder: Regex,
@@ -29,6 +47,7 @@ pub(crate) struct Patterns {
     unwrap: Regex,
     named_type: Regex,
     dialect: Regex,
+    vague_name: Regex,
 }
 
 impl Patterns {
@@ -50,6 +69,10 @@ impl Patterns {
             // clauses instead of nouns.
             dialect: pattern(
                 r"(?i)\b(?:no|some|any)body\b|\bwho(?:ever|m)\b|(?://[/!]?|[.:;]) what (?:is|was|it|has|they|are|can|comes?|stands?|follows)\b",
+            ),
+            // Names that section "Words" of CONTRIBUTING.md excludes.
+            vague_name: pattern(
+                &[GENERIC_TYPES, VAGUE_TYPES, VAGUE_CONSTANTS, VAGUE_FUNCTIONS, VAGUE_VARIABLES].join("|"),
             ),
         }
     }
@@ -93,6 +116,8 @@ pub(crate) struct Shape {
     pub(crate) unwraps: usize,
     /// Comment lines with words that CONTRIBUTING.md excludes.
     pub(crate) dialect: Vec<String>,
+    /// Lines with names that CONTRIBUTING.md excludes.
+    pub(crate) vague_names: Vec<String>,
     /// Type names, each with the positions of its declarations.
     pub(crate) types: BTreeMap<String, Vec<String>>,
     /// Number of files in the largest import cycle.
@@ -121,6 +146,9 @@ impl Shape {
             let place = || format!("{}:{}", file.path, index + 1);
             if is_comment(line) && patterns.dialect.is_match(line) {
                 self.dialect.push(place());
+            }
+            if patterns.vague_name.is_match(without_comment(line)) {
+                self.vague_names.push(place());
             }
             if let Some(captures) = patterns.named_type.captures(line) {
                 self.types.entry(captures[1].to_owned()).or_default().push(place());
@@ -270,6 +298,33 @@ mod tests {
         assert_eq!(shape.names_twice().len(), 1);
         assert!(shape.names_twice()[0].starts_with("State is declared at crates/a/src/lib.rs:2, "));
         assert_eq!(shape.dialect, ["crates/a/src/lib.rs:1", "crates/a/src/lib.rs:10"]);
+    }
+
+    #[test]
+    fn names_say_what_they_name() {
+        let vague = |text: &str| !shape(text).vague_names.is_empty();
+        for text in [
+            "pub(super) enum State {",
+            "    type Kind;",
+            "enum Verdict {",
+            "const TRIES: u32 = 3;",
+            "pub(crate) fn of(request: &Request) {}",
+            "    fn settle(&self) {}",
+            "    let place = 3;",
+            "    place: usize,",
+        ] {
+            assert!(vague(text), "{text}");
+        }
+        for text in [
+            "struct State {",
+            "pub enum GroupState {",
+            "const TRIES_MAX: u32 = 3;",
+            "    pub fn of(stat: &Stat) -> FileKind {}",
+            "    let index = 3; // In place.",
+            "    in_place: bool,",
+        ] {
+            assert!(!vague(text), "{text}");
+        }
     }
 
     #[test]

@@ -110,6 +110,14 @@ impl Tree {
                     format!("{place}: a word that CONTRIBUTING.md, section \"Words\", excludes")
                 }));
             }
+            if misses(Metric::VagueNames) {
+                let lines = shape.vague_names.iter();
+                problems.extend(
+                    lines.map(|line| {
+                        format!("{line}: a name that CONTRIBUTING.md, section \"Words\", excludes")
+                    }),
+                );
+            }
             problems.extend(missed);
             let bare = shape.unjustified.iter();
             problems.extend(bare.map(|place| format!("{place}: unsafe without a SAFETY comment")));

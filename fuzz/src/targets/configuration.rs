@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conf::{Args, Contexts, FileId, MapLoader, Source, Spec, Statement, Table, Tree, Verdict, value};
+use conf::{Args, Contexts, FileId, MapLoader, Source, Spec, Statement, Table, Tree, CheckResult, value};
 
 use super::take_byte;
 use crate::Target;
@@ -60,7 +60,7 @@ pub fn run(mut data: &[u8]) {
     let printed = conf::print(&tree.statements);
     let past = conf::parse_past_faults(&source, &loader).expect("the main file exists");
     conf::visit(&past, &table, &mut |visit| {
-        if let Verdict::Fault(error) = visit.verdict {
+        if let CheckResult::Fault(error) = visit.verdict {
             assert!(conf::excerpt(&error, &past.files).is_none_or(|text| text.ends_with('\n')), "{error}");
         }
     });

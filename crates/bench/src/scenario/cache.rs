@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::comparison::{self, Compared, Measured, NGINX, READY, RING, SERVERS, Text, Variant, WHEN, of};
+use super::comparison::{
+    self, Compared, Measured, NGINX, READY, RING, SERVERS, Text, Variant, WHEN, labels_of,
+};
 use super::described::Scenario;
 use super::fill::entries;
 use super::measurements::{Figure, Labels, Measurements, Of, Rows, at, figure, finding_of_cases, under};
@@ -112,7 +114,7 @@ impl Scenario for CacheOptions {
             };
             let runs = ended.unwrap_or_else(|reason| [Err(reason.clone()), Err(reason)]);
             for (when, run) in WHEN.into_iter().zip(runs) {
-                comparison::file(section, run, &of(variant, &ended_labels(when)), 0);
+                comparison::file(section, run, &labels_of(variant, &ended_labels(when)), 0);
             }
         }
         Ok(life.results(Measurements::of(section)))
@@ -201,7 +203,7 @@ impl CacheRun<'_> {
             })?;
         for number in [1, self.clients()] {
             self.bench.progress(format_args!("cache: one object to {number} clients"));
-            let labels = |(variant, _): &(Variant, Server)| of(variant, &shared_labels(number));
+            let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &shared_labels(number));
             comparison::measure(self.bench, section, &mut servers, labels, |(_, server), round, _| {
                 count.store(0, Ordering::Relaxed);
                 let plan = Plan {
@@ -311,7 +313,7 @@ impl CacheRun<'_> {
         let lines = comparison::disturbance_lines(&REMOVING, ended_labels);
         let title = "Latency of requests that need no cache, without and during removals";
         let fetches = SERVERS.iter().filter(|variant| variant.peer.is_none()).filter_map(|variant| {
-            let fetches = measurements.middle(FETCHES, &of(variant, &shared_labels(clients)))?;
+            let fetches = measurements.middle(FETCHES, &labels_of(variant, &shared_labels(clients)))?;
             Some((format!("{} {fetches:.0}", variant.name), fetches == 1.0))
         });
         let fetched = finding_of_cases(
@@ -323,7 +325,7 @@ impl CacheRun<'_> {
             "Not measured.",
         );
         let beside = |variant: Variant| {
-            let [alone, beside] = WHEN.map(|when| of(&variant, &ended_labels(when)));
+            let [alone, beside] = WHEN.map(|when| labels_of(&variant, &ended_labels(when)));
             (variant.name.to_owned(), beside, alone)
         };
         let noticed = measurements.finding_of_ratios(

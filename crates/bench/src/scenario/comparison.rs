@@ -277,7 +277,8 @@ pub(crate) fn disturbance_columns() -> Vec<ShownColumn> {
 
 /// Returns a line for each server without and with a disturbance.
 pub(crate) fn disturbance_lines(variants: &[Variant], case: impl Fn(&str) -> Labels) -> Rows {
-    let line = |variant: &Variant, when| (format!("{}, {when}", variant.name), of(variant, &case(when)));
+    let line =
+        |variant: &Variant, when| (format!("{}, {when}", variant.name), labels_of(variant, &case(when)));
     variants.iter().flat_map(|variant| WHEN.map(|when| line(variant, when))).collect()
 }
 
@@ -311,7 +312,8 @@ impl Compared<'_> {
 
     /// Returns the server with the least CPU time per request in one case, among those that `is_wanted` selects.
     pub(crate) fn cheapest(&self, case: &Labels, is_wanted: impl Fn(&Variant) -> bool) -> Option<Variant> {
-        let cost = |variant: &Variant| self.measurements.middle(CPU, &of(variant, case)).unwrap_or(f64::MAX);
+        let cost =
+            |variant: &Variant| self.measurements.middle(CPU, &labels_of(variant, case)).unwrap_or(f64::MAX);
         let wanted = self.variants.iter().copied().filter(is_wanted);
         wanted.min_by(|one, other| cost(one).total_cmp(&cost(other)))
     }
@@ -329,7 +331,7 @@ impl Compared<'_> {
 }
 
 /// Returns the labels of a server in one case.
-pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
+pub(crate) fn labels_of(variant: &Variant, case: &Labels) -> Labels {
     [case.as_slice(), &variant.labels()].concat()
 }
 
@@ -445,8 +447,9 @@ mod tests {
             deadline: std::cell::Cell::default(),
         };
         let mut section = Section::default();
-        let labels =
-            |variant: &Variant| ["one", "other"].map(|case| of(variant, &at([("case", &case)]))).to_vec();
+        let labels = |variant: &Variant| {
+            ["one", "other"].map(|case| labels_of(variant, &at([("case", &case)]))).to_vec()
+        };
         let run = |figure: f64| Ok(Run::of([("figure", figure)]));
         let all = |variant: &mut Variant, round: u32, _: &mut Section| match round {
             1 if variant.peer.is_some() => Err(Failure::Other("it ended".to_owned())),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, Measured, NGINX, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, Measured, NGINX, RING, SERVERS, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases, under};
 use super::served::{self, CPU, P50, P99, P999, RATE, Served, ServerCpus};
@@ -135,7 +135,9 @@ impl ConnectionCounts {
 
     /// Returns the labels of the results of a round.
     fn labels(&self, variant: &Variant) -> Vec<Labels> {
-        [self.few, self.active, self.connections].map(|connections| of(variant, &open(connections))).into()
+        [self.few, self.active, self.connections]
+            .map(|connections| labels_of(variant, &open(connections)))
+            .into()
     }
 
     /// Measures a complete round: memory, then the load with idle connections, then without them. Idle connections
@@ -215,7 +217,7 @@ impl ConnectionCounts {
 
     /// Returns the finding about the growth. No write-up has this claim: operators want to rely on it.
     fn growth(&self, measurements: Measurements<'_>) -> Finding {
-        let of = |variant: &Variant, connections| of(variant, &open(connections));
+        let of = |variant: &Variant, connections| labels_of(variant, &open(connections));
         let case = |one: Variant| (one.name.to_owned(), of(&one, self.connections), of(&one, self.few));
         let claim =
             format!("With many open connections a request costs at most {GROWTH_WANTED} times as much.");
@@ -254,7 +256,7 @@ fn half_load(
     let (halved, full) = full.map_err(Failure::Other)?;
     let rate = full.outcome.responses_per_second() / 2.0;
     bench.progress(format_args!("crowd: {rate:.0} requests per second, half of the rate of {halved}"));
-    let labels = |(variant, _): &(Variant, Server)| of(variant, &half());
+    let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &half());
     comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { loop_kind: LoopKind::Open { rate }, ..plan(server)? };
         let mut run = served::measure_run(bench, server, &plan)?;
@@ -282,7 +284,7 @@ fn halves(measurements: Measurements<'_>, of: &str, rate: f64, rows: &[(String, 
 fn latency_finding(measurements: Measurements<'_>) -> Finding {
     let claim = "At half load the latency is at most nginx's, within the spread.";
     let cases = [P50, P99, P999].map(|figure| {
-        let case = (figure.name.to_owned(), of(&RING, &half()), of(&NGINX, &half()));
+        let case = (figure.name.to_owned(), labels_of(&RING, &half()), labels_of(&NGINX, &half()));
         measurements.ratios(figure, [case], |ratio| ratio.low <= 1.0)
     });
     finding_of_cases(claim, "io_uring, as a ratio to nginx: ", &cases.concat(), "nginx was not measured.")

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases};
 use super::served::{self, CPU, P50, P99, RATE, ServerCpus};
@@ -138,7 +138,7 @@ impl Scenario for FillOptions {
         let caches = bench.workspace.directory("fill-caches")?;
         for size in SIZES {
             bench.progress(format_args!("fill: {} responses of {}", size.requests(bench), size.name));
-            let labels = |(variant, _): &(Variant, Program)| of(variant, &size.labels());
+            let labels = |(variant, _): &(Variant, Program)| labels_of(variant, &size.labels());
             comparison::measure(bench, section, &mut variants, labels, |(variant, program), _, section| {
                 let connections = self.connections;
                 let fill = Fill { bench, variant: *variant, size, connections, caches: &caches };
@@ -157,8 +157,9 @@ impl Scenario for FillOptions {
 fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -> Results {
     // No write-up has these claims: a cache should not be worse than nginx, which is the most common one.
     let speed = SIZES.iter().filter_map(|size| {
-        let ours =
-            |figure| measurements.ratio(figure, &of(&RING, &size.labels()), &of(&NGINX, &size.labels()));
+        let ours = |figure| {
+            measurements.ratio(figure, &labels_of(&RING, &size.labels()), &labels_of(&NGINX, &size.labels()))
+        };
         let (rate, p99) = (ours(RATE)?.median, ours(P99)?.median);
         let words = format!("{}: {rate:.2} of the rate, {p99:.2} of the p99", size.name);
         Some((words, rate >= 1.0 && p99 <= 0.5))
@@ -168,8 +169,8 @@ fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -
     // Small entries cannot achieve it on a file system with blocks of 4 KiB, where header and body occupy two blocks:
     // the sentence includes the figure of each size, and nginx's, which writes the same blocks.
     let written = SIZES.iter().filter_map(|size| {
-        let written = measurements.middle(WRITTEN, &of(&RING, &size.labels()))?;
-        let nginx = measurements.middle(WRITTEN, &of(&NGINX, &size.labels()));
+        let written = measurements.middle(WRITTEN, &labels_of(&RING, &size.labels()))?;
+        let nginx = measurements.middle(WRITTEN, &labels_of(&NGINX, &size.labels()));
         let nginx = nginx.map_or_else(String::new, |nginx| format!(" (nginx {nginx:.2})"));
         Some((format!("{} {written:.2}{nginx}", size.name), written <= WRITTEN_WANTED))
     });

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, READY, Text, Variant, of};
+use super::comparison::{self, Compared, READY, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{
     Figure, Labels, Measurements, Of, ShownColumn, at, figure, finding_of_cases, plural,
@@ -116,7 +116,7 @@ impl Scenario for LargeOptions {
         })?;
         for &clients in &self.clients {
             bench.progress(format_args!("large: {}", plural(clients, "client")));
-            let labels = |(variant, _): &(Variant, Server)| of(variant, &fetching(clients));
+            let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &fetching(clients));
             comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 measure(bench, server, &file, clients, megabytes, &place.split)
             })?;
@@ -204,7 +204,11 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
 fn throughput_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     let claim = "A cold file is sent about twice as fast when it is read ahead into shared memory (1 MB chunks) than by sendfile alone, with few clients and with ten.";
     let cases = clients.iter().map(|&clients| {
-        (clients.to_string(), of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)))
+        (
+            clients.to_string(),
+            labels_of(&SHARED, &fetching(clients)),
+            labels_of(&SENDFILE, &fetching(clients)),
+        )
     });
     let before = "Throughput of shm-sendfile as a ratio to sendfile alone, by number of clients: ";
     let words = (before, "Not measured.");
@@ -217,7 +221,8 @@ fn idle_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     let claim =
         "Reading ahead leaves the processor idle: 70 to 90 % of it, where sendfile leaves under 10 %.";
     let compared = |&clients: &u32| {
-        let (shared, plain) = (of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)));
+        let (shared, plain) =
+            (labels_of(&SHARED, &fetching(clients)), labels_of(&SENDFILE, &fetching(clients)));
         let ratio = measurements.ratio(COST, &shared, &plain)?.median;
         let (idle_shared, idle_plain) =
             (measurements.middle(IDLE, &shared)?, measurements.middle(IDLE, &plain)?);
@@ -234,7 +239,7 @@ fn idle_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
 fn pieces_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     let claim = "With more clients larger pieces lose less throughput.";
     let remaining = |variant: &Variant, many: u32, few: u32| {
-        let of = |clients| of(variant, &fetching(clients));
+        let of = |clients| labels_of(variant, &fetching(clients));
         Some(measurements.ratio(SPEED, &of(many), &of(few))?.median)
     };
     let case = match clients {

@@ -22,7 +22,7 @@ use tls::server::Versions;
 use tls::signing::KeyKind;
 use tls::{Client, ciphers, groups};
 
-use super::comparison::{self, Compared, NGINX, RING, Text, Variant, WHEN, of};
+use super::comparison::{self, Compared, NGINX, RING, Text, Variant, WHEN, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, ShownColumn, at, figure};
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, RATE, ServerCpus};
@@ -148,7 +148,7 @@ impl TlsRun<'_> {
             let mut plan = served::load(bench, split, CLIENTS, LENGTH);
             (plan.reuse, plan.tls) = (Reuse::PerRequest, Some(client(handshake == "resumed")?));
             let words = format!("{key}, {handshake} handshakes");
-            let labels = |variant: &Variant| Some(of(variant, &handshakes(key, handshake)));
+            let labels = |variant: &Variant| Some(labels_of(variant, &handshakes(key, handshake)));
             served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, labels)?;
         }
         let files = FILES.iter().filter(|_| key == KEYS[0].0);
@@ -156,7 +156,7 @@ impl TlsRun<'_> {
             let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
             (plan.tls, plan.expect) = (Some(client(false)?), served::complete_file(bytes as u64));
             let words = format!("a file of {file}, {CONNECTIONS} keep-alive connections");
-            let labels = |variant: &Variant| Some(of(variant, &kept(file, bytes)));
+            let labels = |variant: &Variant| Some(labels_of(variant, &kept(file, bytes)));
             served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, labels)?;
         }
         self.beside(section, &mut servers, key)
@@ -183,8 +183,9 @@ impl TlsRun<'_> {
         bench.progress(format_args!("tls: keep-alive requests during handshakes, {key}"));
         let (with, length) = (client(false)?, bench.length(LENGTH));
         let (kept_cpus, flood_cpus) = split.load_halves();
-        let labels =
-            |(variant, _): &(Variant, Server)| Vec::from(WHEN.map(|words| of(variant, &when(key, words))));
+        let labels = |(variant, _): &(Variant, Server)| {
+            Vec::from(WHEN.map(|words| labels_of(variant, &when(key, words))))
+        };
         comparison::measure_all(bench, section, servers, labels, |(_, server), _, _| {
             let kept = Plan {
                 cpus: kept_cpus.to_vec(),
@@ -238,7 +239,7 @@ impl TlsRun<'_> {
             }
             self.bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
             let measured = comparison::or_reason(measure(&variant, &program))?;
-            comparison::file(section, measured, &of(&variant, &idle_labels()), 0);
+            comparison::file(section, measured, &labels_of(&variant, &idle_labels()), 0);
         }
         Ok(())
     }
@@ -294,13 +295,14 @@ fn results(measurements: Measurements<'_>) -> Results {
 /// No write-up has these claims: a site that enables TLS needs to rely on them.
 fn findings(measurements: Measurements<'_>) -> Vec<Finding> {
     let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
-        let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));
+        let cases =
+            cases.into_iter().map(|(words, case)| (words, labels_of(&RING, &case), labels_of(&NGINX, &case)));
         let words = ("As a ratio to nginx: ", "nginx was not measured.");
         measurements.finding_of_ratios(claim, words, figure, cases, |ratio| ratio.median <= 1.0)
     };
     let files = FILES.map(|(file, bytes)| (file.to_owned(), kept(file, bytes))).into();
     let felt = KEYS.map(|(key, _)| {
-        let [alone, beside] = WHEN.map(|words| of(&RING, &when(key, words)));
+        let [alone, beside] = WHEN.map(|words| labels_of(&RING, &when(key, words)));
         (key.to_owned(), beside, alone)
     });
     vec![

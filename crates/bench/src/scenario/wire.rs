@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, HAPROXY, RING, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, HAPROXY, RING, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::http::proxied;
 use super::measurements::{Labels, Measurements, at, finding_of_cases, spread};
@@ -75,7 +75,8 @@ impl Scenario for WireOptions {
             let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
             plan.network = Some(wire.generator.clone());
             plan.expect = Expect { status: Some(200), length, crc32c: None };
-            let part = |variant: &Variant| is_measured(variant, name).then(|| of(variant, &case(name)));
+            let part =
+                |variant: &Variant| is_measured(variant, name).then(|| labels_of(variant, &case(name)));
             served::compare(bench, section, &mut servers, (name, path), &plan, part)?;
         }
         drop(servers);
@@ -123,7 +124,8 @@ fn best_of_nginx(measurements: Measurements<'_>, name: &str) -> Variant {
 fn cheaper(measurements: Measurements<'_>) -> Finding {
     let compared = |(_, name, _): (&str, &'static str, Option<u64>)| {
         let best = best_of_nginx(measurements, name);
-        let ratio = measurements.ratio(CPU, &of(&RING, &case(name)), &of(&best, &case(name)))?;
+        let ratio =
+            measurements.ratio(CPU, &labels_of(&RING, &case(name)), &labels_of(&best, &case(name)))?;
         Some((format!("{name}: {}", spread(&ratio)), ratio.median < 1.0))
     };
     let said: Vec<(String, bool)> = CASES.into_iter().filter_map(compared).collect();

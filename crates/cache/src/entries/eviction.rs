@@ -13,7 +13,7 @@ use crate::key::Key;
 const EVICTED_MAX: usize = 32;
 
 /// Number of attempts of a fill to evict entries: others may take the freed space.
-const TRIES: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 
 /// Maximum number of entries that are evicted in one call for other files on the file system.
 const RECLAIMED_MAX: usize = 32;
@@ -50,7 +50,7 @@ impl Entries {
         if reserved.count() + more > self.space.max {
             return Err(Refused::TooLarge);
         }
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             let (short, refused) = match self.space.reserve(more) {
                 Ok(more) => {
                     reserved.join(more);

@@ -22,7 +22,7 @@ use crate::index::{Index, Used};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
-use crate::purge::settling::Settling;
+use crate::purge::retention::Retention;
 use crate::purge::{PurgeEffect, Subject};
 use crate::stats::Counters;
 
@@ -35,7 +35,7 @@ pub(crate) struct Entries {
     pub(crate) space: Space,
     pub(crate) purges: Arc<PurgeLog>,
     /// Decides which purges may be forgotten.
-    pub(crate) settling: Settling,
+    pub(crate) retention: Retention,
     pub(crate) counters: Counters,
     pub(crate) is_loaded: AtomicBool,
     pub(crate) is_measured: AtomicBool,
@@ -74,7 +74,7 @@ impl Entries {
             recent: RecentChunks::default(),
             space: Space::new(config.max_size, config.min_free, used),
             purges,
-            settling: Settling::default(),
+            retention: Retention::default(),
             counters: Counters::default(),
             is_loaded: AtomicBool::new(false),
             is_measured: AtomicBool::new(false),
@@ -130,23 +130,23 @@ impl Entries {
             // Its variants are removed when they are found.
             self.forget_purged(key, known.version);
         }
-        self.settle(key, purge);
+        self.forget_if_unmatched(key, purge);
     }
 
     /// Forgets a purge of a key if no matching object is stored.
-    pub(crate) fn settle(&self, key: &Key, purge: u64) {
+    pub(crate) fn forget_if_unmatched(&self, key: &Key, purge: u64) {
         let is_known = self.dir.is_owner() && self.is_loaded();
-        if !is_known || !self.settling.may_forget(key, purge) {
+        if !is_known || !self.retention.may_forget(key, purge) {
             return;
         }
         // The requests are checked before the index: the entry of an older request is added to the index before that
         // request ends.
-        let is_settled = purge <= self.settling.settled();
+        let has_no_older_request = purge <= self.retention.without_older_requests();
         let is_stored = self.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
-        if is_settled && !is_stored {
+        if has_no_older_request && !is_stored {
             self.purges.set_mut().forget_key(&key.0, purge);
         } else {
-            self.settling.postpone(key, purge);
+            self.retention.postpone(key, purge);
         }
     }
 

@@ -27,7 +27,7 @@ impl Removal {
     fn begin(entries: &Arc<Entries>, victim: Victim) -> Removal {
         entries.removals.fetch_add(1, Ordering::AcqRel);
         entries.space.removing(&victim.blocks);
-        entries.settling.begin_removal(&Key(victim.key));
+        entries.retention.begin_removal(&Key(victim.key));
         Removal { entries: Arc::clone(entries), victim, is_gone: false }
     }
 
@@ -42,8 +42,8 @@ impl Drop for Removal {
         entries.space.removed(&mut self.victim.blocks);
         let under_way = entries.removals.fetch_sub(1, Ordering::AcqRel);
         assert!(under_way > 0, "a removal ends once");
-        if let Some(purge) = entries.settling.end_removal(&key, self.is_gone) {
-            entries.settle(&key, purge);
+        if let Some(purge) = entries.retention.end_removal(&key, self.is_gone) {
+            entries.forget_if_unmatched(&key, purge);
         }
     }
 }
@@ -117,7 +117,7 @@ impl Entries {
         gauge.wait_empty().await;
     }
 
-    /// Removes a file, unless another entry was published since; returns whether the removal is settled.
+    /// Removes a file, unless another entry was published since; returns whether the removal is last.
     async fn remove_now(self: &Arc<Entries>, key: &Key) -> bool {
         let _lock = self.dir.locks.lock(key).await;
         if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {

@@ -2,9 +2,9 @@
 //! admits no more fills than the disk can write.
 //!
 //! ```text
-//!   begin --fewer than MOST wait--> fill --all bytes passed to readers--> waits for the disk --> entry
+//!   begin --fewer than FILLS_UNWRITTEN_MAX wait--> fill --all bytes passed to readers--> waits for the disk --> entry
 //!     |
-//!     +--MOST wait--> waits until one is written --after STUCK_TIME--> refused, and so are later fills immediately,
+//!     +--FILLS_UNWRITTEN_MAX wait--> waits until one is written --after STUCK_TIME--> refused, and so are later fills immediately,
 //!                                                                      until the disk has written an entry
 //! ```
 //! Readers do not wait for the disk. Without this limit, fills would begin as fast as the upstream responds, and the
@@ -23,7 +23,7 @@ use crate::mutex::lock;
 
 /// Number of waiting entries from which on no further fill begins. It is above the number of writes that a disk
 /// processes concurrently. It is low enough that the entries stay in the CPU caches and fit into a thread's buffers.
-pub(crate) const MOST: usize = 64;
+pub(crate) const FILLS_UNWRITTEN_MAX: usize = 64;
 
 /// Maximum time for which a fill waits for a disk without progress. A file system may write nothing else for this long
 /// while it writes its journal. A client should not wait longer for a response that does not need the cache.
@@ -46,7 +46,7 @@ struct Waiting {
 impl Waiting {
     /// Whether a fill may begin; `None` means that it has to wait.
     fn admission(&self) -> Option<Result<(), Refused>> {
-        match self.count < MOST {
+        match self.count < FILLS_UNWRITTEN_MAX {
             true => Some(Ok(())),
             false => self.is_stuck.then_some(Err(Refused::BacklogFull)),
         }

@@ -27,7 +27,7 @@ use crate::lookup::Located;
 pub(crate) const WRITES_MAX: usize = 2;
 
 /// The entry that the chunks belong to.
-pub(crate) enum Kind {
+pub(crate) enum ChunkTarget {
     /// A new entry, possibly in a staging directory outside of the cache; the records are written at the commit.
     New { staging: Option<StagingDir> },
     /// An existing entry: the record of each chunk is written after the chunk. Several fills may add to one entry.
@@ -44,7 +44,7 @@ struct Shared {
     file: File,
     layout: Layout,
     nonce: u64,
-    kind: Kind,
+    kind: ChunkTarget,
     progress: Arc<Progress>,
     failed: Cell<Option<Refused>>,
     /// Indices of the chunks in flight.
@@ -109,7 +109,7 @@ impl ChunkWriter {
         file: &File,
         layout: Layout,
         nonce: u64,
-        kind: Kind,
+        kind: ChunkTarget,
     ) -> ChunkWriter {
         let fd = rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0).ok();
         let shared = Shared {
@@ -175,7 +175,7 @@ impl ChunkWriter {
     }
 
     /// Waits until no write is in flight.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_for_writes(&self) {
         while !self.shared.in_flight.borrow().is_empty() {
             self.shared.write_done.wait().await;
         }
@@ -184,14 +184,16 @@ impl ChunkWriter {
     /// Returns the entry that parts were to be added to, if it has no chunks.
     pub(crate) fn empty_entry(&self) -> Option<(Key, u32)> {
         match &self.shared.kind {
-            Kind::Parts { key, version, chunks, .. } if chunks.present_bytes() == 0 => Some((*key, *version)),
+            ChunkTarget::Parts { key, version, chunks, .. } if chunks.present_bytes() == 0 => {
+                Some((*key, *version))
+            }
             _ => None,
         }
     }
 
     /// Waits for all writes and returns the checksums in the order of the chunks.
     pub(crate) async fn finish(&self) -> Result<Vec<(u64, u32)>, Refused> {
-        self.settle().await;
+        self.wait_for_writes().await;
         self.check()?;
         debug_assert!(self.shared.in_flight.borrow().is_empty());
         let written = self.shared.written.borrow();
@@ -212,8 +214,8 @@ impl Shared {
         // Only one fill writes a chunk at a time. A fill that has waited for another one need not write the chunk
         // again.
         let _lock = match &self.kind {
-            Kind::New { .. } => None,
-            Kind::Parts { key, chunks, .. } => {
+            ChunkTarget::New { .. } => None,
+            ChunkTarget::Parts { key, chunks, .. } => {
                 let was_there = chunks.checksum(index).is_some();
                 // A stop waits for locks of the directory.
                 let lock = dir.locks.lock(&key.variant(&index.to_le_bytes())).await;
@@ -231,7 +233,7 @@ impl Shared {
         if let Err(errno) = dir.write(&self.file, at, data).await {
             return self.fail(errno);
         }
-        if let Kind::Parts { key, version, chunks, .. } = &self.kind {
+        if let ChunkTarget::Parts { key, version, chunks, .. } = &self.kind {
             let is_new = chunks.checksum(index).is_none();
             let at = self.layout.table + index * RECORD_BYTES;
             let bytes = record(self.nonce, index, crc).to_vec();
@@ -271,8 +273,8 @@ impl Shared {
 
     fn fail(&self, errno: Errno) {
         let staging = match &self.kind {
-            Kind::New { staging } => staging.as_ref(),
-            Kind::Parts { .. } => None,
+            ChunkTarget::New { staging } => staging.as_ref(),
+            ChunkTarget::Parts { .. } => None,
         };
         let refused = write_failed(&self.entries.dir, staging, errno);
         if self.failed.get().is_none() {

@@ -33,7 +33,7 @@ use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
 use crate::error::{FillError, Refused};
 use crate::fill::backlog::{Backlog, BacklogGuard};
-use crate::fill::chunk_writer::{ChunkWriter, FillReader, Kind, WRITES_MAX};
+use crate::fill::chunk_writer::{ChunkTarget, ChunkWriter, FillReader, WRITES_MAX};
 use crate::fill::gather::{Gather, is_scarce};
 use crate::fill::publish::{Condition, Publication, publish};
 use crate::fill::refresh::open_to_change;
@@ -43,7 +43,7 @@ use crate::index::SpaceReservation;
 use crate::index::space::blocks_of;
 use crate::key::Key;
 use crate::lookup::{Hit, Lookup, Selector};
-use crate::purge::settling::PendingRequest;
+use crate::purge::retention::PendingRequest;
 use crate::purge::{PurgeEffect, Subject};
 
 /// Creates the entries of a cache.
@@ -195,7 +195,7 @@ impl Fill {
             && let Some(writer) = self.state.writer()
         {
             // Chunks in flight return their memory when they are written.
-            writer.settle().await;
+            writer.wait_for_writes().await;
         }
         if is_scarce() {
             return Err(self.refuse(Refused::NoMemory));
@@ -223,7 +223,7 @@ impl Fill {
         if self.new.is_partial {
             return self.open_parts(temp, layout, nonce).await;
         }
-        let kind = Kind::New { staging: temp.staging().cloned() };
+        let kind = ChunkTarget::New { staging: temp.staging().cloned() };
         let writer = ChunkWriter::new(self.entries(), temp.file(), layout, nonce, kind);
         self.state = State::Streamed { writer, temp };
         Ok(())
@@ -239,7 +239,7 @@ impl Fill {
         chunks.begin_epoch(entries.epoch());
         let chunks = entries.recent.put(Arc::new(chunks));
         let (key, version) = self.publish(Some(temp), vec![start.into()], None).await?;
-        let kind = Kind::Parts { key, version, chunks };
+        let kind = ChunkTarget::Parts { key, version, chunks };
         self.state = State::Parts(ChunkWriter::new(&entries, &file, layout, nonce, kind));
         Ok(())
     }
@@ -394,7 +394,7 @@ impl Fill {
         length: u64,
         backlog: BacklogGuard,
     ) -> Result<(), FillError> {
-        let (layout, nonce) = (writer.layout().settle(length), writer.nonce());
+        let (layout, nonce) = (writer.layout().with_length(length), writer.nonce());
         let records = writer.finish().await.map_err(|refused| self.refuse(refused))?;
         assert!(records.len() as u64 == chunks_of(length), "all chunks of {length} bytes are in the file");
         let identity = identity(&self.new, layout, nonce, length);
@@ -475,7 +475,7 @@ impl Fill {
         match Box::pin(self.fills.lookup.variant_at(&key, &self.new.text)).await {
             Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
                 // Recorded before its file exists.
-                self.entries().settling.add_variant(&key);
+                self.entries().retention.add_variant(&key);
                 key.variant(&meta.variant)
             }
             _ => key,
@@ -577,7 +577,7 @@ impl Fills {
         self.backlog.wait_for_turn().await?;
         let file = open_to_change(&entries.dir, &hit.key, &hit.header).await?.0;
         let header = &hit.header;
-        let kind = Kind::Parts { key: hit.key, version: hit.version, chunks };
+        let kind = ChunkTarget::Parts { key: hit.key, version: hit.version, chunks };
         let writer = ChunkWriter::new(entries, &file, header.layout, header.nonce, kind);
         let new = New {
             key: header.primary,

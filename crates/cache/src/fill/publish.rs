@@ -16,10 +16,10 @@ use crate::entries::Entries;
 use crate::error::Refused;
 use crate::fill::backlog::BacklogGuard;
 use crate::fill::order::Ticket;
-use crate::index::{Origin, SpaceReservation};
+use crate::index::{ObjectSource, SpaceReservation};
 use crate::key::Key;
 use crate::meta::Meta;
-use crate::purge::settling::PendingRequest;
+use crate::purge::retention::PendingRequest;
 
 /// A complete entry and the conditions for its publication.
 pub(crate) struct Publication {
@@ -89,7 +89,7 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
         dir.write_failed("publishing an entry", errno);
         return Err(Refused::Disk);
     }
-    let origin = Origin::Written { epoch: entries.epoch() };
+    let origin = ObjectSource::Written { epoch: entries.epoch() };
     let (version, victim) = entries.index.insert(&key.0, reserved, origin, now_s());
     entries.memory.remove(&key.0);
     if backlog.is_some() {

@@ -48,7 +48,7 @@ pub(crate) async fn refresh(
         head: head.into(),
         is_partial: header.layout.is_partial,
         // The request that led to the 304 was sent after the lookup, so soft purges before the lookup do not apply.
-        request: entries.settling.register(|| hit.sequence),
+        request: entries.retention.register(|| hit.sequence),
         ticket: None,
     };
     if !is_storable(&new.text, &new.head, &new.meta) {

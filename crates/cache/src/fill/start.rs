@@ -6,7 +6,7 @@ use crate::fill::order::Ticket;
 use crate::format::{Identity, Layout, RECORD_BYTES, encode, record};
 use crate::key::Key;
 use crate::meta::Meta;
-use crate::purge::settling::PendingRequest;
+use crate::purge::retention::PendingRequest;
 
 /// A new entry.
 #[derive(Clone, Debug)]

@@ -85,7 +85,7 @@ pub struct Victim {
 
 /// The source of an object in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ObjectSource {
     /// The object was written: its checksums were computed from its bytes.
     Written {
         /// The epoch in which it was written.
@@ -178,16 +178,16 @@ impl Index {
         &self,
         key: &KeyBytes,
         blocks: SpaceReservation,
-        origin: Origin,
+        origin: ObjectSource,
         accessed_s: u32,
     ) -> (u32, Option<Victim>) {
         let version = self.version.fetch_add(1, Ordering::Relaxed) as u32;
         let mut shard = self.shard(key);
         let uses = shard.get(key).map_or(0, |(facts, _)| facts.uses);
         let (verified, marks) = match origin {
-            Origin::Written { epoch } => (epoch, MEASURED),
-            Origin::Found => (0, MEASURED),
-            Origin::Named => (0, 0),
+            ObjectSource::Written { epoch } => (epoch, MEASURED),
+            ObjectSource::Found => (0, MEASURED),
+            ObjectSource::Named => (0, 0),
         };
         let facts = Facts { accessed_s, version, verified, marks, uses };
         let weight = weight_of(&blocks);
@@ -204,7 +204,7 @@ impl Index {
         if self.peek(key).is_some_and(|known| known.blocks > 0) {
             return None;
         }
-        self.insert(key, self.used.adopt(u64::from(blocks)), Origin::Found, accessed_s).1
+        self.insert(key, self.used.adopt(u64::from(blocks)), ObjectSource::Found, accessed_s).1
     }
 
     /// Records that the file has grown by `more` blocks; returns `false` if the object was replaced.
@@ -218,7 +218,7 @@ impl Index {
         true
     }
 
-    /// Records the size of an object from [`Origin::Named`]. Does nothing for other objects, whose size is known.
+    /// Records the size of an object from [`ObjectSource::Named`]. Does nothing for other objects, whose size is known.
     pub fn measure(&self, key: &KeyBytes, blocks: u32) {
         let mut shard = self.shard(key);
         let Some((&facts, old)) =
@@ -356,7 +356,7 @@ mod tests {
     fn an_object_is_inserted_found_and_removed() {
         let index = index(1000);
         assert_eq!(index.touch(&key(1), 5), None);
-        let (version, victim) = index.insert(&key(1), index.used.adopt(3), Origin::Found, 7);
+        let (version, victim) = index.insert(&key(1), index.used.adopt(3), ObjectSource::Found, 7);
         assert!(victim.is_none());
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
@@ -370,7 +370,7 @@ mod tests {
         let grow = |version, more| index.grow(&key(1), version, index.used.adopt(more));
         assert!(grow(version, 5) && !grow(version + 1, 9));
         assert_eq!((index.used.get(), counted(&index)), (8, 8));
-        let (newer, _) = index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
+        let (newer, _) = index.insert(&key(1), index.used.adopt(2), ObjectSource::Written { epoch: 1 }, 9);
         assert!(index.remove(&key(1), Some(version)).is_none(), "that one is replaced");
         let victim = index.remove(&key(1), Some(newer)).expect("it is there");
         assert_eq!((victim.key, victim.blocks.count()), (key(1), 2));
@@ -394,7 +394,7 @@ mod tests {
     fn uses_are_counted_in_a_full_index() {
         let index = index(640);
         for number in 0..5000 {
-            index.insert(&key(number), index.used.adopt(2), Origin::Written { epoch: 1 }, 1);
+            index.insert(&key(number), index.used.adopt(2), ObjectSource::Written { epoch: 1 }, 1);
         }
         let (len, before) = (index.len(), counted(&index));
         let (first, victim) = index.count_use(&key(9000), 1);
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn loading_does_not_replace_entries_written_during_the_load() {
         let index = index(1000);
-        let (version, _) = index.insert(&key(1), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
+        let (version, _) = index.insert(&key(1), index.used.adopt(4), ObjectSource::Written { epoch: 1 }, 1);
         assert!(index.insert_found(&key(1), 9, 1).is_none());
         assert_eq!(index.peek(&key(1)).map(|known| (known.blocks, known.version)), Some((4, version)));
         index.count_use(&key(2), 1);
@@ -426,13 +426,13 @@ mod tests {
     #[test]
     fn a_measured_size_does_not_apply_to_a_newer_version() {
         let index = index(1000);
-        let (version, _) = index.insert(&key(1), index.used.adopt(1), Origin::Named, 7);
+        let (version, _) = index.insert(&key(1), index.used.adopt(1), ObjectSource::Named, 7);
         assert!(!index.touch(&key(1), 9).expect("it is named").measured);
         index.measure(&key(1), 5);
         let known = index.peek(&key(1)).expect("it is there");
         assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
         assert!(known.requested && known.accessed_s == 9, "requests before `measure` are retained");
-        index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
+        index.insert(&key(1), index.used.adopt(2), ObjectSource::Written { epoch: 1 }, 9);
         index.measure(&key(1), 7);
         index.measure(&key(2), 7);
         index.count_use(&key(3), 1);
@@ -446,7 +446,7 @@ mod tests {
         let mut deleted = 0;
         for number in 0..5000 {
             let (_, victim) =
-                index.insert(&key(number), index.used.adopt(2), Origin::Written { epoch: 1 }, 1);
+                index.insert(&key(number), index.used.adopt(2), ObjectSource::Written { epoch: 1 }, 1);
             deleted += victim.map_or(0, |victim| victim.blocks.count());
         }
         assert!(index.len() <= 640, "{}", index.len());
@@ -459,7 +459,7 @@ mod tests {
     fn eviction_frees_the_requested_space() {
         let index = index(1000);
         for number in 0..500 {
-            index.insert(&key(number), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
+            index.insert(&key(number), index.used.adopt(4), ObjectSource::Written { epoch: 1 }, 1);
         }
         let mut victims = index.evict(100, usize::MAX);
         assert_eq!((victims.len(), index.used.get(), counted(&index)), (25, 2000, 1900));
@@ -476,7 +476,7 @@ mod tests {
         // More objects per shard than a batch has.
         let index = index(100_000);
         for number in 0..40_000 {
-            index.insert(&key(number), index.used.adopt(1), Origin::Found, number as u32 / 200);
+            index.insert(&key(number), index.used.adopt(1), ObjectSource::Found, number as u32 / 200);
         }
         index.touch(&key(5), 300);
         let victims: Vec<_> = index.batches(3).flat_map(|batch| index.expire(&batch, 100)).collect();

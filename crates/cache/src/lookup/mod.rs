@@ -199,7 +199,7 @@ impl Lookup {
         match self.files.read_header(&file, PREFIX_BYTES, plan).await {
             Ok((buf, header)) => {
                 if header.primary != *key {
-                    entries.settling.add_variant(&header.primary);
+                    entries.retention.add_variant(&header.primary);
                 }
                 match entries.purge_effect(&header, &buf[header.text.clone()]) {
                     Some(PurgeEffect::Unusable) => {

@@ -166,7 +166,7 @@ fn mark_loaded(entries: &Entries, started: Instant, from_snapshot: bool) {
         return;
     }
     if entries.index.is_empty() {
-        entries.settling.surveyed();
+        entries.retention.surveyed();
     }
     entries.is_loaded.store(true, Ordering::Release);
     let (count, time_ms) = (entries.index.len() as u64, since_ms(started));

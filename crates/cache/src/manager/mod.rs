@@ -23,8 +23,8 @@ use crate::entries::removal::REMOVALS_MAX;
 use crate::fill::backlog::Backlog;
 use crate::lookup::Lookup;
 use crate::manager::load::{UnreadDirectories, load, load_rest};
-use crate::manager::pace::{NAP, Paced};
-use crate::manager::purger::{UNHURRIED_MAX, settle_pending, work_off_purges};
+use crate::manager::pace::{POLL_INTERVAL, Paced};
+use crate::manager::purger::{REMOVALS_CONCURRENT_MAX, forget_pending, work_off_purges};
 use crate::manager::scrub::Scrub;
 use crate::manager::snapshot::{save_snapshot, set_aside};
 use crate::note::Note;
@@ -41,9 +41,9 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
 
 /// Minimum and maximum of the number of new purges above which a sweep is started without `purger=on`. Between the two,
 /// the number is one per [`ENTRIES_PER_PURGE`] entries. A sweep reads all entries, so the work per purge is constant.
-const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
+const PURGES_PER_SWEEP_RANGE: (usize, usize) = (1 << 10, 1 << 16);
 
-/// See [`PURGES_MANY`].
+/// See [`PURGES_PER_SWEEP_RANGE`].
 const ENTRIES_PER_PURGE: usize = 16;
 
 /// Interval of sweeps while the maximum number of patterns is stored and sweeps cannot forget any of them.
@@ -139,7 +139,7 @@ impl Manager {
             if is_locked && self.read_purges(&mut is_noted).await {
                 break;
             }
-            rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
+            rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + POLL_INTERVAL)).await;
         }
         // The other process has changed files that this index lists.
         self.forget_all();
@@ -175,7 +175,7 @@ impl Manager {
         if self.entries.space.has_min_free() {
             next = next.min(due.free);
         }
-        if self.entries.settling.is_pending() {
+        if self.entries.retention.is_pending() {
             next = next.min(rt::now() + SETTLE_EVERY);
         }
         match self.entries.dir.health.trial_in(self.entries.dir.clock_ms()) {
@@ -203,7 +203,7 @@ impl Manager {
             due.inactive = rt::now() + (self.config.inactive / 4).clamp(least, most);
             self.drop_inactive().await;
         }
-        settle_pending(&self.lookup).await;
+        forget_pending(&self.lookup).await;
         self.forget_purges(due).await;
         if entries.purges.is_long() {
             entries.purges.rewrite().await;
@@ -270,7 +270,7 @@ impl Manager {
             let mut victims = entries.index.expire(&batch, before_s);
             entries.counters.inactive.add(victims.len() as u64);
             while !victims.is_empty() {
-                let rest = victims.split_off(victims.len().min(UNHURRIED_MAX));
+                let rest = victims.split_off(victims.len().min(REMOVALS_CONCURRENT_MAX));
                 let count = victims.len() as u32;
                 entries.remove_and_wait(std::mem::replace(&mut victims, rest)).await;
                 pace.count(count).await;
@@ -292,8 +292,8 @@ impl Manager {
         };
         let (stored, patterns) = counts();
         // Later purges are retained, because responses to requests that were sent before them may still be stored.
-        let sequence = entries.sequence().min(entries.settling.settled());
-        let (least, most) = PURGES_MANY;
+        let sequence = entries.sequence().min(entries.retention.without_older_requests());
+        let (least, most) = PURGES_PER_SWEEP_RANGE;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
         // A sweep is due when half of the slots for patterns that were free after the last sweep are in use. Without a
         // free slot, the oldest pattern would become a purge of everything.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::config::Pace;
 
 /// Maximum sleep of the manager between two checks for a stop.
-pub(crate) const NAP: Duration = Duration::from_millis(500);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Pauses background work after the number of files or the time of a [`Pace`].
 pub(crate) struct Paced {

@@ -15,20 +15,20 @@ use crate::purge::Purges;
 /// Maximum number of concurrent removals that no request waits for. Each removal runs on a kernel thread, which
 /// competes with the worker thread for a CPU: sixteen removals would get sixteen seventeenths of it. With two removals,
 /// one runs while the other waits for the disk.
-pub(crate) const UNHURRIED_MAX: usize = 2;
+pub(crate) const REMOVALS_CONCURRENT_MAX: usize = 2;
 
 /// Forgets pending purges for which no older request is in flight.
-pub(crate) async fn settle_pending(lookup: &Lookup) {
+pub(crate) async fn forget_pending(lookup: &Lookup) {
     let entries = &lookup.entries;
-    while let Some((key, purge)) = entries.settling.next_pending() {
+    while let Some((key, purge)) = entries.retention.next_pending() {
         match entries.index.peek(&key.0).filter(|known| known.blocks > 0) {
-            None => entries.settle(&key, purge),
+            None => entries.forget_if_unmatched(&key, purge),
             // The entry was stored after the purge, or just before it by a fill that did not see the purge.
             Some(known) => {
                 let is_judged = lookup.judge_purged(&key, known).await != Judged::Unknown;
-                let has_variants = entries.settling.may_have_variants(&key);
+                let has_variants = entries.retention.may_have_variants(&key);
                 // The purge of an entry that is neither removed nor newer is retained until the next sweep.
-                if is_judged && !has_variants && entries.settling.is_removed(&key, purge) {
+                if is_judged && !has_variants && entries.retention.is_removed(&key, purge) {
                     entries.purges.set_mut().forget_key(&key.0, purge);
                 }
             }
@@ -44,7 +44,7 @@ pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: P
     let (unjudged, stale) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(false)));
     for mut batch in entries.index.batches(0) {
         batch.retain(|(_, known)| known.blocks > 0);
-        for some in batch.chunks(UNHURRIED_MAX) {
+        for some in batch.chunks(REMOVALS_CONCURRENT_MAX) {
             let gauge = WaitGroup::new();
             for (key, known) in some.iter().copied() {
                 let (lookup, counted) = (Arc::clone(lookup), gauge.enter());
@@ -68,8 +68,8 @@ pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: P
     if unjudged.get() > 0 {
         return;
     }
-    entries.settling.surveyed();
-    if !entries.settling.all_removed().await {
+    entries.retention.surveyed();
+    if !entries.retention.all_removed().await {
         return;
     }
     for part in 0..Purges::PARTS {

@@ -16,7 +16,7 @@ use rustix::fs::FileType;
 use crate::entries::Entries;
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::manager::pace::NAP;
+use crate::manager::pace::POLL_INTERVAL;
 
 /// An entry found by the name of its file.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ async fn open_base(entries: &Entries) -> Option<File> {
         match dir.open_dir(dir.path()).await {
             Ok(base) => return Some(base),
             // The directory existed just before, so the cause is a lack of descriptors or memory.
-            Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
+            Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + POLL_INTERVAL).await,
             Err(_) => return None,
         }
     }
@@ -78,7 +78,7 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
     let stats = loop {
         match base.stat_many(Arc::clone(&names), dir.disk()).await {
             Ok(stats) => break stats,
-            Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
+            Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + POLL_INTERVAL).await,
             Err(_) => return,
         }
     };

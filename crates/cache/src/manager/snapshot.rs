@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, CWD, OFlags};
 use crate::disk::directory::{Directory, now_s};
 use crate::entries::Entries;
 use crate::format::crc32c;
-use crate::index::{BATCH_MAX, Origin};
+use crate::index::{BATCH_MAX, ObjectSource};
 use crate::key::Key;
 
 /// File name of the snapshot.
@@ -206,7 +206,7 @@ pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32,
     }
     let (blocks, accessed_s) = known.map_or((1, now_s), |known| (known.blocks, known.accessed_s));
     let blocks = entries.space.used.adopt(u64::from(blocks));
-    let (_, victim) = entries.index.insert(&key.0, blocks, Origin::Named, accessed_s);
+    let (_, victim) = entries.index.insert(&key.0, blocks, ObjectSource::Named, accessed_s);
     entries.remove_evicted(victim);
     true
 }

@@ -4,11 +4,11 @@
 //!
 //! The cost of a purge does not depend on the number of matching objects. It is written to a log before it is confirmed
 //! ([`encode`], [`Log`]), so that it is effective after a crash too. The purged entries are deleted later, when they
-//! are found. This file does no I/O: [`log`] writes purges to the disk, [`settling`] decides which purges may be
+//! are found. This file does no I/O: [`log`] writes purges to the disk, [`retention`] decides which purges may be
 //! forgotten.
 
 pub(crate) mod log;
-pub(crate) mod settling;
+pub(crate) mod retention;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

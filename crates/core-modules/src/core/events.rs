@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use conf::value;
-use conf::{Args, Contexts, Error, Spec, State};
+use conf::{Args, Contexts, Error, Spec, Support};
 
 use crate::Directive;
 use site::config::{ClientTest, Cx};
@@ -45,19 +45,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::events(
         event("multi_accept", Args::Flag, "Accepts all waiting connections in one event-loop turn.")
             .default("off")
-            .state(State::Accepted("each event-loop turn accepts waiting connections, up to a fixed number")),
+            .state(Support::Accepted("each event-loop turn accepts waiting connections, up to a fixed number")),
         |_, cx| cx.flag(&mut false),
     ),
     Directive::events(
         event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")
             .default("off")
-            .state(State::Accepted("the engines spread new connections without a lock")),
+            .state(Support::Accepted("the engines spread new connections without a lock")),
         |_, cx| cx.flag(&mut false),
     ),
     Directive::events(
         event("accept_mutex_delay", Args::Exactly(1), "How long a worker waits for its turn at accepting.")
             .default("500ms")
-            .state(State::Accepted("there is no accept mutex to wait for")),
+            .state(Support::Accepted("there is no accept mutex to wait for")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
     // Behind a proxy this is the address of the proxy, as in nginx.
@@ -93,7 +93,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::events(
         Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Maximum events per call of epoll_wait.")
             .default("512")
-            .state(State::Accepted("the engine sizes its table of events by itself")),
+            .state(Support::Accepted("the engine sizes its table of events by itself")),
         |_, cx| cx.number(&mut 0),
     ),
     // Enough for an event-loop turn with a thousand connections; a full submission queue is submitted early.

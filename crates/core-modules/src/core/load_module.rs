@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use conf::{Error, ErrorKind, Span, Statement, Verdict};
+use conf::{CheckResult, Error, ErrorKind, Span, Statement};
 
 use site::config::Cx;
 use site::declaration::Declarations;
@@ -69,7 +69,7 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
     // The complete text is searched, because directives of a module follow the line that loads it.
     let mut first: Option<&Statement> = None;
     conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
-        let Verdict::Fault(error) = &visit.verdict else { return };
+        let CheckResult::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
             ErrorKind::NotSupported { module: of, .. } => is_part(of, module),
             ErrorKind::Unknown { name, .. } => conf::is_of_third_party(name, module),

@@ -13,7 +13,7 @@ use site::config::Cx;
 use site::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
 use site::uses::FileUse;
 use telemetry::syslog::Peer;
-use telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
+use telemetry::{ErrorLog, ErrorTarget, Form, Level, LogKind, Target};
 
 const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("nginx", name, Contexts::MAIN, args, help)
@@ -107,7 +107,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::main(
         nginx("load_module", Args::Exactly(1), "A module file: ignored, or an error if it is needed.")
             .many()
-            .state(conf::State::Differs("modules are built in")),
+            .state(conf::Support::Differs("modules are built in")),
         |_, cx| load_module::read(cx),
     ),
     Directive::nothing(
@@ -129,13 +129,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // Both keywords are checked, so that a misspelt one is rejected here as in nginx.
     Directive::main(
         nginx("debug_points", Args::Exactly(1), "The reaction to an internal fault: stop or abort.")
-            .state(conf::State::Accepted("an internal fault ends the request that caused it")),
+            .state(conf::Support::Accepted("an internal fault ends the request that caused it")),
         |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
     ),
     // nginx reduces clock calls with it; this server reads the clock only once per event-loop turn.
     Directive::main(
         nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
-            .state(conf::State::Accepted("the clock is read once in each event-loop turn")),
+            .state(conf::Support::Accepted("the clock is read once in each event-loop turn")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
     // Several logs are possible, each with its own level.
@@ -314,7 +314,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
             None => level = Some(found),
         }
     }
-    let id = cx.http.targets.intern(Kind::Error, &target);
+    let id = cx.http.targets.intern(LogKind::Error, &target);
     // nginx's default level is `error`.
     let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
     cx.http.traces |= level == Level::Debug;

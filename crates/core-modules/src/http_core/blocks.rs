@@ -1,6 +1,6 @@
 //! Directives that define servers and locations, and those that restrict access to them.
 
-use conf::{Args, Contexts, Error, State};
+use conf::{Args, Contexts, Error, Support};
 
 use crate::http_core::{core, listen};
 use crate::{Directive, Walk};
@@ -12,7 +12,7 @@ use site::settings::names::ServerName;
 /// Returns a directive that is parsed and checked as usual, but has nothing to tune.
 const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {
     let spec = core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default);
-    Directive::scope(spec.state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
+    Directive::scope(spec.state(Support::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[

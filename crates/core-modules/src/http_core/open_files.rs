@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::value;
-use conf::{Args, Error, State};
+use conf::{Args, Error, Support};
 
 use crate::Directive;
 use crate::http_core::core;
@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
             .default("off")
-            .state(State::Idle("nginx has it for kqueue alone, which Linux does not have")),
+            .state(Support::Idle("nginx has it for kqueue alone, which Linux does not have")),
         |_, cx| cx.flag(&mut false),
     ),
     // The kernel checks while it opens, so a link that is replaced concurrently cannot bypass the check.

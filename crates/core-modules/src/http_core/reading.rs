@@ -187,7 +187,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes of a connection's first memory in nginx.",
         )
         .default("512")
-        .state(conf::State::Accepted("connections have no memory pool; the size is only checked")),
+        .state(conf::Support::Accepted("connections have no memory pool; the size is only checked")),
         |scope, cx| {
             cx.set(&mut scope.core.reading.connection_pool_size, pool_size).map_err(|error| pool_error(cx, error))
         },
@@ -200,7 +200,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes of a request's first memory in nginx.",
         )
         .default("4k")
-        .state(conf::State::Accepted("requests have no memory pool; the size is only checked")),
+        .state(conf::Support::Accepted("requests have no memory pool; the size is only checked")),
         |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
     ),
     // Bodies. A body above the limit gives 413 before it is read.
@@ -260,7 +260,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
             .default("off")
-            .state(conf::State::Accepted("a body in memory is in one buffer; the flag is only checked")),
+            .state(conf::Support::Accepted("a body in memory is in one buffer; the flag is only checked")),
         |_, cx| cx.flag(&mut false),
     ),
     // Nested directories stay small, which helps file systems that search them linearly.

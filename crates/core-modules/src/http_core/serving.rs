@@ -112,7 +112,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.")
             .default("off")
-            .state(conf::State::Accepted("files are always written through the disk engine")),
+            .state(conf::Support::Accepted("files are always written through the disk engine")),
         |_, cx| cx.flag(&mut false),
     ),
     // The chunk is the size of a disk read; large chunks suit large files on spinning or remote disks.
@@ -150,7 +150,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
             .default("512")
-            .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks with sectors of 512 and of 4096 bytes")),
+            .state(conf::Support::Accepted("direct reads are aligned to 4096 bytes, which suits disks with sectors of 512 and of 4096 bytes")),
         |_, cx| cx.offset(&mut 0),
     ),
     // nginx reads 32k at a time; here the size depends on the file, which saves system calls.
@@ -210,7 +210,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("send_lowat", LEVELS, Args::Exactly(1), "Minimum free space in the socket for a write.")
             .default("0")
-            .state(conf::State::Idle("Linux has no such socket option")),
+            .state(conf::Support::Idle("Linux has no such socket option")),
         |scope, cx| {
             cx.size(&mut scope.core.sending.send_lowat)?;
             if scope.core.sending.send_lowat > 0 {
@@ -227,7 +227,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes to collect before a send, while a page waits for a subrequest.",
         )
         .default("0")
-        .state(conf::State::Differs("its default is 0: available bytes are sent together, without waiting for more")),
+        .state(conf::Support::Differs("its default is 0: available bytes are sent together, without waiting for more")),
         |scope, cx| {
             let mut bytes = 0;
             cx.size(&mut bytes)?;

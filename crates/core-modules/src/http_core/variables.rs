@@ -358,7 +358,7 @@ fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
         if root.is_empty() {
             root.push(b'/');
         }
-        match request.generation.roots.push_real(&root, rt::now(), out) {
+        match request.thread_config.roots.push_real(&root, rt::now(), out) {
             Ok(found) => found,
             Err(errno) => {
                 let (root, reason) = (files::display(&root), Reason(errno));

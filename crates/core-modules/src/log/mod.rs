@@ -20,7 +20,7 @@ use site::uses::FileUse;
 use site::var_ref::VarRef;
 use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
-use telemetry::{Hold, Kind, Target, TargetId, Targets};
+use telemetry::{Hold, LogKind, Target, TargetId, Targets};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -116,7 +116,7 @@ enum LogTo {
 impl Settings for Conf {
     fn start(start: &mut Start<'_>) -> Conf {
         let target = Target::File(start.prefix.join("logs/access.log"));
-        let to = LogTo::Target(start.targets.intern(Kind::Access, &target));
+        let to = LogTo::Target(start.targets.intern(LogKind::Access, &target));
         let format = LogFormat { parts: Vec::new(), escape: LogEscape::Default };
         let log = AccessLog { to, format: Arc::new(format), condition: None };
         Conf { logs: Layered::from(vec![log]), is_start: true, ..Conf::default() }
@@ -148,14 +148,14 @@ impl Conf {
 
 /// Writes a request to the access logs of its location.
 fn write(conf: &Conf, request: &Request) {
-    let generation = &request.generation;
+    let thread_config = &request.thread_config;
     for log in conf.logs() {
         if log.condition.as_ref().is_some_and(|condition| !holds(request, condition)) {
             continue;
         }
         let line = |out: &mut Vec<u8>| log.format.render(request, out);
         match &log.to {
-            LogTo::Target(id) => generation.sinks[id.index()].append(None, line),
+            LogTo::Target(id) => thread_config.sinks[id.index()].append(None, line),
             LogTo::Named(path) => {
                 let path = |out: &mut Vec<u8>| path.render(request, out);
                 let asker = || {
@@ -166,7 +166,7 @@ fn write(conf: &Conf, request: &Request) {
                     }
                     Requester { root, report: request.reporter(), not_opened: refusals::later_note(request) }
                 };
-                generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
+                thread_config.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
             }
         }
     }
@@ -213,7 +213,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         None => Some(Target::File(cx.path(text, FileUse::Master))),
     };
     let to = match &target {
-        Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
+        Some(target) => LogTo::Target(cx.http.targets.intern(LogKind::Access, target)),
         // Always below the prefix, even if the name starts with a variable.
         None => LogTo::Named(cx.template_below(cx.prefix, text, FileUse::WriteFile)?),
     };

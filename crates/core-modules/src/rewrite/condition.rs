@@ -42,7 +42,7 @@ pub(super) enum FileKind {
 }
 
 /// The result of a condition.
-pub(super) enum Verdict {
+pub(super) enum ConditionResult {
     /// The result is known.
     Holds(bool),
     /// The file at this path has to be checked first.
@@ -121,8 +121,8 @@ impl Condition {
     }
 
     /// Evaluates the condition. `escaped` is whether groups in texts are escaped; with `log`, a match is logged.
-    pub(super) fn evaluate(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
-        Verdict::Holds(match self {
+    pub(super) fn evaluate(&self, request: &Request, escaped: bool, log: bool) -> ConditionResult {
+        ConditionResult::Holds(match self {
             Condition::Set(variable) => {
                 // `00` is true: nginx compares with the text `0` and not with a number.
                 let value = value_of(variable, request);
@@ -138,13 +138,13 @@ impl Condition {
                 let value = value_of(variable, request);
                 match find(pattern, text, &value, request, log) {
                     Some(found) => found == *wanted,
-                    None => return Verdict::Fails,
+                    None => return ConditionResult::Fails,
                 }
             }
             Condition::File { path, .. } => {
                 let mut at = Vec::new();
                 path.render_groups(request, escaped, &mut at);
-                return Verdict::NeedsFileCheck(at);
+                return ConditionResult::NeedsFileCheck(at);
             }
         })
     }

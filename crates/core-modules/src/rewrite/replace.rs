@@ -47,7 +47,7 @@ pub(super) enum After {
 }
 
 /// The result of a rewrite.
-pub(super) enum Outcome {
+pub(super) enum RewriteResult {
     /// Nothing: the URI does not match.
     None,
     /// The URI was replaced.
@@ -89,21 +89,21 @@ impl Rewrite {
     }
 
     /// Replaces the URI of the request if it matches.
-    pub(super) fn run(&self, request: &mut Request, log: bool) -> Outcome {
+    pub(super) fn run(&self, request: &mut Request, log: bool) -> RewriteResult {
         let uri = std::mem::take(&mut request.uri);
         let found = find(&self.pattern, &self.text, &uri, request, log);
         request.uri = uri;
         match found {
             Some(true) => {}
-            Some(false) => return Outcome::None,
-            None => return Outcome::End(Step::Status(500)),
+            Some(false) => return RewriteResult::None,
+            None => return RewriteResult::End(Step::Status(500)),
         }
         // As in nginx the request is internal from here on.
         request.internal = true;
         match self.kind {
             Kind::Redirect(status, has_question) => {
                 request.response.location = Some(self.target(request, has_question, log));
-                Outcome::End(Step::Status(status))
+                RewriteResult::End(Step::Status(status))
             }
             Kind::Uri(after) => {
                 (request.uri, request.args) = self.uri_and_args(request);
@@ -112,11 +112,11 @@ impl Rewrite {
                 note(request, log, format_args!("rewritten data: \"{uri}\", args: \"{args}\""));
                 if request.uri.is_empty() {
                     request.log(Level::Error, format_args!("the rewritten URI has a zero length"));
-                    return Outcome::End(Step::Status(500));
+                    return RewriteResult::End(Step::Status(500));
                 }
                 request.uri_changed = after != After::Continue;
                 request.left_location |= after == After::Continue;
-                Outcome::Replaced(after)
+                RewriteResult::Replaced(after)
             }
         }
     }

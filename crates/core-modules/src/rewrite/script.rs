@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use io::Errno;
 
-use crate::rewrite::condition::{Condition, Verdict};
-use crate::rewrite::replace::{After, Outcome, Rewrite};
+use crate::rewrite::condition::{Condition, ConditionResult};
+use crate::rewrite::replace::{After, Rewrite, RewriteResult};
 use crate::rewrite::respond;
 use exchange::files;
 use exchange::phases::Step;
@@ -52,8 +52,8 @@ impl Draft {
     /// Inserts the instructions of a block after its condition, which is the first one from index `from` on. Returns
     /// the index after the block: conditions are not nested, so the next one follows it.
     pub(super) fn fill(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
-        let mut places = from..self.0.len();
-        let at = places.find(|&place| matches!(self.0[place], Instruction::If { .. }));
+        let mut indices = from..self.0.len();
+        let at = indices.find(|&index| matches!(self.0[index], Instruction::If { .. }));
         let Some(at) = at else { return from };
         let end = at + 1 + block.0.len();
         if let Instruction::If { location, skip, .. } = &mut self.0[at] {
@@ -155,22 +155,22 @@ impl Script {
                     return Stop::End(Step::Next);
                 }
                 Instruction::Rewrite(rewrite) => match rewrite.run(request, self.log) {
-                    Outcome::None => {}
-                    Outcome::Replaced(After::Next) => state.escaped = false,
-                    Outcome::Replaced(After::Search | After::Continue) => return Stop::End(Step::Next),
-                    Outcome::End(step) => return Stop::End(step),
+                    RewriteResult::None => {}
+                    RewriteResult::Replaced(After::Next) => state.escaped = false,
+                    RewriteResult::Replaced(After::Search | After::Continue) => return Stop::End(Step::Next),
+                    RewriteResult::End(step) => return Stop::End(step),
                 },
                 Instruction::If { condition, location, skip } => {
                     let escaped = state.escaped && request.was_encoded();
                     let verdict = match state.file_check.take() {
-                        Some(holds) => Verdict::Holds(holds),
+                        Some(holds) => ConditionResult::Holds(holds),
                         None => condition.evaluate(request, escaped, self.log),
                     };
                     match verdict {
-                        Verdict::NeedsFileCheck(path) => return Stop::CheckFile(path),
-                        Verdict::Fails => return Stop::End(Step::Status(500)),
-                        Verdict::Holds(false) => state.at += skip,
-                        Verdict::Holds(true) => {
+                        ConditionResult::NeedsFileCheck(path) => return Stop::CheckFile(path),
+                        ConditionResult::Fails => return Stop::End(Step::Status(500)),
+                        ConditionResult::Holds(false) => state.at += skip,
+                        ConditionResult::Holds(true) => {
                             if let Some(location) = location {
                                 request.location = *location;
                             }

@@ -172,7 +172,7 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     let prepared = conf.prepare(&names, has_http2, scope.of::<Acme>());
     let (tls, notes) = prepared.map_err(|message| Error::at(block.span, message))?;
     scope.make_mut::<Conf>().notes = notes;
-    scope.make_mut::<Conf>().expiries = expiry::of(conf.certificates.items());
+    scope.make_mut::<Conf>().expiries = expiry::read_expiries(conf.certificates.items());
     *scope.make_mut::<Tls>() = tls;
     Ok(())
 }

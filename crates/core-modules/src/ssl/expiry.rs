@@ -21,7 +21,7 @@ use telemetry::time_zone::since_1970;
 pub(super) type Expiry = (PathBuf, i64);
 
 /// Returns the expiry times of these certificates, as far as they can be parsed.
-pub(super) fn of(certificates: &[PemSource]) -> Vec<Expiry> {
+pub(super) fn read_expiries(certificates: &[PemSource]) -> Vec<Expiry> {
     let end = |origin: &PemSource| {
         let PemSource::File(file) = origin else { return None };
         let chain = certificate::certificates(&file.bytes).ok()?;

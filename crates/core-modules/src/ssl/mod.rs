@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ::conf::{Args, Error, Level, Spec, State, value};
+use ::conf::{Args, Error, Level, Spec, Support, value};
 use ::tls::sessions::{self, SessionCache};
 use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
@@ -26,7 +26,7 @@ use exchange::tls_arguments::{
 };
 use site::config::{Cx, Http, Scope, Server, SettingsType};
 use site::declaration::{BlockHooks, SERVER_LEVELS};
-use site::shared_zone::Kind;
+use site::shared_zone::ZoneKind;
 
 pub use self::expiry::{certificate_warnings, expiries};
 
@@ -364,12 +364,12 @@ const fn without_effect(
     help: &'static str,
     reason: &'static str,
 ) -> Directive {
-    let row = spec(name, args, help).state(State::Accepted(reason));
+    let row = spec(name, args, help).state(Support::Accepted(reason));
     Directive::http(if many { row.many() } else { row }, |cx| {
         let name = &cx.statement.name.text;
         let row = WITHOUT_EFFECT.iter().find(|row| row.spec.name == name);
         let reason = match row.map(|row| row.spec.state) {
-            Some(State::Accepted(reason)) => reason,
+            Some(Support::Accepted(reason)) => reason,
             _ => "it is not supported",
         };
         cx.warn(format_args!("\"{name}\" directive has no effect: {reason}"));
@@ -416,8 +416,8 @@ impl<C> std::fmt::Debug for CacheZone<C> {
     }
 }
 
-impl<C: 'static> Kind for CacheZone<C> {
-    type State = ();
+impl<C: 'static> ZoneKind for CacheZone<C> {
+    type Content = ();
 
     fn empty(&self, _: u64) {}
 

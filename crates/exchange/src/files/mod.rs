@@ -19,7 +19,7 @@ pub use open::{
 pub use paths::{is_alias_undefined, path_of, prepend_directory, root_len, root_of, set_found_below_alias};
 pub use site::settings::files::{Links, Opening};
 pub use transfer::files::{
-    Failure, Found, Kind, Opened, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,
+    Failure, FileKind, Opened, OpenedPath, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,
 };
 
 use crate::request::Request;
@@ -42,7 +42,7 @@ pub fn root_facts(config: &Config) -> Vec<RootFacts> {
 pub fn open_context(request: &Request) -> OpenContext {
     OpenContext {
         rules: FileRules::from(&request.scope().core.sending),
-        roots: std::rc::Rc::clone(&request.generation.roots),
+        roots: std::rc::Rc::clone(&request.thread_config.roots),
         root: request.location.0 as usize,
     }
 }

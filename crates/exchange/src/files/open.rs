@@ -12,11 +12,11 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use crate::files::links::{self, rule_of};
 use crate::files::root_len;
 use crate::refusals::{self, Access};
-use crate::request::{Generation, Request};
+use crate::request::{Request, ThreadConfig};
 use transfer::body::choose;
 use transfer::files::cache::{CacheId, CacheResult, HELD, Rules, Terms};
 use transfer::files::root::RootFacts;
-use transfer::files::{Failure, Found, Kind, Opened};
+use transfer::files::{Failure, FileKind, Opened, OpenedPath};
 
 /// Returns the facts of the root of the request's location, and its device with the engine for opens that block.
 pub(super) fn root_and_disk(request: &Request) -> (&RootFacts, Disk) {
@@ -27,7 +27,7 @@ pub(super) fn root_and_disk(request: &Request) -> (&RootFacts, Disk) {
 
 /// Returns the facts of the root of the request's location.
 fn facts(request: &Request) -> &RootFacts {
-    request.generation.roots.of(request.location.0 as usize)
+    request.thread_config.roots.of(request.location.0 as usize)
 }
 
 /// Returns the device of the root of the request's location, and the engine for its paths.
@@ -52,7 +52,7 @@ fn cache(request: &Request) -> Option<(CacheId, Terms)> {
 }
 
 /// Opens `path` for reading, or returns the result cached by `open_file_cache`.
-pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
+pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<OpenedPath, Failure> {
     match try_open(request, &mut path) {
         Some(found) => found,
         // Boxed, so that only requests that have to wait need memory for the state of this future.
@@ -62,7 +62,7 @@ pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure
 
 /// Does the same as [`open()`] if no wait is necessary: the file is in `open_file_cache`, or the kernel has the path
 /// cached. Otherwise returns `None`, and the caller must call [`open_by_engine`]. Changes `path` temporarily.
-pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
+pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<OpenedPath, Failure>> {
     let found = try_open_by_rules(request, path);
     if let Some(Err(failure)) = &found {
         refusals::note_path(request, path, Access::Read, failure.errno);
@@ -70,7 +70,7 @@ pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, F
     found
 }
 
-fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
+fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<OpenedPath, Failure>> {
     let rules = rules(request, path);
     let Some((id, terms)) = cache(request) else {
         return match may_hold(request, rules) {
@@ -78,13 +78,13 @@ fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<Fou
             false => open_resident(request, path, rules),
         };
     };
-    let caches = &request.generation.open_files;
+    let caches = &request.thread_config.open_files;
     let found = match caches.look_up(id, path, rules, terms) {
-        CacheResult::Valid(Ok(Found::File(opened))) if facts(request).local => {
+        CacheResult::Valid(Ok(OpenedPath::File(opened))) if facts(request).local => {
             match opened.file.stat_inline() {
                 // The file was edited in place: with the old size the response would be cut off, or the file.
-                Ok(stat) => return Some(Ok(Found::File(Opened { stat, ..opened }))),
-                Err(_) => return Some(Ok(Found::File(opened))),
+                Ok(stat) => return Some(Ok(OpenedPath::File(Opened { stat, ..opened }))),
+                Err(_) => return Some(Ok(OpenedPath::File(opened))),
             }
         }
         CacheResult::Valid(answer) => return Some(answer),
@@ -107,34 +107,34 @@ fn may_hold(request: &Request, rules: Rules) -> bool {
 
 /// Does the same as [`open_resident`], with the recently opened file of the path if stat(2) shows that it is still the
 /// same. This takes one system call instead of three, with the same result.
-fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
-    let held = &request.generation.open_files.held;
+fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<OpenedPath, Failure>> {
+    let held = &request.thread_config.open_files.held;
     if let Some(opened) = held.find(path)
         && let Ok(stat) = with_nul(path, rt::file::stat_of_turn)?
         && stat == opened.stat
     {
-        return Some(Ok(Found::File(opened)));
+        return Some(Ok(OpenedPath::File(opened)));
     }
     let found = open_resident(request, path, rules)?;
     if held.hold(path, &found) {
-        rt::spawn(close_held(Rc::downgrade(&request.generation)));
+        rt::spawn(close_held(Rc::downgrade(&request.thread_config)));
     }
     Some(found)
 }
 
 /// Closes held files without recent requests, until none is open.
-async fn close_held(generation: Weak<Generation>) {
+async fn close_held(thread_config: Weak<ThreadConfig>) {
     loop {
         rt::sleep_until(rt::now() + HELD.inactive).await;
-        let Some(generation) = generation.upgrade() else { return };
-        if !generation.open_files.held.close_idle() {
+        let Some(thread_config) = thread_config.upgrade() else { return };
+        if !thread_config.open_files.held.close_idle() {
             return;
         }
     }
 }
 
 /// Opens a path that the kernel has cached (dentries).
-fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
+fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<OpenedPath, Failure>> {
     let facts = facts(request);
     if !rules.is_one_call() || !facts.may_try() {
         return None;
@@ -166,13 +166,13 @@ fn recheck_resident(
     path: &mut Vec<u8>,
     rules: Rules,
     opened: Opened,
-) -> Option<Result<Found, Failure>> {
+) -> Option<Result<OpenedPath, Failure>> {
     if rules.is_plain() {
         let facts = facts(request);
         if let Some(Ok(stat)) = with_nul(path, |path| facts.stat_resident(path))?
             && is_same(&stat, &opened.stat)
         {
-            return Some(Ok(Found::File(Opened { stat, ..opened })));
+            return Some(Ok(OpenedPath::File(Opened { stat, ..opened })));
         }
     }
     open_resident(request, path, rules)
@@ -187,7 +187,7 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
 }
 
 /// Opens `path` and waits for the disk, for paths that [`try_open`] could not open.
-pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
+pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<OpenedPath, Failure> {
     let found = open_waiting(request, path).await;
     if let Err(failure) = &found {
         refusals::note_path(request, path, Access::Read, failure.errno);
@@ -195,7 +195,7 @@ pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Fai
     found
 }
 
-async fn open_waiting(request: &Request, path: &[u8]) -> Result<Found, Failure> {
+async fn open_waiting(request: &Request, path: &[u8]) -> Result<OpenedPath, Failure> {
     let rules = rules(request, path);
     if cache(request).is_none()
         && rules.is_plain()
@@ -209,7 +209,7 @@ async fn open_waiting(request: &Request, path: &[u8]) -> Result<Found, Failure> 
 
 /// Does the same as [`open_by_engine`] for a path without rules or cache, in one operation. Returns `None` if that does
 /// not suffice.
-async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<Found, Failure>> {
+async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<OpenedPath, Failure>> {
     let (facts, disk) = root_and_disk(request);
     if !facts.local {
         return None;
@@ -242,9 +242,9 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
 }
 
 /// Does the same as [`open_by_engine`], with all rules and the cache.
-async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<Found, Failure> {
+async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<OpenedPath, Failure> {
     let Some((id, terms)) = cache(request) else { return open_new(request, path.to_vec(), rules).await };
-    let caches = &request.generation.open_files;
+    let caches = &request.thread_config.open_files;
     let found = match caches.earlier(id, path, rules) {
         Some(opened) => open_again(request, path, rules, opened).await,
         None => open_new(request, path.to_vec(), rules).await,
@@ -254,7 +254,7 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
 }
 
 /// Returns the kind and attributes of the file at `path`, for callers that do not read it.
-pub async fn stat_path(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
+pub async fn stat_path(request: &Request, path: &[u8]) -> Result<FileKind, Failure> {
     let rules = rules(request, path);
     // The cache contains results of opens. With `root_beneath` or `disable_symlinks` a path can only be checked through
     // an open file.
@@ -262,11 +262,11 @@ pub async fn stat_path(request: &Request, path: &[u8]) -> Result<Kind, Failure> 
         return open(request, path.to_vec()).await.map(|found| found.kind());
     }
     let stat = stat(request, path).await;
-    stat.map(|stat| Kind::of(&stat)).map_err(|errno| failure(errno, "stat()"))
+    stat.map(|stat| FileKind::of(&stat)).map_err(|errno| failure(errno, "stat()"))
 }
 
 /// Opens a path that is not cached.
-async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Found, Failure> {
+async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<OpenedPath, Failure> {
     let file = open_by(request, path, rules, OFlags::RDONLY).await?;
     let (facts, disk) = root_and_disk(request);
     let stat = match facts.local {
@@ -277,12 +277,17 @@ async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Foun
 }
 
 /// Calls stat(2) for the path of an open file, and uses that file if the path still leads to it.
-async fn open_again(request: &Request, path: &[u8], rules: Rules, opened: Opened) -> Result<Found, Failure> {
+async fn open_again(
+    request: &Request,
+    path: &[u8],
+    rules: Rules,
+    opened: Opened,
+) -> Result<OpenedPath, Failure> {
     // If links are checked, only an open can check the path.
     if rules.is_plain() {
         let stat = stat(request, path).await.map_err(|errno| failure(errno, "stat()"))?;
         if is_same(&stat, &opened.stat) {
-            return Ok(Found::File(Opened { stat, ..opened }));
+            return Ok(OpenedPath::File(Opened { stat, ..opened }));
         }
     }
     open_new(request, path.to_vec(), rules).await
@@ -294,11 +299,11 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 /// Returns the kind of an open file. Only regular files stay open, because nothing else is read.
-fn found(file: rt::File, stat: Stat) -> Found {
-    match Kind::of(&stat) {
-        Kind::File => Found::File(Opened { file, stat, device: stat.device }),
-        Kind::Directory => Found::Directory,
-        Kind::Special => Found::Special,
+fn found(file: rt::File, stat: Stat) -> OpenedPath {
+    match FileKind::of(&stat) {
+        FileKind::File => OpenedPath::File(Opened { file, stat, device: stat.device }),
+        FileKind::Directory => OpenedPath::Directory,
+        FileKind::Special => OpenedPath::Special,
     }
 }
 
@@ -464,7 +469,7 @@ async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
 
 /// Frees a descriptor for another open file; returns whether one could be freed.
 async fn free_descriptor(request: &Request) -> bool {
-    request.conn.thread.free_descriptors(&request.generation).await
+    request.conn.thread.free_descriptors(&request.thread_config).await
 }
 
 /// A directory opened for listing.

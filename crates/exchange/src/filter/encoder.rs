@@ -18,7 +18,7 @@ use telemetry::tally::EncoderLimit;
 use transfer::coding::budget::{Recalled, Share};
 use transfer::coding::pool::Pool;
 use transfer::coding::stored::Stored;
-use transfer::coding::{CodingError, Settings, State};
+use transfer::coding::{AnyEncoder, CodingError, Settings};
 
 /// Compresses the body of one response.
 pub struct Encoder {
@@ -27,10 +27,10 @@ pub struct Encoder {
     size: Option<u64>,
     /// Whether another thread does the work.
     offloads: bool,
-    /// State of an earlier body, whose memory is reused.
-    reused: Option<State>,
+    /// AnyEncoder of an earlier body, whose memory is reused.
+    reused: Option<AnyEncoder>,
     /// The state of the encoder: created with the first bytes, absent while another thread uses it.
-    state: Option<State>,
+    state: Option<AnyEncoder>,
     /// The encoder's part of the thread's memory for encoders.
     share: Option<Share>,
     /// The body, or its rest, without compression.
@@ -189,7 +189,7 @@ impl Encoder {
         let start = out.len();
         match (&self.stored, self.offloads) {
             (Some(_), _) => {}
-            (None, true) => self.encode_offloaded(out, State::flush).await?,
+            (None, true) => self.encode_offloaded(out, AnyEncoder::flush).await?,
             (None, false) => self.encode_inline(0, |state| state.flush(out)).await?,
         }
         self.produced += (out.len() - start) as u64;
@@ -215,7 +215,7 @@ impl Encoder {
         if let Some(stored) = &mut self.stored {
             stored.finish(out);
         } else if self.offloads {
-            self.encode_offloaded(out, State::finish).await?;
+            self.encode_offloaded(out, AnyEncoder::finish).await?;
         } else {
             self.encode_inline(0, |state| state.finish(out)).await?;
         }
@@ -256,12 +256,12 @@ impl Encoder {
     async fn encode_inline(
         &mut self,
         len: usize,
-        work: impl FnOnce(&mut State) -> Result<(), CodingError>,
+        work: impl FnOnce(&mut AnyEncoder) -> Result<(), CodingError>,
     ) -> Result<(), CodingError> {
         let began = Instant::now();
         let mut state = match self.state.take() {
             Some(state) => state,
-            None => State::begin(self.reused.take(), &self.settings, self.size)?,
+            None => AnyEncoder::begin(self.reused.take(), &self.settings, self.size)?,
         };
         let done = work(&mut state);
         self.retain(state);
@@ -283,7 +283,7 @@ impl Encoder {
     async fn encode_offloaded(
         &mut self,
         out: &mut Vec<u8>,
-        work: impl FnOnce(&mut State, &mut Vec<u8>) -> Result<(), CodingError> + Send + 'static,
+        work: impl FnOnce(&mut AnyEncoder, &mut Vec<u8>) -> Result<(), CodingError> + Send + 'static,
     ) -> Result<(), CodingError> {
         let (begun, reused) = (self.state.take(), self.reused.take());
         let (settings, size, input) = (self.settings.clone(), self.size, std::mem::take(&mut self.waiting));
@@ -291,7 +291,7 @@ impl Encoder {
             // At high levels a new state has megabytes of memory to clear, so it is also created on the other thread.
             let mut state = match begun {
                 Some(state) => state,
-                None => State::begin(reused, &settings, size)?,
+                None => AnyEncoder::begin(reused, &settings, size)?,
             };
             let mut bytes = Vec::new();
             state.push(&input, &mut bytes)?;
@@ -310,7 +310,7 @@ impl Encoder {
 
 impl Encoder {
     /// Stores the state until the next call.
-    fn retain(&mut self, state: State) {
+    fn retain(&mut self, state: AnyEncoder) {
         if let Some(share) = &self.share {
             share.resize(state.memory() as u64);
         }

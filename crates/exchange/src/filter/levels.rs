@@ -229,10 +229,10 @@ impl<'r> Levels<'r> {
     ) -> Result<(), BodyError> {
         let top = self.top();
         // `work` is a stack: the remaining bytes are below the filter's output, which is sent first.
-        let place = top.work.len();
+        let index = top.work.len();
         let start = start + top.push(stage, &bytes[start..])?;
         if start < bytes.len() {
-            top.work.insert(place, (stage, Piece::Rest { bytes, start }));
+            top.work.insert(index, (stage, Piece::Rest { bytes, start }));
         }
         output.take_turns(PUSH_RUN).await;
         Ok(())

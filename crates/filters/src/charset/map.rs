@@ -92,8 +92,8 @@ impl Utf8 {
             return None;
         }
         let mut found = Utf8 { bytes: [0; UTF8_LEN_MAX], len: (text.len() / 2) as u8 };
-        for (place, byte) in found.bytes.iter_mut().take(text.len() / 2).enumerate() {
-            *byte = hex(&text[2 * place..2 * place + 2])?;
+        for (index, byte) in found.bytes.iter_mut().take(text.len() / 2).enumerate() {
+            *byte = hex(&text[2 * index..2 * index + 2])?;
         }
         let mut characters = std::str::from_utf8(found.as_bytes()).ok()?.chars();
         let character = characters.next()?;
@@ -104,17 +104,17 @@ impl Utf8 {
 impl Utf8Table {
     /// Returns the byte of a character.
     pub(super) fn byte(&self, character: char) -> Option<u8> {
-        let [page, place] = u16::try_from(u32::from(character)).ok()?.to_be_bytes();
-        let byte = self.0[usize::from(page)].as_ref()?[usize::from(place)];
+        let [page, index] = u16::try_from(u32::from(character)).ok()?.to_be_bytes();
+        let byte = self.0[usize::from(page)].as_ref()?[usize::from(index)];
         (byte != 0).then_some(byte)
     }
 
     /// Adds the byte of a character to the table. A later byte replaces an earlier one.
     fn set(&mut self, character: char, byte: u8) {
         // Three bytes of UTF-8 cover exactly the Basic Multilingual Plane.
-        let [page, place] = (u32::from(character) as u16).to_be_bytes();
+        let [page, index] = (u32::from(character) as u16).to_be_bytes();
         let page = self.0[usize::from(page)].get_or_insert_with(|| Box::new([0; 256]));
-        page[usize::from(place)] = byte;
+        page[usize::from(index)] = byte;
     }
 }
 

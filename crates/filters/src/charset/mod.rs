@@ -161,8 +161,8 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
         return;
     }
-    let generation = Rc::clone(&request.generation);
-    let Some(conversion) = generation.config.http.of::<Maps>().conversion(&source, &target_charset) else {
+    let thread_config = Rc::clone(&request.thread_config);
+    let Some(conversion) = thread_config.config.http.of::<Maps>().conversion(&source, &target_charset) else {
         let (source, target_charset) = (source.for_log(), target_charset.for_log());
         let what =
             format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{target_charset}\"");

@@ -171,10 +171,10 @@ fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
             None => fields.push((name.into(), value.into())),
             Some(first) => {
                 fields[first].1 = value.into();
-                let mut place = 0;
+                let mut index = 0;
                 fields.retain(|(known, _)| {
-                    place += 1;
-                    place <= first + 1 || !is_same(known)
+                    index += 1;
+                    index <= first + 1 || !is_same(known)
                 });
             }
         }

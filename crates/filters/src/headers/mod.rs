@@ -218,8 +218,8 @@ pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
 
 /// Adds the trailers after the body, so that they can use its result.
 fn trailers(request: &mut Request) {
-    let generation = Rc::clone(&request.generation);
-    let conf = generation.config.location(request.location).scope.of::<Conf>();
+    let thread_config = Rc::clone(&request.thread_config);
+    let conf = thread_config.config.location(request.location).scope.of::<Conf>();
     let is_success = is_success(request.response.status);
     for field in conf.trailers.fields().filter(|field| is_success || field.always) {
         let value = on_one_line(&field.value, request);

@@ -3,7 +3,7 @@
 use http::uri::{Escape, escape, escape_html};
 
 use crate::ssi::Conf;
-use crate::ssi::parser::{Command, Found, PARAMETERS_MAX, Parser};
+use crate::ssi::parser::{Command, Element, PARAMETERS_MAX, Parser};
 use crate::ssi::time::TimeFormat;
 use crate::ssi::values::{self, Failed, fail};
 use exchange::filter::{BodyFilter, Output};
@@ -120,14 +120,14 @@ impl BodyFilter for Page {
             let rest = &input[used..];
             let (count, found) = self.parser.next(rest);
             used += count;
-            commands += usize::from(found == Found::Command);
+            commands += usize::from(found == Element::Command);
             match found {
-                Found::Nothing => {}
-                Found::Text(range) => self.text(request, &rest[range], out),
-                Found::Held(text) => self.text(request, text, out),
-                Found::Fault(why) => request.log(telemetry::Level::Error, format_args!("{why}")),
-                Found::Broken => self.complain(out),
-                Found::Command => match self.command(request, out) {
+                Element::Nothing => {}
+                Element::Text(range) => self.text(request, &rest[range], out),
+                Element::Held(text) => self.text(request, text, out),
+                Element::Fault(why) => request.log(telemetry::Level::Error, format_args!("{why}")),
+                Element::Broken => self.complain(out),
+                Element::Command => match self.command(request, out) {
                     Ok(Next::Continue) => {}
                     Ok(Next::Wait) => return Ok(used),
                     Err(Failed) => self.complain(out),
@@ -369,14 +369,14 @@ impl Command {
         let mut values: Values = vec![None; kind.parameters.len()];
         for (parameter, value) in self.parameters {
             let shown = parameter.for_log();
-            let place = kind.parameters.iter().position(|(known, _)| known.as_bytes() == parameter);
-            let Some(place) = place else {
+            let index = kind.parameters.iter().position(|(known, _)| known.as_bytes() == parameter);
+            let Some(index) = index else {
                 return fail(
                     request,
                     format_args!("invalid parameter name: \"{shown}\" in \"{name}\" SSI command"),
                 );
             };
-            if values[place].replace(value).is_some() {
+            if values[index].replace(value).is_some() {
                 let why = format_args!("duplicate \"{shown}\" parameter in \"{name}\" SSI command");
                 return fail(request, why);
             }

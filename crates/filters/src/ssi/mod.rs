@@ -7,7 +7,7 @@ mod parser;
 mod time;
 mod values;
 
-use conf::{Args, Contexts, Spec, State};
+use conf::{Args, Contexts, Spec, Support};
 
 use crate::{Declaration, Directive, Module};
 use exchange::module::Variable;
@@ -70,13 +70,13 @@ const DIRECTIVES: &[Directive] = &[
             "Minimum size of a range that nginx sends from the file.",
         )
         .default("1k")
-        .state(State::Accepted("pages always pass through memory; the size is only checked")),
+        .state(Support::Accepted("pages always pass through memory; the size is only checked")),
         |_, cx| cx.size(&mut 0),
     ),
     Directive::scope(
         ssi("ssi_ignore_recycled_buffers", LEVELS, Args::Flag, "How nginx reuses buffers.")
             .default("off")
-            .state(State::Accepted("buffers are not held back; the flag is only checked")),
+            .state(Support::Accepted("buffers are not held back; the flag is only checked")),
         |_, cx| cx.flag(&mut false),
     ),
 ];

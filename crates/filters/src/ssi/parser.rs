@@ -24,7 +24,7 @@ const NAME_MAX: usize = 32;
 /// Maximum number of parameters of a command, as in nginx.
 pub(super) const PARAMETERS_MAX: usize = 16;
 
-/// Parses text. [`Parser::take_command`] returns a command after [`Found::Command`].
+/// Parses text. [`Parser::take_command`] returns a command after [`Element::Command`].
 pub(super) struct Parser {
     state: State,
     command: Command,
@@ -70,7 +70,7 @@ enum State {
 
 /// The next element of the text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Element {
     /// Nothing; all input was consumed.
     Nothing,
     /// Text, a range of the input.
@@ -97,12 +97,12 @@ impl Parser {
     }
 
     /// Finds the next element; returns how many bytes of the input were consumed.
-    pub(super) fn next(&mut self, input: &[u8]) -> (usize, Found) {
+    pub(super) fn next(&mut self, input: &[u8]) -> (usize, Element) {
         let mut at = 0;
         while let Some(&byte) = input.get(at) {
             match self.state {
                 State::Text => {
-                    let end = memchr::memchr(b'<', &input[at..]).map(|place| at + place);
+                    let end = memchr::memchr(b'<', &input[at..]).map(|index| at + index);
                     if let Some(begin) = end {
                         self.state = State::Begin(1);
                         if begin == at {
@@ -112,7 +112,7 @@ impl Parser {
                     }
                     // The first byte of a possible command is consumed with the text, and held back.
                     let text = at..end.unwrap_or(input.len());
-                    return (end.map_or(input.len(), |begin| begin + 1), Found::Text(text));
+                    return (end.map_or(input.len(), |begin| begin + 1), Element::Text(text));
                 }
                 State::Begin(seen) => {
                     if byte == *BEGIN.get(seen).unwrap_or(&b'#') {
@@ -124,18 +124,18 @@ impl Parser {
                     // A command may start at this byte; any other byte is text and parsed again.
                     let again = byte == b'<';
                     self.state = if again { State::Begin(1) } else { State::Text };
-                    return (at + usize::from(again), Found::Held(&BEGIN[..seen]));
+                    return (at + usize::from(again), Element::Held(&BEGIN[..seen]));
                 }
                 _ => {
                     at += 1;
                     match self.take(byte) {
-                        Found::Nothing => {}
+                        Element::Nothing => {}
                         found => return (at, found),
                     }
                 }
             }
         }
-        (at, Found::Nothing)
+        (at, Element::Nothing)
     }
 
     /// Ends the text; returns the bytes held back. An incomplete command is dropped, as in nginx.
@@ -147,7 +147,7 @@ impl Parser {
     }
 
     /// Parses a byte of a command.
-    fn take(&mut self, byte: u8) -> Found {
+    fn take(&mut self, byte: u8) -> Element {
         let is_space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
         let before = self.state;
         let last = self.command.parameters.last();
@@ -196,20 +196,20 @@ impl Parser {
             State::End(1) if byte == b'-' => State::End(2),
             State::End(2) if byte == b'>' => {
                 self.state = State::Text;
-                return Found::Command;
+                return Element::Command;
             }
             State::Skip(2) if byte == b'>' => {
                 self.state = State::Text;
-                return Found::Broken;
+                return Element::Broken;
             }
             State::Skip(seen) => {
                 self.state = State::Skip(if byte == b'-' && seen < 2 { seen + 1 } else { 0 });
-                return Found::Nothing;
+                return Element::Nothing;
             }
             _ => return self.fault(byte),
         };
         self.state = state;
-        Found::Nothing
+        Element::Nothing
     }
 
     /// Returns the parameter being parsed.
@@ -218,7 +218,7 @@ impl Parser {
     }
 
     /// Skips the command and reports the error in nginx's words.
-    fn fault(&mut self, byte: u8) -> Found {
+    fn fault(&mut self, byte: u8) -> Element {
         let bytes = [byte];
         let (name, shown) = (self.command.name.for_log(), bytes.for_log());
         let none = Default::default();
@@ -252,7 +252,7 @@ impl Parser {
         // An unexpected dash may be the first one of the end, as in nginx.
         let may_end = matches!(self.state, State::Parameter | State::BeforeEquals | State::BeforeValue);
         self.state = State::Skip(usize::from(may_end && byte == b'-'));
-        Found::Fault(text)
+        Element::Fault(text)
     }
 }
 
@@ -268,12 +268,12 @@ mod tests {
             while !rest.is_empty() {
                 let (used, found) = parser.next(rest);
                 match found {
-                    Found::Nothing => assert_eq!(used, rest.len()),
-                    Found::Text(range) => out.extend_from_slice(&rest[range]),
-                    Found::Held(text) => out.extend_from_slice(text),
-                    Found::Fault(text) => out.extend_from_slice(format!("!{text}!").as_bytes()),
-                    Found::Broken => out.extend_from_slice(b"[broken]"),
-                    Found::Command => {
+                    Element::Nothing => assert_eq!(used, rest.len()),
+                    Element::Text(range) => out.extend_from_slice(&rest[range]),
+                    Element::Held(text) => out.extend_from_slice(text),
+                    Element::Fault(text) => out.extend_from_slice(format!("!{text}!").as_bytes()),
+                    Element::Broken => out.extend_from_slice(b"[broken]"),
+                    Element::Command => {
                         let command = parser.take_command();
                         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                         let parameters: String = (command.parameters.iter())
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(long, format!("!too long \"{name}x...\" parameter in \"a\" SSI command![broken]"));
         let mut parser = Parser::new(10);
         let many = format!("<!--#a {} -->", "b='' ".repeat(1000));
-        assert_eq!(parser.next(many.as_bytes()), (many.len(), Found::Command));
+        assert_eq!(parser.next(many.as_bytes()), (many.len(), Element::Command));
         assert_eq!(parser.take_command().parameters.len(), PARAMETERS_MAX + 1);
     }
 

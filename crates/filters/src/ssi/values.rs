@@ -77,7 +77,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     let name = name.to_ascii_lowercase();
     let mut common = common(request);
     let known = common.variables.iter().position(|(known, _)| *known == name);
-    let before = known.map_or(0, |place| common.variables[place].1.len());
+    let before = known.map_or(0, |index| common.variables[index].1.len());
     // The replaced value no longer counts, so a page may change a variable any number of times.
     let added = if known.is_some() { value.len() } else { name.len() + value.len() };
     if common.used - before + added > COMMON_MAX {
@@ -86,7 +86,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     }
     common.used = common.used - before + added;
     match known {
-        Some(place) => common.variables[place].1 = value,
+        Some(index) => common.variables[index].1 = value,
         None => common.variables.push((name, value)),
     }
     Ok(())

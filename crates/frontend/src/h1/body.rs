@@ -34,8 +34,8 @@ impl Connection {
         request: &mut Request,
         body_need: BodyNeed,
     ) -> Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure> {
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         // Another handler has already read the body, for example before an error page.
         if request.body.is_some() {
             return Ok(None);
@@ -344,8 +344,8 @@ impl Connection {
         &mut self,
         request: &mut Request,
     ) -> Result<Feed<BodyRemainder>, BodyFailure> {
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let rest = BodyRemainder::of(request);
         if rest.is_some() {
             self.send_continue(request, core).await?;

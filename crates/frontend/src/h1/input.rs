@@ -36,8 +36,8 @@ impl Connection {
         // The server that `Host` selects may accept field names that the default server ignores.
         if let Ok(Progress::Complete { .. }) = parsed
             && request.head.first_ignored().is_some()
-            && let Some(policy) = self.entrance.named_policy(
-                &request.generation,
+            && let Some(policy) = self.listen_socket.named_policy(
+                &request.thread_config,
                 &request.conn.local,
                 request.head.host_text().of(self.input.bytes()),
                 policy,
@@ -132,7 +132,7 @@ impl Connection {
                 Err(rt::Elapsed)
                     if may_stay
                         && (self.renew() || is_protected)
-                        && self.entrance.serves(&self.default.generation, &self.info) => {}
+                        && self.listen_socket.serves(&self.default.thread_config, &self.info) => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return None,
             }
         }

@@ -27,8 +27,8 @@ use std::time::Duration;
 use rt::Timer;
 use rt::panics::catch;
 
-use crate::entrance::{DefaultServer, Entrance};
 use crate::input::Input;
+use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::opening::Opened;
 use crate::wire::Wire;
 use client::Http1Client;
@@ -43,7 +43,7 @@ use telemetry::tally::{self, Stage};
 /// the end of the request. So a few request objects serve many connections and stay in the CPU cache.
 struct Connection {
     thread: Rc<Thread>,
-    entrance: Rc<Entrance>,
+    listen_socket: Rc<ListenSocket>,
     info: Rc<ConnInfo>,
     /// The configuration version for the next request, and the server used before the host is known.
     default: DefaultServer,
@@ -81,11 +81,11 @@ pub(crate) fn serve(opened: Opened) -> impl Future<Output = ()> {
 
 impl Connection {
     fn new(opened: Opened) -> Connection {
-        let Opened { wire, info, early: input, thread, entrance, default, timer, stage, .. } = opened;
+        let Opened { wire, info, early: input, thread, listen_socket, default, timer, stage, .. } = opened;
         *info.client.borrow_mut() = Some(Rc::new(Http1Client(wire.handle())));
         Connection {
             thread,
-            entrance,
+            listen_socket,
             info,
             default,
             input,
@@ -124,8 +124,8 @@ impl Connection {
             if !pipelined && !self.remains_served() {
                 return;
             }
-            let DefaultServer { generation, id } = &self.default;
-            let mut request = self.thread.take_request(generation, &self.info, *id);
+            let DefaultServer { thread_config, id } = &self.default;
+            let mut request = self.thread.take_request(thread_config, &self.info, *id);
             request.pipelined = pipelined;
             let received = match self.begin(&mut request) {
                 Some(received) => received,
@@ -177,11 +177,11 @@ impl Connection {
 
     /// Switches to the active configuration version; returns whether it was another one.
     fn renew(&mut self) -> bool {
-        self.default.renew(&self.thread, &self.entrance, &self.info)
+        self.default.renew(&self.thread, &self.listen_socket, &self.info)
     }
 
     /// Switches to the active configuration version; returns whether this version still serves the connection.
     fn remains_served(&mut self) -> bool {
-        !self.renew() || self.entrance.serves(&self.default.generation, &self.info)
+        !self.renew() || self.listen_socket.serves(&self.default.thread_config, &self.info)
     }
 }

@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Decides on keep-alive; returns whether the client gets a 100 response.
-    pub(super) fn settle_connection(&self, request: &mut Request, core: &Core) -> bool {
+    pub(super) fn decide_keep_alive(&self, request: &mut Request, core: &Core) -> bool {
         if self.is_to_end() || !permits_keepalive(core, request) {
             request.keepalive = false;
         }
@@ -58,8 +58,8 @@ impl Connection {
 
     /// Whether the connection ends after this response: its thread stops, or a reload has removed its address.
     fn is_to_end(&self) -> bool {
-        let is_served = || self.entrance.serves(&self.thread.generation(), &self.info);
-        self.thread.is_leaving() || !self.thread.is_in_force(&self.default.generation) && !is_served()
+        let is_served = || self.listen_socket.serves(&self.thread.thread_config(), &self.info);
+        self.thread.is_leaving() || !self.thread.is_in_force(&self.default.thread_config) && !is_served()
     }
 
     /// Sends a response that is completely in memory as far as possible without waiting; returns the unsent part, if any. If it

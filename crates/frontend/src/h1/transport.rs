@@ -12,7 +12,7 @@ use crate::h1::respond::{self, Sending};
 use crate::h1::rest::BodyRemainder;
 use crate::h1::{Connection, head};
 use exchange::course::BodyNeed;
-use exchange::request::{Generation, Request};
+use exchange::request::{Request, ThreadConfig};
 use exchange::request_body::{BodyFailure, Feed};
 use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::transport::Transport;
@@ -25,8 +25,8 @@ impl Transport for Connection {
     type UnreadBody = BodyRemainder;
     type Outlet<'a> = Http1Outlet<'a>;
 
-    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
-        self.entrance.listen(generation)
+    fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen> {
+        self.listen_socket.listen(thread_config)
     }
 
     fn release_buffers(&mut self) {
@@ -72,7 +72,7 @@ impl Transport for Connection {
     }
 
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
-        self.settle_connection(request, core)
+        self.decide_keep_alive(request, core)
     }
 
     fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
@@ -108,7 +108,7 @@ impl Transport for Connection {
         outlet
     }
 
-    async fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) {
+    async fn wait_for_delivery(&mut self, request: &Request, core: &Core, error: &BodyError) {
         // A reset could destroy bytes that the client has not acknowledged.
         if respond::ends_in_reset(error, request) {
             self.acknowledged(core.sending.send_timeout).await;

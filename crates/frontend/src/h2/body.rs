@@ -53,8 +53,8 @@ impl StreamTransport {
         if request.body.is_some() {
             return Ok(None);
         }
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let mut body = ReceivedBody::default();
         let done = if !must_be_read(request) {
             Ok(())
@@ -134,8 +134,8 @@ impl StreamTransport {
         if self.stream.inbox.borrow().is_complete() {
             return Ok(());
         }
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let Err(aborted) = self.next_piece(core).await else { return Ok(()) };
         Err(match failed(request, aborted) {
             BodyFailure::Refused(status) => Received::Refused(status),
@@ -164,8 +164,8 @@ impl StreamTransport {
         request: &mut Request,
         is_stored: bool,
     ) -> Result<Feed<()>, BodyFailure> {
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
+        let thread_config = Rc::clone(&request.thread_config);
+        let core = &thread_config.config.location(request.location).scope.core;
         let rest = request.head.body().has_body().then_some(());
         if rest.is_some() {
             let window = core.reading.client_body_buffer_size.max(WINDOW_MIN.into());

@@ -32,7 +32,7 @@ use http::h2::{Event, Fault, Limits, Scratch, Strain};
 use io::{Buf, Errno, Segments};
 use rt::Timer;
 
-use crate::entrance::{DefaultServer, Entrance};
+use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::opening::Opened;
 use crate::wire::{ProgressTimeout, Wire};
 use exchange::capacity::Waits;
@@ -61,9 +61,9 @@ const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves a connection until its end.
 pub(crate) async fn serve(opened: Opened) {
-    let Opened { wire, info, early, thread, entrance, mut default, stage, .. } = opened;
+    let Opened { wire, info, early, thread, listen_socket, mut default, stage, .. } = opened;
     // The opening may have taken long.
-    default.renew(&thread, &entrance, &info);
+    default.renew(&thread, &listen_socket, &info);
     // Heads and bodies of several streams are already combined into segments, so the last segment need not wait (TCP_NODELAY).
     wire.set_nodelay();
     let limits = limits(&default);
@@ -72,14 +72,14 @@ pub(crate) async fn serve(opened: Opened) {
     let lingers = keepalive.lingering_close != LingeringClose::Off;
     let lingering = lingers.then_some((keepalive.lingering_time, keepalive.lingering_timeout));
     let receive_max = default.http2().recv_buffer_size;
-    let is_traced = default.generation.config.http.traces;
+    let is_traced = default.thread_config.config.http.traces;
     // A connection must not hold a configuration that was replaced.
     drop(default);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let shared = Shared::new(thread, wire.handle(), limits, waker.clone());
     let mut connection = Connection {
         shared,
-        entrance,
+        listen_socket,
         info,
         wire,
         input: Input::of(early.bytes().to_vec()),
@@ -132,7 +132,7 @@ struct Connection {
     /// State shared with its streams.
     shared: Rc<Shared>,
     /// The listening socket that it arrived at.
-    entrance: Rc<Entrance>,
+    listen_socket: Rc<ListenSocket>,
     /// Facts of the connection; each request gets a copy.
     info: Rc<ConnInfo>,
     /// The transport of its bytes.
@@ -245,7 +245,9 @@ impl Connection {
                 rt::yield_now().await;
             }
             // Checked before the input: if a reload has removed the address, no further stream is served.
-            if self.end != End::Last && !self.entrance.serves(&self.shared.thread.generation(), &self.info) {
+            if self.end != End::Last
+                && !self.listen_socket.serves(&self.shared.thread.thread_config(), &self.info)
+            {
                 self.send_last_goaway();
             }
             let handled = self.handle_input();
@@ -303,7 +305,7 @@ impl Connection {
                     (self.head_until, self.idle_since) = (None, None);
                     let scratch = &mut self.scratch;
                     let head = stream::Head { id: stream, ends, block, input, scratch };
-                    let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
+                    let decoded = stream::begin(&shared, &self.listen_socket, &self.info, head)?;
                     self.input.consume(step.used);
                     self.admit(decoded);
                     self.requests += 1;
@@ -356,9 +358,9 @@ impl Connection {
         self.stage.set(Stage::Reading);
         self.stage.set(Stage::Writing);
         self.is_first = false;
-        let (shared, entrance) = (Rc::clone(&self.shared), Rc::clone(&self.entrance));
+        let (shared, listen_socket) = (Rc::clone(&self.shared), Rc::clone(&self.listen_socket));
         // Most requests never wait: they end here, and their frames are sent together with the frames of other streams.
-        let mut task = Box::pin(stream::run(shared, entrance, decoded));
+        let mut task = Box::pin(stream::run(shared, listen_socket, decoded));
         if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
             rt::spawn(task);
         }
@@ -592,10 +594,10 @@ impl Connection {
     #[cold]
     fn trace(&self, event: &Event) {
         let write = |what: std::fmt::Arguments<'_>| {
-            let generation = self.shared.thread.generation();
-            let server = self.entrance.default_server(&generation, &self.info);
+            let thread_config = self.shared.thread.thread_config();
+            let server = self.listen_socket.default_server(&thread_config, &self.info);
             let message = format_args!("HTTP/2: {what}");
-            self.shared.thread.log_about(&generation, &self.info, server, Level::Debug, message);
+            self.shared.thread.log_about(&thread_config, &self.info, server, Level::Debug, message);
         };
         match *event {
             Event::More | Event::Nothing | Event::Round => {}
@@ -626,12 +628,12 @@ impl Connection {
     /// Logs a message about the connection, since there may be no request.
     fn complain(&self, level: Level, what: std::fmt::Arguments<'_>) {
         let thread = &self.shared.thread;
-        let generation = thread.generation();
-        let server = self.entrance.default_server(&generation, &self.info);
-        let (client, address) = (&self.info.peer, &self.entrance.address);
+        let thread_config = thread.thread_config();
+        let server = self.listen_socket.default_server(&thread_config, &self.info);
+        let (client, address) = (&self.info.peer, &self.listen_socket.address);
         let message =
             format_args!("{what} while processing HTTP/2 connection, client: {client}, server: {address}");
-        thread.log_about(&generation, &self.info, server, level, message);
+        thread.log_about(&thread_config, &self.info, server, level, message);
     }
 }
 
@@ -760,7 +762,7 @@ impl Connection {
 
     /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
-        let default = DefaultServer::of(self.shared.thread.generation(), &self.entrance, &self.info);
+        let default = DefaultServer::of(self.shared.thread.thread_config(), &self.listen_socket, &self.info);
         let Core { reading, keepalive, .. } = default.core();
         if !is_in_head {
             self.head_until = None;

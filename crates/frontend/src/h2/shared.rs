@@ -33,7 +33,7 @@ pub(super) struct Shared {
     /// The interface to the socket.
     pub(super) handle: WireHandle,
     /// Borrowed for single steps, never while a request runs.
-    state: RefCell<State>,
+    state: RefCell<ConnectionState>,
     /// Waker of the connection's task, while it waits.
     driver: Cell<Option<Waker>>,
     /// Whether the connection must end after its requests.
@@ -43,7 +43,7 @@ pub(super) struct Shared {
 }
 
 /// The mutable state.
-pub(super) struct State {
+pub(super) struct ConnectionState {
     /// The protocol.
     pub(super) session: Session<Rc<Stream>>,
     /// Frames ready to be sent.
@@ -320,19 +320,25 @@ impl Shared {
             share,
             thread,
             handle,
-            state: RefCell::new(State { session, out, ready: Scheduler::default(), framed: 0, closed: None }),
+            state: RefCell::new(ConnectionState {
+                session,
+                out,
+                ready: Scheduler::default(),
+                framed: 0,
+                closed: None,
+            }),
             driver: Cell::new(None),
             is_ending: Cell::new(false),
         })
     }
 
     /// Changes the state, for the driver.
-    pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut ConnectionState) -> R) -> R {
         change(&mut self.state.borrow_mut())
     }
 
     /// Borrows the state, with memory for frames.
-    fn framing(&self) -> RefMut<'_, State> {
+    fn framing(&self) -> RefMut<'_, ConnectionState> {
         let mut state = self.state.borrow_mut();
         if state.closed.is_none() && state.out.capacity() == 0 {
             state.out = self.thread.frames.take();
@@ -551,7 +557,7 @@ impl Shared {
 
     /// Opens the window of the connection as far as its share of the thread's memory permits. The windows of its streams do not
     /// count: only bytes that the window of the connection admits can arrive.
-    pub(super) fn open_connection(&self, state: &mut State) {
+    pub(super) fn open_connection(&self, state: &mut ConnectionState) {
         let (share, open) = (&self.share, state.session.connection_window());
         let wanted = state.session.wanted_window().max(CONNECTION_WINDOW.into());
         if open > wanted / 2 && share.reserved() == 0 {
@@ -607,7 +613,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Checks whether the stream can send.
     fn check(&self, stream: &Stream) -> Result<(), Errno> {
         match self.closed {
@@ -866,7 +872,8 @@ mod tests {
     fn the_frames_of_one_send_are_encrypted_at_once() {
         let mut out = Vec::new();
         let session = Session::new(Limits::default(), &mut out);
-        let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
+        let mut state =
+            ConnectionState { session, out, ready: Scheduler::default(), framed: 0, closed: None };
         for id in [1, 3, 5] {
             let stream = Stream::new(id, Priority::default(), None);
             state.session.open(id, true, None, Rc::clone(&stream));
@@ -884,7 +891,8 @@ mod tests {
     fn only_a_short_body_without_others_ahead_of_it_is_framed_immediately() {
         let mut out = Vec::new();
         let session = Session::new(Limits::default(), &mut out);
-        let mut state = State { session, out, ready: Scheduler::default(), framed: 0, closed: None };
+        let mut state =
+            ConnectionState { session, out, ready: Scheduler::default(), framed: 0, closed: None };
         let streams = [1, 3].map(|id| Stream::new(id, Priority::default(), None));
         for stream in &streams {
             state.session.open(stream.id, true, None, Rc::clone(stream));

@@ -9,10 +9,10 @@ use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch
 use io::segments::Source;
 use rt::Timer;
 
-use crate::entrance::Entrance;
 use crate::h2::client::Http2Client;
 use crate::h2::shared::{Shared, Stream};
 use crate::h2::transport::StreamTransport;
+use crate::listen_socket::ListenSocket;
 use exchange::cut_off;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
@@ -67,7 +67,7 @@ pub(super) struct Head<'a> {
 /// The connection must end.
 pub(super) fn begin(
     shared: &Rc<Shared>,
-    entrance: &Entrance,
+    listen_socket: &ListenSocket,
     info: &Rc<ConnInfo>,
     head: Head<'_>,
 ) -> Result<DecodedRequest, Fault> {
@@ -75,17 +75,17 @@ pub(super) fn begin(
     info.requests.set(info.requests.get() + 1);
     let stream = Stream::new(id, Priority::default(), (!ends).then_some(&shared.share));
     let thread = &shared.thread;
-    let generation = thread.generation();
-    let server = entrance.default_server(&generation, info);
+    let thread_config = thread.thread_config();
+    let server = listen_socket.default_server(&thread_config, info);
     let conn = info_of(shared, &stream, info);
-    let mut request = thread.take_request(&generation, &conn, server);
+    let mut request = thread.take_request(&thread_config, &conn, server);
     // As in nginx, the settings of the server apply: the requests of a connection may use several locations.
     let keepalive = &request.scope().core.keepalive;
     shared.is_ending.set(!keepalive.permits(info.requests.get(), rt::now().duration_since(info.opened)));
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
     // The server that `:authority` selects may accept field names that the default server drops.
-    let choose = |host: &[u8]| entrance.named_policy(&generation, &info.local, host, policy);
+    let choose = |host: &[u8]| listen_socket.named_policy(&thread_config, &info.local, host, policy);
     let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy).choosing(&choose);
     let (size, decoded, never_indexed) = shared.with(|state| {
         let size = state.session.block_len(block);
@@ -175,10 +175,16 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
 }
 
 /// Runs a request until its end.
-pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: DecodedRequest) {
+pub(super) async fn run(shared: Rc<Shared>, listen_socket: Rc<ListenSocket>, decoded: DecodedRequest) {
     let DecodedRequest { stream, mut request, mut received, reset } = decoded;
-    let mut transport =
-        StreamTransport { shared, stream, entrance, timer: Timer::new(), earlier: 0, stored_window: None };
+    let mut transport = StreamTransport {
+        shared,
+        stream,
+        listen_socket,
+        timer: Timer::new(),
+        earlier: 0,
+        stored_window: None,
+    };
     // No handler reads a body of length 0, so bytes that the client sends nevertheless would be noticed too late.
     let is_empty = matches!(request.head.body(), BodyLength::Exactly(0));
     if is_empty

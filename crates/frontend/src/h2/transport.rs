@@ -9,17 +9,17 @@ use http::h2::ErrorCode;
 use io::Segments;
 use rt::Timer;
 
-use crate::entrance::Entrance;
 use crate::h2::duplex::StreamDuplex;
 use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
+use crate::listen_socket::ListenSocket;
 use crate::wire::ProgressTimeout;
 use exchange::course::BodyNeed;
 use exchange::cut_off;
 use exchange::error_page;
 use exchange::http2::Http2;
-use exchange::request::{Generation, Request};
+use exchange::request::{Request, ThreadConfig};
 use exchange::request_body::{BodyFailure, Feed};
 use exchange::response::Body;
 use exchange::takeover::{Takeover, TakeoverEnd};
@@ -37,7 +37,7 @@ pub(super) struct StreamTransport {
     /// The stream itself.
     pub(super) stream: Rc<Stream>,
     /// The listening socket that the connection arrived at.
-    pub(super) entrance: Rc<Entrance>,
+    pub(super) listen_socket: Rc<ListenSocket>,
     /// Timer for the body, then for the response.
     pub(super) timer: Timer,
     /// Number of bytes of the body that were received before its feed.
@@ -51,8 +51,8 @@ impl Transport for StreamTransport {
     type UnreadBody = ();
     type Outlet<'a> = Http2Outlet<'a>;
 
-    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
-        self.entrance.listen(generation)
+    fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen> {
+        self.listen_socket.listen(thread_config)
     }
 
     fn release_buffers(&mut self) {}
@@ -148,7 +148,7 @@ impl Transport for StreamTransport {
         Http2Outlet::new(&self.shared, &self.stream, &self.timer, &core.sending, rate)
     }
 
-    async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
+    async fn wait_for_delivery(&mut self, _: &Request, _: &Core, _: &BodyError) {}
 
     fn break_off(&mut self, _: &Request, error: &BodyError) {
         // The unsent bytes are discarded, so the response has no end, and the stream is reset when the request ends. Some codes of

@@ -44,7 +44,7 @@ impl Opening {
                 Err(rt::Elapsed)
                     if may_stay
                         && self.renew()
-                        && self.entrance.serves(&self.default.generation, &self.info) => {}
+                        && self.listen_socket.serves(&self.default.thread_config, &self.info) => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return false,
             }
         }
@@ -54,7 +54,10 @@ impl Opening {
     /// first bytes have arrived.
     fn receives_deferred_bytes(&mut self) -> bool {
         if self.thread.calls_directly
-            && self.entrance.listen(&self.default.generation).is_some_and(|listen| listen.spec.deferred)
+            && self
+                .listen_socket
+                .listen(&self.default.thread_config)
+                .is_some_and(|listen| listen.spec.deferred)
             && let Some(Ok(Some(received))) = self.wire.recv_now()
         {
             self.wire.set_multishot(true);
@@ -76,7 +79,7 @@ impl Opening {
     /// Chooses HTTP/2 if the connection begins with the preface, and HTTP/2 without ALPN is enabled; `None` if the connection must
     /// end before this is known.
     pub(super) async fn choose_by_preface(&mut self) -> Option<Protocol> {
-        let listen = self.entrance.listen(&self.default.generation);
+        let listen = self.listen_socket.listen(&self.default.thread_config);
         let is_told = listen.is_some_and(|listen| listen.is_http2(&self.info.local));
         if !is_told && !self.default.http2().enabled {
             return Some(Protocol::Http1);

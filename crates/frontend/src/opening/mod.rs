@@ -19,8 +19,8 @@ use std::rc::Rc;
 use io::Errno;
 use rt::Timer;
 
-use crate::entrance::{DefaultServer, Entrance};
 use crate::input::Input;
+use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::wire::Wire;
 use exchange::error_log;
 use exchange::request::{Address, ConnInfo};
@@ -40,7 +40,7 @@ pub struct Opened {
     /// The thread that accepted it.
     pub(crate) thread: Rc<Thread>,
     /// The listening socket that it arrived at.
-    pub(crate) entrance: Rc<Entrance>,
+    pub(crate) listen_socket: Rc<ListenSocket>,
     /// The server that applies before that of a request is known.
     pub(crate) default: DefaultServer,
     /// A timer, for deadlines of the connection.
@@ -60,10 +60,10 @@ pub enum Protocol {
 
 /// Opens an accepted connection; `None` if it has ended. A client that has already disconnected may have sent a request, which is
 /// processed and logged.
-pub async fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Opened> {
+pub async fn open(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd) -> Option<Opened> {
     // Counted before anything that can fail: the number of a connection needs the count.
     let stage = thread.tally.connection();
-    let mut opening = match Opening::begin(thread, entrance, fd, stage) {
+    let mut opening = match Opening::begin(thread, listen_socket, fd, stage) {
         Ok(opening) => opening,
         Err(Unusable { thread, call, errno }) => {
             let why = Reason(errno);
@@ -90,7 +90,7 @@ pub async fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Op
 /// A connection that is being opened.
 struct Opening {
     thread: Rc<Thread>,
-    entrance: Rc<Entrance>,
+    listen_socket: Rc<ListenSocket>,
     info: Rc<ConnInfo>,
     default: DefaultServer,
     early: Input,
@@ -110,32 +110,32 @@ struct Unusable {
 impl Opening {
     fn begin(
         thread: Rc<Thread>,
-        entrance: Rc<Entrance>,
+        listen_socket: Rc<ListenSocket>,
         fd: OwnedFd,
         stage: tally::Counted,
     ) -> Result<Opening, Unusable> {
         let mut wire = Wire::plain(fd);
-        let (peer, local) = match addresses(&wire, &entrance) {
+        let (peer, local) = match addresses(&wire, &listen_socket) {
             Ok(addresses) => addresses,
             Err((call, errno)) => return Err(Unusable { thread, call, errno }),
         };
-        let generation = thread.generation();
+        let thread_config = thread.thread_config();
         if !is_same_machine(&peer, &local) {
-            wire.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
+            wire.set_zero_copy(thread_config.config.events().zero_copy.map(|bytes| bytes as usize));
         }
-        let listen = entrance.listen(&generation);
+        let listen = listen_socket.listen(&thread_config);
         let is_tls = listen.is_some_and(|listen| listen.is_tls(&local));
         let is_proxied = listen.is_some_and(|listen| listen.expects_proxy_protocol(&local));
         let info = Rc::new(ConnInfo { is_proxied, is_tls, ..ConnInfo::new(&thread, peer, local) });
-        let default = DefaultServer::of(generation, &entrance, &info);
+        let default = DefaultServer::of(thread_config, &listen_socket, &info);
         let (early, timer) = (Input::default(), Timer::new());
-        Ok(Opening { thread, entrance, info, default, early, timer, stage, wire })
+        Ok(Opening { thread, listen_socket, info, default, early, timer, stage, wire })
     }
 
     /// Finds the protocol by the handshake or the first bytes; `None` if the connection must end.
     async fn find_protocol(&mut self) -> Option<Protocol> {
         // A reload during the accept or the handshake may have removed the address.
-        if !self.entrance.serves(&self.default.generation, &self.info) {
+        if !self.listen_socket.serves(&self.default.thread_config, &self.info) {
             return None;
         }
         if self.has_agreed_on_http2() {
@@ -157,23 +157,23 @@ impl Opening {
     }
 
     fn opened(self, protocol: Protocol) -> Opened {
-        let Opening { thread, entrance, info, default, early, timer, stage, wire } = self;
-        Opened { wire, info, early, protocol, thread, entrance, default, timer, stage }
+        let Opening { thread, listen_socket, info, default, early, timer, stage, wire } = self;
+        Opened { wire, info, early, protocol, thread, listen_socket, default, timer, stage }
     }
 
     /// Switches to the active configuration version; returns whether it was another one.
     fn renew(&mut self) -> bool {
-        self.default.renew(&self.thread, &self.entrance, &self.info)
+        self.default.renew(&self.thread, &self.listen_socket, &self.info)
     }
 
     /// Switches to the active configuration version; returns whether this version still serves the connection.
     fn remains_served(&mut self) -> bool {
-        !self.renew() || self.entrance.serves(&self.default.generation, &self.info)
+        !self.renew() || self.listen_socket.serves(&self.default.thread_config, &self.info)
     }
 
     /// Whether the configuration has debug messages.
     fn is_traced(&self) -> bool {
-        self.default.generation.config.http.traces
+        self.default.thread_config.config.http.traces
     }
 
     /// Writes a debug message about the connection.
@@ -190,20 +190,20 @@ impl Opening {
 
     /// Logs a failed step, with the addresses of the socket instead of a request, as in nginx.
     fn log_failure(&self, level: Level, what: impl fmt::Display, step: &str) {
-        let (client, server) = (&self.info.peer, &self.entrance.address);
+        let (client, server) = (&self.info.peer, &self.listen_socket.address);
         self.log(level, format_args!("{what} while {step}, client: {client}, server: {server}"));
     }
 
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        let DefaultServer { generation, id } = &self.default;
-        self.thread.log_about(generation, &self.info, *id, level, message);
+        let DefaultServer { thread_config, id } = &self.default;
+        self.thread.log_about(thread_config, &self.info, *id, level, message);
     }
 }
 
 /// Returns the addresses of the client and of this server, or the call that failed.
-fn addresses(wire: &Wire, entrance: &Entrance) -> Result<(Address, Address), (&'static str, Errno)> {
+fn addresses(wire: &Wire, listen_socket: &ListenSocket) -> Result<(Address, Address), (&'static str, Errno)> {
     let peer = Address::from(wire.peer().map_err(|errno| ("getpeername()", errno))?);
-    let local = match &entrance.bound {
+    let local = match &listen_socket.bound {
         // A socket bound to a wildcard does not show the local address.
         Address::Inet(bound) if bound.ip().is_unspecified() => {
             Address::from(wire.local().map_err(|errno| ("getsockname()", errno))?)

@@ -25,7 +25,7 @@ use ::tls::x509::Distrust;
 use ::tls::{Hello, Server};
 use rt::Socket;
 
-use crate::entrance::Entrance;
+use crate::listen_socket::ListenSocket;
 use crate::opening::Opening;
 use crate::wire::Wire;
 use exchange::acme::tls_challenge;
@@ -90,7 +90,7 @@ impl Opening {
         }
         let waiting = thread.capacity.waits(Waits::First, timer, socket.fd());
         timer.set(end);
-        let handshake = HandshakeContext { thread, entrance: &self.entrance, info: &self.info };
+        let handshake = HandshakeContext { thread, listen_socket: &self.listen_socket, info: &self.info };
         let mut shaking = std::pin::pin!(handshake.shake_hands(socket, received));
         loop {
             match timer.limit(shaking.as_mut()).await {
@@ -106,11 +106,11 @@ impl Opening {
     /// Stores the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
         self.renew();
-        let generation = &self.default.generation;
+        let thread_config = &self.default.thread_config;
         // If a reload has removed the address, the connection ends before its first request.
-        let Some(listen) = self.entrance.listen(generation) else { return };
+        let Some(listen) = self.listen_socket.listen(thread_config) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
-        let settings = tls::settings_of(&generation.config, server, listen, &self.info.local);
+        let settings = tls::settings_of(&thread_config.config, server, listen, &self.info.local);
         // The cell is empty: this runs once per connection.
         let _ = self.info.secured.set(Secured::new(
             handshaken,
@@ -118,7 +118,7 @@ impl Opening {
             settings.client,
             settings.trust.as_deref(),
             refused,
-            generation.number,
+            thread_config.number,
         ));
         self.default.id = server;
     }
@@ -146,7 +146,7 @@ type Named = (Arc<NamedCertificates>, ServerId);
 /// The context of a handshake.
 struct HandshakeContext<'c> {
     thread: &'c Rc<Thread>,
-    entrance: &'c Entrance,
+    listen_socket: &'c ListenSocket,
     info: &'c Rc<ConnInfo>,
 }
 
@@ -173,9 +173,9 @@ impl HandshakeContext<'_> {
 
     /// Checks the client's certificate by OCSP if the server has `ssl_ocsp`; returns the verdict if it refuses the client.
     async fn check(&self, hello: &Hello, handshaken: &Handshaken) -> Option<Distrust> {
-        let generation = self.thread.generation();
-        let config = &generation.config;
-        let listen = self.entrance.listen(&generation)?;
+        let thread_config = self.thread.thread_config();
+        let config = &thread_config.config;
+        let listen = self.listen_socket.listen(&thread_config)?;
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let root = config.server(server).root;
         let settings = tls::settings_of(config, server, listen, &self.info.local);
@@ -184,9 +184,9 @@ impl HandshakeContext<'_> {
         let RefusedClient { verdict, failure } =
             client::check(self.thread, (config, root), checks, trust, &chain).await.err()?;
         if let Some(failure) = failure {
-            let (client, address) = (&self.info.peer, &self.entrance.address);
+            let (client, address) = (&self.info.peer, &self.listen_socket.address);
             let message = format_args!("{failure}, client: {client}, server: {address}");
-            self.thread.log_about(&generation, self.info, server, Level::Error, message);
+            self.thread.log_about(&thread_config, self.info, server, Level::Error, message);
         }
         Some(verdict)
     }
@@ -194,14 +194,14 @@ impl HandshakeContext<'_> {
     /// Returns the settings of a handshake, and certificates with variables in their file names. `None` if the handshake is
     /// refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
-        let generation = self.thread.generation();
-        let listen = self.entrance.listen(&generation)?;
+        let thread_config = self.thread.thread_config();
+        let listen = self.listen_socket.listen(&thread_config)?;
         let default = listen.lookup(&self.info.local).0;
         // A CA that checks a challenge offers only this protocol (RFC 8737 section 3).
         if hello.alpn == [ACME_PROTOCOL] {
             return Some((tls_challenge(hello.name.as_deref()?)?, None));
         }
-        let settings = |server| tls::settings_of(&generation.config, server, listen, &self.info.local);
+        let settings = |server| tls::settings_of(&thread_config.config, server, listen, &self.info.local);
         let asked = tls::server_of(hello.name.as_deref(), listen, &self.info.local).0;
         if settings(asked).rejects {
             return None;
@@ -209,8 +209,11 @@ impl HandshakeContext<'_> {
         // As in nginx, a server without a certificate uses the certificate of the default server of the address. If the rest of its
         // settings is the same too, so is the handshake.
         let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
-        let root = generation.config.server(shown).root;
-        settings(shown).staples.iter().for_each(|staple| staple.tend(self.thread, &generation.config, root));
+        let root = thread_config.config.server(shown).root;
+        settings(shown)
+            .staples
+            .iter()
+            .for_each(|staple| staple.tend(self.thread, &thread_config.config, root));
         let named = settings(shown).named.clone().map(|named| (named, shown));
         settings(shown).server.clone().map(|server| (server, named))
     }
@@ -229,7 +232,7 @@ impl HandshakeContext<'_> {
             secured: OnceCell::from(Secured::hello(hello)),
             ..ConnInfo::clone(self.info)
         });
-        let request = self.thread.take_request(&self.thread.generation(), &info, id);
+        let request = self.thread.take_request(&self.thread.thread_config(), &info, id);
         let names = named.names(&request);
         self.thread.recycle_request(request);
         Ok(server.with_identities(&named.load(names).await?))

@@ -16,13 +16,13 @@ use crate::passing::{pass, reply};
 use caching::purge::{self, Purged};
 use caching::settings::{Caches, Zone};
 use caching::tasks::Cache;
-use caching::{Origin, UpstreamRequest, policy, record};
+use caching::{ModuleFunctions, UpstreamRequest, policy, record};
 use exchange::request::Request;
 use telemetry::{ForLog, Level};
 
 impl<F: Family> Passing<F> {
     /// How a protocol sends the requests of a cache.
-    pub(super) const ORIGIN: &'static Origin = &Origin {
+    pub(super) const ORIGIN: &'static ModuleFunctions = &ModuleFunctions {
         conf: |scope| &scope.of::<Passing<F>>().conf.cache,
         upstream: |scope| &scope.of::<Passing<F>>().conf.upstream,
         ignored: |scope| {
@@ -39,17 +39,17 @@ impl<F: Family> Passing<F> {
         },
         send_request: |request, wanted| {
             Box::pin(async move {
-                let generation = Rc::clone(&request.generation);
-                let via = generation.config.location(request.location).scope.of::<Passing<F>>().via();
+                let thread_config = Rc::clone(&request.thread_config);
+                let via = thread_config.config.location(request.location).scope.of::<Passing<F>>().via();
                 let fill = wanted.is_shared.then(|| fill_of(request, via.conf, wanted));
                 let reply = send(request, via, fill.as_ref()).await?;
                 let unwanted = &via.conf.cache.no_store;
                 // As in nginx, a 304 for the cache stores no response, and `$sent_http_*` are the fields of this response.
                 if wanted.has_conditions() && reply.head.head().status().code() == 304 {
-                    record::of(request).is_unwanted = false;
+                    record::record_of(request).is_unwanted = false;
                 } else if !unwanted.items().is_empty() {
                     let look = |request: &Request| policy::is_any_set(unwanted, request);
-                    record::of(request).is_unwanted = reply::preview(request, via, &reply.head, look);
+                    record::record_of(request).is_unwanted = reply::preview(request, via, &reply.head, look);
                 }
                 Ok(reply)
             })

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use conf::value;
-use conf::{Args, Error, Spec, State};
+use conf::{Args, Error, Spec, Support};
 
 use crate::Directive;
 use crate::passing::conf::{Conf, NEXT_OFF, conf};
@@ -261,7 +261,7 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_send_lowat", Args::Exactly(1), "Minimum free space in the socket buffer for a write.")
                 .default("0")
-                .state(State::Idle("Linux has no such socket option")),
+                .state(Support::Idle("Linux has no such socket option")),
             |_, cx| {
                 cx.size(&mut 0)?;
                 cx.warn(format_args!("\"{}_send_lowat\" is not supported, ignored", F::PREFIX));

@@ -60,7 +60,7 @@ pub(crate) static MODULE: Module = Module {
     thread: ThreadHooks {
         make: |locals| locals.insert(caching::tally::ThreadTallies::default()),
         configured: caching::tasks::tend,
-        drain: |thread| caching::tasks::stop(&thread.generation()),
+        drain: |thread| caching::tasks::stop(&thread.thread_config()),
         ..ThreadHooks::NONE
     },
     ..Module::of(Declaration {
@@ -189,7 +189,11 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
 }
 
 /// Works like [`run`], with a cache.
-async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
+async fn run_with_cache(
+    via: Via<'_>,
+    origin: &'static caching::ModuleFunctions,
+    request: &mut Request,
+) -> Step {
     if invalidate::is_invalidation(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }

@@ -32,7 +32,7 @@ impl Conf {
         }
         if F::HAS_BUFFERS {
             let directive = format!("{}_temp_path", F::PREFIX);
-            uses.add(&directive, None, UsedPath::fixed(&self.upstream.temp_path.0, FileUse::Write));
+            uses.add(&directive, None, UsedPath::fixed(self.upstream.temp_path.path(), FileUse::Write));
         }
         uses.connects(NAME_SERVER_PORT);
         let resolvers = [&scope.of::<ResolverConf>().resolver, &http.of::<HttpConf>().0.resolver];

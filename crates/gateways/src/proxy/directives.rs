@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Spec, State};
+use conf::{Args, Contexts, Error, Spec, Support};
 use http::fields::Version;
 
 use crate::Directive;
@@ -104,7 +104,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// Creates a directive that sets the size of an nginx hash table.
 const fn tuning(name: &'static str, default: &'static str) -> Directive {
     let spec = row(name, Args::Exactly(1), "The size of a hash table of nginx.");
-    Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
+    Directive::scope(spec.default(default).state(Support::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
 /// Sets a field. Fields with an invalid name are reported and ignored; nginx sends them unchanged.

@@ -27,7 +27,7 @@ use rustix::fs::OFlags;
 use super::Conf;
 use super::database::{self, BYTES_MAX, Bytes, Database};
 use exchange::error_log;
-use exchange::request::Generation;
+use exchange::request::ThreadConfig;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::choose;
@@ -40,8 +40,8 @@ const PIECE: usize = 64 << 10;
 const METADATA_MAX: u64 = 128 << 10;
 
 /// Lets this thread check the files that no other thread checks.
-pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
-    for database in &thread.generation().config.http.of::<Conf>().databases {
+pub(super) fn tend(thread: &Rc<Thread>, _: Option<&ThreadConfig>) {
+    for database in &thread.thread_config().config.http.of::<Conf>().databases {
         if database.interval > 0 && database.claim() {
             rt::spawn(keep(Arc::downgrade(database), Rc::clone(thread)));
         }

@@ -150,7 +150,7 @@ impl Writer {
             _ if columns <= NAME_COLUMNS => name,
             None => &name[..CUT_COLUMNS],
             Some(text) => {
-                let end = text.char_indices().nth(CUT_COLUMNS).map_or(text.len(), |(place, _)| place);
+                let end = text.char_indices().nth(CUT_COLUMNS).map_or(text.len(), |(index, _)| index);
                 &name[..end]
             }
         };

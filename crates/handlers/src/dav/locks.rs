@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use http::webdav::body::Owner;
 use site::address::ClientNetwork;
-use site::shared_zone::{self, Kind};
+use site::shared_zone::{self, ZoneKind};
 
 /// A zone of locks.
 pub(super) type Zone = shared_zone::Zone<Declared>;
@@ -27,8 +27,8 @@ pub(super) struct Declared {
     pub(super) timeout: Duration,
 }
 
-impl Kind for Declared {
-    type State = Locks;
+impl ZoneKind for Declared {
+    type Content = Locks;
 
     fn empty(&self, bytes: u64) -> Locks {
         Locks { bytes_max: bytes, table: Mutex::default() }

@@ -380,8 +380,8 @@ impl Job<'_> {
             Err(trouble) => Err(trouble.log(request, 404)),
         };
         if let Some(aside) = aside {
-            let settled = self.settle_aside(aside, old, moved.is_ok()).await;
-            if let Err(trouble) = settled {
+            let finished = self.finish_aside(aside, old, moved.is_ok()).await;
+            if let Err(trouble) = finished {
                 trouble.log(request, 404);
             }
         }
@@ -412,7 +412,7 @@ impl Job<'_> {
     }
 
     /// Removes the destination that was put aside, or gives it its name back.
-    async fn settle_aside(&self, aside: CString, old: Option<rt::File>, is_moved: bool) -> Done {
+    async fn finish_aside(&self, aside: CString, old: Option<rt::File>, is_moved: bool) -> Done {
         let (dir, name) = self.to.place("rename()")?;
         if !is_moved {
             return self.to.rename_beside(aside, name).await;

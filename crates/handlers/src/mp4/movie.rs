@@ -72,7 +72,7 @@ impl Fault {
     }
 }
 
-fn of<T>(words: impl Into<String>) -> Result<T, Fault> {
+fn fail<T>(words: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Of(words.into()))
 }
 
@@ -87,22 +87,22 @@ const HEADER_LEN: u64 = 8;
 /// of zero ends the boxes. `left` is the number of remaining bytes in the file or the enclosing box.
 pub(super) fn header(bytes: &[u8], left: u64) -> Result<Option<([u8; 4], u64, u64)>, Fault> {
     let Some(size) = bytes.first_chunk().map(|size| u32::from_be_bytes(*size)) else {
-        return of("file truncated");
+        return fail("file truncated");
     };
     let (header_len, len) = match size {
         0 => return Ok(None),
         1 => match bytes.get(8..).and_then(<[u8]>::first_chunk) {
             Some(size) => (16, u64::from_be_bytes(*size)),
-            None => return of("file truncated"),
+            None => return fail("file truncated"),
         },
         size => (HEADER_LEN, u64::from(size)),
     };
     if len < header_len {
-        return of(format!("atom is too small:{len}"));
+        return fail(format!("atom is too small:{len}"));
     }
-    let Some(name) = bytes.get(4..).and_then(<[u8]>::first_chunk) else { return of("file truncated") };
+    let Some(name) = bytes.get(4..).and_then(<[u8]>::first_chunk) else { return fail("file truncated") };
     if len > left {
-        return of(format!("atom too large:{len}"));
+        return fail(format!("atom too large:{len}"));
     }
     Ok(Some((*name, header_len, len)))
 }
@@ -285,7 +285,7 @@ impl Movie {
         each(bytes, |name, content| match &name {
             b"mvhd" => movie.read_header(content, span),
             b"trak" => movie.read_track(content, span),
-            b"cmov" => of("compressed moov atom (cmov) is not supported"),
+            b"cmov" => fail("compressed moov atom (cmov) is not supported"),
             _ => Ok(()),
         })?;
         match movie.tracks.is_empty() {
@@ -311,7 +311,7 @@ impl Movie {
     fn read_header(&mut self, content: &[u8], span: &Span) -> Result<(), Fault> {
         let times = MVHD.read(content)?;
         if times.duration < units(span.start_ms, times.timescale) {
-            return of("start time exceeds file duration");
+            return fail("start time exceeds file duration");
         }
         self.timescale = times.timescale;
         self.duration = rest_of(times.duration, span, times.timescale);
@@ -420,7 +420,7 @@ fn nested(
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(name);
     fill(out)?;
-    let Ok(len) = u32::try_from(out.len() - start) else { return of("moov atom is too large") };
+    let Ok(len) = u32::try_from(out.len() - start) else { return fail("moov atom is too large") };
     out[start..start + 4].copy_from_slice(&len.to_be_bytes());
     Ok(())
 }
@@ -503,7 +503,7 @@ impl Track {
     fn read_table(&mut self, name: [u8; 4], content: &[u8]) -> Result<(), Fault> {
         let flags = *content.first_chunk().unwrap_or(&[0; 4]);
         match &name {
-            b"stsd" if content.len() < 16 => of("stsd atom too small"),
+            b"stsd" if content.len() < 16 => fail("stsd atom too small"),
             b"stsd" => once(&mut self.stsd, content.to_vec(), "stsd"),
             b"stts" => {
                 self.flags.stts = flags;
@@ -521,7 +521,7 @@ impl Track {
                 self.flags.stsc = flags;
                 once(&mut self.stsc, table("stsc", content, 4)?, "stsc")
             }
-            b"stsz" if content.len() < 12 => of("stsz atom too small"),
+            b"stsz" if content.len() < 12 => fail("stsz atom too small"),
             b"stsz" => {
                 self.flags.stsz = flags;
                 let sizes = match number(content, 4, 4) {

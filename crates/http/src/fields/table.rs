@@ -99,8 +99,8 @@ impl FieldTable {
         let is_same = |line: &Field| line.name.of(buf).eq_ignore_ascii_case(name);
         match self.lines.iter().position(is_same) {
             Some(first) => {
-                let mut place = 0..;
-                self.lines.retain(|line| place.next() == Some(first) || !is_same(line));
+                let mut position = 0..;
+                self.lines.retain(|line| position.next() == Some(first) || !is_same(line));
                 self.lines[first] = field;
             }
             None => self.lines.push(field),

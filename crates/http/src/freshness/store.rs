@@ -131,7 +131,7 @@ pub struct Exchange {
 
 /// Terms under which a response is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct StorageTerms {
     /// Freshness lifetime, counted from the generation of the response.
     pub lifetime: Lifetime,
     /// Age of the response at its arrival, in ms.
@@ -160,7 +160,7 @@ pub struct Verdict {
 ///
 /// # Errors
 /// [`NotStored`]
-pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<Verdict, NotStored> {
+pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<StorageTerms, NotStored> {
     let fields = fields.without(rules.ignored);
     storable(&fields, exchange, rules)?;
     let control = &fields.control;
@@ -196,7 +196,7 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     }
     // `X-Accel-Expires` overrides `no-cache`, as in `storable`.
     let heeds_no_cache = fields.accel_expires.is_none();
-    Ok(Verdict {
+    Ok(StorageTerms {
         lifetime,
         initial_age_ms,
         fresh_until_ms,

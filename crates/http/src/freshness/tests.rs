@@ -1,6 +1,6 @@
 //! Tables of ages, lifetimes, stale windows and verdicts.
 
-use super::store::{Exchange, Ignored, NotStored, Rules, Verdict, judge};
+use super::store::{Exchange, Ignored, NotStored, Rules, StorageTerms, judge};
 use super::*;
 use crate::cache_control::{MaxStale, RequestCacheControl};
 use proptest::prelude::*;
@@ -196,7 +196,7 @@ fn exchange(status: u16) -> Exchange {
     Exchange { status, is_authorized: false, times: NOW }
 }
 
-fn verdict(text: &str, exchange: Exchange, rules: &Rules) -> Result<Verdict, NotStored> {
+fn verdict(text: &str, exchange: Exchange, rules: &Rules) -> Result<StorageTerms, NotStored> {
     judge(&fields(&text.replace("{later}", MINUTE_LATER).replace("{date}", DATE_TEXT)), exchange, rules)
 }
 
@@ -392,7 +392,7 @@ fn a_verdict_contains_all_times() {
         "Date: {date}\nCache-Control: max-age=60, no-cache=\"x\", stale-while-revalidate=5, stale-if-error=7";
     let times = Times { request_ms: DATE * 1000 + 2000, response_ms: DATE * 1000 + 9_700 };
     let found = verdict(text, Exchange { times, ..exchange(200) }, &Rules::default()).expect("stored");
-    let wanted = Verdict {
+    let wanted = StorageTerms {
         lifetime: Lifetime { seconds: 60, source: LifetimeSource::MaxAge },
         initial_age_ms: 9_000,
         fresh_until_ms: DATE * 1000 + 60_700,

@@ -68,7 +68,7 @@ pub struct Decoder {
     /// Whether the client does not need the value (HEAD).
     is_bare: bool,
     keeps_alive: bool,
-    place: LinePart,
+    part: LinePart,
     /// The generated header section, until the caller takes it.
     written: Vec<u8>,
     is_missing: bool,
@@ -97,7 +97,7 @@ impl Decoder {
             head_max: limits.head_max,
             is_bare: method == Method::Head,
             keeps_alive: false,
-            place: LinePart::Line,
+            part: LinePart::Line,
             written: Vec::new(),
             is_missing: false,
             note: None,
@@ -126,7 +126,7 @@ impl Decoder {
             Some((length, is_gzip)) => section(b"200 OK", length, is_gzip),
         }?;
         self.is_missing = length.is_none();
-        self.place = match length {
+        self.part = match length {
             Some((0, _)) => LinePart::Trailer(0),
             Some((length, _)) => LinePart::Value(length),
             None => LinePart::Trailer(END.len()),
@@ -160,15 +160,15 @@ impl Decoder {
     }
 
     pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
-        if self.is_bare && matches!(self.place, LinePart::Value(_) | LinePart::Trailer(_)) {
+        if self.is_bare && matches!(self.part, LinePart::Value(_) | LinePart::Trailer(_)) {
             // Without this check the bytes of the value would be parsed as the next response.
-            self.keeps_alive = is_complete(self.place, input);
+            self.keeps_alive = is_complete(self.part, input);
             return Ok(self.ended(input.len()));
         }
-        match self.place {
+        match self.part {
             LinePart::Value(left) if !input.is_empty() => {
                 let len = input.len().min(left.min(usize::MAX as u64) as usize);
-                self.place = match left - len as u64 {
+                self.part = match left - len as u64 {
                     0 => LinePart::Trailer(0),
                     left => LinePart::Value(left),
                 };
@@ -182,7 +182,7 @@ impl Decoder {
                     return Ok(self.ended(input.len()));
                 }
                 if len < expected.len() {
-                    self.place = LinePart::Trailer(seen + len);
+                    self.part = LinePart::Trailer(seen + len);
                     return Ok(BodyStep { consumed: len, event: BodyEvent::More });
                 }
                 self.keeps_alive = true;
@@ -195,12 +195,12 @@ impl Decoder {
     }
 
     fn ended(&mut self, consumed: usize) -> BodyStep {
-        self.place = LinePart::Over;
+        self.part = LinePart::Over;
         BodyStep { consumed, event: BodyEvent::End }
     }
 
     pub(super) fn ends_within(&self, input: &[u8]) -> bool {
-        match self.place {
+        match self.part {
             _ if self.is_bare => true,
             LinePart::Value(left) => (input.len() as u64).checked_sub(left) >= Some(END.len() as u64),
             LinePart::Trailer(seen) => input.len() >= END.len() - seen,
@@ -209,7 +209,7 @@ impl Decoder {
     }
 
     pub(super) fn remaining(&self) -> Option<u64> {
-        match self.place {
+        match self.part {
             LinePart::Line => None,
             _ if self.is_bare => Some(0),
             LinePart::Value(left) => Some(left),
@@ -218,7 +218,7 @@ impl Decoder {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.place == LinePart::Over
+        self.part == LinePart::Over
     }
 
     pub(super) fn keeps_alive(&self) -> bool {
@@ -231,8 +231,8 @@ impl Decoder {
 }
 
 /// Whether `input` is exactly the remaining part of the response.
-fn is_complete(place: LinePart, input: &[u8]) -> bool {
-    match place {
+fn is_complete(part: LinePart, input: &[u8]) -> bool {
+    match part {
         LinePart::Value(left) => {
             let value = usize::try_from(left).ok().and_then(|left| input.split_at_checked(left));
             value.is_some_and(|(_, trailer)| trailer == END)

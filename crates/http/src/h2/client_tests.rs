@@ -1,6 +1,6 @@
 //! The client end of a connection, tested with the server end and with frames that a server must not send.
 
-use super::frame::{self, ACK, END_HEADERS, END_STREAM, Kind, PREFACE};
+use super::frame::{self, ACK, END_HEADERS, END_STREAM, FrameType, PREFACE};
 use super::hpack::{push_field, push_request, push_status};
 use super::{ErrorCode, Event, Fault, Limits, Session};
 
@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-pub(super) fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: FrameType, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frame::push(&mut out, kind, flags, stream, payload);
     out
@@ -63,13 +63,13 @@ pub(super) fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
         .iter()
         .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
         .collect();
-    frame(Kind::Settings, 0, 0, &bytes)
+    frame(FrameType::Settings, 0, 0, &bytes)
 }
 
 pub(super) fn response(stream: u32, flags: u8, status: u16) -> Vec<u8> {
     let mut block = Vec::new();
     push_status(&mut block, status);
-    frame(Kind::Headers, flags | END_HEADERS, stream, &block)
+    frame(FrameType::Headers, flags | END_HEADERS, stream, &block)
 }
 
 pub(super) fn is_head(event: &Event, wanted: u32, wanted_end: bool) -> bool {
@@ -82,10 +82,10 @@ fn own_dependencies_and_zero_increments_of_a_server_are_ignored() {
     let mut client = Client::new(&[]);
     let (first, second) = (client.get(), client.get());
     let own = [&first.to_be_bytes()[..], &[16]].concat();
-    assert_eq!(client.feed(&frame(Kind::Priority, 0, first, &own)), Ok(vec![]));
+    assert_eq!(client.feed(&frame(FrameType::Priority, 0, first, &own)), Ok(vec![]));
     client.feed(&response(first, END_STREAM, 200)).expect("a response");
     client.session.release(first, &mut client.out);
-    assert_eq!(client.feed(&frame(Kind::WindowUpdate, 0, first, &[0; 4])), Ok(vec![]));
+    assert_eq!(client.feed(&frame(FrameType::WindowUpdate, 0, first, &[0; 4])), Ok(vec![]));
     let events = client.feed(&response(second, END_STREAM, 200)).expect("another response");
     assert!(is_head(&events[0], second, true), "{events:?}");
 }
@@ -162,14 +162,14 @@ fn a_push_ends_the_connection() {
     let mut client = Client::new(&[]);
     client.get();
     assert_eq!(
-        client.feed(&frame(Kind::PushPromise, END_HEADERS, 1, &[0, 0, 0, 2])),
+        client.feed(&frame(FrameType::PushPromise, END_HEADERS, 1, &[0, 0, 0, 2])),
         Err(Fault::PushPromise)
     );
     assert_eq!(Client::new(&[]).feed(&settings_frame(&[(2, 1)])), Err(Fault::Setting));
     let mut client = Client::new(&[(2, 0)]);
     assert_eq!(client.feed(&response(2, 0, 200)), Err(Fault::StreamNumber), "a server opens no streams");
     assert_eq!(client.feed(&response(1, 0, 200)), Err(Fault::StreamNumber), "no request was sent");
-    assert_eq!(client.feed(&frame(Kind::Data, 0, 1, b"x")), Err(Fault::IdleStream));
+    assert_eq!(client.feed(&frame(FrameType::Data, 0, 1, b"x")), Err(Fault::IdleStream));
 }
 
 /// RFC 9113 section 3.4: the first frame is SETTINGS.
@@ -177,11 +177,11 @@ fn a_push_ends_the_connection() {
 fn a_server_starts_with_settings() {
     let mut out = Vec::new();
     let mut session: Session<()> = Session::client(Limits::default(), &mut out);
-    for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &frame(Kind::Ping, 0, 0, &[0; 8])] {
+    for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &frame(FrameType::Ping, 0, 0, &[0; 8])] {
         let fault = session.receive(bytes, &mut out).expect_err("no SETTINGS");
         assert!(matches!(fault, Fault::NoSettings | Fault::FrameTooLong), "{fault:?}");
     }
-    let ack = frame(Kind::Settings, ACK, 0, &[]);
+    let ack = frame(FrameType::Settings, ACK, 0, &[]);
     assert_eq!(session.receive(&ack, &mut out), Err(Fault::NoSettings));
 }
 
@@ -189,9 +189,9 @@ fn a_server_starts_with_settings() {
 fn the_end_of_a_connection_reports_unprocessed_streams() {
     let mut client = Client::new(&[]);
     client.get();
-    let bytes = frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 7, b'x']);
+    let bytes = frame(FrameType::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 7, b'x']);
     assert_eq!(client.feed(&bytes), Ok(vec![Event::GoAway { last: 1, code: 7 }]));
-    assert_eq!(client.feed(&frame(Kind::GoAway, 0, 0, &[0; 7])), Err(Fault::FrameLength));
+    assert_eq!(client.feed(&frame(FrameType::GoAway, 0, 0, &[0; 7])), Err(Fault::FrameLength));
     let mut out = Vec::new();
     client.session.fail(Fault::Padding, &mut out);
     assert_eq!(out[9..], [0, 0, 0, 0, 0, 0, 0, 1], "GOAWAY names no stream: a server opens none");
@@ -201,7 +201,7 @@ fn the_end_of_a_connection_reports_unprocessed_streams() {
 fn a_reset_is_reported_with_its_code() {
     let mut client = Client::new(&[]);
     let id = client.get();
-    let bytes = frame(Kind::ResetStream, 0, id, &[0, 0, 0, 7]);
+    let bytes = frame(FrameType::ResetStream, 0, id, &[0, 0, 0, 7]);
     let code = ErrorCode::RefusedStream as u32;
     assert_eq!(client.feed(&bytes), Ok(vec![Event::Reset { stream: id, by_peer: true, code }]));
 }
@@ -212,7 +212,7 @@ fn resets_of_a_server_are_not_a_flood() {
     let mut client = Client::new(&[]);
     for _ in 0..3000 {
         let id = client.get();
-        client.feed(&frame(Kind::ResetStream, 0, id, &[0, 0, 0, 7])).expect("a connection that goes on");
+        client.feed(&frame(FrameType::ResetStream, 0, id, &[0, 0, 0, 7])).expect("a connection that goes on");
         client.session.release(id, &mut Vec::new());
     }
 }
@@ -220,7 +220,7 @@ fn resets_of_a_server_are_not_a_flood() {
 #[test]
 fn frames_without_effect_are_a_flood() {
     let mut client = Client::new(&[]);
-    let ping = frame(Kind::Ping, 0, 0, &[0; 8]);
+    let ping = frame(FrameType::Ping, 0, 0, &[0; 8]);
     let fault = (0..4000).find_map(|_| client.feed(&ping).err());
     assert_eq!(fault, Some(Fault::Flood));
 }
@@ -235,7 +235,7 @@ fn bodies_must_have_the_announced_length() {
         client.session.expect(id, 3);
         let code = ErrorCode::Protocol as u32;
         let reset = Event::Reset { stream: id, by_peer: false, code };
-        assert_eq!(client.feed(&frame(Kind::Data, flags, id, body)), Ok(vec![reset]));
+        assert_eq!(client.feed(&frame(FrameType::Data, flags, id, body)), Ok(vec![reset]));
     }
     let mut client = Client::new(&[]);
     let id = client.get();
@@ -255,7 +255,7 @@ fn a_dropped_stream_is_cancelled() {
     let id = client.get();
     let mut out = Vec::new();
     client.session.release(id, &mut out);
-    assert_eq!(out, frame(Kind::ResetStream, 0, id, &[0, 0, 0, ErrorCode::Cancel as u8]));
-    let late = [response(id, 0, 200), frame(Kind::Data, END_STREAM, id, b"late")].concat();
+    assert_eq!(out, frame(FrameType::ResetStream, 0, id, &[0, 0, 0, ErrorCode::Cancel as u8]));
+    let late = [response(id, 0, 200), frame(FrameType::Data, END_STREAM, id, b"late")].concat();
     assert_eq!(client.feed(&late), Ok(Vec::new()));
 }

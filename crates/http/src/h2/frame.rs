@@ -13,7 +13,7 @@ pub const PAYLOAD_MAX: usize = 1 << 14;
 
 /// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameType {
     /// DATA
     Data,
     /// HEADERS
@@ -40,38 +40,38 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
-    fn of(byte: u8) -> Kind {
+impl FrameType {
+    fn of(byte: u8) -> FrameType {
         match byte {
-            0x0 => Kind::Data,
-            0x1 => Kind::Headers,
-            0x2 => Kind::Priority,
-            0x3 => Kind::ResetStream,
-            0x4 => Kind::Settings,
-            0x5 => Kind::PushPromise,
-            0x6 => Kind::Ping,
-            0x7 => Kind::GoAway,
-            0x8 => Kind::WindowUpdate,
-            0x9 => Kind::Continuation,
-            0x10 => Kind::PriorityUpdate,
-            _ => Kind::Unknown,
+            0x0 => FrameType::Data,
+            0x1 => FrameType::Headers,
+            0x2 => FrameType::Priority,
+            0x3 => FrameType::ResetStream,
+            0x4 => FrameType::Settings,
+            0x5 => FrameType::PushPromise,
+            0x6 => FrameType::Ping,
+            0x7 => FrameType::GoAway,
+            0x8 => FrameType::WindowUpdate,
+            0x9 => FrameType::Continuation,
+            0x10 => FrameType::PriorityUpdate,
+            _ => FrameType::Unknown,
         }
     }
 
     fn byte(self) -> u8 {
         match self {
-            Kind::Data => 0x0,
-            Kind::Headers => 0x1,
-            Kind::Priority => 0x2,
-            Kind::ResetStream => 0x3,
-            Kind::Settings => 0x4,
-            Kind::PushPromise => 0x5,
-            Kind::Ping => 0x6,
-            Kind::GoAway => 0x7,
-            Kind::WindowUpdate => 0x8,
-            Kind::Continuation => 0x9,
-            Kind::PriorityUpdate => 0x10,
-            Kind::Unknown => 0xff,
+            FrameType::Data => 0x0,
+            FrameType::Headers => 0x1,
+            FrameType::Priority => 0x2,
+            FrameType::ResetStream => 0x3,
+            FrameType::Settings => 0x4,
+            FrameType::PushPromise => 0x5,
+            FrameType::Ping => 0x6,
+            FrameType::GoAway => 0x7,
+            FrameType::WindowUpdate => 0x8,
+            FrameType::Continuation => 0x9,
+            FrameType::PriorityUpdate => 0x10,
+            FrameType::Unknown => 0xff,
         }
     }
 }
@@ -93,7 +93,7 @@ pub struct FrameHeader {
     /// Length of the payload in bytes.
     pub len: usize,
     /// The type.
-    pub kind: Kind,
+    pub kind: FrameType,
     /// Flags; their meaning depends on the type.
     pub flags: u8,
     /// Stream identifier; 0 if the frame applies to the connection.
@@ -107,7 +107,7 @@ impl FrameHeader {
         let &[a, b, c, kind, flags, s, t, u, v] = input.first_chunk::<FRAME_HEADER_LEN>()?;
         Some(FrameHeader {
             len: u32::from_be_bytes([0, a, b, c]) as usize,
-            kind: Kind::of(kind),
+            kind: FrameType::of(kind),
             flags,
             // The first bit is reserved and ignored (RFC 9113 section 4.1).
             stream: u32::from_be_bytes([s & 0x7f, t, u, v]),
@@ -134,25 +134,25 @@ impl FrameHeader {
 }
 
 /// Appends a frame with a short payload.
-pub(super) fn push(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+pub(super) fn push(out: &mut Vec<u8>, kind: FrameType, flags: u8, stream: u32, payload: &[u8]) {
     FrameHeader { len: payload.len(), kind, flags, stream }.push(out);
     out.extend_from_slice(payload);
 }
 
 /// Appends RST_STREAM.
 pub fn push_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
-    push(out, Kind::ResetStream, 0, stream, &(code as u32).to_be_bytes());
+    push(out, FrameType::ResetStream, 0, stream, &(code as u32).to_be_bytes());
 }
 
 /// Appends WINDOW_UPDATE.
 pub(super) fn push_window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
-    push(out, Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes());
+    push(out, FrameType::WindowUpdate, 0, stream, &bytes.to_be_bytes());
 }
 
 /// Appends GOAWAY.
 pub fn push_go_away(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     let (last, code) = (last.to_be_bytes(), (code as u32).to_be_bytes());
-    push(out, Kind::GoAway, 0, 0, &[last, code].concat());
+    push(out, FrameType::GoAway, 0, 0, &[last, code].concat());
 }
 
 /// Parses a 32-bit number.

@@ -3,7 +3,7 @@
 
 use super::client_tests::{self, Client};
 use super::error::ErrorCode;
-use super::frame::{END_HEADERS, END_STREAM, Kind, PREFACE};
+use super::frame::{END_HEADERS, END_STREAM, FrameType, PREFACE};
 use super::settings::WINDOW_MAX;
 use super::tests::*;
 use super::{Event, Fault, HeadFault, Limits, Malformed, Priority, Session, hpack};
@@ -20,7 +20,7 @@ fn settings_of(payload: &[u8]) -> Vec<(u16, u32)> {
 }
 
 fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
-    client_tests::frame(Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes())
+    client_tests::frame(FrameType::WindowUpdate, 0, stream, &bytes.to_be_bytes())
 }
 
 /// Sections 3.4, 6.5 and 6.5.2: both ends begin with SETTINGS. A server does not send ENABLE_PUSH, a client sets it to 0. Neither end
@@ -29,7 +29,7 @@ fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
 fn own_settings_only_contain_permitted_values() {
     let mut peer = Peer::silent(Limits::default());
     let sent = peer.sent();
-    assert_eq!(sent[0].0, Kind::Settings);
+    assert_eq!(sent[0].0, FrameType::Settings);
     let ids = |payload: &[u8]| settings_of(payload).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(&sent[0].3), [3, 4, 8, 9]);
     let mut out = Vec::new();
@@ -212,7 +212,7 @@ fn settings_are_applied_in_order() {
     let mut peer = Peer::new();
     peer.feed(&[get(1), frame(SETTINGS, 0, 0, &payload)].concat()).expect("settings");
     assert_eq!(peer.session.window(1), 200, "the last value applies (section 6.5.3)");
-    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged immediately");
+    assert_eq!(peer.sent(), [(FrameType::Settings, 1, 0, vec![])], "acknowledged immediately");
     // RFC 7541 section 4.2: the next block begins with the smallest table size, then the final one.
     peer.respond(1);
     assert_eq!(peer.sent()[0].3, [0x20, 0x3f, 0xe1, 0x1f, 0x88]);
@@ -233,7 +233,7 @@ fn the_last_stream_of_goaway_never_increases() {
     peer.feed(&get(5)).expect("an ignored request");
     let fault = peer.feed(&frame(PING, 0, 0, &[0; 7])).expect_err("a wrong length");
     peer.session.fail(fault, &mut peer.out);
-    let goaways = peer.sent().into_iter().filter(|(kind, ..)| *kind == Kind::GoAway);
+    let goaways = peer.sent().into_iter().filter(|(kind, ..)| *kind == FrameType::GoAway);
     let last: Vec<u32> =
         goaways.map(|(.., payload)| u32::from_be_bytes(*payload.first_chunk().expect("it"))).collect();
     assert_eq!(last, [WINDOW_MAX, 3, 3]);
@@ -291,7 +291,7 @@ fn the_response_to_a_malformed_request_ends_with_a_reset() {
     peer.session.reset(1, ErrorCode::Protocol, &mut peer.out);
     peer.session.release(1, &mut peer.out);
     let sent: Vec<_> = peer.sent().into_iter().map(|(kind, flags, ..)| (kind, flags & END_STREAM)).collect();
-    assert_eq!(sent, [(Kind::Headers, 0), (Kind::Data, 0), (Kind::ResetStream, 0)]);
+    assert_eq!(sent, [(FrameType::Headers, 0), (FrameType::Data, 0), (FrameType::ResetStream, 0)]);
 }
 
 /// Section 6.10: CONTINUATION must be on the stream whose header block is incomplete.
@@ -337,8 +337,8 @@ fn a_complete_response_remains_valid_after_a_reset() {
     client.session.push_head(id, &block, false, &mut client.out);
     let bytes = [
         client_tests::response(id, 0, 200),
-        client_tests::frame(Kind::Data, END_STREAM, id, b"whole"),
-        client_tests::frame(Kind::ResetStream, 0, id, &[0; 4]),
+        client_tests::frame(FrameType::Data, END_STREAM, id, b"whole"),
+        client_tests::frame(FrameType::ResetStream, 0, id, &[0; 4]),
     ]
     .concat();
     let events = client.feed(&bytes).expect("good frames");
@@ -502,7 +502,7 @@ fn padding_is_returned_to_the_window_of_its_stream() {
         peer.feed(&frame(DATA, PADDED, 1, &padding)).expect("padding");
         sent += 200;
         for (kind, _, stream, payload) in peer.sent() {
-            assert_eq!((kind, stream), (Kind::WindowUpdate, 1));
+            assert_eq!((kind, stream), (FrameType::WindowUpdate, 1));
             returned += u32::from_be_bytes(payload.try_into().expect("four bytes"));
         }
         assert!(sent - returned < 500, "{sent} {returned}");

@@ -67,8 +67,8 @@ impl Scheduler {
         if priority.is_incremental {
             queue.shared.push_back(stream);
         } else {
-            let place = queue.non_incremental.partition_point(|&other| other < stream);
-            queue.non_incremental.insert(place, stream);
+            let index = queue.non_incremental.partition_point(|&other| other < stream);
+            queue.non_incremental.insert(index, stream);
         }
         self.len += 1;
     }
@@ -77,11 +77,11 @@ impl Scheduler {
     pub fn remove(&mut self, stream: u32, priority: Priority) -> bool {
         let queue = &mut self.urgencies[usize::from(priority.urgency.min(7))];
         let found = if priority.is_incremental {
-            let place = queue.shared.iter().position(|&other| other == stream);
-            place.map(|place| queue.shared.remove(place)).is_some()
+            let index = queue.shared.iter().position(|&other| other == stream);
+            index.map(|index| queue.shared.remove(index)).is_some()
         } else {
-            let place = queue.non_incremental.binary_search(&stream).ok();
-            place.map(|place| queue.non_incremental.remove(place)).is_some()
+            let index = queue.non_incremental.binary_search(&stream).ok();
+            index.map(|index| queue.non_incremental.remove(index)).is_some()
         };
         self.len -= usize::from(found);
         found

@@ -1,6 +1,6 @@
 //! Measures round trips by PING (RFC 9113 section 6.7), without a clock: the caller counts what happens during one.
 
-use super::frame::{self, Kind};
+use super::frame::{self, FrameType};
 
 /// Content of the PING that measures a round trip.
 const ROUND_PING: &[u8; 8] = b"roundtrp";
@@ -36,7 +36,7 @@ impl Round {
         }
         self.is_in_flight = true;
         self.number = self.number.wrapping_add(1);
-        frame::push(out, Kind::Ping, 0, 0, ROUND_PING);
+        frame::push(out, FrameType::Ping, 0, 0, ROUND_PING);
     }
 
     /// Sets the pause after a measurement: it grows while the windows suffice.

@@ -4,7 +4,7 @@
 //! [`hpack`](super::hpack) depends on it.
 
 use super::error::ErrorCode;
-use super::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PAYLOAD_MAX};
+use super::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, FrameType, PAYLOAD_MAX};
 use super::session::{Role, Session};
 use super::settings::WINDOW_MAX;
 use super::stream::{End, StreamState};
@@ -37,7 +37,7 @@ impl<T> Session<T> {
         let len = out.len() - before - FRAME_HEADER_LEN;
         if len <= PAYLOAD_MAX {
             let flags = END_HEADERS | end_stream;
-            let header = FrameHeader { len, kind: Kind::Headers, flags, stream: id };
+            let header = FrameHeader { len, kind: FrameType::Headers, flags, stream: id };
             out[before..before + FRAME_HEADER_LEN].copy_from_slice(&header.bytes());
         } else {
             let whole = out.split_off(before + FRAME_HEADER_LEN);
@@ -98,7 +98,7 @@ impl<T> Session<T> {
         }
         let is_limited = stream.send_window <= 0 || self.send_window <= 0;
         let flags = if ends && !stream.is_malformed { END_STREAM } else { 0 };
-        FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
+        FrameHeader { len, kind: FrameType::Data, flags, stream: id }.push(out);
         if len >= DATA_MIN || len > 0 && !is_limited || self.role == Role::Client {
             self.pay_back(CREDIT_FOR_DATA);
         }
@@ -149,7 +149,7 @@ impl<T> Session<T> {
     /// Announces the end of the connection to the client; streams that it opens before it receives this are served.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
         self.send_goaway(WINDOW_MAX, ErrorCode::NoError, out);
-        frame::push(out, Kind::Ping, 0, 0, b"goingaway"[..8].as_ref());
+        frame::push(out, FrameType::Ping, 0, 0, b"goingaway"[..8].as_ref());
     }
 
     /// Stops accepting streams, and announces the last stream to the client.
@@ -163,11 +163,11 @@ impl<T> Session<T> {
 
 /// Appends a header block that is longer than a frame (RFC 9113 section 6.10).
 fn push_fragments(stream: u32, block: &[u8], end_stream: u8, out: &mut Vec<u8>) {
-    let (count, mut kind) = (block.len().div_ceil(PAYLOAD_MAX), Kind::Headers);
+    let (count, mut kind) = (block.len().div_ceil(PAYLOAD_MAX), FrameType::Headers);
     for (index, fragment) in block.chunks(PAYLOAD_MAX).enumerate() {
         let end_stream = if index == 0 { end_stream } else { 0 };
         let flags = end_stream | if index + 1 == count { END_HEADERS } else { 0 };
         frame::push(out, kind, flags, stream, fragment);
-        kind = Kind::Continuation;
+        kind = FrameType::Continuation;
     }
 }

@@ -1,7 +1,7 @@
 //! SETTINGS (RFC 9113 section 6.5): settings received from the peer, and those sent to it.
 
 use super::error::Fault;
-use super::frame::{self, Kind, PAYLOAD_MAX};
+use super::frame::{self, FrameType, PAYLOAD_MAX};
 use super::hpack::TABLE_BYTES_DEFAULT;
 
 /// Maximum window (RFC 9113 section 6.9.1).
@@ -80,7 +80,7 @@ pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32)
         payload.extend_from_slice(&id.to_be_bytes());
         payload.extend_from_slice(&value.to_be_bytes());
     }
-    frame::push(out, Kind::Settings, 0, 0, &payload);
+    frame::push(out, FrameType::Settings, 0, 0, &payload);
 }
 
 /// Appends the settings of a client at the start of a connection.
@@ -91,5 +91,5 @@ pub(super) fn push_own_of_client(out: &mut Vec<u8>, initial_window: u32, head_ma
         payload.extend_from_slice(&id.to_be_bytes());
         payload.extend_from_slice(&value.to_be_bytes());
     }
-    frame::push(out, Kind::Settings, 0, 0, &payload);
+    frame::push(out, FrameType::Settings, 0, 0, &payload);
 }

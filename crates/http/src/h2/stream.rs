@@ -140,7 +140,7 @@ impl<T> Default for Streams<T> {
 }
 
 impl<T> Streams<T> {
-    fn place(&self, id: u32) -> Result<usize, usize> {
+    fn index(&self, id: u32) -> Result<usize, usize> {
         match self.open.last() {
             Some(last) if last.id == id => Ok(self.open.len() - 1),
             _ => self.open.binary_search_by_key(&id, |stream| stream.id),
@@ -148,21 +148,21 @@ impl<T> Streams<T> {
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&Stream<T>> {
-        self.place(id).ok().map(|place| &self.open[place])
+        self.index(id).ok().map(|index| &self.open[index])
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Stream<T>> {
-        self.place(id).ok().map(|place| &mut self.open[place])
+        self.index(id).ok().map(|index| &mut self.open[index])
     }
 
     /// Adds a stream, whose number must be new: otherwise it would hide the stream with the same number.
     pub(super) fn insert(&mut self, stream: Stream<T>) {
-        let place = self.place(stream.id).expect_err("a stream is opened once");
-        self.open.insert(place, stream);
+        let index = self.index(stream.id).expect_err("a stream is opened once");
+        self.open.insert(index, stream);
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<T>> {
-        self.place(id).ok().map(|place| self.open.remove(place))
+        self.index(id).ok().map(|index| self.open.remove(index))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Stream<T>> {

@@ -1,6 +1,6 @@
 //! A scripted client tests a [`Session`]: the requirements of RFC 9113 for a server, by section.
 
-use super::frame::{FrameHeader, Kind, PREFACE};
+use super::frame::{FrameHeader, FrameType, PREFACE};
 use super::hpack;
 use super::settings::WINDOW_MAX;
 use super::*;
@@ -76,7 +76,7 @@ pub(super) fn reset(stream: u32) -> Vec<u8> {
 }
 
 /// A frame that the server has sent.
-pub(super) type Sent = (Kind, u8, u32, Vec<u8>);
+pub(super) type Sent = (FrameType, u8, u32, Vec<u8>);
 
 /// Checks a sent frame: only flags of its type, no reserved bit (RFC 9113 section 4.1), no padding (section 6.1).
 fn is_as_defined(kind: u8, flags: u8, stream: u8) {
@@ -184,7 +184,7 @@ impl Peer {
     /// Returns the streams and codes of the RST_STREAM frames that were sent.
     pub(super) fn resets(&mut self) -> Vec<(u32, u32)> {
         let code = |payload: &[u8]| u32::from_be_bytes(payload.try_into().expect("four bytes"));
-        let resets = self.sent().into_iter().filter(|(kind, ..)| *kind == Kind::ResetStream);
+        let resets = self.sent().into_iter().filter(|(kind, ..)| *kind == FrameType::ResetStream);
         resets.map(|(_, _, stream, payload)| (stream, code(&payload))).collect()
     }
 
@@ -211,10 +211,10 @@ pub(super) fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
 fn a_connection_starts_with_preface_and_settings() {
     let mut peer = Peer::silent(Limits::default());
     let sent = peer.sent();
-    assert_eq!((sent[0].0, sent[0].1, sent[0].2), (Kind::Settings, 0, 0));
+    assert_eq!((sent[0].0, sent[0].1, sent[0].2), (FrameType::Settings, 0, 0));
     assert_eq!(peer.feed(&PREFACE[..10]), Ok(vec![]), "a part of the preface is no fault");
     peer.feed(&[&PREFACE[..], &setting(0x4, 10)].concat()).expect("a good start");
-    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged (section 6.5.3)");
+    assert_eq!(peer.sent(), [(FrameType::Settings, 1, 0, vec![])], "acknowledged (section 6.5.3)");
     let fault = Peer::silent(Limits::default()).fault(b"PRI * HTTP/2.1\r\n\r\n");
     assert_eq!(fault, Some((Fault::Preface, ErrorCode::Protocol)));
     // Clients that begin with another frame of the connection are served, as by nginx.
@@ -235,7 +235,7 @@ fn unknown_frames_and_flags_are_ignored() {
     let mut peer = Peer::new();
     assert_eq!(peer.feed(&frame(0xfe, 0xff, 1, b"some bytes")), Ok(vec![]));
     assert_eq!(peer.feed(&frame(PING, 0xfe, 1 << 31, b"12345678")), Ok(vec![]));
-    assert_eq!(peer.sent(), [(Kind::Ping, 1, 0, b"12345678".to_vec())]);
+    assert_eq!(peer.sent(), [(FrameType::Ping, 1, 0, b"12345678".to_vec())]);
 }
 
 /// RFC 9113 section 4.2: frames longer than SETTINGS_MAX_FRAME_SIZE, and wrong lengths, are a FRAME_SIZE_ERROR.
@@ -383,7 +383,11 @@ fn bodies_must_not_exceed_their_windows() {
     assert_eq!(peer.sent(), []);
     assert_eq!(peer.bodies, b"x");
     peer.session.take(1, 1, &mut peer.out);
-    assert_eq!(peer.sent(), [(Kind::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())], "at half the window");
+    assert_eq!(
+        peer.sent(),
+        [(FrameType::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())],
+        "at half the window"
+    );
     peer.feed(&frame(DATA, 0, 1, &[0; 100])).expect("a window that was opened again");
     // The window of the connection: discarded bodies count too.
     let mut peer = Peer::with(Limits { initial_window: WINDOW_MAX, ..limits });
@@ -506,7 +510,7 @@ fn invalid_settings_are_refused() {
 fn settings_are_acknowledged_and_applied() {
     let mut peer = Peer::new();
     peer.feed(&[setting(0x1, 0), setting(0x5, 20_000)].concat()).expect("settings");
-    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![]), (Kind::Settings, 1, 0, vec![])]);
+    assert_eq!(peer.sent(), [(FrameType::Settings, 1, 0, vec![]), (FrameType::Settings, 1, 0, vec![])]);
     assert_eq!(peer.session.payload_max(), 20_000);
     peer.feed(&get(1)).expect("a request");
     peer.respond(1);
@@ -531,7 +535,7 @@ fn a_client_cannot_push() {
 fn a_ping_is_returned() {
     let mut peer = Peer::new();
     assert_eq!(peer.feed(&frame(PING, 0, 0, b"abcdefgh")), Ok(vec![]));
-    assert_eq!(peer.sent(), [(Kind::Ping, 1, 0, b"abcdefgh".to_vec())]);
+    assert_eq!(peer.sent(), [(FrameType::Ping, 1, 0, b"abcdefgh".to_vec())]);
     assert_eq!(peer.feed(&frame(PING, END, 0, b"abcdefgh")), Ok(vec![Event::Pong]));
     assert_eq!(peer.sent(), []);
 }
@@ -543,7 +547,7 @@ fn streams_above_the_last_one_are_ignored_after_goaway() {
     peer.feed(&get(1)).expect("a request");
     peer.session.announce_end(&mut peer.out);
     let sent = peer.sent();
-    assert_eq!((sent[0].0, &sent[0].3[..4]), (Kind::GoAway, &[0x7f, 0xff, 0xff, 0xff][..]));
+    assert_eq!((sent[0].0, &sent[0].3[..4]), (FrameType::GoAway, &[0x7f, 0xff, 0xff, 0xff][..]));
     peer.feed(&post(3)).expect("a request in flight");
     assert_eq!(peer.heads.len(), 2);
     peer.session.end(&mut peer.out);
@@ -613,8 +617,8 @@ fn a_response_may_end_before_its_request() {
     peer.feed(&post(1)).expect("a request");
     peer.respond(1);
     let sent = peer.sent();
-    assert_eq!((sent[0].0, sent[0].1), (Kind::Headers, END | WHOLE));
-    assert_eq!((sent[1].0, sent[1].3.as_slice()), (Kind::ResetStream, &[0; 4][..]));
+    assert_eq!((sent[0].0, sent[0].1), (FrameType::Headers, END | WHOLE));
+    assert_eq!((sent[1].0, sent[1].3.as_slice()), (FrameType::ResetStream, &[0; 4][..]));
     assert_eq!(peer.feed(&frame(DATA, END, 1, b"late")), Ok(vec![]), "ignored");
     // A stream whose response is incomplete gets an error instead.
     peer.feed(&get(3)).expect("a request");
@@ -633,7 +637,10 @@ fn a_long_header_block_is_sent_in_fragments() {
     peer.session.push_head(1, &block, true, &mut peer.out);
     let sent = peer.sent();
     let kinds: Vec<_> = sent.iter().map(|(kind, flags, ..)| (*kind, *flags)).collect();
-    assert_eq!(kinds, [(Kind::Headers, END), (Kind::Continuation, 0), (Kind::Continuation, WHOLE)]);
+    assert_eq!(
+        kinds,
+        [(FrameType::Headers, END), (FrameType::Continuation, 0), (FrameType::Continuation, WHOLE)]
+    );
     let whole: Vec<u8> = sent.into_iter().flat_map(|(.., payload)| payload).collect();
     let mut count = 0;
     hpack::Decoder::default().decode(&whole, |_, _| count += 1).expect("a good block");

@@ -87,7 +87,7 @@ fn snapshot(request: &Request) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "started": seconds(shared.started()),
         "now": seconds(rt::wall()),
-        "generation": request.generation.number,
+        "generation": request.thread_config.number,
         "reloads": reloads(),
         "threads": request.config().main().workers.count(),
         "is_leaving": shared.is_leaving(),
@@ -134,7 +134,7 @@ fn object(pairs: impl Iterator<Item = (&'static str, u64)>) -> Value {
 /// Returns the non-empty buckets as pairs of index and count; the page subtracts those of an earlier snapshot.
 fn times(times: &Distribution) -> Value {
     let buckets = times.counts().iter().enumerate().filter(|(_, count)| **count > 0);
-    buckets.map(|(place, count)| json!([place, count])).collect()
+    buckets.map(|(index, count)| json!([index, count])).collect()
 }
 
 /// Returns the servers of all groups in one list, in the order of the configuration.
@@ -191,8 +191,8 @@ mod tests {
     fn the_page_is_small_and_has_no_external_urls() {
         assert!(PAGE.len() < PAGE_MAX);
         assert_eq!(PAGE.matches(NONCE).count(), 2, "its script and its style");
-        let places = PAGE.matches("//").count();
-        assert_eq!(places, PAGE.matches("http://www.w3.org/2000/svg").count(), "a name space is no address");
+        let indices = PAGE.matches("//").count();
+        assert_eq!(indices, PAGE.matches("http://www.w3.org/2000/svg").count(), "a name space is no address");
         assert_ne!(nonce(), nonce());
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     page.head(&BUILD);
     page.number(&BUILD, &[env!("CARGO_PKG_VERSION")], 1);
     page.head(&GENERATION);
-    page.number(&GENERATION, &[], request.generation.number);
+    page.number(&GENERATION, &[], request.thread_config.number);
     Reloads::current().write(&mut page);
     process::write(shared.started(), &mut page);
     shared.write_connections(&mut page);

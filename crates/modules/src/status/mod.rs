@@ -225,7 +225,7 @@ fn count(_: &Conf, request: &Request) {
     if request.depth > 0 || request.is_detached {
         return;
     }
-    let Some(traffic) = request.generation.traffic.get() else { return };
+    let Some(traffic) = request.thread_config.traffic.get() else { return };
     let ended = Ended {
         status: request.response.status,
         received: request.received,

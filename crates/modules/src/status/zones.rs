@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use conf::Error;
 
 use super::conf::{Conf, Named};
-use exchange::request::Generation;
+use exchange::request::ThreadConfig;
 use exchange::thread::Thread;
 use site::config::{Http, Location};
 use telemetry::traffic::{Traffic, Zone, Zones};
@@ -70,25 +70,25 @@ pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let owners = owners(http);
     for (number, location) in http.locations.iter().enumerate() {
         let zone = zone_of(http, location, owners.get(&number).copied().unwrap_or(location));
-        let place = zone.map(|zone| match zones.places.get(&zone) {
-            Some(&place) => place,
+        let index = zone.map(|zone| match zones.indices.get(&zone) {
+            Some(&index) => index,
             None if zones.all.len() < status.max => {
-                let place = zones.all.len() as u32;
-                zones.places.insert(zone.clone(), place);
+                let index = zones.all.len() as u32;
+                zones.indices.insert(zone.clone(), index);
                 zones.all.push(zone);
                 are_named.push(matches!(location.scope.of::<Conf>().zone, Some(Named::As(_))));
-                place
+                index
             }
             None => {
                 left_over += 1;
-                zones.places.get(&other).copied().unwrap_or(status.max as u32)
+                zones.indices.get(&other).copied().unwrap_or(status.max as u32)
             }
         });
-        zones.by_location.push(place);
+        zones.by_location.push(index);
     }
-    let has_other = zones.places.contains_key(&other);
+    let has_other = zones.indices.contains_key(&other);
     if left_over > 0 && !has_other {
-        zones.places.insert(other.clone(), status.max as u32);
+        zones.indices.insert(other.clone(), status.max as u32);
         zones.all.push(other);
         are_named.push(true);
     }
@@ -132,13 +132,13 @@ fn zone_of(http: &Http, location: &Location, named: &Location) -> Option<Zone> {
 }
 
 /// Starts counting for a new configuration on a thread; existing zones continue.
-pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
-    let generation = thread.generation();
-    let Some(zones) = generation.config.http.of::<StatusZones>().zones.get() else { return };
+pub(super) fn configured(thread: &Rc<Thread>, before: Option<&ThreadConfig>) {
+    let thread_config = thread.thread_config();
+    let Some(zones) = thread_config.config.http.of::<StatusZones>().zones.get() else { return };
     let before = before.and_then(|before| before.traffic.get());
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
     // The cell is set once per configuration.
-    let _ = generation.traffic.set(traffic);
+    let _ = thread_config.traffic.set(traffic);
     rt::observe_disks(|| {
         let disks = thread.shared.new_disks();
         move |kind, device, event| disks.note(kind, device, event)

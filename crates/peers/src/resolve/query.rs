@@ -77,10 +77,10 @@ pub(super) async fn query(
         if rt::now() >= deadline {
             break;
         }
-        let place = first.wrapping_add(tries) % servers.len();
-        match &queried[place] {
+        let index = first.wrapping_add(tries) % servers.len();
+        match &queried[index] {
             Some(queried) => queried.again.pulse(),
-            None => queried[place] = Some(QueriedServer::start(servers[place], name, kind)),
+            None => queried[index] = Some(QueriedServer::start(servers[index], name, kind)),
         }
         let timer = Timer::new();
         let end = deadline.min(rt::now() + patience);
@@ -93,7 +93,7 @@ pub(super) async fn query(
                 QueryResult::Response(response) => failed = Some(response),
                 QueryResult::Nothing => unreachable += 1,
             }
-            if from == place {
+            if from == index {
                 break;
             }
         }
@@ -130,12 +130,12 @@ impl QueriedServer {
 /// Returns the outcome of the first server that has one, with its index; the server is removed.
 async fn first_of(queried: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     poll_fn(|context| {
-        for (place, slot) in queried.iter_mut().enumerate() {
+        for (index, slot) in queried.iter_mut().enumerate() {
             if let Some(queried) = slot
                 && let Poll::Ready(tried) = queried.outcome.as_mut().poll(context)
             {
                 *slot = None;
-                return Poll::Ready((place, tried));
+                return Poll::Ready((index, tried));
             }
         }
         Poll::Pending

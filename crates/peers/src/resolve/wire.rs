@@ -89,8 +89,8 @@ impl Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, label) in self.labels().enumerate() {
-            let dot = if place == 0 { "" } else { "." };
+        for (index, label) in self.labels().enumerate() {
+            let dot = if index == 0 { "" } else { "." };
             write!(f, "{dot}{}", label.escape_ascii())?;
         }
         Ok(())
@@ -508,9 +508,9 @@ mod tests {
                 Out("c.example", 28, 9, vec![7; 16]),
                 Out("c.example", 33, 9, service),
             ]);
-            for (place, byte) in changes {
+            for (index, byte) in changes {
                 let length = bytes.len();
-                bytes[place % length] = byte;
+                bytes[index % length] = byte;
             }
             if let Ok(found) = Response::parse(&bytes, &asked) {
                 let _ = (found.addresses(&asked.name), found.services(&asked.name));

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use self::judge::{Handling, Judged, Kind, Remark};
+use self::judge::{Handling, Judged, Remark, Severity};
 use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::adapter::{self, Files, Site};
@@ -61,9 +61,9 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
         false => print(to_text(&judged, verdict.as_ref().ok(), given.has("all"))),
     }
     match judged.verdict() {
-        Kind::Wrong => ExitCode::FAILURE,
-        Kind::Missing | Kind::Never => ExitCode::from(MISSING),
-        Kind::Fine => ExitCode::SUCCESS,
+        Severity::Wrong => ExitCode::FAILURE,
+        Severity::Missing | Severity::Never => ExitCode::from(MISSING),
+        Severity::Fine => ExitCode::SUCCESS,
     }
 }
 
@@ -77,9 +77,11 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
         }
         text.push('\n');
     }
-    for (kind, title) in
-        [(Kind::Wrong, "Wrong"), (Kind::Missing, "Not supported yet"), (Kind::Never, "Will not be supported")]
-    {
+    for (kind, title) in [
+        (Severity::Wrong, "Wrong"),
+        (Severity::Missing, "Not supported yet"),
+        (Severity::Never, "Will not be supported"),
+    ] {
         let remarks: Vec<&Remark> = judged.remarks.iter().filter(|remark| remark.kind == kind).collect();
         if !remarks.is_empty() {
             let _infallible = writeln!(text, "{title} ({}):", remarks.len());
@@ -133,9 +135,9 @@ fn summary(judged: &Judged) -> String {
         fates.into_iter().map(|handling| (count(handling), handling.name())).filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
     let verdict = match judged.verdict() {
-        Kind::Fine => "loads",
-        Kind::Missing | Kind::Never => "does not load: it needs features that are not supported",
-        Kind::Wrong => "does not load: it has errors",
+        Severity::Fine => "loads",
+        Severity::Missing | Severity::Never => "does not load: it needs features that are not supported",
+        Severity::Wrong => "does not load: it has errors",
     };
     let hint = if count(Handling::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
     match counts.is_empty() {

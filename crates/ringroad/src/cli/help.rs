@@ -53,7 +53,7 @@ fn default_of(option: &Opt) -> String {
 }
 
 /// Returns the text of `--help` of a command.
-pub(super) fn of(command: &Command) -> String {
+pub(super) fn help_text(command: &Command) -> String {
     let mut text = format!("{}\n\n", synopsis(command));
     for (number, paragraph) in command.about.split("\n\n").enumerate() {
         text.push_str(if number == 0 { "" } else { "\n" });

@@ -97,7 +97,7 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
     let given = match read {
         Ok(given) => given,
         Err(Misuse::Help) => {
-            print(help::of(command));
+            print(help::help_text(command));
             return ExitCode::SUCCESS;
         }
         Err(misuse) => return misused(command, &misuse),
@@ -199,7 +199,7 @@ fn help(given: &Arguments) -> ExitCode {
         None => help::usage(),
         Some("man") => man::page(),
         Some(name) => match options::find(name) {
-            Some(command) => help::of(command),
+            Some(command) => help::help_text(command),
             None => return unknown_command(name),
         },
     };

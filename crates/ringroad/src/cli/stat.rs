@@ -207,8 +207,8 @@ fn since(now: &Value, before: &Value) -> Times {
     let pairs =
         |times: &Value| -> Times { items(times).map(|pair| (whole(&pair[0]), whole(&pair[1]))).collect() };
     let (mut times, old) = (pairs(now), pairs(before));
-    for (place, count) in old {
-        if let Some(now) = times.get_mut(&place) {
+    for (index, count) in old {
+        if let Some(now) = times.get_mut(&index) {
             *now = now.saturating_sub(count);
         }
     }
@@ -217,12 +217,12 @@ fn since(now: &Value, before: &Value) -> Times {
 
 /// Returns the lower bound of a bucket in ms. Bucket 0 begins at 0 and bucket 1 at 16 us; then there are four buckets
 /// per octave.
-fn begin_ms(place: u64) -> f64 {
-    match place.checked_sub(1) {
+fn begin_ms(index: u64) -> f64 {
+    match index.checked_sub(1) {
         None => 0.0,
-        Some(place) => {
-            let octave = i32::try_from(place / 4).unwrap_or(i32::MAX);
-            0.016 * 2_f64.powi(octave) * (1.0 + (place % 4) as f64 / 4.0)
+        Some(index) => {
+            let octave = i32::try_from(index / 4).unwrap_or(i32::MAX);
+            0.016 * 2_f64.powi(octave) * (1.0 + (index % 4) as f64 / 4.0)
         }
     }
 }
@@ -238,7 +238,7 @@ fn quantile(times: &Times, share: f64) -> String {
     match found {
         None => "-".to_owned(),
         Some((0, _)) => "<0.016".to_owned(),
-        Some((place, _)) => format!("{:.3}", f64::midpoint(begin_ms(*place), begin_ms(place + 1))),
+        Some((index, _)) => format!("{:.3}", f64::midpoint(begin_ms(*index), begin_ms(index + 1))),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use io::probe::{Probe, State};
+use io::probe::{FeatureState, Probe};
 
 use crate::paths::{DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX, default_conf};
 
@@ -40,7 +40,7 @@ pub(crate) fn long() -> String {
         commit => format!("commit {commit}"),
     };
     let probe = Probe::run();
-    let words = |state: State| {
+    let words = |state: FeatureState| {
         let rows = probe.rows().iter().filter(|row| row.state == state && FEATURES.contains(&row.item));
         rows.map(|row| row.item).collect::<Vec<_>>().join(", ")
     };
@@ -48,9 +48,9 @@ pub(crate) fn long() -> String {
     let mut text = format!(
         "ringroad {} ({commit}), configuration of nginx {REFERENCE}\nkernel {release}: {}\n",
         env!("CARGO_PKG_VERSION"),
-        words(State::Works),
+        words(FeatureState::Works),
     );
-    for (state, name) in [(State::Limited, "limited"), (State::Missing, "missing")] {
+    for (state, name) in [(FeatureState::Limited, "limited"), (FeatureState::Missing, "missing")] {
         if !words(state).is_empty() {
             let _infallible =
                 writeln!(text, "{name}: {} (\"ringroad engines\" shows the causes)", words(state));

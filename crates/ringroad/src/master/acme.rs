@@ -131,7 +131,7 @@ impl Acme {
             self.issuers = wanted;
             (self.start_at, self.pause) = (None, Duration::ZERO);
         }
-        let changes = self.settle();
+        let changes = self.changes_after_exit();
         self.start_at.take_if(|at| *at <= Instant::now());
         if self.issuers.is_empty() || self.agent.is_some() || self.start_at.is_some() {
             return changes;
@@ -152,7 +152,7 @@ impl Acme {
     /// Returns changes for workers after an agent has exited. They remove the agent's challenges, and contain all available
     /// certificates: the agent may have stored a certificate without delivering it, and the next agent would not deliver it
     /// either.
-    fn settle(&mut self) -> Vec<AcmeChange> {
+    fn changes_after_exit(&mut self) -> Vec<AcmeChange> {
         if !std::mem::take(&mut self.has_ended) {
             return Vec::new();
         }
@@ -448,7 +448,7 @@ mod tests {
         let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
         let issuer =
             Issuer { orders: vec![order.clone()], state_path: Some(path.clone()), ..Issuer::new("one") };
-        let state = acme::state::State::open(&path).expect("it can be made");
+        let state = acme::state::StateDirectory::open(&path).expect("it can be made");
         state.set_certificate(&order.digest(), b"chain and key").expect("it is written");
         let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
         let expected = [
@@ -459,12 +459,12 @@ mod tests {
         let agent = Some(agent("0", channel));
         let mut acme = Acme { issuers: vec![issuer], challenges: vec![challenge], agent, ..Acme::default() };
         let log = Log::echo_only();
-        assert!(acme.settle().is_empty(), "it still runs");
+        assert!(acme.changes_after_exit().is_empty(), "it still runs");
         while acme.agent.is_some() {
             acme.reap(&log);
         }
-        assert_eq!(acme.settle(), expected);
-        assert!(acme.settle().is_empty(), "workers know");
+        assert_eq!(acme.changes_after_exit(), expected);
+        assert!(acme.changes_after_exit().is_empty(), "workers know");
         std::fs::remove_dir_all(&path).expect("it was made here");
     }
 
@@ -476,7 +476,7 @@ mod tests {
         let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
         let mut acme = Acme { challenges: vec![challenge.clone()], agent, ..Acme::default() };
         acme.stop();
-        assert_eq!(acme.settle(), [AcmeChange::Remove(challenge)]);
+        assert_eq!(acme.changes_after_exit(), [AcmeChange::Remove(challenge)]);
         assert!(acme.challenges.is_empty());
     }
 

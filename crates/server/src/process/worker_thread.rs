@@ -117,9 +117,9 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
             Order::Inspect(entry_query, report_lines) => {
-                let generation = thread.generation();
+                let thread_config = thread.thread_config();
                 // In a separate task, because a disk may be slow.
-                rt::spawn(async move { report_lines(inspect(&generation.config, &entry_query).await) });
+                rt::spawn(async move { report_lines(inspect(&thread_config.config, &entry_query).await) });
             }
             Order::Turn(turn) => drop(turn),
             Order::Begin => unreachable!("it comes once"),

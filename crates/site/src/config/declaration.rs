@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conf::{Contexts, Error, Spec, State, Statement, Table};
+use conf::{Contexts, Error, Spec, Statement, Support, Table};
 
 use crate::config::{
     BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Requirements, Scope, SettingsTable, SettingsType,
@@ -256,7 +256,7 @@ impl Directive {
 
     /// Returns a directive that is accepted without effect, for this reason.
     pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
-        Directive { spec: spec.state(State::Accepted(why)), set: Set::Nothing }
+        Directive { spec: spec.state(Support::Accepted(why)), set: Set::Nothing }
     }
 
     /// Returns a directive that is a block of directives.

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use conf::{Contexts, Error, ErrorKind, Loader, Source, Statement, Tree, Verdict};
+use conf::{CheckResult, Contexts, Error, ErrorKind, Loader, Source, Statement, Tree};
 
 use crate::config::declaration::{Declarations, Set, Walk};
 use crate::config::settings::Inner;
@@ -110,7 +110,7 @@ pub fn examine(
     let mut known: HashSet<String> = errors.iter().map(ToString::to_string).collect();
     // Blocks of unknown directives were not entered.
     conf::visit(&tree, modules.specs(), &mut |visit| {
-        if let Verdict::Fault(error) = visit.verdict
+        if let CheckResult::Fault(error) = visit.verdict
             && known.insert(error.to_string())
         {
             errors.push(error);

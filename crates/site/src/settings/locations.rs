@@ -86,7 +86,7 @@ pub(crate) struct Prefix {
 
 /// The result of a search.
 #[derive(Debug, Default)]
-pub struct Found<'c> {
+pub struct LocationMatch<'c> {
     /// The location; `None` means the server's own settings.
     pub location: Option<LocationId>,
     /// The match of a regular expression; [`Match::store`] stores its groups in a request.
@@ -98,8 +98,8 @@ impl Locations {
     pub(crate) fn link(&mut self) {
         for index in 1..self.prefixes.len() {
             let mut before = Some(index as u32 - 1);
-            while let Some(place) = before {
-                let shorter = &self.prefixes[place as usize];
+            while let Some(position) = before {
+                let shorter = &self.prefixes[position as usize];
                 if self.prefixes[index].path.starts_with(&shorter.path) {
                     break;
                 }
@@ -136,13 +136,13 @@ impl Locations {
     /// if one exists: the chain of shorter paths leads to it.
     pub(crate) fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let behind = self.prefixes.partition_point(|prefix| prefix.path.as_ref() <= uri);
-        let mut place = behind.checked_sub(1)?;
+        let mut position = behind.checked_sub(1)?;
         loop {
-            let prefix = &self.prefixes[place];
+            let prefix = &self.prefixes[position];
             if uri.starts_with(&prefix.path) {
                 return Some(prefix);
             }
-            place = prefix.shorter? as usize;
+            position = prefix.shorter? as usize;
         }
     }
 }

@@ -17,11 +17,11 @@ impl Pools {
     /// Returns the number of this pool; `None` if the configuration names more than 256 pools.
     pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
         let known = self.0.iter().position(|(known, _)| known == name);
-        let place = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.0.push((name.to_owned(), Some(span)));
             self.0.len() - 1
         });
-        u8::try_from(place).ok()
+        u8::try_from(index).ok()
     }
 
     /// Returns the names in the order of their numbers.

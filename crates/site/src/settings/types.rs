@@ -49,9 +49,9 @@ impl Types {
             for extension in row.texts() {
                 let extension: Box<[u8]> = extension.to_ascii_lowercase().into_bytes().into();
                 match types.rows.binary_search_by(|(known, _)| known.cmp(&extension)) {
-                    Err(place) => types.rows.insert(place, (extension, Arc::clone(&name))),
-                    Ok(place) => {
-                        let before = std::mem::replace(&mut types.rows[place].1, Arc::clone(&name));
+                    Err(index) => types.rows.insert(index, (extension, Arc::clone(&name))),
+                    Ok(index) => {
+                        let before = std::mem::replace(&mut types.rows[index].1, Arc::clone(&name));
                         let extension = String::from_utf8_lossy(&extension);
                         let message = format_args!(
                             "duplicate extension \"{extension}\", content type: \"{name}\", \

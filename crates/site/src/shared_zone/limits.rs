@@ -68,7 +68,7 @@ impl Results {
 
     /// Returns all numbers.
     pub fn all(&self) -> [u64; 5] {
-        std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed))
+        std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed))
     }
 }
 

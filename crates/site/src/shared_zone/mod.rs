@@ -1,7 +1,7 @@
 //! Shared zones: state that all threads share, with a name and a size from the configuration (`limit_req_zone …
 //! zone=one:10m`).
 //!
-//! [`Zones`] lists the zones of a configuration. The module that declares a zone defines its content, as a [`Kind`].
+//! [`Zones`] lists the zones of a configuration. The module that declares a zone defines its content, as a [`ZoneKind`].
 //! The state is empty at the start of the process, and [`Zones::begin`] passes it from one configuration to the next,
 //! so that a reload in place loses nothing. [`table`] is the content of most zones, and [`limits`] the common code of
 //! modules that limit requests.
@@ -16,15 +16,15 @@ use std::sync::{Arc, OnceLock};
 use conf::{Error, Object, Span, Statement, value};
 
 /// The kind of a zone, which defines its content.
-pub trait Kind: fmt::Debug + Send + Sync + 'static {
-    /// State that the threads share.
-    type State: fmt::Debug + Send + Sync;
+pub trait ZoneKind: fmt::Debug + Send + Sync + 'static {
+    /// The content, which the threads share.
+    type Content: fmt::Debug + Send + Sync;
 
     /// Returns the initial state of a zone of this size.
-    fn empty(&self, bytes: u64) -> Self::State;
+    fn empty(&self, bytes: u64) -> Self::Content;
 
     /// Returns the bytes in use as nginx would count them; `None` if they are not counted.
-    fn used(_: &Self::State) -> Option<u64> {
+    fn used(_: &Self::Content) -> Option<u64> {
         None
     }
 
@@ -34,13 +34,13 @@ pub trait Kind: fmt::Debug + Send + Sync + 'static {
 
 /// One zone. As in nginx it may be used above its declaration; it is complete when the complete configuration was read.
 #[derive(Debug)]
-pub struct Zone<K: Kind> {
+pub struct Zone<K: ZoneKind> {
     name: String,
     declared: OnceLock<(u64, K)>,
-    state: OnceLock<Arc<K::State>>,
+    state: OnceLock<Arc<K::Content>>,
 }
 
-impl<K: Kind> Zone<K> {
+impl<K: ZoneKind> Zone<K> {
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
@@ -62,7 +62,7 @@ impl<K: Kind> Zone<K> {
     }
 
     /// Returns the state that the threads share.
-    pub fn state(&self) -> &Arc<K::State> {
+    pub fn state(&self) -> &Arc<K::Content> {
         self.state.get().expect("zones begin before the threads do")
     }
 }
@@ -79,7 +79,7 @@ pub trait AnyZone: fmt::Debug + Any + Send + Sync {
     fn begin(&self, before: Option<&dyn AnyZone>);
 }
 
-impl<K: Kind> AnyZone for Zone<K> {
+impl<K: ZoneKind> AnyZone for Zone<K> {
     fn bytes(&self) -> Option<u64> {
         self.declared.get().map(|(bytes, _)| *bytes)
     }
@@ -121,7 +121,7 @@ pub struct DeclaredZone {
 
 impl Zones {
     /// Returns the zone of this name; its declaration may follow later in the configuration.
-    pub fn named<K: Kind>(&mut self, name: &str, at: &Statement) -> Result<Arc<Zone<K>>, Error> {
+    pub fn named<K: ZoneKind>(&mut self, name: &str, at: &Statement) -> Result<Arc<Zone<K>>, Error> {
         if let Some(entry) = self.0.iter().find(|entry| entry.name == name) {
             let zone: Arc<dyn Any + Send + Sync> = Arc::clone(&entry.zone) as _;
             return zone.downcast().map_err(|_| {
@@ -141,7 +141,7 @@ impl Zones {
     }
 
     /// Declares a zone; `key` returns the key of an earlier declaration, for the error.
-    pub fn declare<K: Kind>(
+    pub fn declare<K: ZoneKind>(
         &mut self,
         (name, bytes): (&str, u64),
         kind: K,
@@ -159,7 +159,7 @@ impl Zones {
     }
 
     /// Returns a zone that several statements share; any of them may specify its size.
-    pub fn share<K: Kind>(
+    pub fn share<K: ZoneKind>(
         &mut self,
         name: &str,
         bytes: Option<u64>,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long};
 use aws_lc_sys as ffi;
 
 use super::object::{Certificate, error_text};
-use super::verification::{Outcome, Purpose, Roots};
+use super::verification::{ChainResult, Purpose, Roots};
 
 /// Reason why a chain is not trusted, with OpenSSL's number and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ const INVALID_CA_OF_OPENSSL_3: i32 = 79;
 const NOT_OF_ONE: c_int = -1;
 
 /// The result for a chain: the first error with the position of the certificate that caused it, and the last error.
-struct Verdict {
+struct CheckedChain {
     code: i32,
     depth: c_int,
     last: i32,
@@ -118,7 +118,7 @@ impl Roots {
         chain: &[impl AsRef<[u8]>],
         purpose: Purpose,
         depth_max: u32,
-    ) -> Option<(Verdict, Vec<Certificate>)> {
+    ) -> Option<(CheckedChain, Vec<Certificate>)> {
         let certificates: Option<Vec<Certificate>> =
             chain.iter().map(|der| Certificate::from_der(der.as_ref())).collect();
         let certificates = certificates?;
@@ -129,7 +129,7 @@ impl Roots {
 }
 
 /// Returns the verdict for the library's outcome.
-fn verdict(outcome: &Outcome, peer: &Certificate) -> Verdict {
+fn verdict(outcome: &ChainResult, peer: &Certificate) -> CheckedChain {
     match (outcome.errors.first(), outcome.errors.last()) {
         (Some(&(code, depth)), Some(&(last, _))) => {
             let last = match last {
@@ -139,7 +139,7 @@ fn verdict(outcome: &Outcome, peer: &Certificate) -> Verdict {
                 ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE => time_error(peer).unwrap_or(last),
                 _ => last,
             };
-            Verdict { code, depth, last }
+            CheckedChain { code, depth, last }
         }
         _ => {
             let code = match outcome.code {
@@ -148,7 +148,7 @@ fn verdict(outcome: &Outcome, peer: &Certificate) -> Verdict {
                 ffi::X509_V_OK => ffi::X509_V_ERR_UNSPECIFIED,
                 code => code,
             };
-            Verdict { code, depth: NOT_OF_ONE, last: code }
+            CheckedChain { code, depth: NOT_OF_ONE, last: code }
         }
     }
 }

@@ -32,7 +32,7 @@ pub enum Purpose {
 type Errors = Vec<(i32, c_int)>;
 
 /// The library's result for a chain.
-pub(super) struct Outcome {
+pub(super) struct ChainResult {
     /// Whether the library reached the end of the verification; it continues after errors.
     pub(super) is_complete: bool,
     /// Errors, first to last.
@@ -87,7 +87,7 @@ impl Roots {
         others: &[Certificate],
         purpose: Purpose,
         depth_max: u32,
-    ) -> Option<Outcome> {
+    ) -> Option<ChainResult> {
         let others = Stack::of(others)?;
         let context = Context::new(&self.store, peer, &others)?;
         context.configure(purpose, depth_max);
@@ -173,7 +173,7 @@ impl<'v> Context<'v> {
     }
 
     /// Runs the verification. A context can be used once.
-    fn run(self) -> Option<Outcome> {
+    fn run(self) -> Option<ChainResult> {
         let context = self.context.as_ptr();
         let mut errors = Errors::new();
         let list = ptr::from_mut(&mut errors).cast();
@@ -188,7 +188,7 @@ impl<'v> Context<'v> {
         let _ = last_error();
         // SAFETY: as above.
         let code = unsafe { ffi::X509_STORE_CTX_get_error(context) };
-        Some(Outcome { is_complete, errors, code, chain: self.chain() })
+        Some(ChainResult { is_complete, errors, code, chain: self.chain() })
     }
 
     /// Returns the certificates of the chain.

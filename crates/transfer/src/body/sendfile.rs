@@ -166,12 +166,12 @@ async fn page_in_missing(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -
             start => len = start,
         }
     }
-    let mut place = at + len - 1;
+    let mut index = at + len - 1;
     for _ in 0..WAITS_MAX {
-        wait_for(body, via, place).await;
+        wait_for(body, via, index).await;
         match find(body, at, len) {
             Residency::Resident => return Some(len),
-            Residency::InFlight { at } => place = at,
+            Residency::InFlight { at } => index = at,
             Residency::Missing => return None,
         }
     }

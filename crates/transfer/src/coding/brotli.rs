@@ -234,9 +234,9 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
             let vec = piece.vec.downcast_ref::<Vec<T>>();
             vec.is_some_and(|vec| (len..=len.saturating_mul(2)).contains(&vec.capacity()))
         };
-        let place = self.free.iter().position(fits);
-        let kept = place.and_then(|place| {
-            let piece = self.free.remove(place);
+        let index = self.free.iter().position(fits);
+        let kept = index.and_then(|index| {
+            let piece = self.free.remove(index);
             self.free_bytes -= piece.bytes;
             piece.vec.downcast::<Vec<T>>().ok()
         });
@@ -285,7 +285,7 @@ impl BrotliAlloc for Store {}
 
 /// Replaces the content of a recycled table, so that a test shows if the encoder depends on it.
 fn garble(table: &mut dyn Any) {
-    let garbage: [u32; 1024] = std::array::from_fn(|place| 0x9e37_79b9_u32.wrapping_mul(place as u32));
+    let garbage: [u32; 1024] = std::array::from_fn(|index| 0x9e37_79b9_u32.wrapping_mul(index as u32));
     if let Some(positions) = table.downcast_mut::<Vec<u32>>() {
         positions.chunks_exact_mut(garbage.len()).for_each(|row| row.copy_from_slice(&garbage));
     }

@@ -97,7 +97,7 @@ impl Settings {
 }
 
 /// An encoder: the memory and the progress of one body.
-pub enum State {
+pub enum AnyEncoder {
     /// `gzip`
     Gzip(gzip::Encoder),
     /// `br`
@@ -106,76 +106,80 @@ pub enum State {
     Zstd(zstd::Encoder),
 }
 
-impl State {
-    fn new(settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
+impl AnyEncoder {
+    fn new(settings: &Settings, size: Option<u64>) -> Result<AnyEncoder, CodingError> {
         Ok(match settings {
-            Settings::Gzip(settings) => State::Gzip(gzip::Encoder::new(*settings)),
-            Settings::Brotli(settings) => State::Brotli(brotli::Encoder::new(*settings, size)),
-            Settings::Zstd(settings) => State::Zstd(zstd::Encoder::new(settings, size)?),
+            Settings::Gzip(settings) => AnyEncoder::Gzip(gzip::Encoder::new(*settings)),
+            Settings::Brotli(settings) => AnyEncoder::Brotli(brotli::Encoder::new(*settings, size)),
+            Settings::Zstd(settings) => AnyEncoder::Zstd(zstd::Encoder::new(settings, size)?),
         })
     }
 
     /// Starts the next body, with the memory of `kept` if it has the same coding. An encoder of gzip also retains its
     /// settings, which must be equal.
-    pub fn begin(kept: Option<State>, settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
+    pub fn begin(
+        kept: Option<AnyEncoder>,
+        settings: &Settings,
+        size: Option<u64>,
+    ) -> Result<AnyEncoder, CodingError> {
         match (kept, settings) {
-            (Some(State::Gzip(mut encoder)), Settings::Gzip(_)) => {
+            (Some(AnyEncoder::Gzip(mut encoder)), Settings::Gzip(_)) => {
                 encoder.restart();
-                Ok(State::Gzip(encoder))
+                Ok(AnyEncoder::Gzip(encoder))
             }
-            (Some(State::Brotli(encoder)), Settings::Brotli(settings)) => {
-                Ok(State::Brotli(encoder.restarted(*settings, size)))
+            (Some(AnyEncoder::Brotli(encoder)), Settings::Brotli(settings)) => {
+                Ok(AnyEncoder::Brotli(encoder.restarted(*settings, size)))
             }
-            (Some(State::Zstd(mut encoder)), Settings::Zstd(settings)) => {
+            (Some(AnyEncoder::Zstd(mut encoder)), Settings::Zstd(settings)) => {
                 encoder.restart(settings, size)?;
-                Ok(State::Zstd(encoder))
+                Ok(AnyEncoder::Zstd(encoder))
             }
-            (_, settings) => State::new(settings, size),
+            (_, settings) => AnyEncoder::new(settings, size),
         }
     }
 
     /// Compresses these bytes and appends the available output.
     pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
-            State::Gzip(encoder) => encoder.push(input, out),
-            State::Brotli(encoder) => encoder.push(input, out),
-            State::Zstd(encoder) => encoder.push(input, out),
+            AnyEncoder::Gzip(encoder) => encoder.push(input, out),
+            AnyEncoder::Brotli(encoder) => encoder.push(input, out),
+            AnyEncoder::Zstd(encoder) => encoder.push(input, out),
         }
     }
 
     /// Appends all output so far, up to where a decoder can read it.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
-            State::Gzip(encoder) => encoder.flush(out),
-            State::Brotli(encoder) => encoder.flush(out),
-            State::Zstd(encoder) => encoder.flush(out),
+            AnyEncoder::Gzip(encoder) => encoder.flush(out),
+            AnyEncoder::Brotli(encoder) => encoder.flush(out),
+            AnyEncoder::Zstd(encoder) => encoder.flush(out),
         }
     }
 
     /// Appends the remaining output and ends the body.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
-            State::Gzip(encoder) => encoder.finish(out),
-            State::Brotli(encoder) => encoder.finish(out),
-            State::Zstd(encoder) => encoder.finish(out),
+            AnyEncoder::Gzip(encoder) => encoder.finish(out),
+            AnyEncoder::Brotli(encoder) => encoder.finish(out),
+            AnyEncoder::Zstd(encoder) => encoder.finish(out),
         }
     }
 
     /// Returns the rest of the body, which continues without this encoder. All bytes so far must have been flushed.
     pub fn continue_stored(&mut self) -> stored::Stored {
         match self {
-            State::Gzip(encoder) => stored::Stored::after_gzip(encoder.take_checksum()),
-            State::Brotli(_) => stored::Stored::after_brotli(),
-            State::Zstd(_) => stored::Stored::after_zstd(),
+            AnyEncoder::Gzip(encoder) => stored::Stored::after_gzip(encoder.take_checksum()),
+            AnyEncoder::Brotli(_) => stored::Stored::after_brotli(),
+            AnyEncoder::Zstd(_) => stored::Stored::after_zstd(),
         }
     }
 
     /// Returns the approximate bytes of memory.
     pub fn memory(&self) -> usize {
         match self {
-            State::Gzip(encoder) => encoder.memory(),
-            State::Brotli(encoder) => encoder.memory(),
-            State::Zstd(encoder) => encoder.memory(),
+            AnyEncoder::Gzip(encoder) => encoder.memory(),
+            AnyEncoder::Brotli(encoder) => encoder.memory(),
+            AnyEncoder::Zstd(encoder) => encoder.memory(),
         }
     }
 }

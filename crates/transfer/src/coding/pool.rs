@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use crate::coding::budget::Budget;
-use crate::coding::{Settings, State};
+use crate::coding::{AnyEncoder, Settings};
 
 /// The encoders of a thread.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub struct Pool {
 
 struct IdleState {
     settings: Settings,
-    state: State,
+    state: AnyEncoder,
     memory: usize,
 }
 
@@ -30,15 +30,15 @@ const STATE_MAX: usize = 12 << 20;
 
 impl Pool {
     /// Takes an encoder that was used with these settings.
-    pub fn take(&self, settings: &Settings) -> Option<State> {
+    pub fn take(&self, settings: &Settings) -> Option<AnyEncoder> {
         let mut idle = self.idle.borrow_mut();
         // The latest encoder, because its memory is most likely in the CPU cache.
-        let place = idle.iter().rposition(|idle| idle.settings == *settings)?;
-        Some(idle.remove(place).state)
+        let index = idle.iter().rposition(|idle| idle.settings == *settings)?;
+        Some(idle.remove(index).state)
     }
 
     /// Adds an encoder whose body has ended or was aborted; drops the oldest encoders if the limit is exceeded.
-    pub fn put(&self, settings: Settings, state: State) {
+    pub fn put(&self, settings: Settings, state: AnyEncoder) {
         let memory = state.memory();
         if memory > STATE_MAX {
             return;

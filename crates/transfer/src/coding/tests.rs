@@ -69,7 +69,7 @@ fn zstd(level: i32) -> Settings {
     Settings::Zstd(zstd::Settings { level, target_block: None, dictionary: None })
 }
 
-fn compressed(state: &mut State, body: &[u8], slice: usize) -> Vec<u8> {
+fn compressed(state: &mut AnyEncoder, body: &[u8], slice: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for bytes in body.chunks(slice) {
         state.push(bytes, &mut out).expect("it compresses");
@@ -142,7 +142,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
 fn flushed_bytes_can_be_decoded() {
     for settings in [gzip(1), gzip(6), gzip(9), brotli(0), brotli(4), brotli(9), zstd(-3), zstd(3), zstd(12)]
     {
-        let mut state = State::new(&settings, None).expect("it starts");
+        let mut state = AnyEncoder::new(&settings, None).expect("it starts");
         let (mut out, body) = (Vec::new(), [text(100_000), noise(100_000), text(10)].concat());
         let mut taken = 0;
         for len in [1, 20, 4000, 1, 70_000, 1, 100_000] {
@@ -164,7 +164,8 @@ fn bodies_of_all_sizes_and_slices_are_decoded() {
         let mut state = None;
         for len in [0, 1, 20, 4095, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1 << 20] {
             for (body, slice) in [(text(len), 16 << 10), (noise(len), 64 << 10), (text(len), 1000)] {
-                let mut encoder = State::begin(state.take(), &settings, Some(len as u64)).expect("it starts");
+                let mut encoder =
+                    AnyEncoder::begin(state.take(), &settings, Some(len as u64)).expect("it starts");
                 let coded = compressed(&mut encoder, &body, slice);
                 assert!(decompressed(&settings, &coded) == body, "{settings:?}, {len} bytes by {slice}");
                 assert!(coded.len() <= len + len / 1000 + 64, "{settings:?} makes {} of {len}", coded.len());
@@ -182,7 +183,7 @@ fn all_levels_compress_text_that_can_be_decoded() {
     for settings in gzips.chain(others) {
         let size_is_known = Some(body.len() as u64);
         for size in [None, size_is_known] {
-            let mut state = State::new(&settings, size).expect("it starts");
+            let mut state = AnyEncoder::new(&settings, size).expect("it starts");
             let coded = compressed(&mut state, &body, 32 << 10);
             assert!(decompressed(&settings, &coded) == body, "{settings:?}");
             assert!(coded.len() < body.len(), "{settings:?} makes {}", coded.len());
@@ -195,20 +196,20 @@ fn windows_and_blocks_are_limited_as_configured() {
     let body = [noise(40_000), noise(40_000)].concat();
     let of = |window_bits| {
         let settings = Settings::Gzip(gzip::Settings { level: 6, window_bits });
-        let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &body, 8192);
+        let coded = compressed(&mut AnyEncoder::new(&settings, None).expect("it starts"), &body, 8192);
         assert!(decompressed(&settings, &coded) == body);
     };
     (9..=15).for_each(of);
     let of = |window_bits| {
         let settings = Settings::Brotli(brotli::Settings { quality: 5, window_bits });
-        let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &body, 8192);
+        let coded = compressed(&mut AnyEncoder::new(&settings, None).expect("it starts"), &body, 8192);
         assert!(decompressed(&settings, &coded) == body);
         coded.len()
     };
     assert!(of(24) * 3 / 2 < of(10), "the second half repeats the first, within the larger window");
     let target_block = Some(2000);
     let settings = Settings::Zstd(zstd::Settings { level: 3, target_block, dictionary: None });
-    let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &text(100_000), 8192);
+    let coded = compressed(&mut AnyEncoder::new(&settings, None).expect("it starts"), &text(100_000), 8192);
     assert!(decompressed(&settings, &coded) == text(100_000));
 }
 
@@ -217,8 +218,8 @@ fn a_dictionary_is_used_by_both_ends() {
     let body = text(2000);
     let dictionary = Some(Arc::new(body[..1500].to_vec()));
     let with = Settings::Zstd(zstd::Settings { level: 3, target_block: None, dictionary });
-    let coded = |settings: &Settings, state: Option<State>| {
-        let mut state = State::begin(state, settings, None).expect("it starts");
+    let coded = |settings: &Settings, state: Option<AnyEncoder>| {
+        let mut state = AnyEncoder::begin(state, settings, None).expect("it starts");
         (compressed(&mut state, &body, 500), state)
     };
     let (small, state) = coded(&with, None);
@@ -232,8 +233,8 @@ fn a_dictionary_is_used_by_both_ends() {
 
 #[test]
 fn concatenated_gzip_members_are_decoded() {
-    let one = compressed(&mut State::new(&gzip(6), None).expect("it starts"), b"one, ", 8);
-    let two = compressed(&mut State::new(&gzip(1), None).expect("it starts"), &text(200_000), 8192);
+    let one = compressed(&mut AnyEncoder::new(&gzip(6), None).expect("it starts"), b"one, ", 8);
+    let two = compressed(&mut AnyEncoder::new(&gzip(1), None).expect("it starts"), &text(200_000), 8192);
     let expected = [b"one, ".to_vec(), text(200_000)].concat();
     assert!(decompressed(&gzip(6), &[one.clone(), two.clone()].concat()) == expected);
     // Single bytes too, across the boundary of members.
@@ -266,9 +267,9 @@ fn a_recycled_encoder_compresses_as_a_new_one() {
         let mut kept = None;
         for (len, known) in [(100_000, true), (1000, true), (60_000, false)] {
             let (body, size) = (text(len), known.then_some(len as u64));
-            let mut new = State::new(&settings, size).expect("it starts");
+            let mut new = AnyEncoder::new(&settings, size).expect("it starts");
             let expected = compressed(&mut new, &body, 16 << 10);
-            let mut recycled = State::begin(kept.take(), &settings, size).expect("it starts");
+            let mut recycled = AnyEncoder::begin(kept.take(), &settings, size).expect("it starts");
             let coded = compressed(&mut recycled, &body, 16 << 10);
             assert!(coded == expected, "{settings:?}, {len} bytes");
             kept = Some(recycled);
@@ -280,14 +281,14 @@ fn a_recycled_encoder_compresses_as_a_new_one() {
 fn a_pool_retains_states_up_to_its_limit() {
     let pool = Pool::default();
     assert!(pool.take(&gzip(1)).is_none());
-    pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
+    pool.put(gzip(1), AnyEncoder::new(&gzip(1), None).expect("it starts"));
     assert!(pool.take(&gzip(2)).is_none() && pool.take(&gzip(1)).is_some() && pool.take(&gzip(1)).is_none());
     for _ in 0..100 {
-        pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
+        pool.put(gzip(1), AnyEncoder::new(&gzip(1), None).expect("it starts"));
     }
     let held = pool.clear();
     assert!((8 << 20..=16 << 20).contains(&held), "{held} bytes are retained");
-    let mut large = State::new(&zstd(19), None).expect("it starts");
+    let mut large = AnyEncoder::new(&zstd(19), None).expect("it starts");
     compressed(&mut large, b"text", 4);
     pool.put(zstd(19), large);
     assert_eq!(pool.clear(), 0, "large encoders are not retained");
@@ -303,7 +304,7 @@ fn cost_per_call() {
     // Settings with which a worker thread encodes bodies of any length.
     let all = (1..=9).map(gzip).chain((0..=3).map(brotli)).chain([-1, 1, 2].map(zstd));
     for settings in all {
-        let mut state = State::new(&settings, None).expect("it starts");
+        let mut state = AnyEncoder::new(&settings, None).expect("it starts");
         let mut calls: Vec<Duration> = Vec::new();
         let mut out = Vec::new();
         for bytes in body.chunks(settings.slice_max()) {
@@ -326,7 +327,8 @@ fn cost_per_call() {
         let mut state = None;
         for body in body.chunks_exact(most).take(100) {
             let began = cpu_time();
-            let mut encoder = State::begin(state.take(), &settings, Some(most as u64)).expect("it starts");
+            let mut encoder =
+                AnyEncoder::begin(state.take(), &settings, Some(most as u64)).expect("it starts");
             compressed(&mut encoder, body, settings.slice_max());
             calls.push(cpu_time() - began);
             state = Some(encoder);
@@ -368,7 +370,7 @@ fn the_estimated_memory_is_not_below_that_of_an_encoder() {
         for (len, known) in [(1000, true), (100_000, true), (1000, false), (400_000, false)] {
             let size = known.then_some(len as u64);
             let estimate = settings.memory_estimate(size);
-            let mut state = State::new(&settings, size).expect("it starts");
+            let mut state = AnyEncoder::new(&settings, size).expect("it starts");
             let mut most = 0;
             for bytes in text(len).chunks(64 << 10) {
                 state.push(bytes, &mut Vec::new()).expect("it compresses");
@@ -386,7 +388,7 @@ fn the_estimated_memory_is_not_below_that_of_an_encoder() {
 fn the_working_memory_of_brotli_does_not_grow_with_the_body() {
     let body = text(3 << 20);
     for quality in [4, 6] {
-        let mut state = State::new(&brotli(quality), None).expect("it starts");
+        let mut state = AnyEncoder::new(&brotli(quality), None).expect("it starts");
         for bytes in body.chunks(64 << 10) {
             state.push(bytes, &mut Vec::new()).expect("it compresses");
             assert!(state.memory() < 12 << 20, "quality {quality}: {} bytes", state.memory());
@@ -402,7 +404,7 @@ fn bodies_without_an_encoder_are_decoded() {
     let with = Settings::Zstd(zstd::Settings { level: 3, target_block: None, dictionary });
     for settings in [gzip(1), gzip(9), brotli(1), brotli(4), brotli(9), brotli(11), zstd(-3), zstd(3), with] {
         for size in [None, Some(270_001)] {
-            let mut state = State::new(&settings, size).expect("it starts");
+            let mut state = AnyEncoder::new(&settings, size).expect("it starts");
             let mut out = Vec::new();
             state.push(&first, &mut out).expect("it compresses");
             state.flush(&mut out).expect("it is flushed");
@@ -411,7 +413,7 @@ fn bodies_without_an_encoder_are_decoded() {
             stored.finish(&mut out);
             assert!(decompressed(&settings, &out) == [&first[..], &rest].concat(), "{settings:?}");
             // The encoder serves another body.
-            let mut next = State::begin(Some(state), &settings, size).expect("it starts");
+            let mut next = AnyEncoder::begin(Some(state), &settings, size).expect("it starts");
             assert!(decompressed(&settings, &compressed(&mut next, &first, 8192)) == first, "{settings:?}");
         }
         for body in [&[][..], &rest] {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::files::{Failure, Found, Opened};
+use crate::files::{Failure, Opened, OpenedPath};
 use crate::recency::{ListSlot, Recency};
 use telemetry::links::{Refused, Rule};
 
@@ -59,11 +59,11 @@ impl Held {
     }
 
     /// Holds the result for a path, if it is a file; returns whether it is the first one.
-    pub fn hold(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
+    pub fn hold(&self, path: &[u8], found: &Result<OpenedPath, Failure>) -> bool {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
         match found {
-            Ok(Found::File(_)) => cache.store(path, Rules::default(), HELD_TERMS, found, rt::now()),
+            Ok(OpenedPath::File(_)) => cache.store(path, Rules::default(), HELD_TERMS, found, rt::now()),
             _ => cache.forget(path),
         }
         was_empty && !cache.by_path.is_empty()
@@ -121,7 +121,7 @@ impl Default for Terms {
 #[derive(Debug)]
 pub enum CacheResult {
     /// A valid result.
-    Valid(Result<Found, Failure>),
+    Valid(Result<OpenedPath, Failure>),
     /// The file of an entry that is too old to use without a check.
     Unchecked(Opened),
     /// No entry.
@@ -145,7 +145,7 @@ impl Caches {
         let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)?];
         match &node.state {
-            EntryState::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
+            EntryState::Holds(Ok(OpenedPath::File(opened))) if node.rules == rules => Some(opened.clone()),
             _ => None,
         }
     }
@@ -157,7 +157,7 @@ impl Caches {
         path: &[u8],
         rules: Rules,
         terms: Terms,
-        found: &Result<Found, Failure>,
+        found: &Result<OpenedPath, Failure>,
     ) {
         self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
     }
@@ -200,7 +200,7 @@ struct PathNode {
 #[derive(Debug)]
 enum EntryState {
     /// A file, a directory, or an error.
-    Holds(Result<Found, Failure>),
+    Holds(Result<OpenedPath, Failure>),
     /// A file that is not requested often enough to stay open.
     Counts,
 }
@@ -224,7 +224,7 @@ impl Cache {
             EntryState::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
                 CacheResult::Valid(found.clone())
             }
-            EntryState::Holds(Ok(Found::File(opened))) => CacheResult::Unchecked(opened.clone()),
+            EntryState::Holds(Ok(OpenedPath::File(opened))) => CacheResult::Unchecked(opened.clone()),
             // Only files can be reused after a check, not directories or errors.
             EntryState::Holds(_) => CacheResult::Miss,
         }
@@ -236,7 +236,7 @@ impl Cache {
         path: &[u8],
         rules: Rules,
         terms: Terms,
-        found: &Result<Found, Failure>,
+        found: &Result<OpenedPath, Failure>,
         now: Instant,
     ) {
         let known = self.by_path.get(path).copied();
@@ -247,7 +247,7 @@ impl Cache {
         }
         let uses = known.map_or(1, |slot| self.nodes[slot].uses);
         let state = match found {
-            Ok(Found::File(_)) if uses < terms.min_uses => EntryState::Counts,
+            Ok(OpenedPath::File(_)) if uses < terms.min_uses => EntryState::Counts,
             found => EntryState::Holds(found.clone()),
         };
         match known {
@@ -301,8 +301,8 @@ impl Cache {
                 return;
             }
             at = self.nodes.newer(slot);
-            let idle = matches!(&self.nodes[slot].state, EntryState::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
-            if idle && let EntryState::Holds(Ok(Found::File(opened))) = self.remove(slot) {
+            let idle = matches!(&self.nodes[slot].state, EntryState::Holds(Ok(OpenedPath::File(opened))) if opened.file.is_sole());
+            if idle && let EntryState::Holds(Ok(OpenedPath::File(opened))) = self.remove(slot) {
                 files.push(opened.file);
             }
         }
@@ -342,7 +342,7 @@ mod tests {
             self.1 += Duration::from_secs(seconds);
         }
 
-        fn put(&mut self, path: &str, found: Result<Found, Failure>) {
+        fn put(&mut self, path: &str, found: Result<OpenedPath, Failure>) {
             self.0.store(path.as_bytes(), Rules::default(), TERMS, &found, self.1);
         }
 
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    fn failure(errno: Errno) -> Result<Found, Failure> {
+    fn failure(errno: Errno) -> Result<OpenedPath, Failure> {
         Err(Failure { errno, call: "open()" })
     }
 
@@ -363,18 +363,18 @@ mod tests {
     fn the_least_recently_used_file_is_evicted() {
         let mut cache = Clock::new(3);
         for path in ["a", "b", "c"] {
-            cache.put(path, Ok(Found::Directory));
+            cache.put(path, Ok(OpenedPath::Directory));
         }
         assert!(cache.is_known("a"), "and it is the newest now");
-        cache.put("d", Ok(Found::Directory));
+        cache.put("d", Ok(OpenedPath::Directory));
         assert_eq!(["a", "b", "c", "d"].map(|path| cache.is_known(path)), [true, false, true, true]);
     }
 
     #[test]
     fn unused_files_are_dropped_and_used_ones_revalidated() {
         let mut cache = Clock::new(10);
-        cache.put("idle", Ok(Found::Directory));
-        cache.put("busy", Ok(Found::Directory));
+        cache.put("idle", Ok(OpenedPath::Directory));
+        cache.put("busy", Ok(OpenedPath::Directory));
         for _ in 0..3 {
             cache.pass(19);
             assert!(cache.is_known("busy"));
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn other_rules_need_a_separate_lookup() {
         let mut cache = Clock::new(10);
-        cache.put("a", Ok(Found::Directory));
+        cache.put("a", Ok(OpenedPath::Directory));
         let other = Rules { directio: Some(1), ..Rules::default() };
         assert!(matches!(cache.look("a", other), CacheResult::Miss));
     }

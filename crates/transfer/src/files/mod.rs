@@ -34,7 +34,7 @@ impl fmt::Debug for Opened {
 
 /// The result of opening a path.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum OpenedPath {
     /// A regular file, open for reading.
     File(Opened),
     /// A directory.
@@ -45,7 +45,7 @@ pub enum Found {
 
 /// The kind of file at a path, for callers that do not read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -54,24 +54,24 @@ pub enum Kind {
     Special,
 }
 
-impl Kind {
+impl FileKind {
     /// Returns the kind from fstat(2).
-    pub fn of(stat: &Stat) -> Kind {
+    pub fn of(stat: &Stat) -> FileKind {
         match FileType::from_raw_mode(stat.mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Directory,
-            _ => Kind::Special,
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Directory,
+            _ => FileKind::Special,
         }
     }
 }
 
-impl Found {
+impl OpenedPath {
     /// Returns the kind of file.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileKind {
         match self {
-            Found::File(_) => Kind::File,
-            Found::Directory => Kind::Directory,
-            Found::Special => Kind::Special,
+            OpenedPath::File(_) => FileKind::File,
+            OpenedPath::Directory => FileKind::Directory,
+            OpenedPath::Special => FileKind::Special,
         }
     }
 }
@@ -122,12 +122,12 @@ pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
 
 /// Whether the attributes are those of a directory.
 pub fn is_dir(stat: &Stat) -> bool {
-    Kind::of(stat) == Kind::Directory
+    FileKind::of(stat) == FileKind::Directory
 }
 
 /// Whether the attributes are those of a regular file.
 pub fn is_file(stat: &Stat) -> bool {
-    Kind::of(stat) == Kind::File
+    FileKind::of(stat) == FileKind::File
 }
 
 /// Returns the status for a failure to open or check a file, mapped as in nginx.

@@ -65,8 +65,8 @@ impl Roots {
     }
 
     /// Returns the facts of a root.
-    pub fn of(&self, place: usize) -> &RootFacts {
-        &self.facts[place]
+    pub fn of(&self, index: usize) -> &RootFacts {
+        &self.facts[index]
     }
 
     /// Appends a root without symbolic links, as of the last second. Returns `false` if an earlier call within

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure};
 use super::origin::{Origin, read_request};
@@ -224,7 +224,7 @@ impl Scenario for DelayOptions {
         })?;
         for case in DelayCase::all() {
             bench.progress(format_args!("delay: {}, {} ms", case.way.name, case.round_trip_ms));
-            let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
+            let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &case.labels());
             comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
                 let port = port(variant);
                 if case.way.method.is_none() {
@@ -245,7 +245,7 @@ fn results(measurements: Measurements<'_>) -> Results {
     let table = |ms: u64| {
         let cases = DelayCase::all().filter(|case| case.round_trip_ms == ms);
         let row = |case: DelayCase, variant: Variant| {
-            (format!("{}: {}", case.way.name, variant.name), of(&variant, &case.labels()))
+            (format!("{}: {}", case.way.name, variant.name), labels_of(&variant, &case.labels()))
         };
         let rows: Vec<_> = cases.flat_map(|case| SERVERS.map(|variant| row(case, variant))).collect();
         measurements.table(&format!("A body of 4 MiB, round trip of {ms} ms"), &rows, &[TIME.shown()])
@@ -253,7 +253,7 @@ fn results(measurements: Measurements<'_>) -> Results {
     let pairs = DelayCase::all().flat_map(|case| [RING, EPOLL].map(|variant| (case, variant)));
     let pairs = pairs.map(|(case, variant)| {
         let words = format!("{}, {} ms, {}", case.way.name, case.round_trip_ms, variant.name);
-        (words, of(&variant, &case.labels()), of(&NGINX, &case.labels()))
+        (words, labels_of(&variant, &case.labels()), labels_of(&NGINX, &case.labels()))
     });
     let claim = "A body takes at most 1.2 times nginx's time, however long the round trip is.";
     let words = ("As a ratio to nginx: ", "nginx was not measured.");

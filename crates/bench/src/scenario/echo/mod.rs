@@ -149,7 +149,7 @@ impl EchoPoint {
     }
 
     fn of(self, variant: Variant) -> Labels {
-        comparison::of(&variant, &self.labels())
+        comparison::labels_of(&variant, &self.labels())
     }
 
     fn row(self) -> (String, Labels) {

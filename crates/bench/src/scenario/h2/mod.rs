@@ -21,7 +21,7 @@ use clap::Args;
 use tls::Client;
 use tls::signing::KeyKind;
 
-use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{Labels, Measurements, at, axis, plural};
 use super::served::{self, CPU, RATE, ServerCpus};
@@ -193,7 +193,7 @@ fn measure(
     let mut servers = comparison::start(bench, section, &place, (variants, ""), configuration)?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
-        let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
+        let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &case.labels());
         comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
             let port = port(variant, server);
             load.run(server, port, case)
@@ -234,7 +234,7 @@ fn results(measurements: Measurements<'_>, variants: &[Variant], cases: &[H2Case
     let pairs = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
     let pairs = pairs.map(|(case, peer)| {
         let words = format!("{}, {}", case.name(), peer.name);
-        (words, of(&RING, &case.labels()), of(peer, &case.labels()))
+        (words, labels_of(&RING, &case.labels()), labels_of(peer, &case.labels()))
     });
     let words = ("io_uring, as a ratio to peers: ", "No peer was measured.");
     let finding = measurements.finding_of_ratios(claim, words, CPU, pairs, |ratio| ratio.median <= limit);

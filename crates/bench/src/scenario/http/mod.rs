@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::comparison::{self, Compared, DEFERRED, EPOLL, HAPROXY, NGINX, RING, Text, Variant, of};
+use super::comparison::{self, Compared, DEFERRED, EPOLL, HAPROXY, NGINX, RING, Text, Variant, labels_of};
 use super::described::{Scenario, or_default};
 use super::measurements::{
     Figure, Labels, Measurements, Rows, ShownColumn, at, axis, finding_of_cases, plural, spread, under,
@@ -140,7 +140,7 @@ impl Point {
             _ => Some(variant.name),
         };
         let accepts = accepts.map(|accepts| ("accepts", accepts.to_owned()));
-        of(variant, &self.labels()).into_iter().chain(accepts).collect()
+        labels_of(variant, &self.labels()).into_iter().chain(accepts).collect()
     }
 }
 
@@ -180,7 +180,7 @@ impl Scenario for HttpOptions {
                 let workers = describe_workers(workers, &place.split);
                 every.extend(variants.iter().filter(|variant| is_measured(variant, point)).map(|variant| {
                     let name = format!("{}, {connections} connections, {workers} {kind}", variant.name);
-                    (name, of(variant, &point.labels()))
+                    (name, labels_of(variant, &point.labels()))
                 }));
             }
         }
@@ -354,7 +354,7 @@ impl HttpReport<'_> {
     fn long(&self) -> [Finding; 2] {
         let point = self.most(LONG, self.first());
         let (connections, workers) = (point.connections, self.description(point.workers));
-        let labels = [&of(&RING, &point.labels()), &of(&EPOLL, &point.labels())];
+        let labels = [&labels_of(&RING, &point.labels()), &labels_of(&EPOLL, &point.labels())];
         let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
         let gain = served::gain_finding(self.measurements, claim, labels, |speed, cost, bound| {
             format!(

@@ -22,7 +22,7 @@ use crate::method::wire::Network;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::comparison::{self, Compared, HAPROXY, NGINX, READY, SERVERS, Text, Variant, of};
+use crate::scenario::comparison::{self, Compared, HAPROXY, NGINX, READY, SERVERS, Text, Variant, labels_of};
 use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::origin::{Origin, Request, read_request};
 use crate::scenario::served::{self, ServerCpus};
@@ -170,7 +170,7 @@ fn add_case(
     plan.network = network.cloned();
     let words = format!("proxied, {}, {CONNECTIONS} connections", case.name());
     served::compare(bench, section, servers, (&words, &path), &plan, |variant| {
-        case.has(variant).then(|| of(variant, &labels))
+        case.has(variant).then(|| labels_of(variant, &labels))
     })?;
     let rows: Vec<Variant> = variants().into_iter().filter(|variant| case.has(variant)).collect();
     let compared = Compared { measurements: Measurements::of(section), variants: &rows };

@@ -11,7 +11,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
+use crate::scenario::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, labels_of};
 use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::served::{self, FILES, ServerCpus};
 
@@ -79,7 +79,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let words = format!("a file of {file}, {CONNECTIONS} {kind} connections");
         // The label differs from that of `return 200`, so that searches for one do not find the other.
         let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);
-        let part = |variant: &Variant| is_measured(variant, case).then(|| of(variant, &labels));
+        let part = |variant: &Variant| is_measured(variant, case).then(|| labels_of(variant, &labels));
         served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, part)?;
         let rows: Vec<Variant> = VARIANTS.into_iter().filter(|variant| is_measured(variant, case)).collect();
         let results = Compared { measurements: Measurements::of(section), variants: &rows }.costs(

@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::Args;
 
 use self::slow::{SlowDisk, WaitingClients};
-use super::comparison::{self, Compared, Measured, READY, Text, Variant, WHEN, of};
+use super::comparison::{self, Compared, Measured, READY, Text, Variant, WHEN, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure, finding_of_cases, spread};
 use super::served::{self, P99, RATE, ServerCpus};
@@ -109,7 +109,7 @@ impl Probe {
 
 /// Returns the labels of the results of a round.
 fn labels(variant: &Variant) -> Vec<Labels> {
-    WHEN.map(|when| PROBES.map(|what| of(variant, &what.labels(when)))).concat()
+    WHEN.map(|when| PROBES.map(|what| labels_of(variant, &what.labels(when)))).concat()
 }
 
 impl Scenario for IsolateOptions {
@@ -197,7 +197,7 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
         variant.name
     );
     let said = PROBES.map(|what| {
-        let [alone, beside] = WHEN.map(|when| of(variant, &what.labels(when)));
+        let [alone, beside] = WHEN.map(|when| labels_of(variant, &what.labels(when)));
         match measurements.series(P99, &beside) {
             // A server that does not respond does not meet the claim.
             Err(reason) => (format!("{}: {reason}", what.name), false),
@@ -214,7 +214,7 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
     // One kind of request without any response is not a part of the claim.
     let is_silent = |what: Probe| {
         let [alone, beside] =
-            WHEN.map(|when| measurements.series(P99, &of(variant, &what.labels(when))).is_err());
+            WHEN.map(|when| measurements.series(P99, &labels_of(variant, &what.labels(when))).is_err());
         beside && !alone
     };
     if PROBES.into_iter().any(is_silent) { Finding { verdict: Verdict::Fails, ..finding } } else { finding }

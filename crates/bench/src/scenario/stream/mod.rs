@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, labels_of};
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, at, figure};
 use super::served::ServerCpus;
@@ -128,7 +128,7 @@ impl Scenario for StreamOptions {
             Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
         for kind in KINDS {
             bench.progress(format_args!("stream: {}", kind.name));
-            let labels = |(variant, _): &(Variant, Server)| of(variant, &kind.labels());
+            let labels = |(variant, _): &(Variant, Server)| labels_of(variant, &kind.labels());
             comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 server.check_running()?;
                 Ok(run_of(&load.run(server, kind)?))
@@ -158,7 +158,7 @@ fn run_of(times: &[StreamTimes]) -> Run {
 /// Returns a table of all kinds, rankings, and a finding.
 fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     let row = |kind: StreamKind, variant: Variant| {
-        (format!("{}: {}", kind.name, variant.name), of(&variant, &kind.labels()))
+        (format!("{}: {}", kind.name, variant.name), labels_of(&variant, &kind.labels()))
     };
     let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|variant| row(kind, variant))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
@@ -169,7 +169,7 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     let ours = KINDS.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
     let ours = ours.map(|(kind, variant)| {
         let words = format!("{}, {}", kind.name, variant.name);
-        (words, of(&variant, &kind.labels()), of(&NGINX, &kind.labels()))
+        (words, labels_of(&variant, &kind.labels()), labels_of(&NGINX, &kind.labels()))
     });
     let claim = "The p99 of the delay of a piece is at most nginx's for every kind of response.";
     let words = ("As a ratio to nginx: ", "nginx was not measured.");

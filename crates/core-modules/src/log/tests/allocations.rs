@@ -40,7 +40,7 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
     let conn =
         ConnInfo { number: 7, requests: Cell::new(1), ..ConnInfo::new(&thread, address(4711), address(80)) };
-    let mut request = Box::new(Request::new(thread.generation(), Rc::new(conn), ServerId(0)));
+    let mut request = Box::new(Request::new(thread.thread_config(), Rc::new(conn), ServerId(0)));
     let mut raw = rt::pool().get(HEAD.len()).expect("memory for a head");
     raw.append(HEAD);
     let parsed = http::request::parse(&mut request.head, &raw, &http::request::Policy::default());

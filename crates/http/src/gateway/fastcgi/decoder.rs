@@ -18,7 +18,7 @@ use crate::response::parse::{Limits, ParsedResponse, ResponseError, ResponseProg
 pub struct Decoder {
     method: Method,
     limits: Limits,
-    place: RecordPart,
+    part: RecordPart,
     /// Header of the current record; the first `header_len` bytes are received.
     header: [u8; HEADER_LEN],
     header_len: usize,
@@ -73,7 +73,7 @@ impl Decoder {
         Self {
             method,
             limits,
-            place: RecordPart::Header,
+            part: RecordPart::Header,
             header: [0; HEADER_LEN],
             header_len: 0,
             content: 0,
@@ -118,12 +118,12 @@ impl Decoder {
                 self.length = head.content_length();
                 self.plain = input.len() - head_len as usize;
                 let is_short = self.length.is_some_and(|length| length > self.plain as u64);
-                if self.place == RecordPart::Over && is_short && !self.is_bare {
+                if self.part == RecordPart::Over && is_short && !self.is_bare {
                     return Err(ResponseError::StdoutClosed);
                 }
                 Ok(HeadEvent::Head(head_len))
             }
-            _ if self.stdout_closed || self.place == RecordPart::Over => Err(ResponseError::StdoutClosed),
+            _ if self.stdout_closed || self.part == RecordPart::Over => Err(ResponseError::StdoutClosed),
             _ => Ok(HeadEvent::More),
         }
     }
@@ -140,7 +140,7 @@ impl Decoder {
         let mut at = 0;
         loop {
             let (consumed, found) = match self.plain {
-                0 if self.place == RecordPart::Over => (0, Found::End),
+                0 if self.part == RecordPart::Over => (0, Found::End),
                 0 => self.step(&input[at..]).map_err(|error| InvalidBody(error.message()))?,
                 plain => {
                     let len = plain.min(input.len() - at);
@@ -182,14 +182,14 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
-        let is_complete = self.place == RecordPart::Over && input.len() == self.plain;
+        let is_complete = self.part == RecordPart::Over && input.len() == self.plain;
         self.is_bare || is_complete && self.length.is_none_or(|left| left <= self.plain as u64)
     }
 
     pub(in crate::gateway) fn remaining(&self) -> Option<u64> {
         match self.length {
             _ if self.is_over || self.is_bare => Some(0),
-            None if self.place == RecordPart::Over => Some(self.plain as u64),
+            None if self.part == RecordPart::Over => Some(self.plain as u64),
             length => length,
         }
     }
@@ -202,7 +202,7 @@ impl Decoder {
         let ends = self.plain == 0
             && match self.length {
                 Some(left) => left == 0,
-                None => self.stdout_closed || self.place == RecordPart::Over,
+                None => self.stdout_closed || self.part == RecordPart::Over,
             };
         // The connection cannot be reused.
         self.has_excess = true;
@@ -211,7 +211,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn keeps_alive(&self) -> bool {
-        self.place == RecordPart::Over && !self.has_excess
+        self.part == RecordPart::Over && !self.has_excess
     }
 
     pub(in crate::gateway) fn take_messages(&mut self) -> Option<Vec<u8>> {
@@ -223,7 +223,7 @@ impl Decoder {
         let mut at = 0;
         loop {
             let rest = &input[at..];
-            match self.place {
+            match self.part {
                 RecordPart::Over => return Ok((at, Found::End)),
                 _ if rest.is_empty() => return Ok((at, Found::More)),
                 RecordPart::Header => {
@@ -286,7 +286,7 @@ impl Decoder {
 
     /// Moves to the part of the record that the next byte belongs to.
     fn end_record(&mut self) {
-        self.place = match (self.content, self.padding) {
+        self.part = match (self.content, self.padding) {
             (0, 0) if self.header[1] == END_REQUEST => RecordPart::Over,
             (0, 0) => RecordPart::Header,
             (0, _) => RecordPart::Padding,

@@ -15,7 +15,7 @@ pub struct Decoder {
     limits: Limits,
     origin: Origin,
     keeps_alive: bool,
-    place: BodyPart,
+    part: BodyPart,
 }
 
 /// Source of the text.
@@ -49,7 +49,7 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
-        Self { method, limits, origin: Origin::Server, keeps_alive: false, place: BodyPart::Length(0) }
+        Self { method, limits, origin: Origin::Server, keeps_alive: false, part: BodyPart::Length(0) }
     }
 
     /// Creates a decoder that also accepts CGI responses. Their connections are not reused.
@@ -89,7 +89,7 @@ impl Decoder {
                 };
                 let keeps_alive = response_keeps_alive(head, input) && framing.is_delimited();
                 self.keeps_alive = keeps_alive && self.origin != Origin::Script;
-                self.place = match framing {
+                self.part = match framing {
                     ResponseFraming::None => BodyPart::Length(0),
                     ResponseFraming::Length(length) => BodyPart::Length(length),
                     ResponseFraming::Chunked => {
@@ -100,7 +100,7 @@ impl Decoder {
                 HeadEvent::Head(head_len)
             }
             ResponseProgress::Http09 => {
-                self.place = BodyPart::Close;
+                self.part = BodyPart::Close;
                 HeadEvent::NoHead
             }
         })
@@ -108,9 +108,9 @@ impl Decoder {
 
     #[inline]
     pub(in crate::gateway) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
-        match &mut self.place {
+        match &mut self.part {
             BodyPart::Length(0) => {
-                self.place = BodyPart::Over(Vec::new());
+                self.part = BodyPart::Over(Vec::new());
                 Ok(BodyStep { consumed: 0, event: BodyEvent::End })
             }
             BodyPart::Length(left) => {
@@ -126,7 +126,7 @@ impl Decoder {
                     Event::End => BodyEvent::End,
                 };
                 if event == BodyEvent::End {
-                    self.place = BodyPart::Over(std::mem::take(trailers));
+                    self.part = BodyPart::Over(std::mem::take(trailers));
                 }
                 Ok(BodyStep { consumed: step.consumed, event })
             }
@@ -137,7 +137,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
-        match &self.place {
+        match &self.part {
             BodyPart::Length(left) => input.len() as u64 >= *left,
             // The body is decoded on trial first: if its end is not at the end of the input, no state may change.
             BodyPart::Chunks(decoder, _) => ends_with_last_chunk(input) && is_complete(*decoder, input),
@@ -146,7 +146,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn remaining(&self) -> Option<u64> {
-        match self.place {
+        match self.part {
             BodyPart::Length(left) => Some(left),
             BodyPart::Over(_) => Some(0),
             BodyPart::Chunks(..) | BodyPart::Close => None,
@@ -154,13 +154,13 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn is_over(&self) -> bool {
-        matches!(self.place, BodyPart::Over(_))
+        matches!(self.part, BodyPart::Over(_))
     }
 
     pub(in crate::gateway) fn close(&mut self) -> bool {
-        let ends = matches!(self.place, BodyPart::Close);
+        let ends = matches!(self.part, BodyPart::Close);
         if ends {
-            self.place = BodyPart::Over(Vec::new());
+            self.part = BodyPart::Over(Vec::new());
         }
         ends
     }
@@ -170,7 +170,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let BodyPart::Over(section) = &self.place else { return Vec::new() };
+        let BodyPart::Over(section) = &self.part else { return Vec::new() };
         let mut fields = Vec::new();
         if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
             return Vec::new();

@@ -3,7 +3,7 @@
 use super::head::check_dependency;
 use super::{Event, Role, Session};
 use crate::h2::error::{ErrorCode, Fault, StreamFault};
-use crate::h2::frame::{self, ACK, FrameHeader, Kind};
+use crate::h2::frame::{self, ACK, FrameHeader, FrameType};
 use crate::h2::priority::Priority;
 use crate::h2::settings::WINDOW_MAX;
 use crate::h2::stream::{End, StreamState};
@@ -19,28 +19,32 @@ impl<T> Session<T> {
         self.has_settings = true;
         let is_of_stream = header.stream != 0;
         match header.kind {
-            Kind::Priority | Kind::ResetStream if !is_of_stream => return Err(Fault::WrongStream),
-            Kind::Settings | Kind::Ping | Kind::GoAway | Kind::PriorityUpdate if is_of_stream => {
+            FrameType::Priority | FrameType::ResetStream if !is_of_stream => return Err(Fault::WrongStream),
+            FrameType::Settings | FrameType::Ping | FrameType::GoAway | FrameType::PriorityUpdate
+                if is_of_stream =>
+            {
                 return Err(Fault::WrongStream);
             }
             _ => {}
         }
         match header.kind {
-            Kind::Priority if payload.len() == 5 => {
+            FrameType::Priority if payload.len() == 5 => {
                 check_dependency(self.role, header.stream, payload).map(|()| Event::Nothing)
             }
-            Kind::Priority => self.wrong_priority(header.stream, out),
-            Kind::ResetStream => self.reset_by_peer(header.stream, payload),
-            Kind::Settings => self.settings(header, payload, out),
-            Kind::PushPromise => Err(Fault::PushPromise),
-            Kind::Ping => self.pinged(header, payload, out),
-            Kind::GoAway => match (frame::number(payload), payload.get(4..).and_then(frame::number)) {
+            FrameType::Priority => self.wrong_priority(header.stream, out),
+            FrameType::ResetStream => self.reset_by_peer(header.stream, payload),
+            FrameType::Settings => self.settings(header, payload, out),
+            FrameType::PushPromise => Err(Fault::PushPromise),
+            FrameType::Ping => self.pinged(header, payload, out),
+            FrameType::GoAway => match (frame::number(payload), payload.get(4..).and_then(frame::number)) {
                 (Some(last), Some(code)) => Ok(Event::GoAway { last: last & WINDOW_MAX, code }),
                 _ => Err(Fault::FrameLength),
             },
-            Kind::WindowUpdate => self.window_update(header.stream, payload, out),
-            Kind::PriorityUpdate => self.priority_update(payload),
-            Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown => Ok(Event::Nothing),
+            FrameType::WindowUpdate => self.window_update(header.stream, payload, out),
+            FrameType::PriorityUpdate => self.priority_update(payload),
+            FrameType::Data | FrameType::Headers | FrameType::Continuation | FrameType::Unknown => {
+                Ok(Event::Nothing)
+            }
         }
     }
 
@@ -86,7 +90,7 @@ impl<T> Session<T> {
         let smallest_table = self.peer.read(payload, self.role == Role::Client)?;
         self.encoder.set_limit(smallest_table);
         self.encoder.set_limit(self.peer.table_bytes);
-        frame::push(out, Kind::Settings, ACK, 0, &[]);
+        frame::push(out, FrameType::Settings, ACK, 0, &[]);
         let change = i64::from(self.peer.initial_window) - i64::from(before.initial_window);
         if change == 0 {
             return Ok(Event::Nothing);
@@ -104,7 +108,7 @@ impl<T> Session<T> {
         if header.has(ACK) {
             return Ok(if self.round.ends(payload) { Event::Round } else { Event::Pong });
         }
-        frame::push(out, Kind::Ping, ACK, 0, payload);
+        frame::push(out, FrameType::Ping, ACK, 0, payload);
         Ok(Event::Nothing)
     }
 
@@ -187,7 +191,7 @@ impl<T> Session<T> {
 
     /// Sends a PING to check whether the peer responds; [`Event::Pong`] is the acknowledgement.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
-        frame::push(out, Kind::Ping, 0, 0, &[0; 8]);
+        frame::push(out, FrameType::Ping, 0, 0, &[0; 8]);
     }
 
     /// Sends GOAWAY with the last served stream (RFC 9113 section 6.8).

@@ -16,7 +16,7 @@ mod head;
 
 use super::calm::Calm;
 use super::error::{Fault, StreamFault};
-use super::frame::{self, ACK, FRAME_HEADER_LEN, FrameHeader, Kind, PAYLOAD_MAX};
+use super::frame::{self, ACK, FRAME_HEADER_LEN, FrameHeader, FrameType, PAYLOAD_MAX};
 use super::hpack::{Decoder, Encoder};
 use super::late::LateStreams;
 use super::priority::Priority;
@@ -262,17 +262,17 @@ impl<T> Session<T> {
         if header.len > PAYLOAD_MAX {
             return Err(Fault::FrameTooLong);
         }
-        if self.gathering.is_some() && header.kind != Kind::Continuation {
+        if self.gathering.is_some() && header.kind != FrameType::Continuation {
             return Err(Fault::Continuation);
         }
-        if header.kind == Kind::Data {
+        if header.kind == FrameType::Data {
             return self.begin_data(header, input, out);
         }
         let used = FRAME_HEADER_LEN + header.len;
         let Some(payload) = input.get(FRAME_HEADER_LEN..used) else { return Ok(MORE) };
         let event = match header.kind {
-            Kind::Headers => self.headers(header, payload)?,
-            Kind::Continuation => self.continuation(header, payload)?,
+            FrameType::Headers => self.headers(header, payload)?,
+            FrameType::Continuation => self.continuation(header, payload)?,
             _ => self.control(header, payload, out)?,
         };
         let event = match event {
@@ -287,8 +287,8 @@ impl<T> Session<T> {
     fn may_begin_with(&self, header: FrameHeader) -> bool {
         let is_server = self.role == Role::Server;
         match header.kind {
-            Kind::Settings => is_server || !header.has(ACK),
-            Kind::Ping => is_server,
+            FrameType::Settings => is_server || !header.has(ACK),
+            FrameType::Ping => is_server,
             _ => false,
         }
     }

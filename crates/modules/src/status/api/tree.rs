@@ -106,7 +106,7 @@ fn nginx(request: &Request) -> Value {
         "version": NGINX_VERSION,
         "build": concat!("ringroad-", env!("CARGO_PKG_VERSION")),
         "address": address,
-        "generation": request.generation.number,
+        "generation": request.thread_config.number,
         "load_timestamp": iso_8601(request.conn.thread.shared.started()),
         "timestamp": iso_8601(rt::wall()),
         "pid": std::process::id(),

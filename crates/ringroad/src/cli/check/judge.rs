@@ -1,6 +1,6 @@
 //! Classifies each directive of a configuration, and collects all reasons why the configuration does not load.
 
-use conf::{ErrorKind, State, Statement, Tree, Verdict, Visit};
+use conf::{CheckResult, ErrorKind, Statement, Support, Tree, Visit};
 
 use crate::adapter::{self, Problem, Refused};
 use crate::log::Level;
@@ -38,7 +38,7 @@ impl Handling {
 
 /// Kinds of obstacles, in increasing order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum Severity {
     Fine,
     /// A feature that will not be supported.
     Never,
@@ -48,14 +48,14 @@ pub(super) enum Kind {
     Wrong,
 }
 
-impl Kind {
+impl Severity {
     /// Returns the word for JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Fine => "works",
-            Kind::Never => "never",
-            Kind::Missing => "missing",
-            Kind::Wrong => "wrong",
+            Severity::Fine => "works",
+            Severity::Never => "never",
+            Severity::Missing => "missing",
+            Severity::Wrong => "wrong",
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) struct Remark {
     /// Kind of obstacle.
-    pub(super) kind: Kind,
+    pub(super) kind: Severity,
     /// `FILE:LINE`; empty for a problem of the complete configuration.
     pub(super) place: String,
     /// Name of the directive that is not supported or unknown; empty for other problems.
@@ -101,8 +101,8 @@ pub(super) struct Judged {
 
 impl Judged {
     /// Returns the worst kind of all remarks.
-    pub(super) fn verdict(&self) -> Kind {
-        self.remarks.iter().map(|remark| remark.kind).max().unwrap_or(Kind::Fine)
+    pub(super) fn verdict(&self) -> Severity {
+        self.remarks.iter().map(|remark| remark.kind).max().unwrap_or(Severity::Fine)
     }
 }
 
@@ -128,20 +128,25 @@ pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
 /// Classifies one statement; returns `None` for statements that are not directives.
 fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option<String>)> {
     Some(match &visit.verdict {
-        Verdict::Row | Verdict::Unjudged => return None,
-        Verdict::Known(spec) => match problems.iter().find(|problem| is_about(problem, visit.statement)) {
-            Some(problem) => {
-                let handling =
-                    if kind_of(problem).0 == Kind::Wrong { Handling::Wrong } else { Handling::NotSupported };
-                (handling, Some(problem.error.kind().to_string()))
+        CheckResult::Row | CheckResult::Unjudged => return None,
+        CheckResult::Known(spec) => {
+            match problems.iter().find(|problem| is_about(problem, visit.statement)) {
+                Some(problem) => {
+                    let handling = if kind_of(problem).0 == Severity::Wrong {
+                        Handling::Wrong
+                    } else {
+                        Handling::NotSupported
+                    };
+                    (handling, Some(problem.error.kind().to_string()))
+                }
+                None => match spec.state {
+                    Support::Honoured => (Handling::Honoured, None),
+                    Support::Differs(how) => (Handling::Differs, Some(how.to_owned())),
+                    Support::Accepted(why) | Support::Idle(why) => (Handling::NoEffect, Some(why.to_owned())),
+                },
             }
-            None => match spec.state {
-                State::Honoured => (Handling::Honoured, None),
-                State::Differs(how) => (Handling::Differs, Some(how.to_owned())),
-                State::Accepted(why) | State::Idle(why) => (Handling::NoEffect, Some(why.to_owned())),
-            },
-        },
-        Verdict::Fault(error) => match error.kind() {
+        }
+        CheckResult::Fault(error) => match error.kind() {
             // The end of the text is not a directive.
             _ if visit.statement.fault().is_some() => return None,
             ErrorKind::NotSupported { module, .. } => {
@@ -166,24 +171,24 @@ fn is_about(problem: &Problem, statement: &Statement) -> bool {
 }
 
 /// Returns the kind of a problem, and its group.
-fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
+fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
     match problem.error.kind() {
         ErrorKind::NotSupported { module, .. } => match conf::instead_of(module) {
-            Some(instead) => (Kind::Never, Some(format!("module {module} ({instead})"))),
-            None => (Kind::Missing, Some(format!("module {module} of nginx"))),
+            Some(instead) => (Severity::Never, Some(format!("module {module} ({instead})"))),
+            None => (Severity::Missing, Some(format!("module {module} of nginx"))),
         },
         ErrorKind::Unknown { name, similar: None, .. } => match conf::third_party_module(name) {
             Some(module) => (
-                Kind::Missing,
+                Severity::Missing,
                 Some(format!("module {module}, which is not nginx's own (docs/third-party-modules.md)")),
             ),
-            None => (Kind::Wrong, None),
+            None => (Severity::Wrong, None),
         },
         ErrorKind::Message(text) if text.ends_with("is not supported yet") => {
             let group = text.split_once(" directive is not").map_or(text.as_str(), |(start, _)| start);
-            (Kind::Missing, Some(group.to_owned()))
+            (Severity::Missing, Some(group.to_owned()))
         }
-        _ => (Kind::Wrong, None),
+        _ => (Severity::Wrong, None),
     }
 }
 

@@ -6,7 +6,7 @@
 //!                  \-------------------------- none -------------+           `--> pending, or left to the sweep
 //!   tags, patterns, variants, purges read at a start --many of them--> sweep: every entry is read --> forgotten
 //! ```
-//! A purge of a key is forgotten as soon as it is settled. The other purges are forgotten by a sweep, which starts when
+//! A purge of a key is forgotten as soon as it is last. The other purges are forgotten by a sweep, which starts when
 //! there are enough purges to justify its reads.
 
 use std::collections::hash_map::Entry;
@@ -56,11 +56,11 @@ impl Drop for PendingRequest {
     }
 }
 
-/// Number of bits of [`Settling::families`]: 128 KiB. With a million keys that have variants, most bits are set, and
+/// Number of bits of [`Retention::families`]: 128 KiB. With a million keys that have variants, most bits are set, and
 /// most purges of keys are left to the sweep.
 const FAMILY_BITS: u64 = 1 << 20;
 
-/// Returns the bit of a key in [`Settling::families`].
+/// Returns the bit of a key in [`Retention::families`].
 fn family(key: &Key) -> u64 {
     u64::from_le_bytes(key.0[..8].try_into().expect("eight of sixteen bytes")) % FAMILY_BITS
 }
@@ -79,7 +79,7 @@ struct Removing {
 
 /// State that decides which purges may be forgotten.
 #[derive(Debug)]
-pub(crate) struct Settling {
+pub(crate) struct Retention {
     /// The upstream requests in flight.
     open: Arc<OpenRequests>,
     /// Keys that have variants in files with other names: one bit per key, which several keys may share (a Bloom filter
@@ -92,9 +92,9 @@ pub(crate) struct Settling {
     is_surveyed: AtomicBool,
 }
 
-impl Default for Settling {
-    fn default() -> Settling {
-        Settling {
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention {
             open: Arc::default(),
             families: Bits::new(FAMILY_BITS as usize),
             removing: Mutex::default(),
@@ -104,7 +104,7 @@ impl Default for Settling {
     }
 }
 
-impl Settling {
+impl Retention {
     /// Registers an upstream request; `number` returns the last purge at this time.
     pub(crate) fn register(&self, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
         let mut open = lock(&self.open);
@@ -141,7 +141,7 @@ impl Settling {
     }
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
-    pub(crate) fn settled(&self) -> u64 {
+    pub(crate) fn without_older_requests(&self) -> u64 {
         lock(&self.open).keys().next().copied().unwrap_or(u64::MAX)
     }
 
@@ -150,7 +150,7 @@ impl Settling {
         lock(&self.removing).under_way.entry(*key).or_default().0 += 1;
     }
 
-    /// Records the result of a removal; returns the purge that this settles.
+    /// Records the result of a removal; returns the purge that may be forgotten now.
     pub(crate) fn end_removal(&self, key: &Key, is_gone: bool) -> Option<u64> {
         let mut removing = lock(&self.removing);
         match is_gone {
@@ -169,7 +169,7 @@ impl Settling {
     }
 
     /// Whether the file of a key is certainly removed. If a removal is in flight, the purge is returned by its
-    /// [`Settling::end_removal`].
+    /// [`Retention::end_removal`].
     pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
         let mut removing = lock(&self.removing);
         if let Some((_, later)) = removing.under_way.get_mut(key) {
@@ -193,9 +193,9 @@ impl Settling {
 
     /// Removes and returns the first pending purge, if no older request is in flight.
     pub(crate) fn next_pending(&self) -> Option<(Key, u64)> {
-        let settled = self.settled();
+        let last = self.without_older_requests();
         let mut pending = lock(&self.pending);
-        pending.front().filter(|(_, purge)| *purge <= settled)?;
+        pending.front().filter(|(_, purge)| *purge <= last)?;
         pending.pop_front()
     }
 
@@ -211,33 +211,33 @@ mod tests {
 
     #[test]
     fn the_oldest_pending_request_limits_what_is_settled() {
-        let settling = Settling::default();
-        assert_eq!(settling.settled(), u64::MAX);
-        let first = settling.register(|| 3);
-        let (again, second) = (settling.register(|| 3), settling.register(|| 7));
+        let retention = Retention::default();
+        assert_eq!(retention.without_older_requests(), u64::MAX);
+        let first = retention.register(|| 3);
+        let (again, second) = (retention.register(|| 3), retention.register(|| 7));
         drop(first);
-        assert_eq!(settling.settled(), 3);
+        assert_eq!(retention.without_older_requests(), 3);
         drop(again);
-        assert_eq!(settling.settled(), 7);
+        assert_eq!(retention.without_older_requests(), 7);
         drop(PendingRequest::before(1));
-        assert_eq!((settling.settled(), second.number()), (7, 7));
+        assert_eq!((retention.without_older_requests(), second.number()), (7, 7));
         drop(second);
-        assert_eq!(settling.settled(), u64::MAX);
+        assert_eq!(retention.without_older_requests(), u64::MAX);
     }
 
     #[test]
     fn a_purge_is_settled_after_its_last_successful_removal() {
-        let settling = Settling::default();
+        let retention = Retention::default();
         let key = Key([1; 16]);
-        settling.begin_removal(&key);
-        settling.begin_removal(&key);
-        assert!(!settling.is_removed(&key, 5));
-        assert_eq!(settling.end_removal(&key, true), None);
-        assert_eq!(settling.end_removal(&key, true), Some(5));
-        assert!(settling.is_removed(&key, 6));
-        settling.begin_removal(&key);
-        assert!(!settling.is_removed(&key, 7));
-        assert_eq!(settling.end_removal(&key, false), None);
-        assert!(!settling.is_removed(&key, 8), "its file may be there");
+        retention.begin_removal(&key);
+        retention.begin_removal(&key);
+        assert!(!retention.is_removed(&key, 5));
+        assert_eq!(retention.end_removal(&key, true), None);
+        assert_eq!(retention.end_removal(&key, true), Some(5));
+        assert!(retention.is_removed(&key, 6));
+        retention.begin_removal(&key);
+        assert!(!retention.is_removed(&key, 7));
+        assert_eq!(retention.end_removal(&key, false), None);
+        assert!(!retention.is_removed(&key, 8), "its file may be there");
     }
 }

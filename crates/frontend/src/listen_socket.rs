@@ -1,6 +1,6 @@
 //! State common to the connections of one listening socket, independent of their protocol.
 //!
-//! Main types: [`Entrance`], and [`DefaultServer`] for one connection. A reload may remove an address while connections are open, or assign other servers to it.
+//! Main types: [`ListenSocket`], and [`DefaultServer`] for one connection. A reload may remove an address while connections are open, or assign other servers to it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use http::request::Policy;
 
 use exchange::http2::Http2;
-use exchange::request::{Address, ConnInfo, Generation};
+use exchange::request::{Address, ConnInfo, ThreadConfig};
 use exchange::thread::Thread;
 use exchange::{effect, tls};
 use site::config::ServerId;
@@ -17,7 +17,7 @@ use site::settings::listen::{Listen, ListenAddr};
 
 /// State shared by the connections of one listening socket: one object per socket and thread.
 #[derive(Debug)]
-pub struct Entrance {
+pub struct ListenSocket {
     /// The address as configured, used to find it in each configuration version.
     pub address: ListenAddr,
     /// The address that was bound.
@@ -26,39 +26,39 @@ pub struct Entrance {
     index: Cell<(u64, usize)>,
 }
 
-impl Entrance {
+impl ListenSocket {
     /// Creates the state; servers are selected by the configured and the bound address.
-    pub fn new(address: ListenAddr, bound: Address) -> Entrance {
-        Entrance { address, bound, index: Cell::new((0, 0)) }
+    pub fn new(address: ListenAddr, bound: Address) -> ListenSocket {
+        ListenSocket { address, bound, index: Cell::new((0, 0)) }
     }
 
     /// Returns the servers at this address; `None` if a reload removed it.
-    pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
-        let listens = &generation.config.http.listens;
-        if self.index.get().0 != generation.number {
+    pub(crate) fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen> {
+        let listens = &thread_config.config.http.listens;
+        if self.index.get().0 != thread_config.number {
             let at = |wanted: &dyn Fn(&ListenAddr) -> bool| {
                 listens.iter().position(|listen| wanted(&listen.spec.addr))
             };
             // A wildcard that a reload has added includes the address.
             let around = || at(&|wildcard| wildcard.is_wildcard_for(&self.address));
             let index = at(&|addr| *addr == self.address).or_else(around);
-            self.index.set((generation.number, index.unwrap_or(usize::MAX)));
+            self.index.set((thread_config.number, index.unwrap_or(usize::MAX)));
         }
         listens.get(self.index.get().1)
     }
 
     /// Whether a configuration still serves this connection: a reload may have removed its address, or changed its protocols.
-    pub(crate) fn serves(&self, generation: &Generation, info: &ConnInfo) -> bool {
+    pub(crate) fn serves(&self, thread_config: &ThreadConfig, info: &ConnInfo) -> bool {
         // As in nginx, client certificates are verified again, in a new handshake: the CA or the CRL may be another one.
         let verified = info.secured.get().filter(|secured| secured.verdict.is_some());
-        let is_outdated = verified.is_some_and(|secured| secured.config_version != generation.number);
-        !is_outdated && self.listen(generation).is_some_and(|listen| info.is_served_at(listen))
+        let is_outdated = verified.is_some_and(|secured| secured.config_version != thread_config.number);
+        !is_outdated && self.listen(thread_config).is_some_and(|listen| info.is_served_at(listen))
     }
 
     /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.
     /// A connection whose address was removed refers to the first server until it ends; no request is served by it.
-    pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
-        let Some(listen) = self.listen(generation) else { return ServerId(0) };
+    pub(crate) fn default_server(&self, thread_config: &ThreadConfig, info: &ConnInfo) -> ServerId {
+        let Some(listen) = self.listen(thread_config) else { return ServerId(0) };
         match info.secured.get() {
             Some(secured) => tls::server_of(secured.name.as_deref(), listen, &info.local).0,
             None => listen.lookup(&info.local).0,
@@ -69,14 +69,16 @@ impl Entrance {
     /// `default` policy.
     pub(crate) fn named_policy(
         &self,
-        generation: &Generation,
+        thread_config: &ThreadConfig,
         local: &Address,
         host: &[u8],
         default: Policy,
     ) -> Option<Policy> {
-        let config = &generation.config;
+        let config = &thread_config.config;
         let name = str::from_utf8(http::host::validate(host).ok()?.name.of(host)).ok()?;
-        let (server, true) = tls::server_of(Some(name), self.listen(generation)?, local) else { return None };
+        let (server, true) = tls::server_of(Some(name), self.listen(thread_config)?, local) else {
+            return None;
+        };
         let own = effect::policy(&config.location(config.server(server).root).scope.core);
         let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
         let named = Policy { ignore_invalid_headers, underscores_in_headers, ..default };
@@ -87,36 +89,40 @@ impl Entrance {
 /// The default server of a connection in one configuration version. Its settings apply before the server of a request is known.
 pub(crate) struct DefaultServer {
     /// The configuration version.
-    pub(crate) generation: Rc<Generation>,
+    pub(crate) thread_config: Rc<ThreadConfig>,
     /// The server.
     pub(crate) id: ServerId,
 }
 
 impl DefaultServer {
     /// Returns the default server in a configuration version.
-    pub(crate) fn of(generation: Rc<Generation>, entrance: &Entrance, info: &ConnInfo) -> DefaultServer {
-        let id = entrance.default_server(&generation, info);
-        DefaultServer { generation, id }
+    pub(crate) fn of(
+        thread_config: Rc<ThreadConfig>,
+        listen_socket: &ListenSocket,
+        info: &ConnInfo,
+    ) -> DefaultServer {
+        let id = listen_socket.default_server(&thread_config, info);
+        DefaultServer { thread_config, id }
     }
 
     /// Switches to the active configuration version; returns whether it was another one.
-    pub(crate) fn renew(&mut self, thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> bool {
-        let is_old = !thread.is_in_force(&self.generation);
+    pub(crate) fn renew(&mut self, thread: &Thread, listen_socket: &ListenSocket, info: &ConnInfo) -> bool {
+        let is_old = !thread.is_in_force(&self.thread_config);
         if is_old {
-            *self = DefaultServer::of(thread.generation(), entrance, info);
+            *self = DefaultServer::of(thread.thread_config(), listen_socket, info);
         }
         is_old
     }
 
     /// Returns its settings of the HTTP core.
     pub(crate) fn core(&self) -> &Core {
-        let config = &self.generation.config;
+        let config = &self.thread_config.config;
         &config.location(config.server(self.id).root).scope.core
     }
 
     /// Returns its settings of HTTP/2.
     pub(crate) fn http2(&self) -> &Http2 {
-        let config = &self.generation.config;
+        let config = &self.thread_config.config;
         config.location(config.server(self.id).root).scope.of::<Http2>()
     }
 }
