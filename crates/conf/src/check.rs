@@ -86,11 +86,11 @@ impl Scope<'_> {
     /// Returns the reason why the table has no entry: not supported yet, not allowed here, or unknown.
     fn absent(&self, statement: &Statement) -> Error {
         let name = statement.name.text.as_str();
-        if let Some(known) = self.table.not_built(name, self.context) {
+        if let Some(known) = self.table.not_supported(name, self.context) {
             // `include` is processed when the tree is read, so only a malformed `include` gets here.
             let fault = self.check_form(statement, known.args, known.has_block).err();
-            let not_built = ErrorKind::NotSupported { name: known.name, module: known.module };
-            return fault.unwrap_or_else(|| Error::new(not_built, statement));
+            let not_supported = ErrorKind::NotSupported { name: known.name, module: known.module };
+            return fault.unwrap_or_else(|| Error::new(not_supported, statement));
         }
         let allowed = self.table.contexts_of(name);
         let kind = match allowed == Contexts::NONE {

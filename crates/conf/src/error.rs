@@ -72,6 +72,12 @@ impl Error {
         Error::new(ErrorKind::Value { directive, value: value.to_owned(), error }, statement)
     }
 
+    /// Creates an error for an argument that nginx has and this server does not support yet.
+    pub fn argument_not_supported(statement: &crate::Statement, argument: &str) -> Error {
+        let (directive, argument) = (statement.name.text.clone(), argument.to_owned());
+        Error::new(ErrorKind::ArgumentNotSupported { directive, argument }, statement)
+    }
+
     /// Creates an error for a name that no statement defines.
     pub fn undefined(span: impl Into<Span>, object: Object, name: &str) -> Error {
         Error::new(ErrorKind::Undefined { object, name: name.to_owned() }, span)
@@ -224,6 +230,13 @@ pub enum ErrorKind {
     },
     /// The directive occurs twice in one block.
     Duplicate(String),
+    /// nginx has this argument, but this server does not support it.
+    ArgumentNotSupported {
+        /// The directive.
+        directive: String,
+        /// The argument.
+        argument: String,
+    },
     /// An argument could not be parsed.
     Value {
         /// The directive.
@@ -339,6 +352,9 @@ impl fmt::Display for ErrorKind {
                 write!(f, "invalid number of arguments in \"{name}\" directive")
             }
             ErrorKind::Duplicate(name) => write!(f, "\"{name}\" directive is duplicate"),
+            ErrorKind::ArgumentNotSupported { directive, argument } => {
+                write!(f, "\"{argument}\" in \"{directive}\" directive is not supported yet")
+            }
             ErrorKind::Value { directive, value, error } => error.write(f, directive, value),
             ErrorKind::NoEffect { name, .. } => write!(f, "\"{name}\" directive has no effect"),
             ErrorKind::Differs { name, .. } => write!(f, "\"{name}\" directive differs from nginx"),

@@ -1,7 +1,7 @@
 //! The source line of an error, with a mark below the word that the error is about.
 //!
-//! As in nginx, an [`Error`] has a line and no column. So the text is parsed again here. Of the statements that end on the line
-//! of the error, a word that the message quotes is marked.
+//! An [`Error`] has the location of a statement and not of its words. So the text is parsed again here. Of the statement, the
+//! word that the message quotes is marked; this decides only where the mark is.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::error::{Error, ErrorKind};
 use crate::lexer::{Lexer, Piece};
 use crate::nginx::nginx_directives;
-use crate::source::Sources;
+use crate::source::{Sources, Span};
 use crate::tree::Word;
 
 /// Maximum number of characters shown of a line. Of a longer line, only the text around the mark is shown.
@@ -40,7 +40,7 @@ pub fn excerpt(error: &Error, sources: &Sources) -> Option<String> {
 
 /// Works like [`excerpt`], for an error in this text.
 pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
-    let mark = find(error, error.span()?.line, text)?;
+    let mark = find(error, error.span()?, text)?;
     Some(render(text, &mark))
 }
 
@@ -58,32 +58,27 @@ pub fn typography(word: &Word) -> Option<&'static str> {
 /// The words of one statement with their byte ranges.
 type Words = Vec<(Word, Range<usize>)>;
 
-fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
-    let mut lexer = Lexer::new(text, error.span()?.file.clone());
-    let (mut words, mut first, mut brace) = (Words::new(), None, None);
+fn find(error: &Error, span: &Span, text: &[u8]) -> Option<Mark> {
+    let mut lexer = Lexer::new(text, span.file.clone());
+    let mut words = Words::new();
     loop {
         match lexer.next_piece(words.is_empty()) {
+            Ok(Piece::Word(word)) if word.span == *span => {
+                return Some(Mark { range: lexer.range(), label: None });
+            }
             Ok(Piece::Word(word)) => words.push((word, lexer.range())),
             Ok(piece) => {
                 let ended = std::mem::take(&mut words);
-                if lexer.span().line == line {
-                    match mark_of(error, &ended) {
-                        // Of several duplicate statements on the line, the last is marked: the first one is valid.
-                        Some(mark) if matches!(error.kind(), ErrorKind::Duplicate(_)) => {
-                            first = Some(mark.range)
-                        }
-                        Some(mark) => return Some(mark),
-                        None => {}
-                    }
-                    first = first.or(ended.into_iter().next().map(|(_, range)| range));
-                    brace = brace.or(matches!(piece, Piece::Close).then(|| lexer.range()));
+                if lexer.span() == *span {
+                    let first = ended.first().map_or_else(|| lexer.range(), |(_, range)| range.clone());
+                    return mark_of(error, &ended).or(Some(Mark { range: first, label: None }));
                 }
-                if lexer.span().line > line || matches!(piece, Piece::End) {
-                    return Some(Mark { range: first.or(brace)?, label: None });
+                if matches!(piece, Piece::End) {
+                    return None;
                 }
             }
             Err(fault) if fault.kind() == error.kind() => return Some(mark_of_fault(&fault, &words, &lexer)),
-            Err(_) => return Some(Mark { range: first.or(brace)?, label: None }),
+            Err(_) => return None,
         }
     }
 }
@@ -268,6 +263,11 @@ mod tests {
             ("http {\n root –a b;\n}", "    2 |  root –a b;\n      |       ^^ a typographic dash: write -\n"),
             ("http { root \"a\"b; }", "    1 | http { root \"a\"b; }\n      |                ^\n"),
             ("http { ; }", "    1 | http { ; }\n      |        ^\n"),
+            // The first "root" has the words of the second one.
+            (
+                "http { root root; server { } root root; }",
+                "    1 | http { root root; server { } root root; }\n      |                              ^^^^\n",
+            ),
         ];
         for (text, expected) in cases {
             assert_eq!(shown(text), expected, "{text}");

@@ -52,7 +52,8 @@ impl<'a> Lexer<'a> {
 
     /// Returns the current location. nginx reports it for all errors of a statement: the line that ends the statement.
     pub(crate) fn span(&self) -> Span {
-        Span { file: self.file.clone(), line: self.line }
+        let offset = u32::try_from(self.at).unwrap_or(u32::MAX);
+        Span { file: self.file.clone(), line: self.line, offset }
     }
 
     /// Returns the byte range of the last piece; after an error, from its first byte to the current position.

@@ -4,6 +4,7 @@
 //! received the files from another process.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,13 +35,21 @@ impl FileId {
     }
 }
 
-/// A location in the configuration. As in nginx, lines are 1-based and there are no columns.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A location in the configuration. As in nginx, messages show 1-based lines and no columns.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     /// The file.
     pub file: FileId,
     /// The line in it.
     pub line: u32,
+    /// Number of bytes of the file before the location: statements of one line have different locations.
+    pub offset: u32,
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({self})")
+    }
 }
 
 impl From<&Span> for Span {

@@ -314,7 +314,7 @@ impl Table {
     }
 
     /// Returns the directive of nginx with this name in this context, if this table lacks it.
-    pub fn not_built(&self, name: &str, context: Contexts) -> Option<&'static NginxDirective> {
+    pub fn not_supported(&self, name: &str, context: Contexts) -> Option<&'static NginxDirective> {
         let has = |module: &str| self.named(name).iter().any(|spec| spec.module == module);
         nginx_directives()
             .named(name)

@@ -135,7 +135,7 @@ mod tests {
 
     fn spec(user: &str, group: Option<&str>) -> UserSpec {
         let group = group.map(str::to_owned);
-        let position = Span { file: FileId::file("a.conf".as_ref()), line: 1 };
+        let position = Span { file: FileId::file("a.conf".as_ref()), line: 1, offset: 0 };
         UserSpec { user: user.to_owned(), group, position: Some(position) }
     }
 

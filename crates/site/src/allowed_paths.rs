@@ -286,7 +286,7 @@ mod tests {
     type Done = std::io::Result<()>;
 
     fn need(path: PathBuf, access: Access, is_default: bool) -> Need {
-        let span = Span { file: conf::FileId::COMMAND_LINE, line: 1 };
+        let span = Span { file: conf::FileId::COMMAND_LINE, line: 1, offset: 0 };
         Need { path, access, directive: "root".to_owned(), position: (!is_default).then_some(span) }
     }
 

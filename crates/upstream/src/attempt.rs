@@ -321,10 +321,7 @@ fn with_body(
 
 /// Returns the offending line of a head; `None` for errors whose message in nginx has no line.
 fn offending(error: ResponseError, head: &ParsedResponse, buf: &[u8]) -> Option<Vec<u8>> {
-    let shown = ["header", "line", "response", "\"Transfer-Encoding\""]
-        .iter()
-        .any(|end| error.message().ends_with(end));
-    if !shown || matches!(error, ResponseError::HeadTooLong | ResponseError::InvalidStatusLine) {
+    if !error.shows_line() {
         return None;
     }
     let line = &buf[(head.line_start() as usize).min(buf.len())..];

@@ -77,7 +77,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
         }
-        ("quic" | "multipath", None) => return Err(cx.not_built(option)),
+        ("quic" | "multipath", None) => return Err(cx.not_supported(option)),
         _ => return Err(wrong("parameter")),
     }
     spec.set = true;

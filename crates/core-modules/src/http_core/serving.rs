@@ -483,7 +483,7 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             let pool = pool.ok_or_else(|| cx.invalid(text))?;
             // nginx allows variables, for which the pool would be looked up per request.
             if pool.contains('$') {
-                return Err(cx.not_built(text));
+                return Err(cx.not_supported(text));
             }
             let number = cx.http.pools.number(pool, cx.statement.span().clone());
             Aio::Threads(number.ok_or_else(|| cx.error("more than 256 thread pools are used"))?)

@@ -164,7 +164,7 @@ impl Parameter<'_> {
     fn store(&self, cx: &Cx<'_>) -> Result<StoreKind, Error> {
         match self.text {
             "files" => Ok(StoreKind::Files),
-            "segments" => Err(cx.not_built("store=segments")),
+            "segments" => Err(cx.not_supported("store=segments")),
             text => Err(self.error(format_args!(
                 "invalid store value \"store={text}\", it must be \"files\" or \"segments\""
             ))),

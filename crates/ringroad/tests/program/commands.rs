@@ -156,7 +156,7 @@ fn check_reports_all_problems_in_one_run() {
         "bad.conf",
         "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n  include \
          gone.conf;\n  server {\n    listen 127.0.0.1:8443 ssl;\n    ssl_certificate gone.pem;\n    ssl_certificate_key \
-         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    etag 2;\n  }\n}\nstream {}\n",
+         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    index etag; etag 2;\n  }\n}\nstream {}\n",
     );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", "--all", &path]);
@@ -176,6 +176,8 @@ fn check_reports_all_problems_in_one_run() {
         format!("{path}:18 stream\n"),
         "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),
         format!("{path}:6: wrong autoindex: "),
+        // The error of the next statement on the line quotes a word of this one.
+        format!("{path}:15: supported index\n"),
         "\nThis configuration does not load: it has errors. Directives: ".to_owned(),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);

@@ -107,10 +107,9 @@ impl<'a> Cx<'a> {
         Error::value(self.statement, value, ValueError::Invalid)
     }
 
-    /// Returns an error for an argument that nginx supports and this server does not yet.
-    pub fn not_built(&self, argument: &str) -> Error {
-        let name = &self.statement.name.text;
-        self.error(format_args!("\"{argument}\" in \"{name}\" directive is not supported yet"))
+    /// Returns an error for an argument that nginx has and this server does not support yet.
+    pub fn not_supported(&self, argument: &str) -> Error {
+        Error::argument_not_supported(self.statement, argument)
     }
 
     /// Parses the first argument into `field`.

@@ -163,10 +163,10 @@ impl Faults {
         }
     }
 
-    /// Whether there is an error on the lines of this block.
+    /// Whether there is an error in this block.
     fn have_error_in(&self, block: &Statement) -> bool {
-        let lines = block.span.line..=block.end.line;
-        let is_inside = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
+        let range = block.span.offset..=block.end.offset;
+        let is_inside = |span: &conf::Span| span.file == block.span.file && range.contains(&span.offset);
         self.errors.iter().any(|error| error.span().is_some_and(is_inside))
     }
 }

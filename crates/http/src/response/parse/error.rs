@@ -87,6 +87,26 @@ impl ResponseError {
         }
     }
 
+    /// Whether nginx logs the offending line.
+    #[must_use]
+    pub fn shows_line(self) -> bool {
+        matches!(
+            self,
+            Self::BareCr
+                | Self::ObsoleteFolding
+                | Self::InvalidByteInName
+                | Self::EmptyName
+                | Self::NulInValue
+                | Self::Duplicate(_)
+                | Self::InvalidContentLength
+                | Self::UnknownTransferEncoding
+                | Self::MemcachedResponse
+                | Self::MemcachedKey
+                | Self::MemcachedFlags
+                | Self::MemcachedLength
+        )
+    }
+
     /// Whether nginx logs the requested key after the offending line.
     #[must_use]
     pub fn shows_key(self) -> bool {

@@ -159,15 +159,9 @@ fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option
     })
 }
 
-/// Whether a problem is about this statement and not about another statement on the same line: the message quotes a
-/// word of the statement.
+/// Whether a problem is about this statement.
 fn is_about(problem: &Problem, statement: &Statement) -> bool {
-    if problem.error.span() != Some(statement.span()) {
-        return false;
-    }
-    let message = problem.error.kind().to_string();
-    let mut words = statement.texts().chain([statement.name.text.as_str()]).filter(|word| !word.is_empty());
-    words.any(|word| message.contains(&format!("{word}\"")))
+    problem.error.span() == Some(statement.span())
 }
 
 /// Returns the kind of a problem, and its group.
@@ -184,9 +178,8 @@ fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
             ),
             None => (Severity::Wrong, None),
         },
-        ErrorKind::Message(text) if text.ends_with("is not supported yet") => {
-            let group = text.split_once(" directive is not").map_or(text.as_str(), |(start, _)| start);
-            (Severity::Missing, Some(group.to_owned()))
+        ErrorKind::ArgumentNotSupported { directive, argument } => {
+            (Severity::Missing, Some(format!("\"{argument}\" in \"{directive}\"")))
         }
         _ => (Severity::Wrong, None),
     }
