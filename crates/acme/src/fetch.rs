@@ -325,6 +325,7 @@ impl<'a> Link<'a> {
                     for line in head.lines(&self.plain) {
                         response.fields.push((text(line.name).to_ascii_lowercase(), text(line.value)));
                     }
+                    debug_assert!(len as usize <= self.plain.len(), "the header section was received");
                     self.plain.drain(..len as usize);
                     response.body = self.body(&mut decoder)?;
                     return Ok(response);
@@ -349,6 +350,7 @@ impl<'a> Link<'a> {
             if let BodyEvent::Data { start, end } = step.event {
                 body.extend_from_slice(&self.plain[start..end]);
             }
+            debug_assert!(step.consumed <= self.plain.len(), "only received bytes are processed");
             self.plain.drain(..step.consumed);
             match step.event {
                 BodyEvent::End => return Ok(body),

@@ -82,6 +82,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
 /// Returns the days from 1970 to a date of the Gregorian calendar. The year begins in March in this computation, so that a leap
 /// day is its last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
+    debug_assert!((1..=12).contains(&month) && (1..=31).contains(&day), "months and days are 1-based");
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * month + 2) / 5 + day - 1;

@@ -122,6 +122,7 @@ impl Failures {
         if table.retained.len() < FAILURES_MAX || table.retained.contains_key(key) {
             table.retained.insert(*key, RetainedFailure { variant, failed, until });
         }
+        assert!(table.retained.len() <= FAILURES_MAX, "the table of failures is bounded");
         self.is_used.store(!table.retained.is_empty(), Ordering::Release);
     }
 

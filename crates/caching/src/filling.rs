@@ -334,6 +334,7 @@ impl FillingState {
             if !spare {
                 break;
             }
+            debug_assert!(self.window_bytes >= piece.len() as u64, "each piece in the window is counted");
             self.window_bytes -= piece.len() as u64;
             self.window.remove(index);
         }
@@ -347,6 +348,7 @@ impl FillingState {
         }
         let index = self.window.partition_point(|(start, _)| *start <= at) - 1;
         let (start, piece) = &self.window[index];
+        debug_assert!(*start <= at, "the piece begins at or before the position");
         let offset = (at - start) as usize;
         (offset < piece.len()).then_some((piece, offset))
     }
@@ -456,6 +458,7 @@ impl FillingReader {
     fn advance(&mut self, bytes: u64) {
         self.range.start += bytes;
         let (reader, at) = (self.reader, self.range.start);
+        debug_assert!(at <= self.range.end, "a reader gets only bytes of its range");
         let mut state = self.filling.state();
         if let Some(place) = state.readers.iter_mut().find(|place| place.reader == reader) {
             place.at = at;
@@ -547,6 +550,7 @@ pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<c
 /// Returns the bytes of a piece, moved to the start of its buffer. Only the first piece of a range and the last may need this.
 pub fn source_of(piece: cache::Piece) -> Source {
     let cache::Piece { mut buf, start, end } = piece;
+    debug_assert!(start <= end && end <= buf.len(), "a piece is part of its buffer");
     if start > 0 {
         buf.copy_within(start..end, 0);
     }

@@ -97,6 +97,7 @@ pub async fn request_hole(
     heading: &Heading,
     hole: &Range<u64>,
 ) -> Result<Reply, Failure> {
+    assert!(hole.start < hole.end, "a hole has bytes");
     let mut range = b"bytes=".to_vec();
     push_decimal(&mut range, hole.start);
     range.push(b'-');

@@ -42,6 +42,7 @@ impl Table {
     /// Removes the pending responses of a key.
     pub fn remove(&self, key: &Key) {
         let removed = self.responses().remove(key).map_or(0, |responses| responses.len());
+        debug_assert!(removed <= self.count.load(Ordering::Acquire), "each pending response is counted");
         self.count.fetch_sub(removed, Ordering::Release);
     }
 
@@ -56,6 +57,10 @@ impl Table {
         let Some(of_key) = responses.get_mut(key) else { return };
         let before = of_key.len();
         of_key.retain(|response| !Arc::ptr_eq(&response.filling, filling));
+        debug_assert!(
+            before - of_key.len() <= self.count.load(Ordering::Acquire),
+            "each pending response is counted"
+        );
         self.count.fetch_sub(before - of_key.len(), Ordering::Release);
         if of_key.is_empty() {
             responses.remove(key);

@@ -71,6 +71,7 @@ impl RequestedRange {
                 push_decimal(&mut text, first / CHUNK_BYTES * CHUNK_BYTES);
                 text.push(b'-');
                 if let Some(end) = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)) {
+                    debug_assert!(end > first, "a range has bytes");
                     push_decimal(&mut text, end - 1);
                 }
             }

@@ -45,6 +45,7 @@ impl<'t> SliceKey<'t> {
 
     /// Returns the key of the slice of `size` bytes at `start`.
     fn at(&self, start: u64, size: u64) -> Vec<u8> {
+        debug_assert!(size > 0, "a slice has bytes");
         let range = format!("bytes={start}-{}", start + (size - 1));
         [self.before, range.as_bytes(), self.after].concat()
     }

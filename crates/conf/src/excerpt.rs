@@ -102,6 +102,7 @@ fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
 }
 
 fn after(range: &Range<usize>) -> Mark {
+    debug_assert!(range.start < range.end, "a word has at least one byte");
     Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here") }
 }
 
@@ -195,6 +196,7 @@ fn render(text: &[u8], mark: &Mark) -> String {
         text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
     };
     let before = shown(&text[start..mark.range.start.clamp(start, end)]).len();
+    debug_assert!(start <= end && end <= text.len(), "the line is part of the text");
     let width =
         shown(&text[mark.range.start.clamp(start, end)..mark.range.end.clamp(start, end)]).len().max(1);
     let line = shown(&text[start..end]);

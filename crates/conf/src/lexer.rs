@@ -125,6 +125,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn quoted(&mut self, quote: u8) -> Result<Word, Error> {
+        debug_assert!(self.peek() == Some(quote), "the word begins with its quote");
         let span = self.span();
         self.bump();
         let start = self.at;

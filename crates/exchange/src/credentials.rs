@@ -43,6 +43,7 @@ impl Credentials {
 
     /// Returns the user name.
     pub fn user(&self) -> &[u8] {
+        debug_assert!(self.decoded.get(self.colon) == Some(&b':'), "the user name ends before a colon");
         &self.decoded[..self.colon]
     }
 

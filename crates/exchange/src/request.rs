@@ -480,6 +480,10 @@ impl Request {
 
     /// Returns the modules that take part in requests of the current location.
     pub fn plan(&self) -> &Plan {
+        debug_assert!(
+            (self.location.0 as usize) < self.thread_config.plans.len(),
+            "each location has a plan"
+        );
         &self.thread_config.plans[self.location.0 as usize]
     }
 
@@ -496,6 +500,7 @@ impl Request {
 
     /// Stores the buffer in which the header section was parsed.
     pub fn take_head(&mut self, raw: Source, start: usize) {
+        debug_assert!(start <= raw.bytes().len(), "the header section begins within the source");
         self.raw = Some(raw);
         self.raw_start = start;
     }

@@ -107,6 +107,10 @@ impl BodyFilter for Gunzip {
         let used = skip + self.decoder.push(&input[skip..], OUTPUT_MAX, bytes)?;
         // If the output space is used up, the last input byte may have further output.
         self.ahead = bytes.len() == OUTPUT_MAX && used == input.len();
+        debug_assert!(
+            used <= input.len() && used >= usize::from(self.ahead),
+            "only bytes of the input are consumed"
+        );
         Ok(used - usize::from(self.ahead))
     }
 

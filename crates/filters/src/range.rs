@@ -89,6 +89,7 @@ fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
         };
         let (from, to) = (range.start.max(at), range.end.min(at + len));
         if from < to {
+            debug_assert!(at <= from, "the range begins in this piece or behind it");
             let (from, to) = (from - at, to - at);
             cut.push(match piece {
                 Piece::Text(text) => Piece::Text(text[from as usize..to as usize].to_vec()),

@@ -484,6 +484,7 @@ fn cookie(conf: &CookieSettings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec
         Some(old) => out.extend_from_slice(&old[..ENCODED_LEN]),
         None => {
             base64::encode(&id, &mut out);
+            debug_assert!(out.ends_with(b"=="), "sixteen bytes have two padding characters");
             out.truncate(out.len() - 2);
         }
     }

@@ -51,6 +51,7 @@ impl Input {
             return None;
         }
         let Input { held: Some(Source::Buf(buf)), start } = self else { return None };
+        debug_assert!(*start <= buf.len(), "the unused bytes begin within the buffer");
         buf.advance(*start);
         match std::mem::take(self).held {
             Some(Source::Buf(buf)) => Some(buf),

@@ -261,6 +261,7 @@ impl SliceSource {
         let size = self.shared.size;
         let start = self.range.start / size * size;
         let end = self.range.end.min(start + size);
+        debug_assert!(start <= self.range.start && self.range.start < end, "the slice has the next byte");
         let part = self.range.start - start..end - start;
         self.range.start = end;
         match self.first.take() {

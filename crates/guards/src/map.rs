@@ -199,6 +199,7 @@ impl Compute<Request> for Map {
         }
         let index = self.find(&text, request).or(self.default);
         if let Some(index) = index {
+            debug_assert!((index as usize) < self.values.len(), "tables have only indices of values");
             self.values[index as usize].render(request, out);
         }
         // Without a matching row and without a default the value is empty, but exists.

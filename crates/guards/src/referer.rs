@@ -208,6 +208,7 @@ impl List {
             Some(None) => return Ok(true),
             Some(Some(index)) => {
                 let path = memchr::memchr(b'/', address).map_or(&b""[..], |slash| &address[slash..]);
+                debug_assert!((index as usize) < self.paths.len(), "the table has only indices of paths");
                 return Ok(path.starts_with(&self.paths[index as usize]));
             }
             None => {}

@@ -138,6 +138,7 @@ fn add_slash(request: &mut Request) -> Step {
 /// Replaces the response of a file by a text and a range of the file. As in nginx its entity tag depends on its length,
 /// because different ranges are different representations.
 pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
+    assert!(range.start <= range.end, "a part of a file ends behind its start");
     let len = text.len() as u64 + range.end - range.start;
     let response = &mut request.response;
     response.content_length = Some(len);

@@ -389,6 +389,7 @@ fn expected_ms(peer: &Peer, full_response: bool, now: Moment) -> u64 {
 impl Times {
     /// Counts another waiting request.
     fn begin(&mut self, now: Moment) {
+        debug_assert!(self.inflight_count >= 0, "a number of requests is not negative");
         if self.inflight_count > 0 {
             self.inflight_sum += (now.ms - self.inflight_changed) * self.inflight_count;
         }
@@ -398,6 +399,7 @@ impl Times {
 
     /// Ends the count of a request that has waited for `waited_ms`.
     pub(super) fn end(&mut self, waited_ms: u64, now: Moment) {
+        debug_assert!(self.inflight_count >= 0, "a number of requests is not negative");
         if self.inflight_count <= 1 {
             self.inflight_sum = 0;
         } else {

@@ -157,6 +157,7 @@ impl Learn {
     pub fn learn(&self, session: &[u8], is_new: bool, sid: &Sid, now_ms: i64) -> Learned {
         let bytes = sid.as_slice();
         let mut value = Session { sid: [0; SID_MAX], sid_len: bytes.len() as u8, last_ms: now_ms };
+        assert!(bytes.len() <= SID_MAX, "the id of a server fits");
         value.sid[..bytes.len()].copy_from_slice(bytes);
         let is_over = |session: &Session| now_ms - session.last_ms >= self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {

@@ -194,6 +194,7 @@ impl Set {
             if weight < peer.weight {
                 return index;
             }
+            debug_assert!(peer.weight >= 0, "weights are positive");
             weight -= peer.weight;
         }
         0

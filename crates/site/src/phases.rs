@@ -125,6 +125,7 @@ impl<P: Copy> PhasePosition<P> {
 
     /// Returns the handler in the plan of its location; `None` at the end of the phase.
     pub fn handler<R: Subject<Phase = P>>(self, plans: &[Plan<R>]) -> Option<&dyn Handler<R>> {
+        debug_assert!((self.location.0 as usize) < plans.len(), "each location has a plan");
         let planned = plans[self.location.0 as usize].of_phase(self.phase).get(usize::from(self.index))?;
         Some(&*planned.handler)
     }
@@ -161,6 +162,7 @@ impl<P: Copy> PhasePosition<P> {
     fn carried<R: Subject<Phase = P>>(self, plans: &[Plan<R>], location: LocationId) -> PhasePosition<P> {
         let start = PhasePosition::start(location, self.phase);
         // A request begins without a valid location.
+        debug_assert!((location.0 as usize) < plans.len(), "each location has a plan");
         let Some(last) = self.index.checked_sub(1) else { return start };
         let others = plans[location.0 as usize].of_phase(self.phase);
         let from = plans[self.location.0 as usize].of_phase(self.phase);

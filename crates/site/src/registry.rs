@@ -70,6 +70,10 @@ impl VariableNames {
 
     fn single(&self, name: &str) -> Option<ModuleVar> {
         let index = *self.by_name.get(name)?;
+        debug_assert!(
+            self.single[index as usize].name.eq_ignore_ascii_case(name),
+            "the index is that of the name"
+        );
         Some(ModuleVar { index, name: self.single[index as usize].name })
     }
 
@@ -243,6 +247,7 @@ impl Registry {
 
     /// Marks the value of a slot as computed.
     pub(crate) fn mark_computed(&mut self, slot: u32) {
+        assert!((slot as usize) < self.slots.len(), "the slot was given by this registry");
         self.slots[slot as usize].origin = ValueSource::Computed;
     }
 

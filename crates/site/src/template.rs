@@ -42,6 +42,7 @@ impl Template {
             // A dollar sign cannot be escaped in nginx either: it always starts a variable name.
             let (name, len) = variable_name(after).map_err(|fault| Error::at(statement, fault))?;
             parts.push(Part::Variable(reference(name)));
+            debug_assert!(len <= after.len(), "a name is part of the text");
             rest = &after[len..];
         }
         if !rest.is_empty() {

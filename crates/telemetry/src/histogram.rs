@@ -148,6 +148,7 @@ impl Distribution {
         (0..=OCTAVES as usize).map(move |octave| {
             let end = 1 + 4 * octave;
             seen += self.counts[next..end].iter().sum::<u64>();
+            debug_assert!(next <= end && end <= self.counts.len(), "octaves are consecutive buckets");
             next = end;
             (begin_us(end) / 1e6, seen)
         })

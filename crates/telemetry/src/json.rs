@@ -105,6 +105,7 @@ fn escape(text: &str, out: &mut Vec<u8>) {
 
 /// Truncates each text of the object at `start` to `max` bytes. Never divides a character or an escape.
 pub(super) fn shorten(start: usize, max: usize, out: &mut Vec<u8>) {
+    assert!(start <= out.len(), "the object begins within the text");
     let line = out.split_off(start);
     let mut rest = line.as_slice();
     // Length of the current text; `None` outside of texts.

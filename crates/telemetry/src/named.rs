@@ -276,6 +276,7 @@ impl Named {
         }
         line(&mut waiting);
         waiting.push(b'\n');
+        debug_assert!(before < waiting.len(), "a line has at least its end");
         self.shared.charge(waiting.len() - before);
         // Evaluating a variable of the line can only log errors to other files, not to this one.
         self.waiting.replace(waiting);
@@ -383,6 +384,7 @@ impl Named {
     /// Removes bytes that have been written or lost.
     fn consume(&self, count: usize) {
         let mut waiting = self.waiting.borrow_mut();
+        assert!(count <= waiting.len(), "only waiting bytes are written");
         waiting.drain(..count);
         self.shared.credit(count);
         if waiting.is_empty() {

@@ -48,6 +48,7 @@ impl Tear {
 
     /// Notes a failed write of `text`, of which the first `count` bytes were written. Returns the number of lost lines.
     pub(super) fn failed(&self, text: &[u8], count: usize) -> u64 {
+        assert!(count <= text.len(), "only bytes of the text were written");
         self.written(&text[..count]);
         // An inserted line end is no line.
         let lost = count_lines(&text[count..]) - u64::from(self.has_break.replace(false));

@@ -433,6 +433,7 @@ impl Traffic {
 
     fn find(&self, zone: &Zone) -> Option<&Arc<TrafficCells>> {
         let index = *self.zones.indices.get(zone)?;
+        debug_assert!((index as usize) < self.own.len(), "each zone has cells");
         self.own[index as usize].get()
     }
 

@@ -259,6 +259,7 @@ impl Stream {
     /// Removes bytes from the start of the queue that have been written or lost.
     fn consume(&self, count: usize) {
         let mut waiting = self.waiting.borrow_mut();
+        assert!(count <= waiting.len(), "only waiting bytes are written");
         waiting.drain(..count);
         if waiting.is_empty() {
             if waiting.capacity() > RETAINED_MAX.max(self.hold.map_or(0, |hold| hold.bytes)) {
@@ -295,6 +296,7 @@ impl Stream {
             };
             // The engine needs the bytes in a buffer of the pool, whose largest buffer has four times WRITE_MAX.
             let taken = buf.append(&output.bytes);
+            debug_assert!(taken <= output.bytes.len(), "a buffer takes at most the bytes of the output");
             output.bytes.drain(..taken);
             let mut write = pin!(file.write_at(0, buf, output.disk));
             result = loop {
@@ -464,6 +466,7 @@ pub(super) fn begin_frame(out: &mut Vec<u8>) -> usize {
 
 /// Writes the header of a frame whose message starts at `start`.
 pub(super) fn end_frame(start: usize, out: &mut [u8]) {
+    assert!(start >= FRAME_HEAD && start <= out.len(), "the message follows the head of its frame");
     // The limit of the queue is far below 4 GiB.
     let len = (out.len() - start) as u32;
     out[start - FRAME_HEAD..start].copy_from_slice(&len.to_le_bytes());

@@ -142,6 +142,7 @@ impl ReceivedBody {
             self.seal();
         }
         let buf = self.last.take().or_else(|| rt::pool().get(bytes))?;
+        debug_assert!(buf.len() <= self.held, "each byte in memory is counted");
         self.held -= buf.len();
         Some(buf)
     }
@@ -179,6 +180,7 @@ impl ReceivedBody {
             if done.is_ok() {
                 let written: usize = self.pieces.drain(..count).map(|piece| piece.len()).sum();
                 self.in_file += written as u64;
+                assert!(written <= self.held, "each byte in memory is counted");
                 self.held -= written;
             }
         }
@@ -221,6 +223,7 @@ impl ReceivedBody {
             return Ok(None);
         }
         let piece = self.pieces.remove(0);
+        debug_assert!(piece.len() <= self.held, "each byte in memory is counted");
         self.held -= piece.len();
         Ok(Some(Source::SharedBytes(piece)))
     }

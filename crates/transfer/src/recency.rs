@@ -68,6 +68,7 @@ impl<T> Recency<T> {
     /// Removes a value; its slot is reused.
     pub fn remove(&mut self, slot: ListSlot) -> T {
         self.unlink(slot);
+        assert!(self.len > 0, "a value that is removed was counted");
         self.len -= 1;
         let next = self.free.replace(slot);
         let node = self.node(slot);

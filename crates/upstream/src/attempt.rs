@@ -260,6 +260,7 @@ async fn read_head(
         record.count_received(received.len());
         let is_full = received.len() == received.capacity();
         let range = decoder.unframe(&mut received).map_err(|error| HeadError::Invalid(error, None))?;
+        debug_assert!(range.end <= received.len(), "the bytes are part of the input");
         received.set_len(range.end);
         received.advance(range.start);
         if let Some(text) = decoder.take_messages() {
@@ -314,6 +315,7 @@ fn with_body(
     is_full: bool,
     decoder: Decoder,
 ) -> TryResponse {
+    debug_assert!(head_len <= buf.len(), "the complete header section is in the buffer");
     buf.advance(head_len);
     let rest = (!buf.is_empty()).then_some(buf);
     TryResponse { heading, rest, is_full, decoder, keep_alive: true, sending: None }
@@ -369,6 +371,7 @@ fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
 
 /// Removes `count` bytes from the front.
 pub(super) fn cut(buf: &mut Buf, count: usize) {
+    assert!(count <= buf.len(), "only bytes of the buffer are removed");
     let len = buf.len() - count;
     buf.copy_within(count.., 0);
     buf.set_len(len);

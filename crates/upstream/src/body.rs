@@ -335,6 +335,10 @@ impl Live {
         if let Some(note) = self.decoder.take_note() {
             self.record.note.set(Some(note));
         }
+        debug_assert!(
+            at <= buf.len() && kept.start <= kept.end && kept.end <= at,
+            "the body precedes the excess"
+        );
         let excess = buf.len() - at;
         buf.set_len(kept.end);
         buf.advance(kept.start);

@@ -156,6 +156,8 @@ impl Received {
             match self.decoder.head(&mut head, &self.bytes).map_err(|_| INVALID)? {
                 HeadEvent::Head(len) => {
                     check(&head, &self.bytes)?;
+                    debug_assert!(len as usize <= self.bytes.len(), "the header section was received");
+                    assert!(self.content.is_none(), "a response has one header section");
                     self.bytes.drain(..len as usize);
                     self.content = Some(Vec::new());
                 }
@@ -171,6 +173,7 @@ impl Received {
             if let BodyEvent::Data { start, end } = step.event {
                 content.extend_from_slice(&self.bytes[start..end]);
             }
+            debug_assert!(step.consumed <= self.bytes.len(), "only received bytes are processed");
             self.bytes.drain(..step.consumed);
             match step.event {
                 _ if content.len() > RESPONSE_BYTES_MAX => {

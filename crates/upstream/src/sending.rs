@@ -148,6 +148,7 @@ fn frame(framing: BodyFraming, data: &mut Segments, piece: &mut Piece) -> bool {
         if len == 0 {
             continue;
         }
+        debug_assert!(len <= framing.piece_max(), "a part fits into one chunk or record");
         let (before, after) = framing.around(len);
         data.push(Source::Vec(before));
         part.into_iter().for_each(|source| data.push(source));
@@ -161,6 +162,7 @@ const FRAMING_SEGMENTS: usize = 3;
 
 /// Removes the first `most` bytes of a piece and returns them, in at most [`PIECE_BUFFERS_MAX`] buffers.
 fn take_front(piece: &mut Piece, most: u64) -> Piece {
+    debug_assert!(most > 0, "a part of a body has bytes");
     let (mut front, mut space) = (Piece::new(), usize::try_from(most).unwrap_or(usize::MAX));
     while space > 0 && front.len() < PIECE_BUFFERS_MAX && !piece.is_empty() {
         let source = piece.remove(0);

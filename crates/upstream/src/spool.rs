@@ -351,6 +351,7 @@ impl Spool {
         if start == end {
             return;
         }
+        assert!(start < end, "a write has bytes");
         self.file_end = end;
         self.in_file += end - start;
         match self.pieces.back_mut() {
@@ -362,8 +363,10 @@ impl Spool {
 
     /// Removes bytes that were read from the first piece, which is in the file. Only now may the pump overwrite them.
     fn remove_from_file(&mut self, bytes: u64) {
+        assert!(bytes <= self.in_file, "only bytes in the file are removed");
         if let Some(Piece::File { start, end }) = self.pieces.front_mut() {
             *start += bytes;
+            debug_assert!(*start <= *end, "a read stays within one piece of the file");
             if *start == *end {
                 self.pieces.pop_front();
             }
@@ -462,6 +465,7 @@ impl BodySource for Spooled {
                         return Poll::Ready(Ok(Some(Source::Buf(first))));
                     }
                     let Some(Piece::Memory(buf)) = spool.pieces.pop_front() else { continue };
+                    debug_assert!(spool.held >= buf.capacity() as u64, "each buffer in memory is counted");
                     spool.held -= buf.capacity() as u64;
                     wake(&mut spool.pump);
                     return Poll::Ready(Ok(Some(Source::Buf(buf))));

@@ -518,6 +518,10 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
         from -= 1;
         let byte = out[from];
         let len = 1 + escape.growth(byte);
+        debug_assert!(
+            from + len <= to,
+            "escaped bytes are never written over bytes that are still to be read"
+        );
         to -= len;
         match len {
             // The length identifies the form: these are the lengths that `growth` returns.
@@ -547,6 +551,7 @@ fn replace_invalid(start: usize, out: &mut Vec<u8>) {
         from = next;
     }
     out.extend_from_within(from..end);
+    debug_assert!(start <= from && from <= end, "the valid bytes are at the end of the text");
     out.drain(start..end);
 }
 

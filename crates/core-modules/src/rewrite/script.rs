@@ -59,6 +59,7 @@ impl Draft {
         if let Instruction::If { location, skip, .. } = &mut self.0[at] {
             (*location, *skip) = (inside, block.0.len());
         }
+        assert!(at < self.0.len(), "a block follows its instruction");
         self.0.splice(at + 1..at + 1, block.0);
         end
     }

@@ -146,6 +146,7 @@ impl Lists {
 
     pub(super) fn remove(&self, Entry(rank, slot): Entry) {
         let wait = self.list(rank).borrow_mut().remove(slot);
+        assert!(wait.kind != Waits::First || self.firsts.get() > 0, "each first wait is counted");
         self.firsts.set(self.firsts.get() - usize::from(wait.kind == Waits::First));
     }
 

@@ -144,6 +144,11 @@ impl Budget {
 
     /// Counts that a share has reserved `bytes` instead of `before`.
     fn count(&self, before: u64, bytes: u64, is_upstream: bool) {
+        debug_assert!(self.reserved.get() >= before, "the bytes before the change were counted");
+        debug_assert!(
+            !is_upstream || self.reserved_upstreams.get() >= before,
+            "the bytes before the change were counted"
+        );
         let sums = [Some(&self.reserved), is_upstream.then_some(&self.reserved_upstreams)];
         sums.into_iter().flatten().for_each(|sum| sum.set(sum.get() - before + bytes));
     }
@@ -254,6 +259,7 @@ impl Share {
 
     /// Counts bytes that were consumed or discarded.
     pub fn release(&self, bytes: usize) {
+        assert!(bytes as u64 <= self.held.get(), "only reserved bytes are released");
         self.held.set(self.held.get() - bytes as u64);
     }
 

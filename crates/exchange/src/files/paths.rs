@@ -33,6 +33,7 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     prepend_directory(&request.config().http.prefix, out, start);
     if matches!(root, Root::Root(_)) {
         let slashes = out[start..].iter().rev().take_while(|&&byte| byte == b'/').count();
+        debug_assert!(start + slashes <= out.len(), "only slashes of the root are removed");
         out.truncate(out.len() - slashes);
     }
 }
@@ -40,6 +41,7 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
 /// Inserts a directory before the relative path that begins at `start`. A path without a leading variable was already
 /// made absolute when the configuration was read.
 pub fn prepend_directory(directory: &[u8], out: &mut Vec<u8>, start: usize) {
+    debug_assert!(start <= out.len(), "the path begins within the text");
     if out.get(start) != Some(&b'/') {
         out.splice(start..start, directory.iter().copied());
     }

@@ -321,6 +321,7 @@ impl<'r> Levels<'r> {
         let Some(ResponseLevel { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
             unreachable!("only subrequests are left")
         };
+        assert!(!self.list.is_empty(), "the request of the client stays");
         let status = child.response.status;
         subrequest::finish(child);
         (status, purpose)

@@ -70,6 +70,7 @@ fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
             }
         }
         let wrong = chunk.invalid();
+        debug_assert!(chunk.valid().len() + wrong.len() <= rest, "chunks are parts of the text");
         rest -= chunk.valid().len() + wrong.len();
         let is_incomplete = || std::str::from_utf8(wrong).is_err_and(|error| error.error_len().is_none());
         match wrong {

@@ -124,6 +124,7 @@ impl Parser {
                     // A command may start at this byte; any other byte is text and parsed again.
                     let again = byte == b'<';
                     self.state = if again { State::Begin(1) } else { State::Text };
+                    debug_assert!(seen <= BEGIN.len(), "only the start of a command is held back");
                     return (at + usize::from(again), Element::Held(&BEGIN[..seen]));
                 }
                 _ => {

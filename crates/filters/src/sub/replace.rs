@@ -164,6 +164,7 @@ impl Search {
         debug_assert!(!self.used[pattern], "a used-up pattern is never found");
         if self.once {
             self.used[pattern] = true;
+            assert!(self.left > 0, "a pattern is used once");
             self.left -= 1;
         }
     }

@@ -124,6 +124,7 @@ impl Connection {
             && let Some(buf) = self.input.take_buf(*left)
         {
             let count = buf.len() as u64;
+            debug_assert!(count <= *left, "bytes after the body are no part of it");
             *left -= count;
             body.take(buf);
             return Ok((count, *left == 0));
@@ -192,6 +193,7 @@ impl Connection {
         match received? {
             Appended::Grown(mut buf) => {
                 let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
+                debug_assert!(held <= buf.len(), "received bytes follow the held bytes");
                 let end = held + count;
                 if buf.len() > end {
                     // The start of a request that follows the body.
@@ -200,6 +202,7 @@ impl Connection {
                     self.input.add(next, 0);
                     buf.set_len(end);
                 }
+                debug_assert!(count as u64 <= *left, "bytes after the body are no part of it");
                 *left -= count as u64;
                 self.body_is_fast = count >= FAST_BYTES;
                 body.put(buf);
@@ -387,6 +390,7 @@ impl Connection {
 fn exceeds(rest: &BodyRemainder, most: u64) -> Option<(u64, u64)> {
     let BodyRemainder::Chunks(decoder) = rest else { return None };
     let (total, announced) = (decoder.total(), decoder.announced());
+    debug_assert!(total <= announced, "a chunk is announced before its bytes arrive");
     (most > 0 && announced > most).then(|| (total, announced - total))
 }
 

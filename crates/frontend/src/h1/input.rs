@@ -181,6 +181,7 @@ impl Connection {
     fn take_head(&mut self, request: &mut Request, head_len: usize) -> Received {
         let (mut held, start) = self.input.take().expect("a head was parsed in it");
         let rest = start + head_len;
+        assert!(rest <= held.bytes().len(), "the header section is in the input");
         let left = &held.bytes()[rest..];
         if !left.is_empty() {
             // Bytes of a body, or of the next request, were received too: they move to a separate buffer.
@@ -217,6 +218,7 @@ impl Connection {
     /// received, and its parts if it is valid.
     fn retain_for_log(&mut self, request: &mut Request) {
         if let Some((held, start)) = self.input.take() {
+            debug_assert!(start <= held.bytes().len(), "the unused bytes begin within the input");
             let received = (held.bytes().len() - start) as u64;
             request.take_head(held, start);
             if !request.head.request_line().is_empty() {

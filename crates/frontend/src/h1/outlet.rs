@@ -360,6 +360,7 @@ impl Outlet for Http1Outlet<'_> {
             let mut data = self.framed(None);
             let before = data.len();
             self.wire.send_now(&mut data, together).map_err(SendError::Closed)?;
+            debug_assert!(data.len() <= before, "a send removes the sent bytes");
             self.sent += (before - data.len()) as u64;
             match data.is_empty() {
                 true => self.store_spare(&mut data),

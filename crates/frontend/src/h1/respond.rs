@@ -32,6 +32,7 @@ pub(super) struct Sending {
 impl Sending {
     /// Returns the number of bytes that were passed to the kernel. Bytes that the engine still owns do not count.
     pub(super) fn sent(&self) -> u64 {
+        debug_assert!(self.data.len() <= self.len, "a send removes the sent bytes");
         if self.data.is_empty() { 0 } else { (self.len - self.data.len()) as u64 }
     }
 }

@@ -317,6 +317,7 @@ impl Connection {
                     continue;
                 }
                 Event::Data { stream, start, end, ends } => {
+                    debug_assert!(start <= end && end <= input.len(), "the payload is in the input");
                     self.data_received += (end - start) as u64;
                     let stream = shared.with(|state| state.session.get(stream).map(Rc::clone));
                     if let Some(stream) = stream {
@@ -386,6 +387,7 @@ impl Connection {
 
     /// Whether the work of another open request may begin.
     fn has_room(&self) -> bool {
+        debug_assert!(self.held.len() <= self.open_streams(), "held requests are open streams");
         self.open_streams() - self.held.len() <= self.streams_max
     }
 

@@ -271,6 +271,7 @@ impl Held {
     }
 
     fn remove(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "only bytes of the queue are removed");
         self.bytes -= bytes;
         self.share.iter().for_each(|share| share.release(bytes));
     }
@@ -285,6 +286,7 @@ impl Drop for Held {
 impl Outbox {
     /// Moves the first `len` bytes to `out`, after the header of their frame.
     fn take(&mut self, mut len: usize, out: &mut Vec<u8>) {
+        debug_assert!(len <= self.queued, "a frame has only queued bytes");
         self.queued -= len;
         self.moved += len as u64;
         while len > 0
@@ -300,6 +302,7 @@ impl Outbox {
                     break;
                 }
             }
+            debug_assert!(taken <= len, "a piece gives at most the bytes of the frame");
             first.advance(taken);
             len -= taken;
             if first.is_empty() {
@@ -415,6 +418,7 @@ impl Shared {
             }
         };
         if has_body {
+            debug_assert!(head_len <= data.len(), "the header section is part of the response");
             data.advance(head_len);
             if !state.push_short_body(stream, &data) {
                 state.add(stream, data, Some(Vec::new()));

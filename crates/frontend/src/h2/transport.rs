@@ -111,6 +111,7 @@ impl Transport for StreamTransport {
     fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<ProgressTimeout>, BodyError> {
         // Only the header section is encoded in another form: it is compressed.
         let head_len = request.sent_head as usize;
+        debug_assert!(head_len <= data.len(), "the header section is part of the response");
         let len = data.len() - head_len;
         let sent = self.shared.send_complete(&self.stream, head_len, data);
         let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;

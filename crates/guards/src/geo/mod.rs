@@ -303,6 +303,7 @@ impl Compute<Request> for Geo {
             (Table::Ranges(v4), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
             (Table::Ranges(v4), IpAddr::V6(_)) => v4.find(NO_ADDRESS),
         };
+        debug_assert!((index as usize) < self.values.len(), "tables have only indices of values");
         out.extend_from_slice(self.values[index as usize].as_bytes());
         true
     }

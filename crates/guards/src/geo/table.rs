@@ -21,6 +21,7 @@ impl<A: Copy + Ord> Stretches<A> {
     /// Returns the value of an address. The first range starts at the lowest address, so there is always a value.
     pub(super) fn find(&self, address: A) -> ValueIndex {
         let behind = self.starts.partition_point(|start| *start <= address);
+        debug_assert!(behind > 0, "the first range begins at the first address");
         self.values[behind - 1]
     }
 
@@ -79,6 +80,7 @@ impl Networks {
         for ((start, bits), value) in networks {
             close(&mut flat, &mut around, Some(start));
             flat.push(start, value);
+            debug_assert!(bits <= width, "a prefix is not longer than an address");
             let host_bits = width - bits;
             let size = 1_u128.checked_shl(host_bits);
             let end = size.and_then(|size| start.checked_add(size));

@@ -132,6 +132,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
 /// Returns the bytes of a range of a file.
 async fn read(file: &rt::File, start: u64, end: u64, disk: Disk) -> Result<Vec<u8>, String> {
     let failed = |errno: Errno| format!("pread() failed ({})", Reason(errno));
+    assert!(start <= end, "a read ends behind its start");
     let mut bytes = Vec::with_capacity((end - start) as usize);
     let mut buf = rt::pool().get(PIECE).ok_or_else(|| failed(Errno::NOMEM))?;
     while start + (bytes.len() as u64) < end {

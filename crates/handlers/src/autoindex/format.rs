@@ -126,6 +126,7 @@ impl Writer {
         }
         let Civil { year, month, day, hour, minute, .. } =
             Civil::from_unix((entry.modified + self.offset_s).max(0));
+        debug_assert!((1..=12).contains(&month), "months are 1-based");
         let month = MONTHS[usize::from(month) - 1];
         // Writing to a `Vec` cannot fail.
         let _ = write!(self.out, " {day:02}-{month}-{year} {hour:02}:{minute:02} ");

@@ -184,8 +184,10 @@ impl Table {
         let Some(locks) = self.by_path.get_mut(key) else { return };
         for lock in locks.extract_if(.., |lock| ends(lock)) {
             let cost = cost(key, &lock);
+            assert!(cost <= self.bytes, "each lock is counted");
             self.bytes -= cost;
             if let Some(bytes) = self.by_client.get_mut(&lock.network) {
+                assert!(cost <= *bytes, "each lock of a client is counted");
                 *bytes -= cost;
             }
             if self.by_client.get(&lock.network) == Some(&0) {
@@ -213,6 +215,7 @@ impl Locks {
     /// Whether the client has space for `cost` bytes more: at most half of what the other clients leave.
     fn has_space(&self, table: &Table, network: ClientNetwork, cost: u64) -> bool {
         let own = table.by_client.get(&network).copied().unwrap_or(0);
+        debug_assert!(own <= table.bytes, "the locks of a client are among all locks");
         own + cost <= self.bytes_max.saturating_sub(table.bytes - own) / 2
     }
 

@@ -229,6 +229,10 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
         let left = source.len - at;
         let bytes = source.bytes(at, 4, 16).await?;
         let Some((name, header_len, len)) = movie::header(bytes, left)? else { break };
+        debug_assert!(
+            header_len <= len && len <= left,
+            "an atom contains its header and ends within the file"
+        );
         let content = at + header_len..at + len;
         match &name {
             b"ftyp" if content.end - content.start > FTYP_MAX => {
@@ -344,6 +348,7 @@ impl<'a> Source<'a> {
         if !has(self) {
             self.read(at, wanted.max(self.window).min(left)).await.map_err(CutError::Disk)?;
         }
+        debug_assert!(self.at <= at, "the window begins at or before the wanted bytes");
         let start = (at - self.at) as usize;
         self.held.get(start..start + wanted as usize).ok_or(CutError::Disk(Errno::IO))
     }

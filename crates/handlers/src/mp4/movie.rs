@@ -114,6 +114,10 @@ fn each<'a>(
 ) -> Result<(), Fault> {
     while !bytes.is_empty() {
         let Some((name, header_len, len)) = header(bytes, bytes.len() as u64)? else { break };
+        debug_assert!(
+            header_len <= len && len <= bytes.len() as u64,
+            "an atom contains its header and ends within its parent"
+        );
         let (this, rest) = bytes.split_at(len as usize);
         visit(name, &this[header_len as usize..])?;
         bytes = rest;
@@ -235,6 +239,7 @@ impl Layout {
 
 /// Returns a big-endian number of `width` bytes. The caller has checked the length.
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
+    debug_assert!(width <= 8 && at + width <= bytes.len(), "the caller has checked the length");
     bytes[at..at + width].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
@@ -420,6 +425,7 @@ fn nested(
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(name);
     fill(out)?;
+    debug_assert!(start + 8 <= out.len(), "an atom has length and name");
     let Ok(len) = u32::try_from(out.len() - start) else { return fail("moov atom is too large") };
     out[start..start + 4].copy_from_slice(&len.to_be_bytes());
     Ok(())
@@ -582,6 +588,7 @@ impl Track {
         let prefix = self.key_frame_before(span, wanted)?;
         (samples.stts, samples.prefix) = from_sample(times, row, rest, prefix);
         samples.duration = samples.duration.saturating_add(samples.prefix);
+        debug_assert!(prefix <= wanted, "a key frame is at or before the wanted sample");
         bounds.start = wanted - prefix;
         if span.length_ms > 0 {
             let length = units(span.length_ms, self.timescale).saturating_add(samples.prefix);
@@ -621,6 +628,7 @@ impl Track {
         let found = chunk_of(rows, chunk_count, bounds.start, "start")?;
         let mut kept = rows[found.row..].to_vec();
         (bounds.start_chunk, bounds.start_chunk_samples) = (found.chunk, found.samples);
+        debug_assert!(found.samples < found.per_chunk, "the sample is in its chunk");
         let left = found.per_chunk - found.samples;
         let mut part = None;
         kept[0][0] = found.chunk as u32 + 1;
@@ -895,6 +903,7 @@ fn cut_last_chunk(
     chunk_count: u64,
     bounds: &mut Bounds,
 ) -> Result<Option<[u32; 3]>, Fault> {
+    debug_assert!(bounds.start <= bounds.end, "a range ends behind its start");
     let mut samples = bounds.end - bounds.start;
     if let Some([_, in_part, _]) = part {
         *in_part = u64::from(*in_part).min(samples) as u32;
@@ -920,6 +929,7 @@ fn cut_last_chunk(
         kept[found.row][1] = found.samples as u32;
         return Ok(None);
     }
+    debug_assert!(bounds.start_chunk <= bounds.end_chunk, "the last chunk is not before the first one");
     let number = (bounds.end_chunk - bounds.start_chunk) as u32;
     Ok(Some([number, found.samples as u32, description]))
 }

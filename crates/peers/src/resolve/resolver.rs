@@ -524,13 +524,16 @@ impl NameTable {
     /// Whether the client may look up a name that was never found.
     fn has_lookup(&self, client: ClientNetwork) -> bool {
         let own = self.lookups_by_client.get(&client).copied().unwrap_or(0);
+        debug_assert!(own <= self.lookups, "the lookups of a client are among all lookups");
         own < LOOKUPS_NEW_MAX.saturating_sub(self.lookups - own).div_ceil(2)
     }
 
     /// Counts the end of a client's lookup.
     fn end(&mut self, client: ClientNetwork) {
+        debug_assert!(self.lookups > 0, "each lookup is counted");
         self.lookups = self.lookups.saturating_sub(1);
         if let hash_map::Entry::Occupied(mut own) = self.lookups_by_client.entry(client) {
+            assert!(*own.get() > 0, "each lookup of a client is counted");
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();

@@ -345,6 +345,7 @@ impl<'a> Resolver<'a> {
         let position = Some(statement.span().clone());
         self.http.servers.push(Server { name, root, locations, accepts_connect: false, position });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
+        assert_eq!(id.0 as usize + 1, self.http.servers.len(), "the block is the last server");
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)
     }

@@ -129,6 +129,10 @@ impl SettingsTable {
         let mut slots = vec![None; (2 * types.len()).next_power_of_two()];
         for (index, settings) in types.iter().enumerate() {
             let id = (settings.id)();
+            debug_assert!(
+                slots.len().is_power_of_two() && index < slots.len(),
+                "the mask selects a slot, and one stays free"
+            );
             let mut at = hash(id) & (slots.len() - 1);
             while slots[at].is_some() {
                 at = (at + 1) & (slots.len() - 1);
@@ -139,6 +143,7 @@ impl SettingsTable {
     }
 
     fn index_of(&self, id: TypeId) -> Option<usize> {
+        debug_assert!(self.slots.len().is_power_of_two(), "the mask selects a slot");
         let mut at = hash(id) & (self.slots.len() - 1);
         loop {
             let (known, index) = self.slots[at]?;

@@ -99,6 +99,7 @@ impl Locations {
         for index in 1..self.prefixes.len() {
             let mut before = Some(index as u32 - 1);
             while let Some(position) = before {
+                debug_assert!((position as usize) < index, "a shorter prefix precedes in the sorted table");
                 let shorter = &self.prefixes[position as usize];
                 if self.prefixes[index].path.starts_with(&shorter.path) {
                     break;

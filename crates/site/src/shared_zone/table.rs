@@ -110,11 +110,16 @@ impl<T> Table<T> {
         let hash = self.hasher.hash_one(key);
         // The upper half of the hash selects the shard, the lower half the chain.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
+        debug_assert!(self.shards.len().is_power_of_two(), "the mask selects a shard");
         look(&mut Entry { shard: lock(&self.shards[shard]), key, hash: hash as u32 })
     }
 
     /// Returns the bytes of all states as nginx's allocator would count them.
     pub fn used(&self) -> u64 {
+        debug_assert!(
+            self.shards.iter().all(|shard| lock(shard).bytes_left <= self.budget),
+            "no shard releases more than it has"
+        );
         self.shards.iter().map(|shard| self.budget - lock(shard).bytes_left).sum()
     }
 
@@ -188,6 +193,7 @@ impl<T> Shard<T> {
     }
 
     fn chain(&mut self, hash: u32) -> &mut Link {
+        debug_assert!(self.index.len().is_power_of_two(), "the mask selects a chain");
         let mask = self.index.len() - 1;
         &mut self.index[hash as usize & mask]
     }

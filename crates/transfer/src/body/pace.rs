@@ -66,6 +66,7 @@ impl Pace {
             let left = allowed as usize - first.len();
             first.extend_from_slice(&part.bytes()[..left.min(part.bytes().len())]);
         }
+        debug_assert!(first.len() <= allowed as usize, "no more bytes than the rate allows");
         data.advance(first.len());
         Some(first)
     }

@@ -136,6 +136,7 @@ pub struct Subrange {
 impl Subrange {
     /// Returns the bytes of `range`, relative to the current position of the stream.
     pub fn new(source: Box<dyn BodySource>, range: Range<u64>) -> Subrange {
+        assert!(range.start <= range.end, "a range ends behind its start");
         Subrange { source, skip: range.start, left: range.end - range.start, parts: VecDeque::new() }
     }
 }
@@ -157,6 +158,7 @@ impl BodySource for Subrange {
             let start = self.skip.min(len);
             let end = len.min(start + self.left);
             self.skip -= start;
+            debug_assert!(start <= end && end - start <= self.left, "no more bytes than the range has");
             self.left -= end - start;
             if start == 0 && end == len {
                 self.parts.push_back(source);

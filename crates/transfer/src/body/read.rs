@@ -117,6 +117,7 @@ pub struct Chunk {
 impl Chunk {
     /// Returns the number of requested bytes.
     pub fn requested(&self) -> u64 {
+        debug_assert!(self.offset + self.skip <= self.end, "a chunk ends behind its start");
         self.end - self.offset - self.skip
     }
 }
@@ -141,6 +142,7 @@ impl Chunks {
 
     /// Returns the number of bytes that are not in any chunk yet.
     fn left(&self) -> u64 {
+        debug_assert!(self.position <= self.end, "the position is in the range");
         self.end - self.position
     }
 
@@ -158,6 +160,7 @@ impl Chunks {
         let offset = self.position - skip;
         let end = self.end.min(offset + size);
         let len = if self.direct { (end - offset).next_multiple_of(DIRECT_ALIGNMENT) } else { end - offset };
+        debug_assert!(offset <= self.position && self.position <= end, "a chunk is part of the range");
         self.position = end;
         Some(Chunk { offset, len, skip, end, direct: self.direct })
     }
@@ -300,6 +303,7 @@ async fn read_once(
     let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.disk(via)).await;
     let (Ok(count), Some(rest)) = (result, rest) else { return (result.and(Err(Errno::NOMEM)), Some(buf)) };
     buf.set_len(start as usize);
+    debug_assert!(u64::from(count) <= u64::from(len), "a read returns at most the requested bytes");
     buf.append(&rest[..count as usize]);
     let new = (start + u64::from(count)).saturating_sub(have);
     (Ok(new as u32), Some(buf))

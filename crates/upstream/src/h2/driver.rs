@@ -150,6 +150,7 @@ impl Driver {
         self.pass_time(state);
         if self.input.is_empty() {
             let used = handle(bytes, state)?;
+            debug_assert!(used <= bytes.len(), "only received bytes are processed");
             self.input.extend_from_slice(&bytes[used..]);
         } else {
             self.input.extend_from_slice(bytes);
@@ -187,6 +188,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
             Event::Data { stream: id, start, end, ends } => {
                 state.probes = 0;
                 if let Some(stream) = state.session.get(id).map(Rc::clone) {
+                    debug_assert!(start <= end && end <= step.used, "the payload is in the frame");
                     if let Err(cut) = stream.add_body(&rest[start..end], ends) {
                         state.refuse(id, &stream, cut);
                     }
@@ -208,6 +210,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
                 unprocessed.for_each(|(_, stream)| stream.cut(Cut::Unprocessed));
             }
         }
+        debug_assert!(step.used <= rest.len(), "a frame ends within the input");
         at += step.used;
     }
     Ok(at)

@@ -275,6 +275,7 @@ impl StreamEnd {
     pub(crate) fn poll_recv(&mut self, context: &Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         let mut inbox = self.stream.inbox.borrow_mut();
         if let Some((buf, body)) = inbox.pieces.pop_front() {
+            debug_assert!(inbox.held >= body as usize, "each byte of a body is counted");
             inbox.held -= body as usize;
             drop(inbox);
             if let (Some(id), 1..) = (self.stream.id.get(), body) {
@@ -323,6 +324,7 @@ impl Drop for StreamEnd {
     fn drop(&mut self) {
         let is_over = self.stream.inbox.borrow().stage == Stage::Over;
         self.connection.with(|state| {
+            assert!(state.users > 0, "an exchange that ends was counted");
             state.users -= 1;
             state.idle_since = rt::now();
             let Some(id) = self.stream.id.get() else { return };
@@ -387,6 +389,7 @@ impl StreamWriter {
                     let head = data.parts().next().map_or(&[][..], |segment| segment.bytes());
                     state.session.push_head(id, head, is_all, &mut state.out);
                     state.widen_first(id, &stream);
+                    debug_assert!(head_len <= data.len(), "the header section is part of the data");
                     data.advance(head_len);
                     self.sent += head_len as u64;
                     self.has_ended |= is_all;
@@ -407,6 +410,7 @@ impl StreamWriter {
                 }
                 let count = most.min(data.len());
                 let is_last = ends && count == data.len() && self.trailers.is_empty();
+                debug_assert!(!self.has_ended, "nothing is sent after the end of a stream");
                 state.session.push_data(id, count, is_last, &mut state.out);
                 copy(data, count, &mut state.out);
                 data.advance(count);
