@@ -98,8 +98,8 @@ fn check_log(bytes: &[u8]) {
     let purges: Vec<Purge> = log.by_ref().collect();
     let good = &bytes[..log.valid_len];
     let mut written = Vec::new();
-    let is_whole = purges.iter().all(|purge| encode(purge, crc32c, &mut written));
-    assert!(is_whole && written == good, "the log is not written as it was read");
+    let is_complete = purges.iter().all(|purge| encode(purge, crc32c, &mut written));
+    assert!(is_complete && written == good, "the log is not written as it was read");
     let cut: Vec<Purge> = Log::new(&bytes[..bytes.len() * 3 / 4], crc32c).collect();
     assert!(purges.starts_with(&cut), "a log that was cut off holds other purges");
     let mut applied = Purges::default();

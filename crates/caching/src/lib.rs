@@ -288,9 +288,9 @@ impl CacheLookup<'_> {
                 }
                 LookupResult::Parts(hit) => {
                     let requested = self.requested(request);
-                    let coming = requested
+                    let in_flight = requested
                         .and_then(|requested| Some((requested, self.part_in_flight(&hit, requested)?)));
-                    let Some((part, shared_fetch)) = coming else {
+                    let Some((part, shared_fetch)) = in_flight else {
                         return Box::pin(self.fetch(None).complete(request, hit, requested)).await;
                     };
                     match Box::pin(self.follow_part(request, &shared_fetch, None, part)).await? {

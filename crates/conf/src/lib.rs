@@ -8,7 +8,7 @@
 //!
 //! * [`parse`] handles words, blocks and `include`, but no other directive.
 //! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed in its block; [`check()`]
-//! and [`visit`] check a complete tree.
+//!   and [`visit`] check a complete tree.
 //! * [`value`] parses the text of an argument as a size, a time, a flag.
 //!
 //! The modules define the tables of their directives and the setters. This crate has only the names of nginx's directives, for

@@ -34,8 +34,8 @@ pub struct Tls {
     pub staples: Vec<Arc<Staple>>,
     /// `ssl_ocsp`
     pub checks: Option<Arc<ClientChecks>>,
-    /// The settings of a block without certificate whose handshakes differ from those of a default server, by that default
-    /// server. Such a block presents the certificate of the default server of its address.
+    /// For a block without certificate, which presents the certificate of the default server of its address: its settings for each
+    /// default server whose handshakes need others than those above.
     pub borrowed: Vec<(ServerId, Tls)>,
 }
 

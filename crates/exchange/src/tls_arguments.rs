@@ -106,7 +106,7 @@ pub fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Er
 /// Parses an OpenSSL configuration command; an unsupported one is an error at the statement.
 pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
     let (name, value) = (cx.arg(0), cx.arg(1));
-    match Commands::default().take(name, value) {
+    match Commands::default().apply(name, value) {
         Ok(Obeyed::Yes) => {}
         Ok(Obeyed::WithoutEffect(reason)) => {
             cx.warn(format_args!("command \"{name} {value}\" has no effect, {reason}"));

@@ -10,6 +10,18 @@
 //! [`restrict_files`] comes before the first thread, because Landlock restricts the calling thread and the threads that
 //! it starts later, and before the first io_uring, which keeps the rights of its creator. [`restrict_calls`] comes last
 //! and covers all threads. No restriction can be removed. This crate knows no configuration and no HTTP.
+//!
+//! Crates of the workspace that it may use: `io`.
+//!
+//! Each module imports only modules of the rows below it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`files`] | files, TCP ports, abstract unix sockets and signals: Landlock |
+//! | [`calls`] | system calls: a seccomp filter, and the names of refused calls |
+//! | [`lists`] | the lists of system calls |
+//! | [`privileges`] | capabilities and attributes of the process |
+//! | [`descriptors`] | closes descriptors that the process inherited by mistake |
 
 #![forbid(unsafe_code)]
 

@@ -103,13 +103,13 @@ impl Commands {
     pub fn of(commands: &[(String, String)]) -> Result<Commands, Refused> {
         let mut all = Commands::default();
         for (name, value) in commands {
-            all.take(name, value)?;
+            all.apply(name, value)?;
         }
         Ok(all)
     }
 
     /// Applies a command.
-    pub fn take(&mut self, name: &str, value: &str) -> Result<Obeyed, Refused> {
+    pub fn apply(&mut self, name: &str, value: &str) -> Result<Obeyed, Refused> {
         let refused =
             |reason: &str| Refused(format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed: {reason}"));
         let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -143,7 +143,7 @@ impl Commands {
             self.take_protocols(value)
                 .map_err(|version| refused(&format!("unknown version \"{version}\"")))?;
         } else if is("Options") {
-            return self.take_options(value).map_err(|reason| refused(&reason));
+            return self.apply_options(value).map_err(|reason| refused(&reason));
         } else {
             return Err(refused(&format!("the supported commands are {NAMES}")));
         }
@@ -168,7 +168,7 @@ impl Commands {
         Ok(())
     }
 
-    fn take_options(&mut self, value: &str) -> Result<Obeyed, String> {
+    fn apply_options(&mut self, value: &str) -> Result<Obeyed, String> {
         let mut obeyed = Obeyed::Yes;
         for item in value.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let (is_off, name) = match item.strip_prefix('-') {
@@ -205,7 +205,7 @@ mod tests {
     fn taken(commands: &[(&str, &str)]) -> Commands {
         let mut taken = Commands::default();
         for (name, value) in commands {
-            taken.take(name, value).unwrap();
+            taken.apply(name, value).unwrap();
         }
         taken
     }
@@ -231,7 +231,7 @@ mod tests {
         assert!(taken.prioritizes_chacha && taken.without_tickets);
         assert_eq!(taken.prefers_own_ciphers, Some(true));
         let mut commands = Commands::default();
-        assert!(matches!(commands.take("Options", "KTLS"), Ok(Obeyed::WithoutEffect(_))));
+        assert!(matches!(commands.apply("Options", "KTLS"), Ok(Obeyed::WithoutEffect(_))));
         for (name, value, reason) in [
             ("Options", "Compression", "compression of records is not implemented"),
             ("Options", "-AntiReplay", "always protected"),
@@ -243,7 +243,7 @@ mod tests {
             ("Groups", "P-1", "unknown curve name \"P-1\""),
             ("Ciphersuites", "TLS_NONE", "\"TLS_NONE\" is not a suite"),
         ] {
-            let refused = Commands::default().take(name, value).unwrap_err().to_string();
+            let refused = Commands::default().apply(name, value).unwrap_err().to_string();
             assert!(
                 refused.starts_with(&format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed: ")),
                 "{refused}"

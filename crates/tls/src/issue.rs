@@ -116,8 +116,8 @@ impl LocalAuthority {
     /// certificate trust all certificates signed by the key. Returns the new certificate in PEM, and the remaining
     /// validity of the old one.
     pub fn renew(&mut self, now: SystemTime) -> Result<Option<(String, Duration)>, AuthorityError> {
-        let left = left(Certificate::from_der(&self.root).and_then(|root| root.expires()), now);
-        if left >= ROOT_TIME_MIN {
+        let remaining = remaining(Certificate::from_der(&self.root).and_then(|root| root.expires()), now);
+        if remaining >= ROOT_TIME_MIN {
             return Ok(None);
         }
         let mut params = root_params(self.issuer.key());
@@ -127,7 +127,7 @@ impl LocalAuthority {
         params.serial_number = Some(seconds.into());
         let root = params.self_signed(self.issuer.key())?;
         self.root = root.der().clone();
-        Ok(Some((root.pem(), left)))
+        Ok(Some((root.pem(), remaining)))
     }
 
     /// Issues a certificate with these names and addresses and this validity. Returns the certificate and its private
@@ -161,7 +161,7 @@ impl LocalAuthority {
         let chain = identity.chain();
         let certificate = chain.first().and_then(|first| Certificate::from_der(first));
         let is_for_all = certificate.is_some_and(|found| names.iter().all(|name| found.is_for(name)));
-        let lasts = left(identity.expires(), now).saturating_sub(time / 2);
+        let lasts = remaining(identity.expires(), now).saturating_sub(time / 2);
         (is_for_all && !lasts.is_zero() && self.judge(chain).is_ok()).then_some(lasts)
     }
 
@@ -226,7 +226,7 @@ fn self_signed(params: &CertificateParams) -> Result<Identity, AuthorityError> {
 }
 
 /// Returns the remaining validity of a certificate that expires at `end`.
-fn left(end: Option<i64>, now: SystemTime) -> Duration {
+fn remaining(end: Option<i64>, now: SystemTime) -> Duration {
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let end = end.and_then(|end| u64::try_from(end).ok()).unwrap_or_default();
     Duration::from_secs(end).saturating_sub(since_1970)

@@ -1,6 +1,6 @@
 //! TLS for connections of clients and to upstreams. This crate contains no HTTP. No other crate uses rustls. Private keys stay
 //! in this crate, except as text in PEM: `acme` and the local CA of `ringroad serve` store those that [`issue`] and [`signing`]
-//! create, and those for the signing process ([`apart`]).
+//! create, and `ringroad` passes those of the configuration to the signing process, if there is one ([`apart`]).
 //!
 //! Crates of the workspace that it may use: `io`, `rt`.
 //!

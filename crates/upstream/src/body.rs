@@ -165,7 +165,7 @@ impl Live {
     }
 
     /// Returns the number of remaining bytes of the body, if known.
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(super) fn remaining(&self) -> Option<u64> {
         self.decoder.remaining()
     }
 
@@ -252,7 +252,7 @@ impl Live {
 
     /// Whether the body is fast, and large enough to justify separate buffers.
     fn is_bulk(&self) -> bool {
-        self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
+        self.is_fast && self.remaining().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
     /// Works like [`Live::next`], for callers that poll, with buffers that the engine chooses.
@@ -447,7 +447,7 @@ impl BodySource for Direct {
             }
             Ok(None) => Poll::Ready(Ok(None)),
             // A gRPC client receives the status in the trailer section, after the messages sent so far.
-            Err(Fault::DeadlinePassed) if self.trailers.is_some() && self.live.left().is_none() => {
+            Err(Fault::DeadlinePassed) if self.trailers.is_some() && self.live.remaining().is_none() => {
                 let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
                 let trailers = trailers.map(|(name, value)| (name.into(), value.into()));
                 *self.live.record().trailers.borrow_mut() = trailers.into();
@@ -522,7 +522,7 @@ impl BulkBody {
         if let Some(due) = live.not_before() {
             rt::sleep_until(due).await;
         }
-        let size = live.left().map_or(BULK_BYTES, |left| left.clamp(1, BULK_BYTES));
+        let size = live.remaining().map_or(BULK_BYTES, |left| left.clamp(1, BULK_BYTES));
         match live.next(size as usize).await {
             Ok(piece) => Ok(piece.map(Buf::freeze)),
             Err(fault) => {

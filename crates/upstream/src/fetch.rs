@@ -200,8 +200,8 @@ impl TrySeries<'_> {
             && (next_upstream_timeout.is_zero() || waited < *next_upstream_timeout);
         let is_safe = self.outgoing.is_idempotent || next_upstream.contains(NextUpstream::NON_IDEMPOTENT);
         // A body that was passed on while it arrived cannot be sent again.
-        let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
-        next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_whole)
+        let is_complete = !matches!(self.outgoing.body, OutgoingBody::Streamed);
+        next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_complete)
     }
 }
 
@@ -408,7 +408,7 @@ impl Attempt<'_> {
         // A HEAD that is sent as GET for a cache needs only the header section. A response that is also stored as a file must not
         // end with its client.
         let waits = is_buffered && !self.settings.stores && request.method != Method::Head;
-        let left = match live.left().filter(|_| waits) {
+        let left = match live.remaining().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => {
                 live.shrink();

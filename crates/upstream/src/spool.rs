@@ -160,7 +160,7 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
         // Bytes for the file are read in pieces of the size of its writes.
         let is_spilled = !spool.borrow().has_memory(limits, limits.read as u64);
         let most = if is_spilled { limits.read.min(limits.write) } else { limits.read };
-        let size = live.left().map_or(most, |left| most.min(left.max(1) as usize));
+        let size = live.remaining().map_or(most, |left| most.min(left.max(1) as usize));
         let buf = match unless_disconnected(spool, live.next(size)).await? {
             Ok(Some(buf)) => buf,
             Ok(None) => return Some(Ok(())),

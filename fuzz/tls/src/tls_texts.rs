@@ -73,7 +73,7 @@ pub fn run(data: &[u8]) {
     }
     let (name, value) = text.split_once(' ').unwrap_or((text, ""));
     let mut commands = Commands::default();
-    let taken = commands.take(name, value);
+    let taken = commands.apply(name, value);
     for tls12 in [false, true] {
         for tls13 in [false, true] {
             let versions = commands.versions(Versions { tls12, tls13 });
@@ -81,6 +81,6 @@ pub fn run(data: &[u8]) {
         }
     }
     // An accepted command is accepted again, with the same effect.
-    let again = commands.take(name, value);
+    let again = commands.apply(name, value);
     assert_eq!(taken, again, "{text}");
 }

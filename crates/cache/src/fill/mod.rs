@@ -166,11 +166,11 @@ impl Fill {
         if !gather.push(piece) {
             return Err(self.refuse(Refused::NoMemory));
         }
-        let is_whole = match self.new.meta.length {
+        let is_complete = match self.new.meta.length {
             Some(length) => gather.len == chunk_len(index, length),
             None => gather.len == CHUNK_BYTES,
         };
-        if is_whole
+        if is_complete
             && self.state.writer().is_some()
             && let Some(gather) = self.gather.take()
         {

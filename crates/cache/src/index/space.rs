@@ -181,8 +181,8 @@ impl Space {
         if self.min_free == 0 {
             return None;
         }
-        let short = (self.min_free + blocks).saturating_sub(self.free.load(Ordering::Relaxed));
-        (short > 0).then_some(NoSpace::Free(short))
+        let missing = (self.min_free + blocks).saturating_sub(self.free.load(Ordering::Relaxed));
+        (missing > 0).then_some(NoSpace::Free(missing))
     }
 
     /// Returns the number of blocks to evict so that `more` blocks can be written and the margin for fills remains

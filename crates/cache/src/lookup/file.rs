@@ -155,14 +155,14 @@ impl EntryFiles {
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
         // The header of an unknown entry is read through the page cache. The sender of the body decides how to read it.
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
-        let is_whole = |blocks: u32| {
+        let is_complete = |blocks: u32| {
             blocks <= SMALL_BLOCKS_MAX
                 || (blocks <= FULL_READ_BLOCKS_MAX
                     && (direct || !access.sends_files)
                     && access.client_has_space)
         };
         let first = match blocks {
-            Some(blocks) if is_whole(blocks) => FirstRead::Complete(u64::from(blocks) * BLOCK_BYTES),
+            Some(blocks) if is_complete(blocks) => FirstRead::Complete(u64::from(blocks) * BLOCK_BYTES),
             _ => FirstRead::Prefix,
         };
         let reads = if direct { access.direct_via } else { access.via };
@@ -274,9 +274,9 @@ impl EntryFiles {
         let (mut buf, header) = self.read_header(file, plan.first.bytes(), plan).await?;
         let layout = header.layout;
         let end = header.body_range().end;
-        let is_whole =
+        let is_complete =
             layout.is_small || (matches!(plan.first, FirstRead::Complete(_)) && !layout.is_partial);
-        if !is_whole {
+        if !is_complete {
             let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
             if file.fd().is_direct() && table_end > buf.len() as u64 {
                 // Reads with O_DIRECT can start only at block boundaries.

@@ -50,10 +50,10 @@ pub(crate) fn set_aside(dir: &Directory) {
     }
 }
 
-fn header(entries: u64, is_whole: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
+fn header(entries: u64, is_complete: bool, saved_s: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..12].copy_from_slice(&u32::from(is_whole).to_le_bytes());
+    bytes[8..12].copy_from_slice(&u32::from(is_complete).to_le_bytes());
     bytes[12..16].copy_from_slice(&saved_s.to_le_bytes());
     bytes[16..24].copy_from_slice(&entries.to_le_bytes());
     let crc = crc32c(&bytes[..24]);
@@ -103,18 +103,18 @@ pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> bool {
     let path = dir.path_in(OLD_NAME.as_bytes());
     let opened = dir.open_file(path.clone(), OFlags::RDONLY | OFlags::NOFOLLOW).await;
     let Ok(file) = opened else { return false };
-    let is_whole = enter_snapshot(entries, &file).await == Some(true);
+    let is_complete = enter_snapshot(entries, &file).await == Some(true);
     drop(file);
     // Removed after use: the next start finds a newer one, or walks the directories.
     let _ = dir.unlink(path).await;
-    is_whole
+    is_complete
 }
 
 /// Adds the records of a snapshot to the index. Returns whether it is complete; `None` if it is damaged.
 async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<bool> {
     let file = entries.dir.to_read(file);
     let start = file.read_some(0, HEADER_BYTES as u64).await.ok()?;
-    let (count, is_whole, saved_s) = parse_header(&start)?;
+    let (count, is_complete, saved_s) = parse_header(&start)?;
     let stopped_s = if saved_s > 0 { now_s().saturating_sub(saved_s) } else { 0 };
     let (mut at, mut entered, mut text) = (HEADER_BYTES as u64, 0, Vec::new());
     while entered < count {
@@ -137,7 +137,7 @@ async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<bool> {
         text = rest.to_vec();
         rt::yield_now().await;
     }
-    Some(is_whole)
+    Some(is_complete)
 }
 
 /// Adds records to the index; `stopped_s` is the time since the save.
@@ -152,13 +152,13 @@ fn enter_records(entries: &Arc<Entries>, records: &[u8], stopped_s: u32) {
     }
 }
 
-/// Writes a snapshot to a temporary file and renames that. `is_whole`: nothing can change any more, so the snapshot is
+/// Writes a snapshot to a temporary file and renames that. `is_complete`: nothing can change any more, so the snapshot is
 /// complete.
-pub(crate) async fn save_snapshot(entries: &Entries, is_whole: bool) -> Result<(), Errno> {
+pub(crate) async fn save_snapshot(entries: &Entries, is_complete: bool) -> Result<(), Errno> {
     let dir = &entries.dir;
     let temp = dir.temp_path();
     let file = dir.create(temp.clone(), Create::New).await?;
-    let written = write_snapshot(entries, &file, is_whole).await;
+    let written = write_snapshot(entries, &file, is_complete).await;
     drop(file);
     let result = match written {
         Ok(()) => dir.rename(temp.clone(), dir.path_in(NAME.as_bytes())).await,
@@ -170,7 +170,7 @@ pub(crate) async fn save_snapshot(entries: &Entries, is_whole: bool) -> Result<(
     result
 }
 
-async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Result<(), Errno> {
+async fn write_snapshot(entries: &Entries, file: &File, is_complete: bool) -> Result<(), Errno> {
     let dir = &entries.dir;
     let (mut at, mut count, mut records) = (HEADER_BYTES as u64, 0, Vec::new());
     let mut batches = entries.index.batches(0).peekable();
@@ -192,7 +192,7 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
     }
     debug_assert!(records.is_empty() && at >= HEADER_BYTES as u64 + count * RECORD_BYTES as u64);
     // The header is written last: without it, the snapshot is invalid.
-    dir.write(file, 0, header(count, is_whole, now_s()).to_vec().into()).await?;
+    dir.write(file, 0, header(count, is_complete, now_s()).to_vec().into()).await?;
     // The next start trusts a complete snapshot, so it must be durable before the rename.
     dir.sync(file).await
 }

@@ -65,8 +65,8 @@ impl Connection {
     /// Whether the complete body has been received and fits into memory.
     pub(super) fn holds_complete_body(&self, request: &Request) -> bool {
         let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
-        let is_whole = |mut rest: BodyRemainder| matches!(rest.take(here, |_| {}), Ok((_, true)));
-        here.len() as u64 <= held_max && BodyRemainder::of(request).is_none_or(is_whole)
+        let is_complete = |mut rest: BodyRemainder| matches!(rest.take(here, |_| {}), Ok((_, true)));
+        here.len() as u64 <= held_max && BodyRemainder::of(request).is_none_or(is_complete)
     }
 
     async fn receive_body(

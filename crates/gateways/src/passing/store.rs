@@ -111,13 +111,13 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Returns the body, and writes a copy of it to a file if configured. Only a complete response to a GET is stored.
 pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     // HEAD has no body, 206 only a part of it, and other statuses are not files.
-    let is_whole = request.response.status == 200
+    let is_complete = request.response.status == 200
         && match body {
             Body::Tunnel(_) => false,
             Body::None => request.method != Method::Head && request.response.content_length == Some(0),
             _ => true,
         };
-    if !conf.store.is_on() || !is_whole {
+    if !conf.store.is_on() || !is_complete {
         return body;
     }
     let mut path = Vec::new();

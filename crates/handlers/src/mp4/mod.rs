@@ -247,7 +247,7 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
                 }
             }
             b"moov" => {
-                let is_whole = span.is_none_or(|span| (span.start_ms, span.length_ms) == (0, 0));
+                let is_complete = span.is_none_or(|span| (span.start_ms, span.length_ms) == (0, 0));
                 let is_first = data.is_none();
                 let len = content.end - content.start;
                 if len > source.window.max(conf.buffer_size_max) {
@@ -255,11 +255,11 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
                     return Err(Fault::Of(format!("moov atom is too large:{len}, {what}")).into());
                 }
                 // The complete file is requested, and the movie box precedes the media data, as players prefer.
-                if is_whole && is_first && conf.rate_permille == 0 {
+                if is_complete && is_first && conf.rate_permille == 0 {
                     return Ok((None, None));
                 }
                 moov = Some(source.bytes(content.start, len, 0).await?.to_vec());
-                if is_whole && is_first {
+                if is_complete && is_first {
                     return Ok((None, moov.as_deref().and_then(Movie::duration_ms)));
                 }
             }

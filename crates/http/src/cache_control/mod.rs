@@ -18,7 +18,7 @@ use element::{Argument, elements};
 /// Maximum number of seconds; larger values are replaced by it (RFC 9111 section 1.2.2).
 pub const DELTA_SECONDS_MAX: u32 = 1 << 31;
 
-/// Scope of a directive that may name fields.
+/// What a directive with optional field names applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// The directive is absent.

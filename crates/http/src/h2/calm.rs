@@ -77,7 +77,7 @@ pub enum Strain {
     None,
     /// The budget is exhausted: frames must be received slowly.
     Slow,
-    /// Also slowly received frames are too many: no further streams may be accepted.
+    /// The peer exceeds the budget although its frames are received slowly: no further streams are accepted.
     Ended,
 }
 

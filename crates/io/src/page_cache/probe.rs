@@ -188,8 +188,8 @@ fn probe(
         Err(Errno::OPNOTSUPP) if is_in_memory(file) => {
             // A file in memory (tmpfs, memfd) does not support `RWF_NOWAIT`. Missing pages were swapped out, or are
             // holes, which cost no read. Without cachestat(2), the file is treated as resident.
-            let is_whole = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
-            return Ok(if is_whole { Residency::Resident } else { Residency::Missing });
+            let is_complete = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
+            return Ok(if is_complete { Residency::Resident } else { Residency::Missing });
         }
         Err(_) => return Ok(Residency::Missing),
     }

@@ -147,7 +147,7 @@ impl ColdReport<'_> {
             // A line needs two points. A variant that failed in one case is omitted: a line that ends early would look
             // deliberate.
             let [first, _, ..] = cases[..] else { continue };
-            let is_whole = |variant: &&ColdVariant| {
+            let is_complete = |variant: &&ColdVariant| {
                 cases
                     .iter()
                     .all(|case| self.measurements.middle(RATE, &case.labels_of(variant.of.name)).is_some())
@@ -157,7 +157,7 @@ impl ColdReport<'_> {
                     first.labels_of(variant.of.name).into_iter().filter(|(name, _)| *name != "connections");
                 (variant.of.name.to_owned(), labels.collect())
             };
-            let lines: Rows = VARIANTS.iter().filter(is_whole).map(line).collect();
+            let lines: Rows = VARIANTS.iter().filter(is_complete).map(line).collect();
             for (id, name, figure) in [("rate", "rate", RATE), ("p99", "99th percentile of the latency", P99)]
             {
                 plots.push(self.measurements.plot(
