@@ -55,7 +55,7 @@ fn write(path: &str) -> (String, Access) {
 fn literal_paths_are_needed_as_written() {
     assert_eq!(
         paths("root /www; server { location / { alias data/; } }"),
-        [read("/www"), read("/prefix/data/")]
+        [read("/www"), read("/prefix/data")]
     );
     assert_eq!(paths("server { auth_basic_user_file users; }"), [read("/conf/users")]);
     assert_eq!(paths("proxy_cache_path /c/ keys_zone=z:1m;"), [write("/c")]);

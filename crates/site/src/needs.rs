@@ -161,7 +161,8 @@ enum Directory {
 /// Returns the directory, or the path itself if it is complete.
 fn directory(known: &KnownText, base: &Path, file_use: FileUse) -> Directory {
     let Some(unknown) = &known.unknown else {
-        let path = base.join(&known.text);
+        // Without a final slash, which would hide a symbolic link.
+        let path: PathBuf = base.join(&known.text).components().collect();
         return match file_use {
             // An unassigned variable: there is no path.
             _ if known.text.is_empty() => Directory::OfRoot,
