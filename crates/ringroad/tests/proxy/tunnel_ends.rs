@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::BINARY;
+use testkit::client::request_bytes;
 use testkit::origin::Origin;
 use testkit::{Client, Content, Deadline, Gate, Server, wait};
 
@@ -118,7 +119,7 @@ fn tunnels_whose_clients_have_left_are_closed_for_new_clients() {
     // On a busy machine a client may be closed for another before the server has seen that the tunnels have ended; then it
     // connects again. If tunnels kept their slots, each round would close clients.
     let is_kept = |client: &mut Client| {
-        let sent = client.try_send(&testkit::client::request_bytes("GET", "/ok", &[]));
+        let sent = client.try_send(&request_bytes("GET", "/ok", &[]));
         let response = sent.ok().and_then(|()| client.try_response().ok());
         if let Some(response) = &response {
             assert_eq!(response.text(), "ok");
@@ -186,7 +187,7 @@ fn a_client_that_leaves_a_rate_limited_response_frees_its_slot_before_the_next_s
                     next.send(&request);
                     (next.head().status == 200).then(|| next.reset())
                 };
-                testkit::wait::until("a free slot", Deadline::default(), is_served).expect("it left");
+                wait::until("a free slot", Deadline::default(), is_served).expect("it left");
                 let took = began.elapsed();
                 // The second client has to leave too.
                 testkit::wait::let_pass(Duration::from_millis(300));
