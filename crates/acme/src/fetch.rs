@@ -35,7 +35,7 @@ const HEAD_BYTES_MAX: u32 = 32 << 10;
 const DEPTH_MAX: u32 = 9;
 
 /// Files with the roots that the system trusts: on Debian, Fedora, Alpine, openSUSE.
-const SYSTEM_ROOTS: [&str; 4] = [
+pub const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",

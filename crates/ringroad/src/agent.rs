@@ -1,18 +1,27 @@
 //! The process that obtains certificates by ACME: it drops its privileges, connects to certificate authorities, and
 //! reports to the master.
 //!
-//! The master starts the agent as `/proc/self/exe acme` with a control channel as standard input. The agent has no
-//! listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
+//! The master starts the agent as `/proc/self/exe acme` with a control channel as standard input. The agent restricts itself
+//! (crate `sandbox`) to the files, ports and system calls that it needs. It has no listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
 //! and the master starts it again.
 
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::net::ToSocketAddrs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use acme::agent::{Challenge, Host, HostExited, Level};
+use acme::fetch::SYSTEM_ROOTS;
+use acme::settings::Issuer;
+use acme::url::Url;
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use sandbox::{Calls, RefusedCalls, Rule};
 
 use crate::control::acme::{AcmeChange, FromAgent, ToAgent};
 use crate::control::{Channel, FROM_MASTER, Received};
@@ -24,25 +33,90 @@ pub(crate) const SUBCOMMAND: &str = "acme";
 /// Maximum time to wait until all workers have applied a change. A worker that needs longer is being replaced.
 const INSTALL_TIME: Duration = Duration::from_secs(30);
 
+/// Port of CAs. The directory of a CA may name other servers than its own.
+const HTTPS: u16 = 443;
+
+/// Port of name servers. Queries use UDP; a truncated response is requested again over TCP (RFC 7766).
+const DNS: u16 = 53;
+
+/// Directories with the files and sockets of name resolution (resolv.conf(5), nsswitch.conf(5)), and with libraries and time
+/// zones. /etc is complete, because other programs replace `resolv.conf` there.
+const READABLE: [&str; 11] = [
+    "/etc",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/run/nscd",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/dev/null",
+];
+
 /// Runs until the master has exited or no longer needs the agent.
 pub(crate) fn run() -> ExitCode {
+    // Such as files that the shell of the operator has left open.
+    sandbox::close_unexpected();
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
-    let mut master = MasterLink { channel, next: 0 };
+    let mut master = MasterLink { channel, next: 0, refused: None };
     let Ok(ToAgent::Start { issuers, known, credentials }) = master.hear(None).ok_or(HostExited) else {
         return ExitCode::FAILURE;
     };
+    // Needs privileges, so the change of the user comes later. Without them there is nothing to remove.
+    let _ = sandbox::empty_bounding_set();
     if let Some(credentials) = credentials
         && let Err(error) = credentials.assume(false)
     {
         master.log(Level::Error, &format!("acme: {error}"));
         return ExitCode::FAILURE;
     }
-    // The agent must not outlive the master, even during a request, which may last a minute. The signal is set last,
-    // because a change of the user clears it.
+    // The agent must not outlive the master, even during a request, which may last a minute. The signal is set after the
+    // change of the user, which clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    match restrict(&issuers) {
+        Ok(refused) => master.refused = Some(refused),
+        Err(error) => master.log(Level::Error, &format!("acme: the process is not restricted: {error}")),
+    }
     let HostExited = acme::agent::run(&issuers, &known, &mut master);
     ExitCode::SUCCESS
+}
+
+/// Restricts the process to what it needs: files of its states and of name resolution, the roots of the system, connections to the
+/// ports of its CAs, and the system calls of a client.
+fn restrict(issuers: &[Issuer]) -> Result<RefusedCalls, sandbox::Error> {
+    // The C library loads the modules that /etc/nsswitch.conf names with the first lookup. Later it could not map them.
+    let _ = ("localhost", 443).to_socket_addrs();
+    let states: Vec<&Path> = issuers.iter().filter_map(|issuer| issuer.state_path.as_deref()).collect();
+    for path in &states {
+        // A rule needs an existing directory. A failure is reported when the agent opens the state.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    }
+    let readable = roots_and_resolver();
+    let mut rules: Vec<Rule<'_>> = states.into_iter().map(|path| Rule { path, write: true }).collect();
+    rules.extend(readable.iter().map(|path| Rule { path, write: false }));
+    let ports = issuers.iter().filter_map(|issuer| Url::parse(&issuer.uri)).map(|url| url.port);
+    let ports: BTreeSet<u16> = ports.chain([HTTPS, DNS]).collect();
+    sandbox::drop_privileges(false, false)?;
+    // What the kernel lacks is reported for the worker, which needs more.
+    sandbox::restrict_files(&rules, Some(&ports))?;
+    sandbox::restrict_calls(Calls::Agent)
+}
+
+/// Returns the paths that the process reads: files of name resolution, and the certificates that the system trusts. They are
+/// directories where programs replace the files while the server runs.
+fn roots_and_resolver() -> Vec<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let known = SYSTEM_ROOTS.iter().map(PathBuf::from);
+    let bundles = named.into_iter().chain(known).filter_map(|file| {
+        let file = file.canonicalize().ok()?;
+        Some([file.parent()?.to_owned(), file])
+    });
+    let mut paths: Vec<PathBuf> = bundles.flatten().collect();
+    paths.extend(READABLE.iter().map(PathBuf::from));
+    paths
 }
 
 /// The connection to the master.
@@ -50,12 +124,17 @@ struct MasterLink {
     channel: Channel,
     /// Number of the last change.
     next: u64,
+    /// System calls that the kernel has refused.
+    refused: Option<RefusedCalls>,
 }
 
 impl MasterLink {
     /// Receives the next message, until a deadline if there is one. Returns `None` on timeout, or if the master has
     /// exited.
     fn hear(&mut self, deadline: Option<Instant>) -> Option<ToAgent> {
+        for name in self.refused.as_ref().map(RefusedCalls::take).unwrap_or_default() {
+            self.log(Level::Error, &format!("acme: the system call {name} was refused"));
+        }
         loop {
             match self.channel.receive() {
                 Ok(Received::Packet(packet)) => return ToAgent::decode(&packet.body).ok(),

@@ -114,6 +114,21 @@ pub(crate) fn place_of_file(request: &Request, file: &Path) -> String {
     place_of(place)
 }
 
+/// Returns the position of the first directive with this name and these arguments, for the end of a message; nothing if there is
+/// none.
+pub(crate) fn place_of_directive(request: &Request, matches: impl Fn(&str, &[&str]) -> bool) -> String {
+    let source = source_of(request);
+    let Ok(tree) = conf::parse(&source, &DiskLoader::new(request)) else { return String::new() };
+    let mut position = None;
+    conf::visit(&tree, table(), &mut |visit| {
+        let args: Vec<&str> = visit.statement.args.iter().map(|word| word.text.as_str()).collect();
+        if matches(visit.statement.name.text.as_str(), &args) {
+            position.get_or_insert(visit.statement.span());
+        }
+    });
+    place_of(position)
+}
+
 /// Maximum number of problems that are shown with their line. The file is read again for each of them, and a
 /// configuration may have thousands.
 const EXCERPTS_MAX: usize = 200;

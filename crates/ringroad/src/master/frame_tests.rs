@@ -391,6 +391,7 @@ impl Arena {
         let Arena { processes, random, master, .. } = self;
         let index = random.below(processes.len());
         let Some((&id, process)) = processes.iter_mut().nth(index) else { return false };
+        process.receive();
         let message = match random.below(100) {
             0..70 => process.duties.correct(random),
             _ => process.duties.any(random),

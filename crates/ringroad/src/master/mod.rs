@@ -13,11 +13,12 @@
 //!    | first worker failed           |                              |
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
-//! Reloads are in `reload`, replacement of the binary in `upgrade`, systemd in `supervise`. A worker process is in `process`, a
+//! The capabilities of the master are in `capabilities`, reloads in `reload`, replacement of the binary in `upgrade`, systemd in `supervise`. A worker process is in `process`, a
 //! configuration with its sockets in `cycle`. The server without a master is in `single`, requests of operators are in
 //! `operators`, and renewal of expiring certificates is in `upkeep`.
 
 mod acme;
+mod capabilities;
 mod child;
 mod cycle;
 mod daemon;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
@@ -139,6 +141,8 @@ struct Master {
     /// The pipe to the process that waits for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
+    /// The capabilities that were dropped at the start.
+    dropped: CapabilitySet,
     /// Whether the exit status must indicate a failure.
     failed: bool,
 }
@@ -227,6 +231,7 @@ impl Master {
             pulse: Pulse::default(),
             readiness: None,
             signals,
+            dropped: CapabilitySet::empty(),
             failed: false,
         }
     }
@@ -234,6 +239,13 @@ impl Master {
     /// Runs the loop, until the master must exit and the last worker has exited.
     fn serve(&mut self) -> ExitCode {
         greet(&self.cycle.log);
+        match capabilities::drop_unneeded(&self.cycle.site) {
+            Ok(dropped) => self.dropped = dropped,
+            Err(errno) => {
+                let reason = errno_text(errno);
+                self.cycle.log.alert(format_args!("capabilities of the master are not dropped ({reason})"));
+            }
+        }
         self.cycle.log.notice("start worker processes");
         loop {
             self.keep();

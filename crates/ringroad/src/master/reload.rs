@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
 use super::signer::without_keys;
-use super::{Cycle, Master, Phase, announce, move_pid_file};
+use super::{Cycle, Master, Phase, announce, capabilities, move_pid_file};
 use crate::adapter::{self, Files, Site};
 use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
@@ -72,6 +72,10 @@ impl Master {
         };
         for (level, warning) in &site.warnings {
             log.write(*level, warning);
+        }
+        if let Some(obstacle) = capabilities::obstacle(self.dropped, &site, &self.request) {
+            log.emerg(obstacle);
+            return self.count_reload(ReloadOutcome::Refused);
         }
         self.generation += 1;
         let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle.listeners), &log)

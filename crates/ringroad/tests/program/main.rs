@@ -9,6 +9,7 @@ mod control;
 mod pebble;
 
 mod acme;
+mod capabilities;
 mod cli;
 mod command_line;
 mod commands;
