@@ -1,5 +1,5 @@
-//! Fuzz targets of crate `tls`: records and hellos in the crate's buffers, tickets, certificates, OCSP responses, and
-//! texts in OpenSSL's syntax.
+//! Fuzz targets of crate `tls`: records and hellos in the crate's buffers, tickets, certificates, OCSP responses, requests
+//! for signatures, and texts in OpenSSL's syntax.
 //!
 //! They are a separate package because the cryptographic library takes minutes to build; `cargo xtask fuzz --tls` runs
 //! them.
@@ -8,13 +8,14 @@
 pub mod tls_certificates;
 pub mod tls_ocsp;
 pub mod tls_records;
+pub mod tls_signer;
 pub mod tls_texts;
 
 pub use ringroad_fuzz::Target;
 
 /// All targets.
-pub static TARGETS: [Target; 4] =
-    [tls_texts::TARGET, tls_records::TARGET, tls_certificates::TARGET, tls_ocsp::TARGET];
+pub static TARGETS: [Target; 5] =
+    [tls_texts::TARGET, tls_records::TARGET, tls_certificates::TARGET, tls_ocsp::TARGET, tls_signer::TARGET];
 
 /// Removes and returns the first byte; zero if there is none.
 fn take_byte(data: &mut &[u8]) -> u8 {

@@ -1,6 +1,6 @@
 //! Fuzzes OCSP responses in crate `tls`: only a response that the authority signed yields a status.
 
-use tls::ocsp::{Known, Status, Subject, Verification};
+use tls::ocsp::{Status, Subject, ValidResponse, Verification};
 use tls::x509::{Certificate, Roots};
 
 use crate::Target;
@@ -37,8 +37,8 @@ pub fn run(data: &[u8]) {
     if let Ok(known) = subject.judge(data, &roots, Verification::Full, NOW) {
         let is_signed = matches!(
             known,
-            Known { status: Status::Good, until: None }
-                | Known { status: Status::Revoked, until: Some(NOW..) }
+            ValidResponse { status: Status::Good, until: None }
+                | ValidResponse { status: Status::Revoked, until: Some(NOW..) }
         );
         assert!(is_signed, "{known:?} was not signed");
     }

@@ -69,8 +69,9 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     let (loaded, mut keys) = tls::apart::collect(read);
     let loaded = loaded
         .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))?;
-    let settings = settings(&loaded, request);
-    if settings.signs_apart && memory.is_none() {
+    let mut settings = settings(&loaded, request);
+    settings.signs_apart = memory.is_none() && strict::signs_apart(&source, loader, &loaded);
+    if settings.signs_apart {
         strict::check(&source, loader, &settings)?;
         strict::retain_keys_of_files(&mut keys, &loaded.config);
     } else {
@@ -181,7 +182,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
-        signs_apart: strict::signs_apart(config),
+        signs_apart: false,
         // If the command line disables the pid file, as `serve` does, the configuration's default is ignored.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {

@@ -46,17 +46,19 @@ pub enum HandshakePart {
 
 /// Returns which signature of a handshake has this input; `None` if no signature has it.
 pub fn handshake_part(message: &[u8]) -> Option<HandshakePart> {
-    // The forms exclude each other: 64 spaces are followed by `T`, which is no curve type, and a message of type 32 does not exist.
-    certificate_verify_13(message)
-        .or_else(|| is_server_key_exchange(message).then_some(HandshakePart::Server12))
+    // A random value of TLS 1.2 that consists of spaces is the attempt to get a signature for TLS 1.3.
+    if message.starts_with(&[b' '; SPACES]) {
+        return certificate_verify_13(&message[SPACES..]);
+    }
+    // The type of the first message is in the first random value, so a message may have both forms.
+    let is_server = is_server_key_exchange(message);
+    is_server
+        .then_some(HandshakePart::Server12)
         .or_else(|| is_client_transcript(message).then_some(HandshakePart::Client12))
 }
 
-fn certificate_verify_13(message: &[u8]) -> Option<HandshakePart> {
-    let (spaces, rest) = message.split_at_checked(SPACES)?;
-    if spaces.iter().any(|byte| *byte != b' ') {
-        return None;
-    }
+/// Returns the role of which this is the input of TLS 1.3 after the spaces.
+fn certificate_verify_13(rest: &[u8]) -> Option<HandshakePart> {
     let kinds = [(SERVER_13, HandshakePart::Server13), (CLIENT_13, HandshakePart::Client13)];
     let (digest, kind) =
         kinds.iter().find_map(|(context, kind)| Some((rest.strip_prefix(*context)?, *kind)))?;
@@ -136,6 +138,7 @@ mod tests {
         others.push(verify_13(b"TLS, server delegated credentials\0", 32));
         others.push([&[0x30, 0x82, 1, 0, 0xa0, 3, 2, 1, 2][..], &[1; 251]].concat());
         others.push(b"eyJhbGciOiJFUzI1NiJ9.e30".to_vec());
+        others.push([&[b' '; RANDOMS][..], &exchange_12(29, &[7; 32])[RANDOMS..]].concat());
         for (group, bytes, is_point) in GROUPS {
             others.push(exchange_12(group, &vec![4; bytes + 1]));
             others.push(exchange_12(group + 100, &vec![4; bytes]));
