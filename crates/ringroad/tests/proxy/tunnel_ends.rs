@@ -93,7 +93,7 @@ fn a_response_after_the_end_of_the_client_is_complete() {
             connection.send(SWITCHED);
             connection.wait_for_close();
             for _ in 0..PIECES {
-                testkit::wait::let_pass(Duration::from_millis(200));
+                wait::let_pass(Duration::from_millis(200));
                 connection.send([b'x'; 1000]);
             }
         }
@@ -190,7 +190,7 @@ fn a_client_that_leaves_a_rate_limited_response_frees_its_slot_before_the_next_s
                 wait::until("a free slot", Deadline::default(), is_served).expect("it left");
                 let took = began.elapsed();
                 // The second client has to leave too.
-                testkit::wait::let_pass(Duration::from_millis(300));
+                wait::let_pass(Duration::from_millis(300));
                 took
             };
             let best = (0..6).map(freed_after).min().expect("attempts");
