@@ -21,6 +21,7 @@
 //! | [`loader`] | configuration files |
 //! | [`control`] | the control socket and its messages; `acme` has those of the agent, `signer` those of the process that holds private keys; `expected` and `budget` limit what the master accepts |
 //! | [`reloads`] | counts of reloads |
+//! | [`restrict`] | the sandbox of the worker |
 //! | [`privilege`] | the user of the worker |
 //! | [`paths`] | default paths |
 //! | [`limits`] | limits of the worker process |
@@ -47,6 +48,7 @@ mod pidfile;
 mod privilege;
 mod reach;
 mod reloads;
+mod restrict;
 mod signals;
 mod signatures;
 mod signer;

@@ -5,7 +5,7 @@
 //! When the channel is closed, the master has exited, and the worker exits immediately.
 //!
 //! ```text
-//! wait for Start --> read text --> limits --> groups, user --> threads --> Ready
+//! wait for Start --> read text --> limits --> groups, user --> files --> threads --> calls --> Ready
 //!        |                |_____________|___________|_____________|
 //!        |                          any failure --> Failed, status 2
 //!        v                                                          |
@@ -34,6 +34,7 @@ use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
+use crate::restrict::{Plan, Restrictions};
 use crate::signals::{Signals, timeout_until};
 use crate::signatures::SignerSockets;
 
@@ -55,6 +56,7 @@ const TOO_FEW: &str = "the worker process has too many open files, raise worker_
 
 /// Runs until the master or a signal stops the worker.
 pub(crate) fn run() -> ExitCode {
+    let closed = sandbox::close_unexpected();
     // The kernel has named the process `exe`, after /proc/self/exe. Tools expect the name of the program.
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel(FROM_MASTER)) else {
@@ -64,7 +66,7 @@ pub(crate) fn run() -> ExitCode {
     let Some((bundle, fds)) = control.wait_for_start() else {
         return ExitCode::SUCCESS;
     };
-    match Serving::start(*bundle, fds) {
+    match Serving::start(*bundle, fds, &closed) {
         Ok(serving) => control.serve(serving),
         Err(message) => {
             control.answer(&ToMaster::Failed(message));
@@ -108,6 +110,8 @@ struct Serving {
     leaving: bool,
     /// The connection to the signing process, if this process holds no private keys.
     signer: Option<Arc<SignerSockets>>,
+    /// The sandbox of this process.
+    restrictions: Restrictions,
 }
 
 /// The next step of the event loop.
@@ -161,6 +165,8 @@ impl Control {
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(serving.worker.events(), PollFlags::IN),
             ];
+            let refusals = serving.restrictions.refusals();
+            wait.extend(refusals.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             serving.feed.poll(&mut wait);
             let until = serving.feed.deadline().into_iter().chain(self.addresses_at).min();
             if let Err(errno) = poll(&mut wait, until.map(timeout_until).as_ref())
@@ -178,6 +184,7 @@ impl Control {
             if let Some(number) = serving.worker.take_turned() {
                 self.answer(&ToMaster::Pong(number));
             }
+            serving.restrictions.log_refusals(&serving.log);
             serving.feed.turn(&serving.worker);
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
@@ -245,9 +252,9 @@ impl Control {
 
 impl Serving {
     /// Starts with a bundle. The order matters. Limits are set and the configuration is parsed with privileges, so that
-    /// the text has the same meaning as for the master. Then the privileges are dropped, before a thread is started or
-    /// an io_uring is created.
-    fn start(mut bundle: Bundle, mut fds: Vec<OwnedFd>) -> Result<Serving, String> {
+    /// the text has the same meaning as for the master. Then the privileges are dropped and files are restricted, before a
+    /// thread is started or an io_uring is created. System calls are restricted last.
+    fn start(mut bundle: Bundle, mut fds: Vec<OwnedFd>, closed: &[String]) -> Result<Serving, String> {
         let signer = connect_to_signer(&mut bundle, &mut fds)?;
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
@@ -259,13 +266,23 @@ impl Serving {
         for message in limits.apply() {
             log.alert(message);
         }
+        for name in closed {
+            log.notice(format_args!("closed the inherited descriptor of \"{name}\""));
+        }
+        let plan = Plan::of(&config);
+        plan.as_ref().map(Plan::before_user).transpose()?;
         if let Some(credentials) = credentials {
             credentials.assume(config.binds_transparently()).map_err(|error| error.to_string())?;
         }
         limits.enter_directory()?;
+        let restrictions = plan.as_ref().map(|plan| plan.before_threads(&log)).transpose()?;
+        let mut restrictions = restrictions.unwrap_or_default();
         let addresses = addresses(&resources);
         apply(&config, &acme, &log);
         let worker = Worker::start(&config, resources, &addresses_of_names)?;
+        if let Some(plan) = &plan {
+            plan.after_start(&mut restrictions, &log)?;
+        }
         let generations = vec![generation];
         Ok(Serving {
             worker,
@@ -278,6 +295,7 @@ impl Serving {
             shutdown_timeout,
             leaving: false,
             signer,
+            restrictions,
         })
     }
 

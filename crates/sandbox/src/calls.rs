@@ -26,11 +26,13 @@ use crate::{Error, failed};
 pub enum Calls {
     /// Serves clients: engines, files, sockets, threads.
     Worker,
+    /// As [`Calls::Worker`], and maps memory that is writable and executable, for patterns that are compiled to machine code.
+    WorkerWithJit,
     /// Obtains certificates: files and sockets with blocking calls.
     Agent,
     /// Answers requests on open descriptors: no files, no new sockets.
     Signer,
-    /// Serves clients and does the work of the master too: as [`Calls::Worker`], and opens listening sockets.
+    /// Serves clients and does the work of the master too: as [`Calls::WorkerWithJit`], and opens listening sockets.
     Single,
 }
 
@@ -99,8 +101,9 @@ fn name(number: u32) -> String {
     }
 }
 
-/// Calls with conditions, for their names.
+/// Calls that are in no list, for their names.
 const CONDITIONAL: Named = &[
+    (CACHESTAT, "cachestat"),
     (libc::SYS_clone, "clone"),
     (libc::SYS_io_uring_register, "io_uring_register"),
     (libc::SYS_ioctl, "ioctl"),
@@ -113,6 +116,9 @@ const CONDITIONAL: Named = &[
     (libc::SYS_socketpair, "socketpair"),
     (libc::SYS_tgkill, "tgkill"),
 ];
+
+/// The number of cachestat(2) (Linux 6.5) on all architectures.
+const CACHESTAT: i64 = 451;
 
 /// `IORING_REGISTER_BUFFERS_UPDATE` and `IORING_UNREGISTER_RING_FDS`: what crate `io` registers in a ring that serves.
 const REGISTRATIONS: [u64; 2] = [16, 21];
@@ -129,8 +135,14 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
+/// `PR_GET_AUXV` (Linux 6.4), with which crate `rustix` finds the size of a page.
+const PR_GET_AUXV: u64 = 0x4155_5856;
+
 /// `PR_SET_VMA`, with which the C library names memory.
 const PR_SET_VMA: u64 = 0x5356_4d41;
+
+/// Calls that make memory executable.
+const MEMORY: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
 /// Compares argument `index`.
 fn argument(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
@@ -151,7 +163,7 @@ fn masked(index: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendError>
 /// Returns the rules for a purpose. A call without conditions has an empty list.
 fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let lists: &[Named] = match calls {
-        Calls::Worker => &[SOCKETS, WORKER],
+        Calls::Worker | Calls::WorkerWithJit => &[SOCKETS, WORKER],
         Calls::Single => &[SOCKETS, WORKER, SINGLE],
         Calls::Agent => &[SOCKETS],
         Calls::Signer => &[],
@@ -161,6 +173,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
         [COMMON, COMMON_OF_X86_64].into_iter().chain([files, lists].into_iter().flatten().copied());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         permitted.flatten().map(|(number, _)| (*number, Vec::new())).collect();
+    rules.insert(CACHESTAT, Vec::new());
     let own = u64::from(std::process::id());
     // A thread, and no process and no namespace.
     let (thread, mask) = (libc::CLONE_THREAD as u64, (NAMESPACES | libc::CLONE_THREAD) as u64);
@@ -168,14 +181,23 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     // A process that aborts sends itself a signal.
     rules.insert(libc::SYS_kill, one_of(0, &[own])?);
     rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
-    rules.extend(memory()?);
-    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE].map(|option| option as u64);
-    rules.insert(libc::SYS_prctl, one_of(0, &[&names[..], &[PR_SET_VMA]].concat())?);
+    let has_jit = matches!(calls, Calls::WorkerWithJit | Calls::Single);
+    rules.extend(if has_jit { MEMORY.map(|call| (call, Vec::new())) } else { memory()? });
+    let options = [
+        libc::PR_CAPBSET_READ,
+        libc::PR_GET_DUMPABLE,
+        libc::PR_GET_NAME,
+        libc::PR_GET_NO_NEW_PRIVS,
+        libc::PR_GET_SECCOMP,
+        libc::PR_SET_NAME,
+    ];
+    let names = options.map(|option| option as u64);
+    rules.insert(libc::SYS_prctl, one_of(0, &[&names[..], &[PR_GET_AUXV, PR_SET_VMA]].concat())?);
     // Limits are read, not set: the third argument is a null pointer.
     let no_limit = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![no_limit])?]);
     rules.insert(libc::SYS_ioctl, one_of(1, &[libc::FIONBIO, libc::FIONREAD, libc::TIOCOUTQ, libc::TCGETS])?);
-    if matches!(calls, Calls::Worker | Calls::Single) {
+    if matches!(calls, Calls::Worker | Calls::WorkerWithJit | Calls::Single) {
         rules.insert(libc::SYS_io_uring_register, one_of(1, &REGISTRATIONS)?);
     }
     if calls != Calls::Signer {
@@ -189,7 +211,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
 fn memory() -> Result<[(i64, Vec<SeccompRule>); 2], BackendError> {
     let (write, execute) = (libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
     let mapped = vec![masked(2, execute, 0)?, masked(2, write, 0)?];
-    Ok([(libc::SYS_mmap, mapped), (libc::SYS_mprotect, vec![masked(2, execute, 0)?])])
+    Ok([(MEMORY[0], mapped), (MEMORY[1], vec![masked(2, execute, 0)?])])
 }
 
 /// Returns rules for TCP, UDP and unix sockets, and for the netlink sockets with which getaddrinfo(3) finds the addresses

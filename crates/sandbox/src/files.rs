@@ -33,12 +33,22 @@ pub struct Report {
     pub absent: Vec<PathBuf>,
 }
 
+impl Report {
+    /// Whether the kernel restricts files.
+    pub fn restricts_files(&self) -> bool {
+        !self.lacks.contains(&NO_LANDLOCK)
+    }
+}
+
 impl fmt::Display for Report {
     /// Describes what the kernel lacks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the kernel cannot restrict {}", self.lacks.join(", "))
     }
 }
+
+/// What a kernel without Landlock, or with its first version, lacks.
+const NO_LANDLOCK: &str = "files, ports and signals (Landlock of Linux 5.19)";
 
 /// Rights to files: everything up to Landlock's ABI 5, except connections to unix sockets (ABI 9).
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
@@ -66,7 +76,7 @@ const OF_FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteF
 pub fn restrict_files(rules: &[Rule<'_>], connect: Option<&BTreeSet<u16>>) -> Result<Report, Error> {
     let mut report = Report::default();
     if !supports(|ruleset| ruleset.handle_access(AccessFs::Refer)) {
-        report.lacks.push("files, ports and signals (Landlock of Linux 5.19)");
+        report.lacks.push(NO_LANDLOCK);
         return Ok(report);
     }
     let parts: [(bool, &'static str); 4] = [

@@ -50,6 +50,14 @@ pub enum Error {
     Seccomp(seccompiler::Error),
 }
 
+impl Error {
+    /// Whether the kernel was built without this restriction.
+    pub fn is_unsupported(&self) -> bool {
+        let Error::Seccomp(seccompiler::Error::Seccomp(error)) = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

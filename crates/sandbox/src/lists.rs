@@ -10,7 +10,7 @@ macro_rules! calls {
 /// Memory, threads, time, and input and output on open descriptors.
 #[rustfmt::skip]
 pub(crate) const COMMON: Named = calls![
-    SYS_brk SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone3 SYS_close SYS_close_range
+    SYS_brk SYS_capget SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone3 SYS_close SYS_close_range
     SYS_dup SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2
     SYS_exit SYS_exit_group SYS_fcntl SYS_fstat SYS_futex SYS_get_robust_list SYS_getcpu SYS_getegid
     SYS_geteuid SYS_getgid SYS_getpid SYS_getppid SYS_getpriority SYS_getrandom SYS_getrusage SYS_gettid

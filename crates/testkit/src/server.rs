@@ -40,6 +40,9 @@ pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 /// has none: `off`, `on` or `strict`.
 pub const SANDBOX_VARIABLE: &str = "RINGROAD_TEST_SANDBOX";
 
+/// The beginning of the log line about a system call that a sandbox refused. No call of a test may be refused.
+const REFUSED_CALL: &str = "sandbox: the system call";
+
 /// The text before the address in a log line about a listening socket.
 const LISTENING: &str = "listening on ";
 
@@ -458,6 +461,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("testkit: logs of the server of the failed test\n{}", self.evidence());
+        } else if let Some(line) = self.error_log().lines().find(|line| line.contains(REFUSED_CALL)) {
+            panic!("the sandbox lacks a call: {line}");
         }
         // A daemon is not a child of this process, and its pid may be out of date. Its command line confirms the pid,
         // because it contains the server's directory.

@@ -10,7 +10,7 @@ use crate::core::load_module;
 use crate::log::use_socket;
 use crate::{Directive, Walk};
 use site::config::Cx;
-use site::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
+use site::settings::main::{Affinity, MainConf, Sandbox, ThreadPoolSpec, UserSpec, Workers, started_as_root};
 use site::uses::FileUse;
 use telemetry::syslog::Peer;
 use telemetry::{ErrorLog, ErrorTarget, Form, Level, LogKind, Target};
@@ -169,6 +169,43 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles regular expressions to machine code.")
             .default("off"),
         |main, cx| cx.flag(&mut main.pcre_jit),
+    ),
+    // A reload that needs other restrictions starts a new process.
+    Directive::main(
+        Spec::new(
+            "ringroad",
+            "sandbox",
+            Contexts::MAIN,
+            Args::Exactly(1),
+            "Whether the kernel restricts workers to what the configuration needs: `on`, `strict` or `off`.",
+        )
+        .default("off"),
+        |main, cx| {
+            const MODES: &[(&str, Sandbox)] =
+                &[("off", Sandbox::Off), ("on", Sandbox::On), ("strict", Sandbox::Strict)];
+            cx.set(&mut main.sandbox, value::choice(MODES))
+        },
+    ),
+    // For symbolic links out of a root, and for paths that a variable without known values determines.
+    Directive::main(
+        Spec::new(
+            "ringroad",
+            "sandbox_path",
+            Contexts::MAIN,
+            Args::Between(1, 2),
+            "A file or directory that `sandbox` permits in addition, for reading, or with `rw` for writing too.",
+        )
+        .many(),
+        |_, cx| {
+            let is_writable = match cx.statement.args.get(1) {
+                None => false,
+                Some(word) if word.text == "rw" => true,
+                Some(word) => return Err(cx.invalid(&word.text)),
+            };
+            let file_use = if is_writable { FileUse::Write } else { FileUse::Read };
+            cx.path(cx.arg(0), file_use);
+            Ok(())
+        },
     ),
     Directive::walk(
         Spec::new("event", "events", Contexts::MAIN, Args::None, "Settings of connections and engines.")

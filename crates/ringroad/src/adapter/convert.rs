@@ -283,7 +283,7 @@ pub(crate) fn mover(config: &Config, place: &FoundLocation, bytes: u64) -> Strin
 
 /// Returns the features of this machine for the method of a configuration.
 fn caps(method: Option<Method>) -> Caps {
-    let probe = Probe::run();
+    let probe = Probe::of_process();
     let net = match method {
         Some(Method::Uring) => NetKind::Uring,
         Some(Method::Epoll) => NetKind::Epoll,

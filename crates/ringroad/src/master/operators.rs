@@ -17,6 +17,7 @@ use crate::control::message::ToWorker;
 use crate::explain::{Explained, Query, explain};
 use crate::log::Log;
 use crate::paths::Request;
+use crate::restrict::Plan;
 
 impl Master {
     /// Handles the requests of operators.
@@ -36,7 +37,9 @@ impl Master {
                 }
             }
             // Like a reload, this reads all files again.
-            Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
+            Call::Diff => {
+                send_response(&socket, &differences(&self.cycle, &self.request, self.plan()));
+            }
             Call::Explain(query) => self.explain(&query, socket),
             Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
                 refuse(&socket, "the server is shutting down");
@@ -146,8 +149,8 @@ pub(super) fn explained(
 }
 
 /// Returns the changes that a reload would make now. The master reads the files with its own permissions, as for a reload. The
-/// master's loop is blocked during this time.
-pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
+/// master's loop is blocked during this time. `plan` is the sandbox of the serving process.
+pub(super) fn differences(cycle: &Cycle, request: &Request, plan: Option<&Plan>) -> Value {
     let site = match adapter::load(request, Files::Disk) {
         Ok(site) => site,
         Err(refused) => return json!({ "error": refused.message }),
@@ -157,6 +160,6 @@ pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
         "file": request.main.display().to_string(),
         "generation": cycle.generation,
         "changes": adapter::changes(&cycle.site, &site, request),
-        "replacement": replacement_reasons(cycle, &site),
+        "replacement": replacement_reasons(cycle, &site, plan),
     })
 }

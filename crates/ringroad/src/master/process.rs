@@ -19,6 +19,7 @@ use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
 use crate::reloads::Reloads;
+use crate::restrict::Plan;
 use crate::{adapter, worker};
 
 /// The running executable, even if its file was replaced.
@@ -80,6 +81,8 @@ pub(crate) struct WorkerProcess {
     pub(crate) generation: u64,
     /// The keys that the worker uses by the signing process; `None` if it holds its keys itself.
     pub(super) keys: Option<UsedKeys>,
+    /// The sandbox of the process; `None` without one. A reload in place does not change it.
+    pub(crate) plan: Option<Plan>,
 }
 
 /// The keys of the signing process that a worker uses.
@@ -138,6 +141,7 @@ impl WorkerProcess {
             stage: Stage::Starting { kill_at: Instant::now() + RESPONSE_TIME },
             generation: cycle.generation,
             keys,
+            plan: Plan::of(&cycle.site.config),
         })
     }
 

@@ -22,6 +22,7 @@ use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
 use crate::paths::Request;
 use crate::reloads::ReloadOutcome;
+use crate::restrict::Plan;
 
 /// A new configuration that is not in force yet.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Master {
             return self.count_reload(ReloadOutcome::Refused);
         };
         log_changes(&self.cycle.site, &cycle.site, &self.request, &log);
-        let reasons = replacement_reasons(&self.cycle, &cycle.site);
+        let reasons = replacement_reasons(&self.cycle, &cycle.site, self.plan());
         let in_place = reasons.is_empty();
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
@@ -109,6 +110,12 @@ impl Master {
                 self.replace(cycle);
             }
         }
+    }
+
+    /// Returns the sandbox of the serving worker.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        let serving = self.workers.iter().find(|worker| worker.stage == Stage::Serving);
+        serving.and_then(|worker| worker.plan.as_ref())
     }
 
     /// Starts a new worker process for a new configuration.
@@ -262,8 +269,8 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
 
 /// Returns the reasons why the running process cannot use the new configuration; none if it can. The process settings must
 /// be equal. An address that both configurations have must have the same number of sockets, because the threads keep their
-/// sockets.
-pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
+/// sockets. `plan` is the sandbox of the process, which must permit what the configuration needs.
+pub(super) fn replacement_reasons(old: &Cycle, new: &Site, plan: Option<&Plan>) -> Vec<String> {
     let key = |site: &Site| adapter::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));
     for spec in &new.settings.listens {
@@ -272,6 +279,9 @@ pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
         if let Some(before) = known.filter(|before| *before != count) {
             reasons.push(format!("listen {address}: {before} -> {count} sockets"));
         }
+    }
+    if let (Some(plan), Some(new)) = (plan, Plan::of(&new.config)) {
+        reasons.extend(plan.reasons(&new));
     }
     debug_assert!(!reasons.is_empty() || key(&old.site) == key(new), "every field of the key has a reason");
     reasons

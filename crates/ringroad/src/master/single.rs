@@ -28,6 +28,7 @@ use crate::listen::{Listeners, error_text};
 use crate::paths::Request;
 use crate::pidfile::PidFile;
 use crate::reloads::{ReloadOutcome, Reloads};
+use crate::restrict::Plan;
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::systemd::Notifier;
 
@@ -44,6 +45,9 @@ pub(super) fn run(
     greet(&cycle.log);
     for message in cycle.site.settings.limits.apply() {
         cycle.log.alert(message);
+    }
+    if Plan::of(&cycle.site.config).is_some() {
+        cycle.log.notice("sandbox: not applied, because master and worker are one process");
     }
     let acme = Acme::default();
     for change in acme.changes(adapter::issuers(&cycle.site.config)) {
@@ -217,7 +221,7 @@ impl Single {
                     self.feed.add(&self.worker, &filter, socket);
                 }
             }
-            Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
+            Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request, None)),
             Call::Explain(query) => {
                 if let Some((text, entry_query)) = explained(&self.cycle, &self.request, &query, &socket) {
                     complete(&self.worker, socket, text, entry_query);
@@ -328,7 +332,7 @@ impl Single {
             }
         };
         log_changes(&self.cycle.site, &site, &self.request, &log);
-        let reasons = replacement_reasons(&self.cycle, &site).join(", ");
+        let reasons = replacement_reasons(&self.cycle, &site, None).join(", ");
         if !reasons.is_empty() {
             // No master exists that could start a new process.
             let message = "the new configuration needs a new process: restart, or use master_process on";

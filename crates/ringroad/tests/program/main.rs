@@ -22,6 +22,7 @@ mod limits;
 mod packaged_conf;
 mod process;
 mod reload;
+mod sandbox;
 mod signing;
 mod tls_load;
 mod tools_of_nginx;

@@ -24,7 +24,7 @@ pub struct Choice {
 impl Choice {
     /// Probes the machine and creates the thread pools.
     pub(super) fn make(config: &Config) -> Result<Choice, StartError> {
-        Choice::with(config, Probe::run().uring_refusal().cloned())
+        Choice::with(config, Probe::of_process().uring_refusal().cloned())
     }
 
     /// Returns the choice without io_uring if a thread could not create its io_uring. This happens although the probe

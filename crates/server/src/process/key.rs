@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::process::engine::EngineKey;
 use site::config::Config;
 use site::settings::events::EventsConf;
-use site::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
+use site::settings::main::{Affinity, Sandbox, ThreadPoolSpec, UserSpec, Workers};
 
 /// Settings that only a new worker process can change.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,9 @@ pub struct ProcessKey {
     engine: EngineKey,
     /// Determines the capabilities that a worker retains.
     binds_transparently: bool,
+    /// The mode, and whether patterns are compiled to machine code, which the restrictions of calls depend on. The files and
+    /// ports are compared separately, because a running process can use a configuration that needs fewer of them.
+    sandbox: (Sandbox, bool),
 }
 
 impl ProcessKey {
@@ -39,6 +42,7 @@ impl ProcessKey {
             events: config.events().clone(),
             engine: EngineKey::of(config),
             binds_transparently: config.binds_transparently(),
+            sandbox: (main.sandbox, main.sandbox != Sandbox::Off && main.pcre_jit),
         }
     }
 }
@@ -71,11 +75,19 @@ impl ProcessKey {
         differ("worker_rlimit_core", number(self.limits.1), number(new.limits.1));
         differ("worker_priority", Some(self.limits.2.to_string()), Some(new.limits.2.to_string()));
         differ("working_directory", path(&self.working_directory), path(&new.working_directory));
+        let sandbox = |sandbox: Sandbox| match sandbox {
+            Sandbox::Off => "off",
+            Sandbox::On => "on",
+            Sandbox::Strict => "strict",
+        };
+        let text = |(mode, _): (Sandbox, bool)| Some(sandbox(mode).to_owned());
+        differ("sandbox", text(self.sandbox), text(new.sandbox));
         let changed = [
             (self.affinity != new.affinity, "worker_cpu_affinity"),
             (self.env != new.env, "env"),
             (self.thread_pools != new.thread_pools, "thread_pool"),
             (self.events != new.events, "a directive in events"),
+            (self.sandbox.1 != new.sandbox.1 && self.sandbox.0 == new.sandbox.0, "pcre_jit with a sandbox"),
             (self.binds_transparently != new.binds_transparently, "the first or last proxy_bind transparent"),
         ];
         found.extend(changed.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()));
@@ -96,6 +108,9 @@ mod tests {
         assert_eq!(why("", ""), "");
         assert_eq!(why("worker_processes 2;", "worker_processes 4;"), "worker_processes 2 -> 4");
         assert_eq!(why("", "user nobody nogroup; env A;"), "user (none) -> nobody nogroup, env");
+        assert_eq!(why("sandbox off;", "sandbox strict; pcre_jit on;"), "sandbox off -> strict");
+        assert_eq!(why("sandbox on;", "sandbox on; pcre_jit on;"), "pcre_jit with a sandbox");
+        assert_eq!(why("sandbox off;", "sandbox off; pcre_jit on;"), "");
         let cache = "http { proxy_cache_path /c keys_zone=z:1m; }";
         assert_eq!(why("", cache), "the first or last cache");
         assert_eq!(key("daemon on;"), key("http { server { listen 81; } }"));

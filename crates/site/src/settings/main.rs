@@ -48,6 +48,19 @@ pub struct MainConf {
     pub thread_pools: Vec<ThreadPoolSpec>,
     /// `pcre_jit`
     pub pcre_jit: bool,
+    /// `sandbox`
+    pub sandbox: Sandbox,
+}
+
+/// `sandbox`: what the kernel lets the worker do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    /// Everything that its user may do.
+    Off,
+    /// What the configuration needs.
+    On,
+    /// As `On`, and the strictest form of each restriction.
+    Strict,
 }
 
 /// `user name [group]`.
@@ -113,6 +126,7 @@ impl Default for MainConf {
             error_log: ErrorLog::default(),
             thread_pools: Vec::new(),
             pcre_jit: false,
+            sandbox: Sandbox::Off,
         }
     }
 }
