@@ -60,6 +60,8 @@ struct Desk {
     pebble: Pebble,
     state: TempDir,
     binary: PathBuf,
+    /// Directives of the main context.
+    main: &'static str,
 }
 
 impl Desk {
@@ -73,7 +75,7 @@ impl Desk {
         let server = Server::start(BINARY, &plain);
         let (http, tls) = (server.addr(PLAIN).tcp().port(), server.addr(SECURE).tcp().port());
         let pebble = Pebble::start(&binary, http, tls, manners);
-        Some(Desk { server, pebble, state: TempDir::new("acme-state"), binary })
+        Some(Desk { server, pebble, state: TempDir::new("acme-state"), binary, main: "" })
     }
 
     /// Returns the path of the state directory. The agent may run as another user than the test.
@@ -84,7 +86,7 @@ impl Desk {
     /// Reloads the server with a configuration that obtains certificates.
     fn begin(&mut self, threads: u32, more: &str, certificates: &[&str]) {
         let issuer = issuer(&self.pebble, &self.state(), more);
-        self.server.rewrite_conf(&conf(threads, &issuer, certificates));
+        self.server.rewrite_conf(&format!("{}{}", self.main, conf(threads, &issuer, certificates)));
         self.server.reload();
     }
 
@@ -174,7 +176,17 @@ fn names_are_verified_over_http_and_the_certificate_is_stored() {
 
 #[test]
 fn names_and_addresses_are_verified_by_tls_alpn() {
+    verify_by_tls_alpn("");
+}
+
+#[test]
+fn the_signing_process_has_the_keys_of_tls_alpn() {
+    verify_by_tls_alpn("sandbox strict;");
+}
+
+fn verify_by_tls_alpn(main: &'static str) {
     let Some(mut desk) = Desk::new(2, &Manners::default()) else { return };
+    desk.main = main;
     desk.pebble.dns.set_addresses("a.example", &["127.0.0.2"], 60);
     let lines = [certificate("a.example"), certificate("127.0.0.2")];
     desk.begin(2, "challenge tls-alpn-01; account_key rsa;", &[&lines[0], &lines[1]]);
@@ -220,7 +232,17 @@ fn common_name(der: &[u8]) -> String {
 
 #[test]
 fn certificates_are_renewed_when_the_authority_suggests_it() {
+    renew("");
+}
+
+#[test]
+fn the_signing_process_has_the_keys_of_renewed_certificates() {
+    renew("sandbox strict;");
+}
+
+fn renew(main: &'static str) {
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.main = main;
     desk.pebble.know(&["a.example"]);
     desk.begin(1, "", &[&certificate("a.example")]);
     let root = desk.root();

@@ -22,11 +22,11 @@ use crate::control::BINARY;
 
 /// Returns a configuration for which a signing process is used.
 fn strict(conf: &str) -> String {
-    conf.to_owned()
+    format!("sandbox strict; {conf}")
 }
 
 fn start(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Server {
-    serve_with(&strict(conf), |builder| prepare(builder.env("RINGROAD_SIGNER", "1")))
+    serve_with(&strict(conf), prepare)
 }
 
 /// Returns the process ID of the newest signing process.
@@ -237,6 +237,13 @@ fn a_reload_in_place_brings_changed_and_further_keys() {
     assert_eq!(shake(address, &clients, "b.test").expect("a handshake"), der(&further));
     assert_eq!(shake(address, &clients, "a.test").expect("a handshake"), der(&second));
     assert_eq!((server.workers(), signer(&server)), (worker, pid), "both processes stay");
+    // A configuration without a signing process needs another worker; the signing process ends with the old one.
+    server.rewrite_conf(&conf);
+    server.reload();
+    server.wait_for_log("a new worker process is needed", Deadline::default());
+    let ended = || (!testkit::process::is_alive(pid)).then_some(());
+    testkit::wait::until("the end of the signing process", Deadline::default(), ended).expect("it ends");
+    assert_eq!(shake(address, &clients, "a.test").expect("a handshake"), der(&second));
 }
 
 #[test]
@@ -320,12 +327,10 @@ fn keys_that_workers_would_read_are_refused() {
         ),
     ];
     for (conf, expected) in cases {
-        let test = |conf: &str, env: &str| {
-            files(Server::builder(BINARY).conf(conf).arg("-t").env(env, "1"), "a", &own).run_to_end()
-        };
-        let (ended, said) = test(&conf, "RINGROAD_NONE");
+        let test = |conf: &str| files(Server::builder(BINARY).conf(conf).arg("-t"), "a", &own).run_to_end();
+        let (ended, said) = test(&conf);
         assert!(ended.success(), "{said}");
-        let (ended, said) = test(&conf, "RINGROAD_SIGNER");
+        let (ended, said) = test(&strict(&conf));
         assert!(!ended.success() && said.contains(expected), "{expected}: {said}");
     }
 }

@@ -321,6 +321,11 @@ fn tls_continues_and_the_old_worker_completes_its_response() {
     tls_continues("");
 }
 
+#[test]
+fn tls_continues_with_a_signing_process_for_each_binary() {
+    tls_continues("sandbox strict;");
+}
+
 fn tls_continues(main: &str) {
     let port = free_port();
     let tls = format!(
