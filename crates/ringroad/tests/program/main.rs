@@ -9,12 +9,15 @@ mod control;
 mod pebble;
 
 mod acme;
+mod applications;
 mod capabilities;
 mod cli;
 mod command_line;
 mod commands;
 mod cut_off;
 mod engines;
+#[cfg(target_arch = "x86_64")]
+mod escapes;
 mod fmt_explain;
 mod guides;
 mod hints;
