@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conf::{Args, Contexts, FileId, MapLoader, Source, Spec, Statement, Table, Tree, CheckResult, value};
+use conf::{Args, CheckResult, Contexts, FileId, MapLoader, Source, Spec, Statement, Table, Tree, value};
 
 use super::take_byte;
 use crate::Target;

@@ -1,6 +1,6 @@
 //! A child process of the master: a worker, or the process that obtains certificates.
 //!
-//! The fuzz target of the control channel ([`super::frame_tests`]) replaces the processes of its thread by simulated ones, which only
+//! The fuzz target of the control channel (`master::frame_tests`) replaces the processes of its thread by simulated ones, which only
 //! have a process ID, an exit status and the other end of their channel.
 
 use std::io;

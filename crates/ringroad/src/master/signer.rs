@@ -88,7 +88,7 @@ impl Signer {
         Ok(())
     }
 
-    /// Sends keys. A failure means that the process has exited, which [`Signer::reap`] detects.
+    /// Sends keys. A failure means that the process has exited, which [`Signer::check`] detects.
     pub(super) fn send_keys(&mut self, keys: Vec<SecretKey>, is_complete: bool) {
         if let Some(process) = &mut self.process {
             let message = zeroize::Zeroizing::new(ToSigner::Keys { keys, is_complete }.encode());
