@@ -246,6 +246,8 @@ const WITH_PATHS: &[(&str, Opened, &str)] = &[
     ("geoip2", Opened::Start, "http { geoip2 /need/x { } }"),
     ("pid", Opened::Master, "pid /need/x;"),
     ("root", Opened::Read, "http { root /need/x; }"),
+    ("sandbox_path", Opened::Read, "sandbox_path /need/x;"),
+    ("sandbox_path", Opened::Write, "sandbox_path /need/x rw;"),
     ("ssl_certificate", Opened::Start, "http { ssl_certificate /need/x; }"),
     (
         "ssl_certificate",
