@@ -30,7 +30,7 @@
 //! | [`shared_fetch`], [`pending`] | coalesced requests; complete responses that are not yet stored |
 //! | [`stall_limits`] | when a fetch counts as stalled |
 //! | [`filling`] | a body with its readers while it is stored |
-//! | [`requested_range`] | the requested range |
+//! | [`requested_range`] | the byte ranges of a client's request, of a 206 from an upstream, and of a slice |
 //! | [`failures`] | failed requests, and failures that `proxy_cache_valid` retains |
 //! | [`clock`] | times in ms since 1970 |
 

@@ -15,8 +15,8 @@
 //! | [`wire`] | all operations on the socket of a client |
 //! | [`listen_socket`] | state that the connections of a listening socket share |
 //!
-//! A further protocol needs a variant in [`opening`], and an implementation of `Transport` and `Outlet` for its requests
-//! (decision 0041).
+//! A further protocol over a stream of bytes needs a variant of `Protocol` in [`opening`], and implementations of `Transport`,
+//! `Outlet` and `Client` for its requests (decision 0041).
 #![forbid(unsafe_code)]
 
 pub mod accept;

@@ -1,5 +1,5 @@
-//! What a location allows to every client, unless it restricts access: purges of a cache, tunnels to any target. Module `status`
-//! warns of it when a configuration is read.
+//! Permissions that a location gives to every client, unless it restricts access: purges of a cache, tunnels to any target. Module
+//! `status` warns of them when a configuration is read.
 
 use conf::{Layered, Statement, Tree};
 
@@ -12,7 +12,7 @@ use site::template;
 pub(crate) static MODULE: Module =
     Module::of(Declaration { settings: &[SettingsType::of::<Exposure>()], ..Declaration::named(OWN) });
 
-/// What the directives of a block allow.
+/// Permissions that the directives of a block give to every client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exposure {
     /// For each statement with conditions for a purge: its directive, if all clients can meet one of them.

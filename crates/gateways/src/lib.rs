@@ -16,7 +16,7 @@
 //! | [`proxy`] | HTTP: `request` (the request that an upstream gets), `rewrites` (redirects and cookies) |
 //! | [`tunnel`] | CONNECT |
 //! | [`passing`] | the common code of `proxy` and of the protocols whose directives differ only in the prefix |
-//! | [`exposure`] | what a location allows to every client: purges, tunnels |
+//! | [`exposure`] | purges and tunnels that a location permits to every client, for warnings |
 //! | [`mod@slice`] | a large response in slices, each a separate entry |
 //! | [`upstream`] | variables about the upstreams of a request |
 //! | [`upstream_hash`], [`upstream_ip_hash`], [`upstream_least_conn`], [`upstream_least_time`], [`upstream_random`] | methods to choose a server of a group |

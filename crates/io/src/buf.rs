@@ -272,7 +272,8 @@ impl PoolState {
         if let Some(id) = self.convert(class) {
             return Some((class, id));
         }
-        // The smallest buffers are in use for long, and would keep their chunk from being divided for another class.
+        // Buffers of the smallest class are in use for a long time. Such a use of a body buffer would prevent `convert` from
+        // dividing the buffer's chunk for another class.
         let end = if class == 0 { BODY_CLASS } else { CLASS_BYTES.len() };
         (class + 1..end).find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
     }

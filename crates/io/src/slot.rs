@@ -222,7 +222,7 @@ impl Slots {
             return;
         };
         let token = slot.token;
-        // As an iterator: with `push`, it would be built on the stack first.
+        // `extend` creates the completion in place; `push` would create it on the stack and copy it.
         out.extend(std::iter::once_with(|| Completion {
             id,
             token,

@@ -84,7 +84,7 @@ pub struct ServerSettings {
     pub sessions: Option<Arc<SessionCache>>,
     /// `ssl_session_timeout`
     pub session_timeout: Duration,
-    /// The name of the server block. A session can be resumed only with the server block that created it.
+    /// Identifier of the server block. A session can be resumed only with the server block that created it.
     pub scope: Vec<u8>,
     /// `ssl_buffer_size`: maximum number of plaintext bytes per record
     pub record_bytes: usize,

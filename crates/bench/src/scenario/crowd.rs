@@ -93,10 +93,12 @@ impl Scenario for CrowdOptions {
     }
 }
 
+/// Returns the labels of a measurement with this number of open connections.
 fn open(connections: u32) -> Labels {
     at([("connections", &connections)])
 }
 
+/// Returns the labels of a measurement with half of the load, see [`half_load`].
 fn half() -> Labels {
     at([("load", &"half")])
 }

@@ -42,6 +42,7 @@ struct Node<V> {
     value: V,
 }
 
+/// The queue of S3-FIFO that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
     NoQueue,

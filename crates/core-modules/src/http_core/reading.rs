@@ -59,8 +59,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("msie6"),
         set_keepalive_disable,
     ),
-    // Closing with unread bytes resets the connection, and the client may lose the response to it (RFC 9112 section
-    // 9.6).
+    // If a connection is closed while unread bytes remain, the kernel resets it, and the client may lose the response
+    // (RFC 9112 section 9.6).
     Directive::scope(
         core(
             "lingering_close",

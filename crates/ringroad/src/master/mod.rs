@@ -137,6 +137,7 @@ struct Master {
     notifier: Notifier,
     /// The number of the configuration that systemd was last notified of; 0 if none.
     notified_generation: u64,
+    /// The liveness check of the worker, by pings.
     pulse: Pulse,
     /// The pipe to the process that waits for the start of the daemon.
     readiness: Option<Readiness>,

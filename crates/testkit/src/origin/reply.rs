@@ -89,6 +89,7 @@ const CHUNK_BYTES: u64 = 16 * 1024;
 pub struct Reply {
     /// Raw bytes that replace everything else.
     pub(crate) raw: Option<Vec<u8>>,
+    /// Raw bytes before the status line, such as interim responses.
     pub(crate) before: Vec<u8>,
     pub(crate) version: String,
     pub(crate) status: u16,
@@ -102,6 +103,7 @@ pub struct Reply {
     pub(crate) events: Vec<(At, Do)>,
     pub(crate) pace: Option<(u64, Duration)>,
     pub(crate) always_body: bool,
+    /// A function that runs after the reply has been sent.
     pub(crate) then: Option<Then>,
 }
 

@@ -212,7 +212,7 @@ impl Certificate {
         &self,
         get: unsafe extern "C" fn(*const ffi::X509) -> *mut ffi::X509_NAME,
     ) -> Option<Borrowed<'_, ffi::X509_NAME>> {
-        // SAFETY: a valid certificate.
+        // SAFETY: the pointer refers to a valid certificate.
         let name = unsafe { get(self.as_ptr()) };
         // SAFETY: the name belongs to the certificate.
         unsafe { Borrowed::new(name) }

@@ -64,10 +64,10 @@ enum Stage {
     Over,
 }
 
-/// Minimum capacity in bytes of a buffer of text.
+/// Minimum capacity in bytes of a buffer from the pool, for the HTTP/1 text of a response.
 const PIECE_MIN: usize = 4 << 10;
 
-/// Capacity in bytes of a buffer of text outside of the pool.
+/// Capacity in bytes of a buffer for this text that does not belong to the pool, used while the pool is scarce.
 const PIECE_OUTSIDE: u32 = 64 << 10;
 
 /// The last chunk, without trailers.

@@ -9,7 +9,8 @@ use crate::report::ranking::{self, Advice, Standing, sentence};
 use crate::report::seeds::{self, Seed};
 use crate::report::{plot, plot_path, text, timelines};
 
-/// Tables of a write-up with more columns or rows than this are collapsed: few readers need them.
+/// Maximum numbers of columns and rows of a table of published figures (`seeds`) that is shown open. Larger tables are
+/// collapsed, because few readers need them.
 const SEED_COLUMNS_MAX: usize = 8;
 const SEED_ROWS_MAX: usize = 12;
 
