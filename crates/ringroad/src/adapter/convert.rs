@@ -18,6 +18,7 @@ use server::Sending;
 use server::process::StartError;
 use site::config::Loaded;
 use site::settings::events::Method;
+use site::settings::main::Sandbox;
 
 pub(crate) use server::acme::issuers;
 pub(crate) use server::directives as table;
@@ -69,9 +70,9 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     let (loaded, mut keys) = tls::apart::collect(read);
     let loaded = loaded
         .unwrap_or_else(|fault| Err(Refused { level: Level::Alert, message: fault, syntax_is_ok: false }))?;
-    let mut settings = settings(&loaded, request);
-    settings.signs_apart = memory.is_none() && strict::signs_apart(&source, loader, &loaded);
-    if settings.signs_apart {
+    let settings = settings(&loaded, request);
+    // A worker, which reads from memory, has names instead of keys.
+    if settings.signs_apart && memory.is_none() {
         strict::check(&source, loader, &settings)?;
         strict::retain_keys_of_files(&mut keys, &loaded.config);
     } else {
@@ -182,7 +183,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
-        signs_apart: false,
+        signs_apart: main.sandbox == Sandbox::Strict,
         // If the command line disables the pid file, as `serve` does, the configuration's default is ignored.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {

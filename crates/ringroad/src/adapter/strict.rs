@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use site::config::Loaded;
 use tls::apart::{KeyName, SecretKey};
 
 use super::convert::{Config, table};
@@ -12,27 +11,8 @@ use crate::log::{Level, place_of};
 /// The end of the names of directives with a private key: `ssl_certificate_key`, `proxy_ssl_certificate_key` and its siblings.
 const KEY_DIRECTIVE_END: &str = "ssl_certificate_key";
 
-/// The directive of the sandbox.
-const SANDBOX: &str = "sandbox";
-
 /// The key that ACME provides.
 const ACME_KEY: &str = "$acme_certificate_key";
-
-/// Whether a signing process holds the private keys: with `sandbox strict`, or with RINGROAD_SIGNER in the environment, for tests.
-pub(super) fn signs_apart(source: &conf::Source, loader: &dyn conf::Loader, loaded: &Loaded) -> bool {
-    if std::env::var_os("RINGROAD_SIGNER").is_some() {
-        return true;
-    }
-    let has_word = |text: &[u8]| text.windows(SANDBOX.len()).any(|window| window == SANDBOX.as_bytes());
-    if !loaded.sources.iter().any(|file| has_word(&file.text)) {
-        return false;
-    }
-    let Ok(tree) = conf::parse(source, loader) else { return false };
-    let is_strict = |statement: &conf::Statement| {
-        statement.name.text == SANDBOX && statement.args.first().is_some_and(|word| word.text == "strict")
-    };
-    tree.statements.iter().any(is_strict)
-}
 
 /// Checks that all private keys can be kept from the process that serves.
 pub(super) fn check(
