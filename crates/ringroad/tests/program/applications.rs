@@ -364,7 +364,6 @@ fn twenty_applications_are_served_by_default() {
 }
 
 #[test]
-#[ignore = "to be compared with the first version of the directive"]
 fn twenty_applications_are_served_in_each_sandbox() {
     let (status, _) = Server::builder(BINARY).conf("sandbox off; events {}").arg("-t").run_to_end();
     if !status.success() {

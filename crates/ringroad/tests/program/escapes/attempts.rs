@@ -129,14 +129,10 @@ pub(super) static FILES: &[Attempt] = &[
             ..Entry::default()
         })
     }),
-    refused(
-        "change the mode of a file that the configuration does not name, chmod(2)",
-        Without::Succeeds,
-        |target| {
-            let path = target.outside("owned");
-            target.call(90, &[path, 0o4755])
-        },
-    ),
+    permitted("change the mode of a file of its user, chmod(2)", |target| {
+        let path = target.outside("owned");
+        target.call(90, &[path, 0o4755])
+    }),
     refused("change the owner of such a file, chown(2)", Without::Succeeds, |target| {
         let path = target.outside("owned");
         target.call(92, &[path, u64::MAX, u64::MAX])
@@ -295,7 +291,13 @@ pub(super) static NETWORK: &[Attempt] = &[
     }),
     refused("create a raw socket, `SOCK_RAW`", Without::Refused, |target| target.call(41, &[2, 3, 1])),
     refused("create a packet socket, `AF_PACKET`", Without::Refused, |target| target.call(41, &[17, 3, 0])),
-    refused("create a netlink socket, `AF_NETLINK`", Without::Succeeds, |target| {
+    // NETLINK_SOCK_DIAG.
+    refused(
+        "create a netlink socket of another protocol than `NETLINK_ROUTE`",
+        Without::Succeeds,
+        |target| target.call(41, &[16, 3, 4]),
+    ),
+    permitted("read the addresses of the machine by a netlink socket, `NETLINK_ROUTE`", |target| {
         target.call(41, &[16, 3, 0])
     }),
     refused("create a socket to the hypervisor, `AF_VSOCK`", Without::Varies, |target| {

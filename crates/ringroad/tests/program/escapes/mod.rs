@@ -92,13 +92,11 @@ fn without_a_sandbox_the_attempts_reach_the_kernel() {
 }
 
 #[test]
-#[ignore = "to be compared with the first version of the directive"]
 fn sandbox_on_refuses_what_its_documentation_names() {
     check("on");
 }
 
 #[test]
-#[ignore = "to be compared with the first version of the directive"]
 fn sandbox_strict_refuses_what_its_documentation_names() {
     check("strict");
 }
@@ -122,7 +120,6 @@ fn the_documentation_has_a_row_for_each_attempt() {
 
 /// The filter and the bit that forbids new privileges are on every thread, also on those of the pools.
 #[test]
-#[ignore = "to be compared with the first version of the directive"]
 fn every_thread_of_a_worker_is_restricted() {
     for mode in ["on", "strict"] {
         let (_target, worker) = match Target::start(mode, Starter::Root) {
