@@ -9,12 +9,13 @@ use std::time::Duration;
 use crate::allowed_paths::{AllowedPaths, LinksOut, SearchLimits};
 use crate::config::Config;
 use crate::needs::{Access, OfDirective, OpenNeed, needs};
+use crate::settings::main::Sandbox;
 
 /// Bounds of the search for links: directories with a hundred thousand files are usual on mirrors.
 const LIMITS: SearchLimits = SearchLimits { entries: 100_000, time: Duration::from_secs(2) };
 
 /// What the sandbox will refuse.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ExpectedRefusals {
     /// Paths that only a request determines.
     pub open: Vec<OpenNeed>,
@@ -25,8 +26,11 @@ pub struct ExpectedRefusals {
     pub any_ports: Vec<OfDirective<String>>,
 }
 
-/// Finds what the sandbox will refuse.
+/// Finds what the sandbox will refuse: nothing if it is off.
 pub fn expected_refusals(config: &Config) -> ExpectedRefusals {
+    if config.main.sandbox == Sandbox::Off {
+        return ExpectedRefusals::default();
+    }
     let needs = needs(config);
     let allowed = AllowedPaths::of(&needs.paths);
     let is_read = needs.paths.iter().filter(|need| need.access == Access::Read);

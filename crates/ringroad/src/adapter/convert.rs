@@ -16,7 +16,9 @@ use io::engine::{Caps, NetKind};
 use io::probe::Probe;
 use server::Sending;
 use server::process::StartError;
+use site::allowed_paths::{AllowedPath, AllowedPaths};
 use site::config::Loaded;
+use site::needs::Access;
 use site::settings::events::Method;
 use site::settings::main::Sandbox;
 
@@ -30,6 +32,7 @@ pub(crate) use server::{
     certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
 };
 pub(crate) use site::config::Config;
+pub(crate) use site::expected_refusals::{ExpectedRefusals, expected_refusals};
 pub(crate) use site::pattern::search as search_pattern;
 pub(crate) use site::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
 
@@ -265,6 +268,31 @@ pub(crate) fn set_ticket_secret(bytes: &[u8]) {
     if let Some(chain) = server::tickets::Chain::from_bytes(bytes) {
         server::tickets::set_chain(chain);
     }
+}
+
+/// Returns whether the sandbox allows to read a file: the directive that allows it, or the one that would. Returns `None` if it is
+/// off.
+pub(crate) fn sandbox_of(config: &Config, path: &Path) -> Option<String> {
+    if config.main.sandbox == Sandbox::Off {
+        return None;
+    }
+    let allowed = AllowedPaths::of(&site::needs::needs(config).paths);
+    if let Some(refused) = allowed.refusal(path, Access::Read) {
+        let link =
+            refused.link.as_ref().map(|link| format!("the symbolic link {} leads out: ", link.display()));
+        let (link, directive) = (link.unwrap_or_default(), refused.directive());
+        return Some(format!("{link}refused with 403, allowed by \"{directive}\""));
+    }
+    Some(
+        match std::fs::canonicalize(path).ok().and_then(|real| allowed.allowing(&real, Access::Read).cloned())
+        {
+            None => "allowed".to_owned(),
+            Some(AllowedPath { directive, position, .. }) => match position {
+                Some(span) => format!("allowed by {directive} at {span}"),
+                None => format!("allowed by the default of {directive}"),
+            },
+        },
+    )
 }
 
 /// Describes how bodies are transferred in each location on this machine.

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use convert::{
-    Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, Resources, WATCHERS_MAX, Watcher,
-    Worker, apply, certificate_warnings, changes, configure_arguments, counters, covers, default_movers,
-    explain, find_location, issuers, load, missing_names, mover, path_and_query, place_of_directive,
-    place_of_file, problems, publish_reloads, reference, ring_warning, route, search_pattern, set_respawned,
-    set_ticket_secret, state_files, table, tickets,
+    Candidate, Config, EntryQuery, ExpectedRefusals, Filter, FoundLocation, ProcessKey, Resources,
+    WATCHERS_MAX, Watcher, Worker, apply, certificate_warnings, changes, configure_arguments, counters,
+    covers, default_movers, expected_refusals, explain, find_location, issuers, load, missing_names, mover,
+    path_and_query, place_of_directive, place_of_file, problems, publish_reloads, reference, ring_warning,
+    route, sandbox_of, search_pattern, set_respawned, set_ticket_secret, state_files, table, tickets,
 };
 
 use std::sync::Arc;

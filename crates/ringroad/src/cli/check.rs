@@ -5,6 +5,7 @@
 //! the configuration loads, 2 if it needs unsupported features, and 1 if it is invalid.
 
 mod judge;
+mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use self::judge::{Handling, Judged, Remark, Severity};
+use self::sandbox::SandboxSection;
 use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::adapter::{self, Files, Site};
@@ -111,6 +113,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
         if !site.warnings.is_empty() {
             text.push('\n');
         }
+        SandboxSection::of(&site.config).write(&mut text, all);
         if all {
             text.push_str(&adapter::explain(&site.config));
             text.push('\n');
@@ -208,5 +211,6 @@ fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_jso
     json!({
         "file": request.main, "verdict": judged.verdict().name(), "loads": site.is_some(),
         "directives": directives, "problems": problems, "differs": differs, "warnings": warnings,
+        "refused_by_sandbox": site.map(|site| SandboxSection::of(&site.config).to_json()),
     })
 }

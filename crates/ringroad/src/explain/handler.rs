@@ -142,7 +142,11 @@ fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, re
         && meta.is_file()
     {
         let (bytes, mover) = (meta.len(), adapter::mover(&site.config, found, meta.len()));
-        return report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
+        report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
+        if let Some(allowed) = adapter::sandbox_of(&site.config, path) {
+            report.line("sandbox", allowed);
+        }
+        return;
     }
     if !path.is_dir() {
         return report.line("file", format_args!("{} does not exist: 404", path.display()));

@@ -150,6 +150,38 @@ fn check_prints_nothing_about_a_valid_configuration() {
 }
 
 #[test]
+fn check_lists_what_the_sandbox_refuses_and_the_directive_that_allows_it() {
+    let dir = TempDir::new("check");
+    let top = std::fs::canonicalize(dir.path()).unwrap();
+    dir.write("www/sub/a.txt", "");
+    dir.write("mirror/b.txt", "");
+    std::os::unix::fs::symlink(top.join("mirror"), top.join("www/sub/mirror")).unwrap();
+    std::os::unix::fs::symlink(top.join("www/sub/a.txt"), top.join("www/inside")).unwrap();
+    let (shown, www) = (top.display(), top.join("www"));
+    let text = format!(
+        "sandbox on; events {{}}\nhttp {{\n  map $host $known {{ default {0}; }}\n  server {{\n    root {0};\n    location /a {{ root \
+         $arg_dir; }}\n    location /b {{ root $known; }}\n    location /c {{ proxy_pass http://$arg_to; }}\n  }}\n}}\n",
+        www.display()
+    );
+    let path = dir.write("nginx.conf", text).display().to_string();
+    let said = run(BINARY, &["check", &path]);
+    let expected = format!(
+        "Refused by the sandbox (2):\n  root \"$arg_dir\": only a request determines the path; allow its directory: \
+         sandbox_path DIRECTORY;\n    {path}:6\n  {shown}/www/sub/mirror: this symbolic link leads to \"{shown}/mirror\", \
+         which no directive names; allow it: sandbox_path {shown}/mirror;\n\n"
+    );
+    assert!(said.stdout.contains(&expected) && said.status.success(), "{expected}{}", said.stdout);
+    let json = run(BINARY, &["check", "--json", &path]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    let found = &json["refused_by_sandbox"];
+    assert_eq!(found["paths"][0]["value"], "$arg_dir");
+    assert_eq!(found["links"][0]["allow"], format!("sandbox_path {shown}/mirror;"));
+    assert_eq!(found["links"].as_array().map(Vec::len), Some(1));
+    assert_eq!(found["any_port"][0]["place"], format!("{path}:8"));
+    assert_eq!(found["search_is_complete"], true);
+}
+
+#[test]
 fn check_reports_all_problems_in_one_run() {
     let dir = TempDir::new("check");
     let file = dir.write(

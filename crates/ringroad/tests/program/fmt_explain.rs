@@ -265,6 +265,28 @@ fn explain_prints_listener_server_location_and_handler() {
 }
 
 #[test]
+fn explain_reports_whether_the_sandbox_allows_the_file() {
+    let dir = TempDir::new("explain");
+    let top = fs::canonicalize(dir.path()).unwrap();
+    dir.write("www/a.txt", "12345");
+    dir.write("mirror/b.txt", "12345");
+    std::os::unix::fs::symlink(top.join("mirror"), top.join("www/mirror")).unwrap();
+    let conf = format!(
+        "sandbox on; events {{}}\nhttp {{ server {{ listen 127.0.0.1:8080;\nroot {}/www; }} }}\n",
+        top.display()
+    );
+    let file = dir.write("nginx.conf", conf);
+    let text = explained(&file, &["http://one.example:8080/a.txt"]);
+    assert!(text.contains("sandbox    allowed by root at CONF:3\n"), "{text}");
+    let text = explained(&file, &["http://one.example:8080/mirror/b.txt"]);
+    let top = top.display();
+    let expected = format!(
+        "sandbox    the symbolic link {top}/www/mirror leads out: refused with 403, allowed by \"sandbox_path {top}/mirror;\"\n"
+    );
+    assert!(text.contains(&expected), "{expected}{text}");
+}
+
+#[test]
 fn explain_reports_paths_that_the_worker_may_not_read() {
     if !rustix::process::geteuid().is_root() {
         return testkit::skip("without root the workers have the test's permissions");

@@ -29,6 +29,7 @@ mod ranges;
 mod refused;
 mod resets;
 mod room;
+mod sandbox;
 mod settings;
 mod sites;
 mod tls;
