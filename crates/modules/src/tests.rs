@@ -546,8 +546,11 @@ fn all_settings(main: &str, http: &str, location: &str) -> Result<String, String
 
 /// Returns the text without the numbers of the blocks in which settings were written, and without the position of the root.
 fn without_blocks(text: &str) -> String {
-    let position = "root_position: Some(Span { file: FileId(Some(\"/conf/nginx.conf\")), line: 1 })";
-    let text = text.replace(position, "root_position: None");
+    let mut text = text.to_owned();
+    while let Some(start) = text.find("root_position: Some(") {
+        let end = text[start..].find("))").map_or(text.len(), |len| start + len + 2);
+        text.replace_range(start..end, "root_position: None");
+    }
     let mut parts = text.split("block: ");
     let first = parts.next().unwrap_or_default().to_owned();
     let digits = |part: &str| part.bytes().take_while(u8::is_ascii_digit).count();
