@@ -97,6 +97,12 @@ pub trait Loader {
     /// Reads a complete file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
+    /// Reads a complete file that workers write. The reader may have more rights than a worker, so it must follow no symbolic links
+    /// of the user of workers, and must not wait for a FIFO.
+    fn read_written(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read(path)
+    }
+
     /// Returns the files that match a pattern, sorted as by glob(3); an empty list if none match.
     /// [`expand_glob`](crate::expand_glob) searches directories, [`glob_matches`](crate::glob_matches) checks one path.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;

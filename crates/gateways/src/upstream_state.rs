@@ -48,16 +48,9 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !scope.of::<Draft>().lines.is_empty() {
         return Err(cx.error("\"state\" directive is incompatible with \"server\""));
     }
-    let text = match cx.loader.read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        // Reads it again for nginx's error message.
-        Err(_) => cx.read_data(&path)?.to_vec(),
-    };
+    let text = cx.read_written(&path)?;
     read_servers(scope, cx, &path, &text)?;
-    scope.make_mut::<Draft>().state = Some(path.clone());
-    // A worker process reads the same bytes.
-    cx.http.data.insert(path, Arc::new(text));
+    scope.make_mut::<Draft>().state = Some(path);
     Ok(())
 }
 

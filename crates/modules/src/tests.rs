@@ -471,6 +471,8 @@ fn an_error_that_another_explains_is_not_reported() {
 const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
     // These settings determine resources to open or create, so the default is applied at the end.
     ("applied at the end", &["user", "error_log", "thread_pool"]),
+    // A written `sandbox off` applies to the master too.
+    ("more than the default", &["sandbox"]),
     // `None` means the default when the setting is used, which saves the evaluation of a template.
     (
         "no value",

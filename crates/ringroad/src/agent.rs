@@ -2,7 +2,7 @@
 //! reports to the master.
 //!
 //! The master starts the agent as `/proc/self/exe acme` with a control channel as standard input. The agent restricts itself
-//! (crate `sandbox`) to the files, ports and system calls that it needs. It has no listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
+//! (crate `sandbox`) to the files, ports and system calls that it needs, unless `sandbox off` is written. It has no listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
 //! and the master starts it again.
 
 use std::collections::BTreeSet;
@@ -62,11 +62,15 @@ pub(crate) fn run() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
     let mut master = MasterLink { channel, next: 0, refused: None };
-    let Ok(ToAgent::Start { issuers, known, credentials }) = master.hear(None).ok_or(HostExited) else {
+    let Ok(ToAgent::Start { issuers, known, credentials, is_restricted }) =
+        master.hear(None).ok_or(HostExited)
+    else {
         return ExitCode::FAILURE;
     };
     // Needs privileges, so the change of the user comes later. Without them there is nothing to remove.
-    let _ = sandbox::empty_bounding_set();
+    if is_restricted {
+        let _ = sandbox::empty_bounding_set();
+    }
     if let Some(credentials) = credentials
         && let Err(error) = credentials.assume(false)
     {
@@ -76,8 +80,8 @@ pub(crate) fn run() -> ExitCode {
     // The agent must not outlive the master, even during a request, which may last a minute. The signal is set after the
     // change of the user, which clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    match restrict(&issuers) {
-        Ok(refused) => master.refused = Some(refused),
+    match is_restricted.then(|| restrict(&issuers)).transpose() {
+        Ok(refused) => master.refused = refused,
         Err(error) => master.log(Level::Error, &format!("acme: the process is not restricted: {error}")),
     }
     let HostExited = acme::agent::run(&issuers, &known, &mut master);

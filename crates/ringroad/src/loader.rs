@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use conf::Loader;
 
+use crate::owned_links;
 use crate::paths::Request;
 
 /// Reads files. The main file may be replaced by a text in memory.
@@ -26,6 +27,10 @@ impl Loader for DiskLoader<'_> {
             Some(text) if path == self.request.main => Ok(text.clone().into_bytes()),
             _ => std::fs::read(path),
         }
+    }
+
+    fn read_written(&self, path: &Path) -> io::Result<Vec<u8>> {
+        owned_links::read_written(path)
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {

@@ -19,6 +19,8 @@ use server::telemetry::syslog::{self, Socket};
 pub(crate) use server::telemetry::{ErrorTarget, Level, Target};
 use server::telemetry::{Form, JsonLine, append_printable};
 
+use crate::owned_links;
+
 /// Returns ` in FILE:LINE` of a directive, for the end of a message; nothing without a position.
 pub(crate) fn place_of(position: Option<&conf::Span>) -> String {
     position.map(|position| format!(" in {position}")).unwrap_or_default()
@@ -197,7 +199,8 @@ impl LazyLine<'_> {
     }
 }
 
-/// Opens a log file as nginx does: mode 0644, created if missing, every write appended.
+/// Opens a log file as nginx does: mode 0644, created if missing, every write appended. Unlike nginx, it follows no symbolic links
+/// of the user of workers.
 ///
 /// The standard streams are duplicated instead of opened again. If a stream is a regular file, a second open file
 /// description would have a separate position, and lines would overwrite each other. If it is a socket, it cannot be
@@ -210,7 +213,7 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
         }
     }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
+    owned_links::open_file(path, flags, Mode::from_raw_mode(0o644))
 }
 
 /// Sets append mode on standard error if it is a regular file. Several processes and threads write to it, with separate

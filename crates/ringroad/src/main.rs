@@ -27,6 +27,7 @@
 //! | [`limits`] | limits of the worker process |
 //! | [`listen`] | listening sockets |
 //! | [`log`] | the error log of the master |
+//! | [`owned_links`] | opens paths in directories that the user of workers may write to |
 //! | [`contain`] | the panic boundary of the commands of operators and of the reading of a configuration: a fault in one of these never ends the master |
 #![forbid(unsafe_code)]
 
@@ -43,6 +44,7 @@ mod listen;
 mod loader;
 mod log;
 mod master;
+mod owned_links;
 mod paths;
 mod pidfile;
 mod privilege;

@@ -183,7 +183,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |main, cx| {
             const MODES: &[(&str, Sandbox)] =
                 &[("off", Sandbox::Off), ("on", Sandbox::On), ("strict", Sandbox::Strict)];
-            cx.set(&mut main.sandbox, value::choice(MODES))
+            cx.set(&mut main.sandbox, value::choice(MODES))?;
+            main.is_unrestricted = main.sandbox == Sandbox::Off;
+            Ok(())
         },
     ),
     // For symbolic links out of a root, and for paths that a variable without known values determines.

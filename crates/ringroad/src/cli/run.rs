@@ -12,6 +12,7 @@ use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
+use crate::owned_links;
 use crate::paths::{DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, default_conf};
 
 /// Executes the options.
@@ -159,8 +160,10 @@ fn open_named(path: &Path) -> Log {
         Ok(file) => Log::early(Rc::new(file), Level::Notice),
         Err(errno) => {
             let log = Log::echo_only();
-            let (path, reason) = (path.display(), errno_text(errno));
-            log.alert(format_args!("could not open error log file: open() \"{path}\" failed ({reason})"));
+            let (path, reason, remedy) = (path.display(), errno_text(errno), owned_links::remedy(errno));
+            log.alert(format_args!(
+                "could not open error log file: open() \"{path}\" failed ({reason}){remedy}"
+            ));
             log
         }
     }

@@ -77,6 +77,8 @@ pub(crate) enum ToAgent {
         known: Vec<(String, Vec<u8>)>,
         /// The user of the agent; `None` stands for the user of the master.
         credentials: Option<Credentials>,
+        /// Whether the agent restricts itself: unless `sandbox off` is written.
+        is_restricted: bool,
     },
     /// All workers have confirmed the change with this number.
     Done(u64),
@@ -95,12 +97,13 @@ impl ToAgent {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         match self {
-            ToAgent::Start { issuers, known, credentials } => {
+            ToAgent::Start { issuers, known, credentials, is_restricted } => {
                 out.u64(1).list(issuers, put_issuer);
                 out.list(known, |out, (id, pem)| {
                     out.text(id).bytes(pem);
                 });
                 out.option(credentials.as_ref(), put_credentials);
+                out.u64(u64::from(*is_restricted));
             }
             ToAgent::Done(number) => {
                 out.u64(2).u64(*number);
@@ -116,6 +119,7 @@ impl ToAgent {
                 issuers: from.list(take_issuer)?,
                 known: from.list(|from| Ok((from.text()?, from.bytes()?.to_vec())))?,
                 credentials: from.option(take_credentials)?,
+                is_restricted: from.u64()? != 0,
             },
             2 => ToAgent::Done(from.u64()?),
             _ => return Err(Malformed),
@@ -282,8 +286,13 @@ mod tests {
         let credentials = Some(Credentials { user: "www-data".to_owned(), uid: 33, gid: 34 });
         let known = vec![("a/b".to_owned(), b"pem".to_vec())];
         for message in [
-            ToAgent::Start { issuers: issuers(), known, credentials },
-            ToAgent::Start { issuers: Vec::new(), known: Vec::new(), credentials: None },
+            ToAgent::Start { issuers: issuers(), known, credentials, is_restricted: true },
+            ToAgent::Start {
+                issuers: Vec::new(),
+                known: Vec::new(),
+                credentials: None,
+                is_restricted: false,
+            },
             ToAgent::Done(7),
         ] {
             assert_eq!(ToAgent::decode(&message.encode()), Ok(message));
@@ -303,7 +312,9 @@ mod tests {
 
     #[test]
     fn no_prefix_of_a_message_is_a_valid_message() {
-        let whole = ToAgent::Start { issuers: issuers(), known: Vec::new(), credentials: None }.encode();
+        let whole =
+            ToAgent::Start { issuers: issuers(), known: Vec::new(), credentials: None, is_restricted: true };
+        let whole = whole.encode();
         for end in 0..whole.len() {
             assert_eq!(ToAgent::decode(&whole[..end]), Err(Malformed), "{end} bytes");
         }

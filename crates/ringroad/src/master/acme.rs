@@ -56,6 +56,8 @@ pub(super) struct Acme {
     has_ended: bool,
     /// The orders for which the agent was started.
     issuers: Vec<Issuer>,
+    /// Whether the agent was started with `sandbox off`.
+    is_unrestricted: bool,
     /// Earliest time of the next start of an agent.
     start_at: Option<Instant>,
     /// The pause after the next crash.
@@ -126,9 +128,10 @@ impl Acme {
             .filter(|issuer| !issuer.orders.is_empty())
             .cloned()
             .collect();
-        if self.issuers != wanted {
+        let is_unrestricted = cycle.site.config.main().is_unrestricted;
+        if self.issuers != wanted || self.is_unrestricted != is_unrestricted {
             self.stop();
-            self.issuers = wanted;
+            (self.issuers, self.is_unrestricted) = (wanted, is_unrestricted);
             (self.start_at, self.pause) = (None, Duration::ZERO);
         }
         let changes = self.changes_after_exit();
@@ -187,7 +190,9 @@ impl Acme {
             }
         }
         let (issuers, credentials) = (self.issuers.clone(), cycle.credentials().cloned());
-        let _ = channel.send(&ToAgent::Start { issuers, known, credentials }.encode(), Vec::new());
+        let is_restricted = !self.is_unrestricted;
+        let start = ToAgent::Start { issuers, known, credentials, is_restricted };
+        let _ = channel.send(&start.encode(), Vec::new());
         Ok(Agent::new(child, channel))
     }
 

@@ -2,16 +2,16 @@
 //!
 //! nginx calls this a cycle. The master has the cycle in force and, during a reload, also the next cycle.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{Gid, Mode, Uid};
-
 use crate::adapter::{self, Resources, Site};
 use crate::control::message::Bundle;
-use crate::listen::{ListenAddr, Listeners, errno_text};
+use crate::listen::{ListenAddr, Listeners, errno_text, error_text};
 use crate::log::{self, Level, Log};
+use crate::owned_links;
 use crate::paths::{Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::reloads::Reloads;
@@ -115,10 +115,19 @@ impl Cycle {
             }
         }
         for path in adapter::state_files(&self.site.config) {
-            if let (Some(known), Ok(bytes)) =
-                (data.iter_mut().find(|(known, _)| *known == path), std::fs::read(&path))
-            {
-                known.1 = bytes;
+            let Some(known) = data.iter_mut().find(|(known, _)| *known == path) else { continue };
+            match owned_links::read_written(&path) {
+                Ok(bytes) => known.1 = bytes,
+                // No worker has written it.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    let reason = error_text(&error);
+                    let line = format!(
+                        "open() \"{}\" failed ({reason}), using its previous content",
+                        path.display()
+                    );
+                    self.log.write(Level::Error, line);
+                }
             }
         }
         data
@@ -197,19 +206,14 @@ pub(crate) fn open_logs(paths: &[PathBuf], request: &Request, log: &Log) -> Resu
 /// Creates directories for workers, such as those of temporary files, and makes the worker's user their owner. Without these
 /// directories only large request bodies fail, so an error does not prevent the start.
 fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
-    let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
     for path in paths {
         // The default prefix does not exist if no package is installed.
         if path.parent() == Some(prefix) {
             let _ = make_passage(prefix);
         }
-        let made = match rustix::fs::mkdir(path, Mode::RWXU) {
-            Err(rustix::io::Errno::EXIST) => Ok(()),
-            made => made.map_err(|errno| ("mkdir()", errno)),
-        };
-        let owned = made.and_then(|()| rustix::fs::chown(path, uid, gid).map_err(|errno| ("chown()", errno)));
-        if let Err((call, errno)) = owned {
-            log.write(Level::Warn, format!("{call} \"{}\" failed ({})", path.display(), errno_text(errno)));
+        if let Err((call, errno)) = owned_links::give_directory(path, user.uid, user.gid) {
+            let (path, reason, remedy) = (path.display(), errno_text(errno), owned_links::remedy(errno));
+            log.write(Level::Warn, format!("{call} \"{path}\" failed ({reason}){remedy}"));
         }
     }
 }
@@ -221,7 +225,7 @@ fn open_failed(path: &Path, errno: rustix::io::Errno, place: &str) -> String {
             "; the user that starts the server opens the logs: start as root, or configure another file"
         }
         rustix::io::Errno::NOENT => "; the directory of the file does not exist",
-        _ => "",
+        _ => owned_links::remedy(errno),
     };
     format!("open() \"{}\" failed ({}){place}{remedy}", path.display(), errno_text(errno))
 }

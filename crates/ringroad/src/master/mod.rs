@@ -240,7 +240,13 @@ impl Master {
     /// Runs the loop, until the master must exit and the last worker has exited.
     fn serve(&mut self) -> ExitCode {
         greet(&self.cycle.log);
-        match capabilities::drop_unneeded(&self.cycle.site) {
+        let is_unrestricted = self.cycle.site.config.main().is_unrestricted;
+        let dropped = if is_unrestricted {
+            Ok(CapabilitySet::empty())
+        } else {
+            capabilities::drop_unneeded(&self.cycle.site)
+        };
+        match dropped {
             Ok(dropped) => self.dropped = dropped,
             Err(errno) => {
                 let reason = errno_text(errno);

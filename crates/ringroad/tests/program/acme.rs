@@ -525,3 +525,16 @@ fn the_agent_exits_with_its_master() {
     let is_over = || (!testkit::process::is_alive(agent)).then_some(());
     testkit::wait::until("the end of the agent", Deadline::default(), is_over).expect("it ends");
 }
+
+#[test]
+fn a_written_sandbox_off_does_not_restrict_the_agent() {
+    for (main, filters) in [("", "2"), ("sandbox off;", "0")] {
+        let state = TempDir::new("acme-sandbox");
+        let text = conf(1, &unreachable_issuer(&state.path().join("one")), &[&certificate("a.example")]);
+        let server = Server::start(BINARY, &format!("{main} {text}"));
+        server.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
+        let text = std::fs::read_to_string(format!("/proc/{}/status", agent(&server))).expect("procfs");
+        let mode = text.lines().find_map(|line| line.strip_prefix("Seccomp:")).expect("a row").trim();
+        assert_eq!(mode, filters, "{main}");
+    }
+}

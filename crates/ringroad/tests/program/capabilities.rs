@@ -59,3 +59,12 @@ fn a_reload_that_needs_a_dropped_capability_is_refused_with_the_directive() {
     assert_ne!(sets(server.pid())[1] & SYS_NICE, 0);
     assert!(!server.error_log().contains("[alert]"), "{}", server.error_log());
 }
+
+#[test]
+fn a_written_sandbox_off_keeps_the_capabilities_of_the_master() {
+    let own = i32::try_from(std::process::id()).expect("a pid");
+    let server = Server::builder(BINARY).conf(&site("sandbox off;", "first")).start();
+    assert_eq!(ask(server.addr(0)), "first");
+    assert_eq!(sets(server.pid()), sets(own));
+    assert_eq!(status(server.pid(), "NoNewPrivs"), status(own, "NoNewPrivs"));
+}

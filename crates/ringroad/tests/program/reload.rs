@@ -264,3 +264,55 @@ fn a_reload_logs_the_configuration_changes() {
         server.wait_for_log(line, Deadline::default());
     }
 }
+
+/// The master is root, so links that the user of workers creates must have no effect.
+#[test]
+fn links_of_the_user_of_workers_are_not_followed_by_the_master() {
+    const OTHER: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return testkit::skip("only root can give files away");
+    }
+    let conf = "events {} http { access_log real/access.log; client_body_temp_path given/body;
+        upstream back { zone back 64k; state real/back.state; }
+        server { listen 127.0.0.1:0; location / { return 200 first; } location /back { proxy_pass http://back; } } }";
+    let builder = Server::builder(BINARY).conf(conf).text("real/back.state", "server 127.0.0.1:1;\n");
+    let mut server =
+        builder.text("given/a", "").text("secret/body/a", "").text("secret/file", "secret").start();
+    let link = |target: &str, name: &str| {
+        let name = server.path(name);
+        std::os::unix::fs::symlink(server.path(target), &name).expect("a new name");
+        std::os::unix::fs::lchown(name, Some(OTHER), Some(OTHER)).expect("root");
+    };
+    std::fs::remove_file(server.path("real/back.state")).expect("it exists");
+    std::fs::remove_file(server.path("real/access.log")).expect("it exists");
+    std::fs::remove_dir(server.path("given/body")).expect("it exists");
+    for (target, name) in [
+        ("secret/file", "real/back.state"),
+        ("secret/file", "real/access.log"),
+        ("secret/body", "given/body"),
+    ] {
+        link(target, name);
+    }
+    let refused = "a symbolic link in the path is followed only if root";
+    let wait = |server: &Server, start: &str| {
+        let line = server.wait_for_log(start, Deadline::default());
+        assert!(line.contains(refused), "{line}");
+    };
+    // Logs are opened again.
+    server.signal(Signal::USR1);
+    wait(&server, "real/access.log\" failed (40");
+    // A worker replaces one that died.
+    signal_process(server.workers()[0], Signal::KILL).expect("it lives");
+    wait(&server, "using its previous content");
+    // The configuration is read again.
+    server.reload();
+    server.wait_for_log_count("back.state\" failed", 2, Deadline::default());
+    server.rewrite_conf(&conf.replace("real/", "logs/"));
+    server.reload();
+    wait(&server, ": chown() \"");
+    let owner = std::os::unix::fs::MetadataExt::uid(
+        &std::fs::metadata(server.path("secret/body")).expect("a directory"),
+    );
+    assert_eq!(owner, 0);
+    assert_eq!(std::fs::read_to_string(server.path("secret/file")).expect("a file"), "secret");
+}

@@ -75,11 +75,30 @@ impl<'a> Cx<'a> {
         if let Some(bytes) = self.http.data.get(path) {
             return Ok(Arc::clone(bytes));
         }
-        let failed = |error: &std::io::Error| {
-            let reason = Reason(Errno::from_io_error(error).unwrap_or(Errno::IO));
+        let bytes = self.loader.read(path).map_err(|error| {
+            let reason = Reason(Errno::from_io_error(&error).unwrap_or(Errno::IO));
             self.error(format_args!("open() \"{}\" failed ({reason})", path.display()))
+        });
+        let bytes = Arc::new(bytes?);
+        self.http.data.insert(path.to_owned(), Arc::clone(&bytes));
+        Ok(bytes)
+    }
+
+    /// Returns the bytes of a file that workers write, which are none if it does not exist.
+    pub fn read_written(&mut self, path: &Path) -> Result<Arc<Vec<u8>>, Error> {
+        let bytes = match self.loader.read_written(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|error| {
+                let reason = match Errno::from_io_error(&error) {
+                    Some(errno) => Reason(errno).to_string(),
+                    // The loader does not open the file; the text has the reason.
+                    None => error.to_string(),
+                };
+                self.error(format_args!("open() \"{}\" failed ({reason})", path.display()))
+            })?,
         };
-        let bytes = Arc::new(self.loader.read(path).map_err(|error| failed(&error))?);
+        let bytes = Arc::new(bytes);
+        // A worker process reads the same bytes.
         self.http.data.insert(path.to_owned(), Arc::clone(&bytes));
         Ok(bytes)
     }

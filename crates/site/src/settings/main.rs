@@ -50,6 +50,8 @@ pub struct MainConf {
     pub pcre_jit: bool,
     /// `sandbox`
     pub sandbox: Sandbox,
+    /// Whether `sandbox off` is written. Then the master and the process of ACME are not restricted either.
+    pub is_unrestricted: bool,
 }
 
 /// `sandbox`: what the kernel lets the worker do.
@@ -127,6 +129,7 @@ impl Default for MainConf {
             thread_pools: Vec::new(),
             pcre_jit: false,
             sandbox: Sandbox::Off,
+            is_unrestricted: false,
         }
     }
 }
