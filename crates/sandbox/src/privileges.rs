@@ -8,12 +8,14 @@ use rustix::thread::{
 
 use crate::{Error, failed};
 
-/// Capabilities that a process of root keeps: only with them root can use the files of other users.
+/// Capabilities that a process of root keeps: only with the first ones root can use the files of other users, and with the last
+/// one it registers memory with io_uring without a limit.
 const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID);
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::IPC_LOCK);
 
 /// Empties the bounding set, so that no program that the process executes can get a capability. Returns false if the
 /// process may not change the set, for which it needs `CAP_SETPCAP`. Must be called before the user is changed, because
@@ -35,8 +37,8 @@ pub fn empty_bounding_set() -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Sets no_new_privs, and drops all capabilities except `CAP_NET_RAW` with `net_raw`, and those for files if the process
-/// still runs as root. Without `dumpable` no process of the same user can trace this process or read its memory, and a
+/// Sets no_new_privs, and drops all capabilities except `CAP_NET_RAW` with `net_raw`, and those of [`OF_ROOT`] if the
+/// process still runs as root. Without `dumpable` no process of the same user can trace this process or read its memory, and a
 /// crash writes no core file.
 pub fn drop_privileges(net_raw: bool, dumpable: bool) -> Result<(), Error> {
     set_no_new_privs(true).map_err(failed("prctl(PR_SET_NO_NEW_PRIVS)"))?;

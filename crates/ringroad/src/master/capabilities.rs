@@ -10,6 +10,7 @@
 //! | `DAC_OVERRIDE` | files and directories of other users: configuration, keys, logs, pid file, sockets |
 //! | `DAC_READ_SEARCH` | the same files, only for reading; kept only without `DAC_OVERRIDE`, because it also opens files by handles |
 //! | `FOWNER` | removes the socket of another user from a directory with the sticky bit |
+//! | `IPC_LOCK` | workers that run as root register memory with io_uring without a limit, as they do without a master |
 //! | `KILL` | ends workers and the agent, which have another user |
 //! | `NET_BIND_SERVICE` | ports below 1024 |
 //! | `SETGID`, `SETUID` | workers and the agent change to their user |
@@ -32,6 +33,7 @@ use crate::paths::Request;
 const ALWAYS: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SETGID)

@@ -6,8 +6,9 @@ use testkit::{Deadline, Server};
 const SYS_NICE: u64 = 1 << 23;
 
 /// The capabilities that the master keeps for every configuration: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, SETPCAP,
-/// NET_BIND_SERVICE, SYS_RESOURCE; DAC_READ_SEARCH only without DAC_OVERRIDE.
-const KEPT: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 24;
+/// NET_BIND_SERVICE, IPC_LOCK, SYS_RESOURCE; DAC_READ_SEARCH only without DAC_OVERRIDE.
+const KEPT: u64 =
+    1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 14 | 1 << 24;
 
 /// Returns the value of a row of `/proc/PID/status`.
 fn status(pid: i32, name: &str) -> u64 {
