@@ -351,7 +351,7 @@ impl Op {
 
     /// Moves the memory that the caller lent into `payload`, the payload of the completion. The count in `result` sets
     /// the length of received content. No other function returns the resources of an operation. It writes in place,
-    /// because moving a finished payload would stall on its memory (decision 0015).
+    /// because moving a finished payload would stall on its memory (docs/experiments/0015-operations-filled-in-place.md).
     #[inline]
     pub(crate) fn return_resources(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {

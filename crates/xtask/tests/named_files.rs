@@ -62,6 +62,40 @@ fn every_file_in_the_documentation_of_the_crates_exists() {
     assert!(count >= 5, "the crates name {count} files");
 }
 
+/// Returns the numbers of decisions that a text names: "decision 0046" or a path with "decisions/0046".
+fn named_decisions(text: &str) -> impl Iterator<Item = &str> {
+    let after = text.split("decision").skip(1);
+    let numbers =
+        after.filter_map(|rest| rest.strip_prefix(' ').or_else(|| rest.strip_prefix("s/"))?.get(..4));
+    numbers.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Calls `look` with all Rust sources below a directory.
+fn each_source(directory: &Path, look: &mut impl FnMut(&Path, &str)) {
+    for entry in std::fs::read_dir(directory).expect("the directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            each_source(&path, look);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            look(&path, &std::fs::read_to_string(&path).expect("a source"));
+        }
+    }
+}
+
+#[test]
+fn every_decision_that_a_source_names_exists() {
+    let names = names_in(&root().join("docs/decisions"));
+    let decisions: BTreeSet<&str> = names.iter().filter_map(|name| name.get(..4)).collect();
+    let mut count = 0;
+    each_source(&root().join("crates"), &mut |path, text| {
+        for number in named_decisions(text) {
+            assert!(decisions.contains(number), "{} names decision {number}", path.display());
+            count += 1;
+        }
+    });
+    assert!(count >= 5, "the sources name {count} decisions");
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
