@@ -126,6 +126,9 @@ const REGISTRATIONS: [u64; 2] = [16, 21];
 /// The mask of the type in the second argument of socket(2); the other bits are `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
 const SOCKET_TYPE: u64 = 0xf;
 
+/// Calls that send, with the index of their flags. `MSG_FASTOPEN` connects to an address without a check by Landlock.
+const SENDS: [(i64, u8); 3] = [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
+
 /// Flags of clone(2) that create namespaces.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -200,6 +203,11 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     if matches!(calls, Calls::Worker | Calls::WorkerWithJit | Calls::Single) {
         rules.insert(libc::SYS_io_uring_register, one_of(1, &REGISTRATIONS)?);
     }
+    for (call, flags) in SENDS {
+        if let Some(rule) = rules.get_mut(&call) {
+            *rule = vec![masked(flags, libc::MSG_FASTOPEN as u64, 0)?];
+        }
+    }
     if calls != Calls::Signer {
         rules.insert(libc::SYS_socket, sockets()?);
         rules.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
@@ -214,15 +222,20 @@ fn memory() -> Result<[(i64, Vec<SeccompRule>); 2], BackendError> {
     Ok([(MEMORY[0], mapped), (MEMORY[1], vec![masked(2, execute, 0)?])])
 }
 
-/// Returns rules for TCP, UDP and unix sockets, and for the netlink sockets with which getaddrinfo(3) finds the addresses
+/// Returns rules for TCP, UDP and unix sockets: no other protocols, such as MPTCP, whose ports Landlock does not restrict, and for the netlink sockets with which getaddrinfo(3) finds the addresses
 /// of this machine (`NETLINK_ROUTE`).
 fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let mut rules = one_of(0, &[libc::AF_UNIX as u64])?;
+    let kinds = [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)];
     for family in [libc::AF_INET, libc::AF_INET6] {
-        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
-            let family = argument(0, SeccompCmpOp::Eq, family as u64)?;
-            let kind = argument(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), kind as u64)?;
-            rules.push(SeccompRule::new(vec![family, kind])?);
+        for (kind, protocol) in kinds {
+            // 0 is the usual protocol of the type.
+            for protocol in [0, protocol] {
+                let family = argument(0, SeccompCmpOp::Eq, family as u64)?;
+                let kind = argument(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), kind as u64)?;
+                let protocol = argument(2, SeccompCmpOp::Eq, protocol as u64)?;
+                rules.push(SeccompRule::new(vec![family, kind, protocol])?);
+            }
         }
     }
     let netlink = argument(0, SeccompCmpOp::Eq, libc::AF_NETLINK as u64)?;

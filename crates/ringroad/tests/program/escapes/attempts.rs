@@ -278,6 +278,14 @@ pub(super) static NETWORK: &[Attempt] = &[
             ..Entry::default()
         })
     }),
+    // IPPROTO_MPTCP: Landlock does not restrict its ports.
+    refused("create a socket of Multipath TCP", Without::Succeeds, |target| target.call(41, &[2, 1, 262])),
+    // MSG_FASTOPEN, which the kernel permits to clients by default.
+    refused("connect to such a port by sendto with `MSG_FASTOPEN`", Without::Succeeds, |target| {
+        let socket = target.call(41, &[2, 1, 0])?;
+        let (address, bytes) = (target.other_port(), target.thread.bytes(b"GET"));
+        target.call(44, &[socket, bytes, 3, 0x2000_0000, address, 16])
+    }),
     refused("connect to an abstract unix socket of another process", Without::Succeeds, |target| {
         let socket = target.call(41, &[1, 1, 0])?;
         let (address, length) = target.abstract_socket();
