@@ -15,10 +15,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use tls::apart::Connection;
+use tls::apart::{Connection, MESSAGE_BYTES_MAX};
 
 /// Length in bytes of the number at the beginning of requests and responses.
 pub(crate) const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// Maximum length in bytes of a request: a number, the name of a key, a scheme, and the message.
+pub(crate) const REQUEST_BYTES_MAX: usize = NUMBER_BYTES + 32 + 2 + MESSAGE_BYTES_MAX;
 
 /// Maximum time for a response. A signature takes less than 10 ms; the processor may be busy.
 pub(crate) const RESPONSE_TIME: Duration = Duration::from_secs(1);
@@ -51,6 +54,8 @@ pub(crate) struct SignerSockets {
 #[derive(Debug)]
 struct Sockets {
     idle: Vec<Line>,
+    /// Number of sockets that are idle or in use.
+    open: usize,
     /// The number of the process, which counts the calls of [`SignerSockets::replace`].
     process: u64,
     /// Time at which a socket was found closed.
@@ -70,7 +75,7 @@ struct Line {
 impl SignerSockets {
     /// Uses these sockets.
     pub(crate) fn new(sockets: Vec<OwnedFd>) -> SignerSockets {
-        let state = Sockets { idle: Vec::new(), process: 0, lost_at: None, retry_at: None };
+        let state = Sockets { idle: Vec::new(), open: 0, process: 0, lost_at: None, retry_at: None };
         let own = SignerSockets { state: Mutex::new(state), changed: Condvar::new() };
         own.replace(sockets);
         own
@@ -80,8 +85,11 @@ impl SignerSockets {
     pub(crate) fn replace(&self, sockets: Vec<OwnedFd>) {
         let mut state = self.state();
         let process = state.process + 1;
-        let idle = sockets.into_iter().map(|socket| Line { socket, process, number: 0 }).collect();
-        *state = Sockets { idle, process, lost_at: None, retry_at: None };
+        let idle: Vec<_> = sockets.into_iter().map(|socket| Line { socket, process, number: 0 }).collect();
+        // Without a free descriptor a message brings no sockets: requests must not wait for one.
+        let lost_at = idle.is_empty().then(Instant::now);
+        let open = idle.len();
+        *state = Sockets { idle, open, process, lost_at, retry_at: None };
         self.changed.notify_all();
     }
 
@@ -125,18 +133,23 @@ impl SignerSockets {
         }
     }
 
-    /// Notes that a socket was found closed.
+    /// Drops a socket that was found closed. The process may have closed only this one, so the others are still used.
     fn lose(&self, line: &Line) {
         let mut state = self.state();
         if line.process == state.process {
-            state.idle.clear();
-            state.lost_at.get_or_insert_with(Instant::now);
+            state.open = state.open.saturating_sub(1);
+            if state.open == 0 {
+                state.lost_at.get_or_insert_with(Instant::now);
+            }
         }
     }
 }
 
 impl Connection for SignerSockets {
     fn exchange(&self, request: &[u8]) -> Result<Vec<u8>, String> {
+        if request.len() > REQUEST_BYTES_MAX - NUMBER_BYTES {
+            return Err("the message is too long".to_owned());
+        }
         let deadline = Instant::now() + RESPONSE_TIME;
         loop {
             let mut line = self.take(deadline)?;

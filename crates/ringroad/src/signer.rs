@@ -17,13 +17,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sandbox::{Calls, RefusedCalls};
-use tls::apart::{MESSAGE_BYTES_MAX, Signer};
+use tls::apart::Signer;
 
 use crate::control::signer::{FromSigner, ToSigner};
 use crate::control::{Channel, FROM_MASTER, Received};
 use crate::privilege::Credentials;
 use crate::signals::{Signals, timeout_until};
-use crate::signatures::NUMBER_BYTES;
+use crate::signatures::{NUMBER_BYTES, REQUEST_BYTES_MAX};
 use crate::worker::take_channel;
 
 /// Name of the hidden subcommand.
@@ -31,9 +31,6 @@ pub(crate) const SUBCOMMAND: &str = "signer";
 
 /// Stack of a thread in bytes: a signature needs some tens of KiB.
 const STACK_BYTES: usize = 256 << 10;
-
-/// Maximum length in bytes of a request: a number, the name of a key, a scheme, and the message.
-const REQUEST_BYTES_MAX: usize = NUMBER_BYTES + 32 + 2 + MESSAGE_BYTES_MAX;
 
 /// Locks pages when they are first used, mlockall(2); crate `nix` has no name for it.
 const MCL_ONFAULT: MlockAllFlags = MlockAllFlags::from_bits_retain(4);
@@ -186,6 +183,25 @@ mod tests {
         start(&signer, theirs).expect("a thread");
         client.replace(vec![ours]);
         assert_eq!(client.exchange(&request), Ok(vec![2]));
+    }
+
+    #[test]
+    fn a_closed_socket_and_a_long_message_leave_the_other_sockets_in_use() {
+        let signer = Arc::new(Signer::default());
+        let (ours, theirs) = pair().expect("a socket pair");
+        start(&signer, theirs).expect("a thread");
+        let (closed, _) = pair().expect("a socket pair");
+        // The last one is used first.
+        let client = SignerSockets::new(vec![ours, closed]);
+        let request = vec![0; 40];
+        let long = vec![0; REQUEST_BYTES_MAX - NUMBER_BYTES + 1];
+        assert_eq!(client.exchange(&long), Err("the message is too long".to_owned()));
+        assert_eq!(client.exchange(&request), Ok(vec![2]));
+        assert_eq!(client.exchange(&request), Ok(vec![2]));
+        let none = SignerSockets::new(Vec::new());
+        let begun = Instant::now();
+        assert_eq!(none.exchange(&request), Err("it has exited".to_owned()));
+        assert!(begun.elapsed() < RESPONSE_TIME / 2, "{:?}", begun.elapsed());
     }
 
     #[test]
