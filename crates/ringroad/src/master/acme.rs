@@ -10,15 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use acme::agent::{Challenge, Level as AgentLevel, available, is_challenge_of};
 use acme::settings::{Issuer, Order};
 
 use super::child::ChildProcess;
-use super::process::{OWN_EXECUTABLE, describe, environment};
+use super::process::{command_without_log, describe};
 use crate::adapter;
 use crate::agent;
 use crate::control::acme::{AcmeChange, FROM_AGENT, FromAgent, ToAgent};
@@ -167,15 +165,10 @@ impl Acme {
     fn start(&self, cycle: &Cycle) -> Result<Agent, String> {
         let (mut channel, theirs) = Channel::pair_within(FROM_AGENT)
             .map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
-        let mut command = Command::new(OWN_EXECUTABLE);
-        command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND);
-        command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
+        let env = &cycle.site.settings.env;
+        let mut command = command_without_log(cycle, "ringroad: acme process", agent::SUBCOMMAND, env);
         // The file with the root certificates that the operator has selected.
         command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
-        // The agent logs by messages. An inherited log file would stay open after a rotation.
-        if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
-            command.stderr(Stdio::null());
-        }
         let child = ChildProcess::spawn(command, theirs);
         let child =
             child.map_err(|error| format!("starting the acme process failed ({})", error_text(&error)))?;
@@ -402,7 +395,7 @@ mod tests {
     /// Returns an agent whose process is a program that sleeps for this time.
     fn agent(seconds: &str, channel: Channel) -> Agent {
         let (_, input) = Channel::pair_within(FROM_AGENT).expect("two sockets");
-        let mut command = Command::new("sleep");
+        let mut command = std::process::Command::new("sleep");
         command.arg(seconds);
         Agent::new(ChildProcess::spawn(command, input).expect("it is everywhere"), channel)
     }

@@ -1,4 +1,4 @@
-//! A child process of the master: a worker, or the process that obtains certificates.
+//! A child process of the master: a worker, the process that obtains certificates, or the one that signs.
 //!
 //! The fuzz target of the control channel (`master::frame_tests`) replaces the processes of its thread by simulated ones, which only
 //! have a process ID, an exit status and the other end of their channel.

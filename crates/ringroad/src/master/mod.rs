@@ -13,9 +13,9 @@
 //!    | first worker failed           |                              |
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
-//! The capabilities of the master are in `capabilities`, reloads in `reload`, replacement of the binary in `upgrade`, systemd in `supervise`. A worker process is in `process`, a
-//! configuration with its sockets in `cycle`. The server without a master is in `single`, requests of operators are in
-//! `operators`, and renewal of expiring certificates is in `upkeep`.
+//! The capabilities of the master are in `capabilities`, reloads in `reload`, replacement of the binary in `upgrade`, systemd in
+//! `supervise`. A worker process is in `process`, a configuration with its sockets in `cycle`. The server without a master is in
+//! `single`, requests of operators are in `operators`, and renewal of expiring certificates is in `upkeep`.
 
 mod acme;
 mod capabilities;
@@ -248,9 +248,8 @@ impl Master {
         };
         match dropped {
             Ok(dropped) => self.dropped = dropped,
-            Err(errno) => {
-                let reason = errno_text(errno);
-                self.cycle.log.alert(format_args!("capabilities of the master are not dropped ({reason})"));
+            Err(error) => {
+                self.cycle.log.alert(format_args!("capabilities of the master are not dropped: {error}"));
             }
         }
         self.cycle.log.notice("start worker processes");
@@ -328,10 +327,7 @@ impl Master {
         let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
         let mut sockets = Vec::new();
         if cycle.site.settings.signs_apart {
-            let (changes, mut keys) = signer::without_keys(&acme);
-            acme = changes;
-            keys.extend(cycle.site.keys.iter().cloned());
-            self.signer.send_keys(keys, false);
+            acme = self.signer.take_keys(cycle, &acme);
             sockets = self.signer.connect(cycle.site.settings.threads)?;
         }
         let counts = (self.respawned, self.reloads);

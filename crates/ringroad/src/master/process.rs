@@ -250,6 +250,22 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// Returns the command of a process that logs by messages: it has no standard output, and no log file as standard error, which
+/// would stay open after a rotation.
+pub(super) fn command_without_log(
+    cycle: &Cycle,
+    title: &str,
+    subcommand: &str,
+    env: &[(String, Option<String>)],
+) -> Command {
+    let mut command = Command::new(OWN_EXECUTABLE);
+    command.arg0(title).arg(subcommand).stdout(Stdio::null()).env_clear().envs(environment(env));
+    if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
+        command.stderr(Stdio::null());
+    }
+    command
+}
+
 /// Returns the environment of a worker by nginx's rule: TZ and the variables of `env`. Adds this server's own switches.
 pub(super) fn environment(wanted: &[(String, Option<String>)]) -> Vec<(OsString, OsString)> {
     let own = std::env::vars_os().filter(|(name, _)| {

@@ -15,7 +15,6 @@ use std::time::Instant;
 
 use super::cycle::Logs;
 use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
-use super::signer::without_keys;
 use super::{Cycle, Master, Phase, announce, capabilities, move_pid_file};
 use crate::adapter::{self, Files, Site};
 use crate::control::message::{Bundle, ToWorker};
@@ -91,10 +90,7 @@ impl Master {
                 let (bundle, fds) = cycle.bundle();
                 let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
                 if worker.keys.is_some() {
-                    let (changes, mut keys) = without_keys(&acme);
-                    acme = changes;
-                    keys.extend(cycle.site.keys.iter().cloned());
-                    self.signer.send_keys(keys, false);
+                    acme = self.signer.take_keys(&cycle, &acme);
                     worker.add_keys(&cycle);
                 }
                 let bundle = Bundle { acme, ..bundle };

@@ -5,14 +5,13 @@
 //! none of them uses is forgotten after a minute.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
 use tls::apart::SecretKey;
 
-use super::process::{OWN_EXECUTABLE, describe, environment};
+use super::child::ChildProcess;
+use super::process::{command_without_log, describe};
 use super::respawn::Respawn;
 use super::{Cycle, Master};
 use crate::adapter;
@@ -41,7 +40,7 @@ pub(super) struct Signer {
 
 #[derive(Debug)]
 struct Process {
-    child: Child,
+    child: ChildProcess,
     channel: Channel,
     /// The lines that it may still send.
     lines: Budget,
@@ -68,16 +67,8 @@ impl Signer {
     fn start(&mut self, cycle: &Cycle) -> Result<(), String> {
         let (mut channel, theirs) = Channel::pair_within(FROM_SIGNER)
             .map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
-        let mut command = Command::new(OWN_EXECUTABLE);
-        command.arg0("ringroad: signing process").arg(signer::SUBCOMMAND).stdin(Stdio::from(theirs));
-        command.stdout(Stdio::null()).env_clear().envs(environment(&[]));
-        // Its lines are messages. An inherited log file would stay open after a rotation.
-        if cycle.site.settings.daemon && cycle.log.file_instead_of_stderr().is_some() {
-            command.stderr(Stdio::null());
-        }
-        let child = command.spawn();
-        // Closes this process's copy of the other end, so that the exit of the process closes the channel.
-        drop(command);
+        let command = command_without_log(cycle, "ringroad: signing process", signer::SUBCOMMAND, &[]);
+        let child = ChildProcess::spawn(command, theirs);
         let child =
             child.map_err(|error| format!("starting the signing process failed ({})", error_text(&error)))?;
         cycle.log.notice(format_args!("start signing process {}", child.id()));
@@ -94,6 +85,14 @@ impl Signer {
             let message = zeroize::Zeroizing::new(ToSigner::Keys { keys, is_complete }.encode());
             let _ = process.channel.send(&message, Vec::new());
         }
+    }
+
+    /// Sends the private keys of a configuration and of changes of ACME; returns the changes without the keys, for a worker.
+    pub(super) fn take_keys(&mut self, cycle: &Cycle, changes: &[AcmeChange]) -> Vec<AcmeChange> {
+        let (changes, mut keys) = without_keys(changes);
+        keys.extend(cycle.site.keys.iter().cloned());
+        self.send_keys(keys, false);
+        changes
     }
 
     /// Creates sockets between the process and a worker with this number of threads; returns those of the worker.
@@ -136,14 +135,14 @@ impl Signer {
                     log.alert(format_args!(
                         "signing process: control channel: {reason}, killing the process"
                     ));
-                    let _ = process.child.kill();
-                    let _ = process.child.wait();
+                    process.child.kill();
+                    process.child.wait();
                     break;
                 }
             }
         }
         let _ = process.channel.flush();
-        let Some(status) = process.child.try_wait().ok().flatten() else { return };
+        let Some(status) = process.child.try_wait() else { return };
         let (pid, how) = (process.child.id(), describe(status));
         self.process = None;
         let (now, what) = (Instant::now(), format!("signing process {pid} {how}"));
@@ -159,9 +158,8 @@ impl Signer {
     /// Kills the process.
     pub(super) fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            let _ = process.child.kill();
-            // The process was killed, so this only waits for the kernel.
-            let _ = process.child.wait();
+            process.child.kill();
+            process.child.wait();
         }
         self.start_at = None;
     }
@@ -229,7 +227,7 @@ impl Master {
 }
 
 /// Returns changes of ACME in which names replace the private keys, and these keys.
-pub(super) fn without_keys(changes: &[AcmeChange]) -> (Vec<AcmeChange>, Vec<SecretKey>) {
+fn without_keys(changes: &[AcmeChange]) -> (Vec<AcmeChange>, Vec<SecretKey>) {
     let (changes, keys): (Vec<_>, Vec<_>) = changes.iter().map(AcmeChange::without_key).unzip();
     (changes, keys.into_iter().flatten().collect())
 }
