@@ -2,8 +2,9 @@
 //!
 //! A call that is not in the list is not executed and fails with `EPERM`, and [`RefusedCalls`] returns its name, so that
 //! the process can log it. A thread that has SIGSYS blocked gets no chance to do so, and the process is killed by this signal: so
-//! ends posix_spawn(3), for which the C library blocks all signals, and a call of another architecture, such as `int 0x80`. Operations of an io_uring are not system calls: a filter does not see them,
-//! and crate `io` restricts each ring to the operations that it uses.
+//! ends posix_spawn(3), for which the C library blocks all signals, and a call of another architecture, such as `int 0x80`.
+//! Operations of an io_uring are not system calls: a filter does not see them, and crate `io` restricts each ring to the
+//! operations that it uses.
 //!
 //! The lists hold what the C library, the standard library and the engines of crate `io` use once all threads and rings
 //! exist. The kernel keeps the calls without conditions in a bitmap and does not run the filter for them (Linux 5.11).
@@ -16,9 +17,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::lists::{
-    COMMON, COMMON_OF_X86_64, FILES, FILES_OF_X86_64, Named, REFUSED, SINGLE, SOCKETS, WORKER,
-};
+use crate::lists::{COMMON, COMMON_OF_X86_64, FILES, FILES_OF_X86_64, Named, REFUSED, SOCKETS, WORKER};
 use crate::{Error, failed};
 
 /// The purpose of a process, which determines its permitted calls.
@@ -32,8 +31,6 @@ pub enum Calls {
     Agent,
     /// Answers requests on open descriptors: no files, no new sockets.
     Signer,
-    /// Serves clients and does the work of the master too: as [`Calls::WorkerWithJit`], and opens listening sockets.
-    Single,
 }
 
 /// Reports calls that the filter has refused.
@@ -93,7 +90,7 @@ fn filter(
 
 /// Returns the name of a call, or its number if it is in no list.
 fn name(number: u32) -> String {
-    let lists = [COMMON, FILES, SOCKETS, WORKER, SINGLE, REFUSED, CONDITIONAL];
+    let lists = [COMMON, FILES, SOCKETS, WORKER, REFUSED, CONDITIONAL];
     let known = lists.into_iter().flatten().find(|(known, _)| *known == i64::from(number));
     match known {
         Some((_, name)) => name.trim_start_matches("SYS_").to_owned(),
@@ -167,7 +164,6 @@ fn masked(index: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendError>
 fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let lists: &[Named] = match calls {
         Calls::Worker | Calls::WorkerWithJit => &[SOCKETS, WORKER],
-        Calls::Single => &[SOCKETS, WORKER, SINGLE],
         Calls::Agent => &[SOCKETS],
         Calls::Signer => &[],
     };
@@ -184,7 +180,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     // A process that aborts sends itself a signal.
     rules.insert(libc::SYS_kill, one_of(0, &[own])?);
     rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
-    let has_jit = matches!(calls, Calls::WorkerWithJit | Calls::Single);
+    let has_jit = calls == Calls::WorkerWithJit;
     rules.extend(if has_jit { MEMORY.map(|call| (call, Vec::new())) } else { memory()? });
     let options = [
         libc::PR_CAPBSET_READ,
@@ -200,7 +196,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     let no_limit = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![no_limit])?]);
     rules.insert(libc::SYS_ioctl, one_of(1, &[libc::FIONBIO, libc::FIONREAD, libc::TIOCOUTQ, libc::TCGETS])?);
-    if matches!(calls, Calls::Worker | Calls::WorkerWithJit | Calls::Single) {
+    if matches!(calls, Calls::Worker | Calls::WorkerWithJit) {
         rules.insert(libc::SYS_io_uring_register, one_of(1, &REGISTRATIONS)?);
     }
     for (call, flags) in SENDS {

@@ -37,7 +37,7 @@ use std::io;
 pub use calls::{Calls, RefusedCalls, restrict_calls};
 pub use descriptors::close_unexpected;
 pub use files::{Report, Rule, restrict_files};
-pub use privileges::{drop_privileges, empty_bounding_set};
+pub use privileges::{drop_privileges, empty_bounding_set, limit_bounding_set};
 
 /// A restriction that the kernel did not accept.
 #[derive(Debug)]

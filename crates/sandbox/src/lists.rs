@@ -67,12 +67,6 @@ pub(crate) const WORKER: Named = calls![
     SYS_io_cancel SYS_io_destroy SYS_io_getevents SYS_io_submit SYS_io_uring_enter
 ];
 
-/// Listening sockets and the process of a predecessor, for a process that is master and worker.
-#[rustfmt::skip]
-pub(crate) const SINGLE: Named = calls![
-    SYS_fchown SYS_fchownat SYS_listen SYS_pidfd_open SYS_pidfd_send_signal
-];
-
 /// Some calls that no process may use, so that a message about one has its name.
 #[rustfmt::skip]
 pub(crate) const REFUSED: Named = calls![

@@ -2,7 +2,7 @@
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
@@ -18,23 +18,34 @@ const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::IPC_LOCK);
 
 /// Empties the bounding set, so that no program that the process executes can get a capability. Returns false if the
-/// process may not change the set, for which it needs `CAP_SETPCAP`. Must be called before the user is changed, because
-/// the change removes this capability.
+/// process may not change the set. Must be called before the user is changed, because the change removes the right to it.
 pub fn empty_bounding_set() -> Result<bool, Error> {
+    Ok(limit_bounding_set(CapabilitySet::empty())?.is_some())
+}
+
+/// Removes all capabilities except these from the bounding set. Returns those that were in it, or `None` if the process may
+/// not change the set, for which it needs `CAP_SETPCAP`.
+pub fn limit_bounding_set(kept: CapabilitySet) -> Result<Option<CapabilitySet>, Error> {
     let held = capabilities(None).map_err(failed("capget"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {
-        return Ok(false);
+        return Ok(None);
     }
+    let mut removed = CapabilitySet::empty();
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        match remove_capability_from_bounding_set(capability) {
-            Ok(()) => {}
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) if !kept.contains(capability) => {
+                let dropped = remove_capability_from_bounding_set(capability);
+                dropped.map_err(failed("prctl(PR_CAPBSET_DROP)"))?;
+                removed |= capability;
+            }
+            Ok(_) => {}
             // The kernel knows only the capabilities up to this one.
             Err(rustix::io::Errno::INVAL) => break,
-            Err(errno) => return Err(failed("prctl(PR_CAPBSET_DROP)")(errno)),
+            Err(errno) => return Err(failed("prctl(PR_CAPBSET_READ)")(errno)),
         }
     }
-    Ok(true)
+    Ok(Some(removed))
 }
 
 /// Sets no_new_privs, and drops all capabilities except `CAP_NET_RAW` with `net_raw`, and those of [`OF_ROOT`] if the

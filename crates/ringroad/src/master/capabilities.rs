@@ -20,11 +20,7 @@
 //! | `NET_RAW` | `proxy_bind … transparent`, which a worker keeps |
 
 use rustix::io::Errno;
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, capability_is_in_ambient_set, capability_is_in_bounding_set,
-    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
-    set_no_new_privs,
-};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 use crate::adapter::{Site, place_of_directive};
 use crate::paths::Request;
@@ -45,30 +41,22 @@ const ALWAYS: CapabilitySet = CapabilitySet::CHOWN
 ///
 /// A master that is not root and has capabilities, for example those of its file, does not set no_new_privs: a new binary would
 /// not get the capabilities of its file.
-pub(super) fn drop_unneeded(site: &Site) -> Result<CapabilitySet, Errno> {
-    let held = capabilities(None)?;
+pub(super) fn drop_unneeded(site: &Site) -> Result<CapabilitySet, sandbox::Error> {
+    let failed = |call| move |errno: Errno| sandbox::Error::Call(call, errno.into());
+    let held = capabilities(None).map_err(failed("capget"))?;
     let mut needed = needed(site);
     needed.set(CapabilitySet::DAC_READ_SEARCH, !held.permitted.contains(CapabilitySet::DAC_OVERRIDE));
-    let mut dropped = held.permitted - needed;
-    // EINVAL: the kernel knows no further capabilities.
-    let known = |number: &CapabilitySet| capability_is_in_bounding_set(*number) != Err(Errno::INVAL);
-    let each = || (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)).take_while(known);
-    for capability in each().filter(|capability| !needed.contains(*capability)) {
-        // Without SETPCAP the bounding set cannot be changed. The process then cannot get these capabilities either, unless it
-        // is root and executes a program.
-        if held.effective.contains(CapabilitySet::SETPCAP) && capability_is_in_bounding_set(capability)? {
-            remove_capability_from_bounding_set(capability)?;
-            dropped |= capability;
-        }
-        if capability_is_in_ambient_set(capability) == Ok(true) {
-            configure_capability_in_ambient_set(capability, false)?;
-        }
-    }
+    // If the bounding set cannot be changed, the process cannot get these capabilities either, unless it is root and executes a
+    // program.
+    let removed = sandbox::limit_bounding_set(needed)?.unwrap_or(CapabilitySet::empty());
+    let dropped = (held.permitted - needed) | removed;
     let CapabilitySets { effective, permitted, inheritable } = held;
     let (effective, permitted) = (effective & needed, permitted & needed);
-    set_capabilities(None, CapabilitySets { effective, permitted, inheritable: inheritable & needed })?;
+    // This limits the ambient set too.
+    let sets = CapabilitySets { effective, permitted, inheritable: inheritable & needed };
+    set_capabilities(None, sets).map_err(failed("capset"))?;
     if rustix::process::geteuid().is_root() || permitted.is_empty() {
-        set_no_new_privs(true)?;
+        set_no_new_privs(true).map_err(failed("prctl(PR_SET_NO_NEW_PRIVS)"))?;
     }
     Ok(dropped)
 }
