@@ -135,17 +135,18 @@ impl AllowedPaths {
         let mut is_inside = false;
         let mut shorter: Vec<&Path> = path.ancestors().collect();
         shorter.reverse();
+        let (mut link, mut refused) = (None, real);
         for part in shorter {
             let Ok(real) = fs::canonicalize(part) else { break };
             let contains = self.contains(&real, access);
             if is_inside && !contains {
-                let allow = if real.is_dir() { real } else { real.parent()?.to_owned() };
-                return Some(RefusedPath { link: Some(part.to_owned()), allow, access });
+                (link, refused) = (Some(part.to_owned()), real);
+                break;
             }
             is_inside = contains;
         }
-        let allow = if real.is_dir() { real } else { real.parent()?.to_owned() };
-        Some(RefusedPath { link: None, allow, access })
+        let allow = if refused.is_dir() { refused } else { refused.parent()?.to_owned() };
+        Some(RefusedPath { link, allow, access })
     }
 }
 
