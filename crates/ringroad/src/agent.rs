@@ -2,8 +2,9 @@
 //! reports to the master.
 //!
 //! The master starts the agent as `/proc/self/exe acme` with a control channel as standard input. The agent restricts itself
-//! (crate `sandbox`) to the files, ports and system calls that it needs, unless `sandbox off` is written. It has no listening socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost,
-//! and the master starts it again.
+//! (crate `sandbox`) to the files, ports and system calls that it needs, unless `sandbox off` is written. It has no listening
+//! socket, never reads from clients, and writes only to the state directories. If it exits, no state is lost, and the master
+//! starts it again.
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -25,6 +26,7 @@ use sandbox::{Calls, RefusedCalls, Rule};
 
 use crate::control::acme::{AcmeChange, FromAgent, ToAgent};
 use crate::control::{Channel, FROM_MASTER, Received};
+use crate::restrict::{DNS, LIBRARIES};
 use crate::worker::take_channel;
 
 /// Name of the hidden subcommand.
@@ -36,21 +38,14 @@ const INSTALL_TIME: Duration = Duration::from_secs(30);
 /// Port of CAs. The directory of a CA may name other servers than its own.
 const HTTPS: u16 = 443;
 
-/// Port of name servers. Queries use UDP; a truncated response is requested again over TCP (RFC 7766).
-const DNS: u16 = 53;
-
-/// Directories with the files and sockets of name resolution (resolv.conf(5), nsswitch.conf(5)), and with libraries and time
-/// zones. /etc is complete, because other programs replace `resolv.conf` there.
-const READABLE: [&str; 11] = [
+/// Directories with the files and sockets of name resolution (resolv.conf(5), nsswitch.conf(5)), and with time zones. /etc is
+/// complete, because other programs replace `resolv.conf` there.
+const READABLE: &[&str] = &[
     "/etc",
     "/run/systemd/resolve",
     "/run/NetworkManager",
     "/run/resolvconf",
     "/run/nscd",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
     "/usr/share/zoneinfo",
     "/dev/null",
 ];
@@ -119,7 +114,7 @@ fn roots_and_resolver() -> Vec<PathBuf> {
         Some([file.parent()?.to_owned(), file])
     });
     let mut paths: Vec<PathBuf> = bundles.flatten().collect();
-    paths.extend(READABLE.iter().map(PathBuf::from));
+    paths.extend(READABLE.iter().chain(LIBRARIES).map(PathBuf::from));
     paths
 }
 

@@ -33,12 +33,8 @@ const READ: &[&str] = &[
     "/etc/resolv.conf",
     "/etc/services",
     "/run/systemd/resolve",
-    // Plug-ins for name lookups.
+    // Plug-ins for name lookups, with those of [`LIBRARIES`].
     "/etc/ld.so.cache",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
     // Local time, tzset(3).
     "/etc/localtime",
     "/usr/share/zoneinfo",
@@ -56,14 +52,17 @@ const READ: &[&str] = &[
     "/sys/fs/cgroup",
 ];
 
+/// Directories of libraries, which the C library loads for name lookups.
+pub(crate) const LIBRARIES: &[&str] = &["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+
 /// As [`READ`], for directories of /proc. The kernel forgets their inodes, and with them the rules, unless they stay open.
 const PROCESS: &[&str] = &["/proc/self", "/proc/pressure"];
 
 /// Files that the C library writes.
 const WRITE: &[&str] = &["/dev/null"];
 
-/// The TCP port of name servers, for long answers to getaddrinfo(3).
-const DNS: u16 = 53;
+/// Port of name servers. Queries use UDP; a truncated response is requested again over TCP (RFC 7766).
+pub(crate) const DNS: u16 = 53;
 
 /// Part of each PEM file with a private key.
 const PRIVATE_KEY: &[u8] = b"PRIVATE KEY-----";
@@ -99,7 +98,7 @@ impl Plan {
         }
         let needs = needs(config);
         let mut allowed = AllowedPaths::of(&needs.paths);
-        for (paths, access) in [(READ, Access::Read), (WRITE, Access::Write)] {
+        for (paths, access) in [(READ, Access::Read), (LIBRARIES, Access::Read), (WRITE, Access::Write)] {
             for path in paths.iter().filter_map(|path| fs::canonicalize(path).ok()) {
                 allowed.add(path, access);
             }
