@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use sources::{root, sources};
+
+mod sources;
 
 /// The crates that serve requests.
 const CRATES: [&str; 20] = [
@@ -55,24 +58,6 @@ const SHARED: [&str; 18] = [
     "concurrent",
 ];
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns the paths of all sources in a directory.
-fn sources(directory: &Path, paths: &mut Vec<PathBuf>) {
-    for path in fs::read_dir(directory)
-        .expect("a directory of the workspace")
-        .map(|entry| entry.expect("an entry").path())
-    {
-        if path.is_dir() {
-            sources(&path, paths);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            paths.push(path);
-        }
-    }
-}
-
 /// Returns the name of a constant that a line declares, unless it is a duration.
 fn constant(line: &str) -> Option<&str> {
     let rest = match line.split_once("const ") {
@@ -88,9 +73,7 @@ fn constant(line: &str) -> Option<&str> {
 fn limits() -> Vec<(String, String)> {
     let (crates, mut found) = (root().join("crates"), Vec::new());
     for name in CRATES {
-        let mut paths = Vec::new();
-        sources(&crates.join(name).join("src"), &mut paths);
-        for path in paths {
+        for path in sources(&crates.join(name).join("src")) {
             let file = path.strip_prefix(&crates).expect("it is below").display().to_string();
             let (text, mut documentation) = (fs::read_to_string(&path).expect("text"), String::new());
             for line in text.lines().map(str::trim) {
@@ -123,8 +106,7 @@ fn limits() -> Vec<(String, String)> {
 
 /// Returns the text of all sources.
 fn all_sources() -> String {
-    let mut paths = Vec::new();
-    sources(&root().join("crates"), &mut paths);
+    let paths = sources(&root().join("crates"));
     paths.iter().map(|path| fs::read_to_string(path).expect("text")).collect()
 }
 

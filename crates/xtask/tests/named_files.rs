@@ -5,6 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use sources::{root, sources};
+
+mod sources;
+
 /// Returns the quoted texts that are paths of source files.
 fn named_files(page: &str) -> impl Iterator<Item = &str> {
     let quoted = page.split('`').skip(1).step_by(2);
@@ -70,34 +74,18 @@ fn named_decisions(text: &str) -> impl Iterator<Item = &str> {
     numbers.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Calls `look` with all Rust sources below a directory.
-fn each_source(directory: &Path, look: &mut impl FnMut(&Path, &str)) {
-    for entry in std::fs::read_dir(directory).expect("the directory") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            each_source(&path, look);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            look(&path, &std::fs::read_to_string(&path).expect("a source"));
-        }
-    }
-}
-
 #[test]
 fn every_decision_that_a_source_names_exists() {
     let names = names_in(&root().join("docs/decisions"));
     let decisions: BTreeSet<&str> = names.iter().filter_map(|name| name.get(..4)).collect();
     let mut count = 0;
-    each_source(&root().join("crates"), &mut |path, text| {
-        for number in named_decisions(text) {
+    for path in sources(&root().join("crates")) {
+        for number in named_decisions(&std::fs::read_to_string(&path).expect("a source")) {
             assert!(decisions.contains(number), "{} names decision {number}", path.display());
             count += 1;
         }
-    });
+    }
     assert!(count >= 5, "the sources name {count} decisions");
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn names_in(directory: &Path) -> BTreeSet<String> {

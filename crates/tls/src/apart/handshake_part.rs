@@ -19,7 +19,8 @@ const RANDOMS: usize = 64;
 /// ECCurveType `named_curve` (RFC 8422 section 5.4).
 const NAMED_CURVE: u8 = 3;
 
-/// The groups that this server offers, with the lengths of their public keys in bytes, and whether these are uncompressed points (RFC 8422 section 5.4).
+/// The groups that this server offers, with the lengths of their public keys in bytes, and whether these are uncompressed
+/// points (RFC 8422 section 5.4).
 const GROUPS: [(u16, usize, bool); 3] = [(23, 65, true), (24, 97, true), (29, 32, false)];
 
 /// Handshake messages of a client that sends a certificate in TLS 1.2, from the first to the one before CertificateVerify.
