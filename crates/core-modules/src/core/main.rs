@@ -183,7 +183,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |main, cx| {
             const MODES: &[(&str, Sandbox)] =
                 &[("off", Sandbox::Off), ("on", Sandbox::On), ("strict", Sandbox::Strict)];
-            cx.set(&mut main.sandbox, value::choice(MODES))?;
+            cx.choice(&mut main.sandbox, MODES)?;
             main.is_unrestricted = main.sandbox == Sandbox::Off;
             Ok(())
         },
@@ -199,12 +199,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .many(),
         |_, cx| {
-            let is_writable = match cx.statement.args.get(1) {
-                None => false,
-                Some(word) if word.text == "rw" => true,
-                Some(word) => return Err(cx.invalid(&word.text)),
+            let file_use = match cx.statement.args.get(1) {
+                None => FileUse::Read,
+                Some(_) => cx.statement.value(1, value::choice(&[("rw", FileUse::Write)]))?,
             };
-            let file_use = if is_writable { FileUse::Write } else { FileUse::Read };
             cx.path(cx.arg(0), file_use);
             Ok(())
         },
