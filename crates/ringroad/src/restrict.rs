@@ -64,9 +64,6 @@ const WRITE: &[&str] = &["/dev/null"];
 /// Port of name servers. Queries use UDP; a truncated response is requested again over TCP (RFC 7766).
 pub(crate) const DNS: u16 = 53;
 
-/// Part of each PEM file with a private key.
-const PRIVATE_KEY: &[u8] = b"PRIVATE KEY-----";
-
 /// The restrictions that a configuration allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -113,9 +110,8 @@ impl Plan {
             Ports::Any if main.sandbox == Sandbox::On => None,
             Ports::Any | Ports::Only(_) => Some(known()),
         };
-        let is_key = |bytes: &[u8]| bytes.windows(PRIVATE_KEY.len()).any(|window| window == PRIVATE_KEY);
-        let has_keys =
-            config.tls_listens().next().is_some() || config.data_files().any(|(_, bytes)| is_key(bytes));
+        let has_keys = config.tls_listens().next().is_some()
+            || config.data_files().any(|(_, bytes)| tls::apart::has_keys(bytes));
         Some(Plan {
             allowed,
             identities,
