@@ -59,9 +59,10 @@ const RESERVE_MAX: u64 = 512;
 /// accept queue of the socket (default `backlog` 511), and further connections may arrive during that time.
 const WIDE: usize = 1024;
 
-/// Maximum number of bytes of the page cache in the send queue of a connection whose client reads nothing: unsent bytes, a packet of
-/// 64 KiB, and a first window of 64 KiB.
-const PINNED_MAX: u64 = rt::net::UNSENT_MAX as u64 + (128 << 10);
+/// Maximum number of bytes of the page cache that the send queue of a connection keeps whose client reads nothing: unsent bytes, a
+/// packet of 64 KiB, a first window of 64 KiB, and the rest of the folio that these are a part of. The kernel reads a file into
+/// folios of up to 2 MiB while memory is not fragmented, and evicts a folio only as a whole.
+const PINNED_MAX: u64 = rt::net::UNSENT_MAX as u64 + (128 << 10) + (2 << 20);
 
 /// Divisor for the share of a thread's memory limit that send queues may occupy with pages of files.
 const PINNED_DIVISOR: u64 = 4;
