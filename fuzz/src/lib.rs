@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 22] = [
+pub static TARGETS: [Target; 26] = [
     targets::request_head::TARGET,
     targets::response_head::TARGET,
     targets::chunked::TARGET,
@@ -32,6 +32,7 @@ pub static TARGETS: [Target; 22] = [
     targets::set_cookie::TARGET,
     targets::webdav_body::TARGET,
     targets::proxy_protocol::TARGET,
+    targets::client_hello::TARGET,
     targets::configuration::TARGET,
     targets::dns_message::TARGET,
     targets::entry_header::TARGET,
@@ -40,6 +41,9 @@ pub static TARGETS: [Target; 22] = [
     targets::h2_session::TARGET,
     targets::h2_client::TARGET,
     targets::h2_response::TARGET,
+    targets::qpack::TARGET,
+    targets::h3_request::TARGET,
+    targets::h3_session::TARGET,
     targets::grpc_timeout::TARGET,
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,

@@ -160,8 +160,8 @@ fn run_scenarios(name: &str, own: &ArgMatches, args: &[OsString]) -> Result<(), 
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // Blocking signals and entering a namespace must happen before the first thread is started.
     signals::block();
-    let congestion_control = namespace::enter(common.host_network)?;
-    measure(&common, command, prepared, &congestion_control)
+    let entered = namespace::enter(common.host_network)?;
+    measure(&common, command, prepared, &entered)
 }
 
 /// Builds the clap command with all subcommands and options, for the parser and for the help.
@@ -220,20 +220,25 @@ fn measure(
     common: &Common,
     command: Vec<String>,
     prepared: Vec<(&'static str, Prepared)>,
-    congestion_control: &str,
+    network: &namespace::Entered,
 ) -> Result<(), Failure> {
     report::check_directory(&common.out)?;
+    let asked_for = prepared.len();
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
-    let bench = common.bench(prepared.len())?;
+    let bench = common.bench(prepared.len(), network.is_own)?;
     // Servers inherit the limit.
     raise_descriptors(SERVER_DESCRIPTORS);
     signals::watch(bench.workspace.interruption());
     let mut report = Report { format: FORMAT, started, command, ..Report::default() };
     report.scale = format!("{:?}", bench.scale).to_lowercase();
-    report.machine = machine::facts(&common.work, congestion_control);
-    report.peers = tool::facts(&bench.peer_paths);
-    let asked_for = prepared.len();
+    report.machine = machine::facts(&common.work, &network.congestion_control);
+    let missing;
+    (report.peers, missing) = tool::facts(&bench.peer_paths);
+    // A user who learns at the end of an hour what is not installed has to measure again.
+    if asked_for > 1 {
+        missing.iter().for_each(|missing| eprintln!("ringroad bench: {missing}"));
+    }
     let mut end = Ok(());
     let share = |name: &str| SCENARIOS.iter().find(|one| one.name == name).map_or(1, |one| one.quick_share);
     let mut shares: u32 = prepared.iter().map(|(name, _)| share(name)).sum();
@@ -314,7 +319,7 @@ fn minutes(name: &str, repetitions: u32) -> u32 {
 
 impl Common {
     /// Creates the state that all scenarios share: working directory, scale, peers and measurement length.
-    fn bench(&self, scenarios: usize) -> Result<Bench, Failure> {
+    fn bench(&self, scenarios: usize, is_own_network: bool) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,
             (_, true, _) => Scale::Quick,
@@ -332,6 +337,7 @@ impl Common {
             scale,
             progress: Progress::new(scenarios),
             workspace: Workspace::new(&work, self.keep)?,
+            is_own_network,
             ringroad,
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
@@ -359,7 +365,7 @@ mod tests {
             ["bench", "all", "--work", ".", "--ringroad", SHELL, "--peer", &peer, "--peer", "h2o=none"];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
-        let bench = common.bench(1).unwrap();
+        let bench = common.bench(1, false).unwrap();
         let [(_, nginx), (_, h2o)] = &bench.peer_paths[..] else { panic!("{:?}", bench.peer_paths) };
         assert_eq!(h2o, Path::new(tool::LEFT_OUT));
         for path in [bench.workspace.path.as_path(), bench.ringroad.as_path(), nginx.as_path()] {
@@ -406,7 +412,8 @@ mod tests {
         let words = ["bench", "all", "--instant", "--work", text, "--out", &format!("{text}/out")];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
-        let end = measure(&common, vec!["all".to_owned()], scenarios, "cubic");
+        let network = namespace::Entered { congestion_control: "cubic".to_owned(), is_own: false };
+        let end = measure(&common, vec!["all".to_owned()], scenarios, &network);
         let report = report::read(&directory.join("out/report.json")).ok();
         let left: Vec<_> =
             std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();

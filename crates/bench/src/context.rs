@@ -28,6 +28,8 @@ pub(crate) struct Bench {
     pub(crate) progress: Progress,
     /// The directory for all files of the run; removed at the end unless `--keep` is set.
     pub(crate) workspace: Workspace,
+    /// Whether the network namespace belongs to the run.
+    pub(crate) is_own_network: bool,
     /// Path of the ringroad program to measure.
     pub(crate) ringroad: PathBuf,
     /// Paths of peers from the command line, which take precedence over `PATH`.

@@ -13,7 +13,7 @@
 //! | [`scenario`] | the measurements, a module for each command of the suite, in one table. A scenario records each round as a measurement with labels; `comparison` starts and measures the servers of a comparison, `measurements` computes tables, plots and findings |
 //! | [`load`] | the HTTP load generator, which is also a separate command |
 //! | [`peers`], [`context`] | detection, start and stop of the servers and tools that are installed on the machine; the settings of a run |
-//! | [`report`], [`method`] | results as data (`report::model::Section`), and the report files: `page` generates HTML and Markdown by templates, `plot` the plots; `seeds` has the tables of the write-ups, `compare` and `merge` read several runs. `method` has the measurement methods: rounds, medians, pinning, memory limits, CPU time, disturbances |
+//! | [`report`], [`method`] | results as data (`report::model::Section`), and the report files: `page` generates HTML and Markdown by templates, `plot` the plots; `write_ups` has the tables of the write-ups, `compare` and `merge` read several runs. `method` has the measurement methods: rounds, medians, pinning, memory limits, CPU time, disturbances |
 //! | [`failure`] | errors |
 #![forbid(unsafe_code)]
 // This is a command-line tool: it prints to standard output.

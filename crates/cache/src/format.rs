@@ -42,9 +42,10 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use http::response::parse::{ParsedResponse, parse_written};
 
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
@@ -243,12 +244,21 @@ pub(crate) struct Header {
     pub(crate) meta: Arc<Meta>,
     pub(crate) text: Range<usize>,
     pub(crate) head: Range<usize>,
+    /// See [`Header::parsed_head`].
+    pub(crate) parsed_head: OnceLock<Option<Arc<ParsedResponse>>>,
 }
 
 impl Header {
     /// Returns the range of the body in the file.
     pub(crate) fn body_range(&self) -> Range<u64> {
         self.layout.body..self.layout.body + self.length
+    }
+
+    /// Returns the parsed header section of the response, whose spans refer to the bytes of `head`. It is parsed once:
+    /// each call passes the bytes that the header was decoded from. `None` if another program wrote an invalid header
+    /// section.
+    pub(crate) fn parsed_head(&self, bytes: &[u8]) -> Option<&Arc<ParsedResponse>> {
+        self.parsed_head.get_or_init(|| parse_written(&bytes[self.head.clone()]).map(Arc::new)).as_ref()
     }
 }
 
@@ -424,6 +434,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
         meta: Arc::new(meta(bytes, length, texts)),
         text: shift(text),
         head: shift(head),
+        parsed_head: OnceLock::new(),
     })
 }
 

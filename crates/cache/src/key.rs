@@ -1,5 +1,6 @@
 //! Names of entries: [`Key`], the MD5 of the key text as nginx computes it, and the path of its file ([`Levels`]).
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -104,6 +105,54 @@ impl Key {
     }
 }
 
+/// Number of texts whose keys a thread stores at most.
+const RECENT_MAX: usize = 1024;
+
+/// Maximum length in bytes of a text whose key is stored.
+const RECENT_TEXT_BYTES_MAX: usize = 256;
+
+/// A text with its key.
+type KeyOfText = (Box<[u8]>, Key);
+
+thread_local! {
+    /// The keys of recent texts, by [`slot_of`].
+    static RECENT: RefCell<Vec<Option<KeyOfText>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Key {
+    /// Works like [`Key::of`] for texts that this thread requests often: comparing a stored text takes a fraction of its MD5.
+    #[must_use]
+    pub fn of_recent(text: &[u8]) -> Key {
+        if text.len() > RECENT_TEXT_BYTES_MAX {
+            return Key::of(text);
+        }
+        RECENT.with_borrow_mut(|recent| {
+            if recent.is_empty() {
+                recent.resize(RECENT_MAX, None);
+            }
+            let slot = &mut recent[slot_of(text)];
+            if let Some((known, key)) = slot
+                && **known == *text
+            {
+                return *key;
+            }
+            let key = Key::of(text);
+            *slot = Some((text.into(), key));
+            key
+        })
+    }
+}
+
+/// Returns the slot of a text. Clients may find texts with the same slot; these only replace each other.
+fn slot_of(text: &[u8]) -> usize {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(32);
+    let (words, rest) = text.as_chunks::<8>();
+    let hash = words.iter().fold(text.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    (mix(hash, last) % RECENT_MAX as u64) as usize
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.hex()))
@@ -204,6 +253,17 @@ mod tests {
         let mut flat = Vec::new();
         Levels::default().push_path(&mut flat, &key);
         assert_eq!(flat, b"/b7f54b2df7773722d382f4809d65029c");
+    }
+
+    #[test]
+    fn recent_keys_are_those_of_their_texts() {
+        let text = |number: u32| format!("http://example.com/{number}?{}", "x".repeat(number as usize % 300));
+        // More texts than slots, so that some replace others; each is requested twice.
+        for number in (0..3000).flat_map(|number| [number, number / 2]) {
+            let text = text(number);
+            assert_eq!(Key::of_recent(text.as_bytes()), Key::of(text.as_bytes()), "{text}");
+        }
+        assert_eq!(Key::of_recent(b""), Key::of(b""));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! A [`Store`] is shared by the threads of a process. [`Store::find`] returns a [`Hit`]. [`Store::begin`] returns a [`Fill`],
 //! which becomes an entry at its commit. [`Store::extend`] adds parts to an entry, [`Store::refresh`] gives it a new header
-//! section. The caller decides whether a response may be stored or used: this crate contains no HTTP and no freshness rules.
-//! All disk work goes through the engine of the calling thread; no call blocks it.
+//! section. The caller decides whether a response may be stored or used: this crate has no rules of HTTP or of freshness. It
+//! parses a stored header section once for all hits from memory, and does not interpret the fields. All disk work goes through
+//! the engine of the calling thread; no call blocks it.
 //!
 //! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or written by other
 //! software is a miss.

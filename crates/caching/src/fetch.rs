@@ -30,15 +30,17 @@ use crate::filler::Filler;
 use crate::filling::{Filling, SharedHead};
 use crate::policy::{self, CacheCandidate, OriginRequest};
 use crate::record::{self, Record, Status, Unstored};
-use crate::requested_range::{SliceStart, slice_start};
+use crate::requested_range::{requested_slice, slice_start};
 use crate::settings::CacheConf;
 use crate::shared_fetch::{FetchLeader, FetchOutcome, Joined, Refreshed};
-use crate::slices::slices_tag;
+use crate::slices::{self, slices_tag};
 use crate::stall_limits::StallLimits;
 use crate::tasks::Cache;
 use crate::trailed::with_trailers;
 use crate::{ModuleFunctions, UpstreamRequest, access, or_disconnected, parts, stored};
-use exchange::request::Request;
+use exchange::facts::Facts;
+use exchange::request::{Request, Shared};
+use exchange::subrequest;
 use telemetry::Level;
 use upstream::{Failure, Reply, ReplyBody, SetCookie, state};
 
@@ -126,7 +128,7 @@ impl Fetch {
     pub async fn lead(self, request: &mut Request, lead: FetchLeader) -> Result<Reply, Failure> {
         let handed = Handed::default();
         let fetch = Rc::new(self);
-        spawn(detached(request), Rc::clone(&fetch), lead, Some(handed.clone()));
+        spawn(leading(request), Rc::clone(&fetch), lead, Some(handed.clone()));
         or_disconnected(request, handed.event.wait()).await?;
         let handing = handed.slot.take();
         let Some((result, tries, cookie, record)) = handing else { return Err(Failure::Status(500)) };
@@ -539,8 +541,13 @@ impl Fetch {
         }
         // Checked before the store is called: the header section excludes most responses that may not be stored.
         let mut meta = policy::judge(request, conf, candidate)?;
-        if matches!(meta.status, 206 | 416) && !conf.sets_range {
-            // The part may differ from the requested range, may not match stored parts, or may not suit the waiting requests.
+        // Unless the configuration sets the range, the part may differ from the requested range, may not match stored parts, or may not
+        // suit the waiting requests.
+        if matches!(meta.status, 206 | 416)
+            && !(conf.sets_range
+                && requested_slice(request)
+                    .is_none_or(|slice| slices::is_storable(&self.text, slice, candidate.heading)))
+        {
             return Err(Unstored::Rules(NotStored::Partial));
         }
         let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
@@ -643,7 +650,7 @@ fn updated(
     candidate: &CacheCandidate<'_>,
     hit: &Hit,
 ) -> Option<(Result<Meta, bool>, Vec<u8>)> {
-    let head = http::response::parse::parse_written(hit.head())?;
+    let head = hit.parsed_head()?;
     let (fresh, raw) = (candidate.heading.head(), candidate.heading.raw());
     let mut lines: Vec<FieldLine<'_>> = Vec::new();
     let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);
@@ -683,13 +690,26 @@ fn updated(
 
 /// Copies this request without its client, so that the copy can continue after this request has ended.
 pub fn detached(request: &Request) -> Box<Request> {
+    // The current values of the configuration's variables: the key and the upstream address may depend on them.
+    copy(request, request.detached_values(), request.facts.copied())
+}
+
+/// Works like [`detached`], for the fetch that this request leads. Facts that the fetch finds, such as `$uid_set` or the range of a
+/// slice, are also those of the response and of the access log, as `$request_id` is.
+///
+/// Values of the configuration's variables are copied, because others may change the originals while the fetch works: subrequests
+/// of the same page assign variables of `set`, and the access log of a client that has left computes values of `map` without a response.
+fn leading(request: &Request) -> Box<Request> {
+    copy(request, request.detached_values(), request.facts.shared())
+}
+
+fn copy(request: &Request, shared: Shared, facts: Facts) -> Box<Request> {
     let mut child = request.child();
     child.location = request.location;
     child.method = request.method;
     child.uri.clone_from(&request.uri);
     child.args.clone_from(&request.args);
-    // The current values of the configuration's variables: the key and the upstream address may depend on them.
-    child.shared = Rc::new(request.shared.detached_with_values());
+    child.shared = Rc::new(shared);
     child.captures.clone_from(&request.captures);
     child.started = request.started;
     // The copy is not a client request: it keeps the depth of the original, which matters for responses included in others.
@@ -697,10 +717,9 @@ pub fn detached(request: &Request) -> Box<Request> {
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;
     child.left_location = request.left_location;
-    if let Some(start) = slice_start(request) {
-        child.facts.insert(SliceStart(start));
-    }
+    child.facts = facts;
     child.is_detached = true;
+    subrequest::detach(request, &mut child);
     child
 }
 

@@ -52,13 +52,13 @@ pub struct Filling {
 /// A header section for readers on all threads, with its parsed form.
 pub struct SharedHead {
     raw: Arc<[u8]>,
-    parsed: ParsedResponse,
+    parsed: Arc<ParsedResponse>,
 }
 
 impl SharedHead {
     /// Creates it from the bytes and their parsed form.
-    pub fn new(raw: Arc<[u8]>, parsed: ParsedResponse) -> SharedHead {
-        SharedHead { raw, parsed }
+    pub fn new(raw: Arc<[u8]>, parsed: impl Into<Arc<ParsedResponse>>) -> SharedHead {
+        SharedHead { raw, parsed: parsed.into() }
     }
 }
 
@@ -160,7 +160,7 @@ impl Filling {
     /// Returns the stored header section, for a reader.
     pub fn heading(&self) -> Option<Heading> {
         let SharedHead { raw, parsed } = self.head.as_ref()?;
-        Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
+        Some(Heading::new(Source::Shared(Arc::clone(raw)), Arc::clone(parsed)))
     }
 
     /// Returns the range and the complete length, if this response is a 206.

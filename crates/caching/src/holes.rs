@@ -224,10 +224,15 @@ impl BodySource for HoledSource {
         loop {
             match &mut self.state {
                 HoleState::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
-                HoleState::Next => self.state = self.next(),
+                HoleState::Next => {
+                    let start = self.range.start;
+                    self.state = self.next();
+                    debug_assert!(self.range.start > start || self.located.is_none(), "each part has bytes");
+                }
                 HoleState::Stored(stream, part) => match ready!(stream.poll_next(context)) {
                     Ok(Some(source)) => {
                         part.start += source.bytes().len() as u64;
+                        debug_assert!(part.start <= part.end, "a source returns no more than its part");
                         return Poll::Ready(Ok(Some(source)));
                     }
                     Ok(None) => self.state = HoleState::Next,
@@ -272,14 +277,11 @@ impl SharedHoles {
         let lead = match joined {
             HoleFetch::Lead(lead) => lead,
             HoleFetch::Failed(_) => return None,
-            HoleFetch::Along(filling) => {
+            HoleFetch::Along(filling) => match filling.part().and_then(|_| filling.reader(hole.clone())) {
+                Some(reader) => return Some(reader.with_limit(self.fetch.limits.body)),
                 // A complete new response does not match the header section that was sent.
-                let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
-                if let Some(reader) = reader {
-                    return Some(reader.with_limit(self.fetch.limits.body));
-                }
-                None
-            }
+                None => None,
+            },
         };
         let mut request = self.request.borrow_mut().take()?;
         let origin_request = OriginRequest::new(&self.fetch.store, &self.fetch.key);

@@ -158,7 +158,7 @@ pub async fn serve(
         )
         .await;
     };
-    let key = Key::of(&text);
+    let key = Key::of_recent(&text);
     let control = policy::control_of(request, conf);
     let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control, stalls: Cell::new(0) };
     if policy::is_any_set(&conf.bypass, request) || request.facts.get::<RenewsSlice>().is_some() {
@@ -190,6 +190,54 @@ pub async fn serve(
     });
     tally::count(request, cache.tallies());
     result
+}
+
+/// Serves a request from memory if the entry is fresh and nothing else has to be decided: without a wait, and without the state that
+/// waits need. `None` states nothing about the entry: [`serve`] decides, and nothing was recorded or counted.
+pub fn serve_from_memory(
+    request: &mut Request,
+    origin: &'static ModuleFunctions,
+    cache: &Arc<Cache>,
+    text: Vec<u8>,
+) -> Option<Reply> {
+    let thread_config = Rc::clone(&request.thread_config);
+    let conf = (origin.conf)(&thread_config.config.location(request.location).scope);
+    let store = cache.store()?;
+    let key = Key::of_recent(&text);
+    // A complete response that is not published yet may be newer than the entry.
+    if !is_plain(request, conf) || cache.shared_fetches().pending.has(&key) {
+        return None;
+    }
+    let now = now_ms();
+    let hit = store.find_in_memory(&key, &text, |meta| {
+        meta.fresh_until_ms > now
+            && (meta.vary.is_empty() || policy::variant_of(request, &meta.vary) == meta.variant)
+    })?;
+    debug_assert_eq!(policy::grade(&hit, now), Grade::Fresh);
+    let meta = Arc::clone(&hit.meta);
+    let reply = stored::of_hit(request, hit, policy::age(&meta, now))?;
+    // An earlier location of the request may have had a cache, too (`error_page`).
+    let record = record::record_of(request);
+    *record = Record {
+        status: Some(Status::Hit),
+        stored_for_s: Some(policy::stored_for_s(&meta, now)),
+        ttl_s: Some(policy::left_s(&meta, now)),
+        found: Some(meta),
+        key: text,
+        ..Record::default()
+    };
+    tally::count(request, cache.tallies());
+    Some(reply)
+}
+
+/// Whether a request may use any fresh entry: it bypasses no cache, is for no slice, has no `Cache-Control` to obey, and no condition of it
+/// refers to the origin server.
+fn is_plain(request: &Request, conf: &CacheConf) -> bool {
+    !policy::is_any_set(&conf.bypass, request)
+        && request.facts.get::<RenewsSlice>().is_none()
+        && slice_start(request).is_none()
+        && !is_for_origin(request)
+        && (!conf.heeds_requests || policy::control_of(request, conf) == RequestCacheControl::default())
 }
 
 /// Whether a request has conditions that refer to the representation of the origin server.

@@ -144,7 +144,7 @@ pub async fn begin(
                 true => fetch.store.extend(hit).await.ok(),
                 false => None,
             };
-            (fill, Arc::clone(&hit.meta), stored::shared(hit.head()))
+            (fill, Arc::clone(&hit.meta), stored::shared(hit))
         }
         None => (None, Arc::default(), None),
     };
@@ -423,7 +423,7 @@ impl Fetch {
                         hit.meta.response_time_ms >= candidate.times.request_ms
                             && !hit.is_purged_soft
                             && hit.meta.length == Some(part.length)
-                            && stored::parse(hit.head()).is_some_and(|other| joins(&other, &reply.head))
+                            && stored::heading(hit).is_some_and(|other| joins(&other, &reply.head))
                     };
                     fill = store.begin_parts(new, temp_directory, &selector, joins).await.ok();
                 }
@@ -450,7 +450,7 @@ impl Fetch {
     ) -> Result<Reply, Failure> {
         let Some(located) = hit.located().cloned() else { return Err(Failure::Status(500)) };
         let wanted = requested.map_or(0..located.length, |requested| requested.within(located.length));
-        let heading = Rc::new(stored::parse(hit.head()).ok_or(Failure::Status(502))?);
+        let heading = Rc::new(stored::heading(&hit).ok_or(Failure::Status(502))?);
         let (fetch, hit) = (Rc::new(self), Rc::new(hit));
         let child = detached(request);
         let mut first = None;
@@ -476,7 +476,7 @@ impl Fetch {
             }
         }
         let (length, age) = (located.length, policy::age(&hit.meta, now_ms()));
-        let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
+        let own = stored::heading(&hit).ok_or(Failure::Status(502))?;
         let source = Holed::new(fetch, child, Some(hit), heading, first);
         let body = Body::Ranged(RangedBody::new(Box::new(source), length));
         Ok(stored::reply(own, ReplyBody::Ready(Box::new(body)), Some(length), age))

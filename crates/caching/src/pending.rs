@@ -39,6 +39,11 @@ impl Table {
         Some((Arc::clone(&newest.filling), newest.sequence))
     }
 
+    /// Whether a response to this key is pending, of any variant.
+    pub fn has(&self, key: &Key) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.responses().contains_key(key)
+    }
+
     /// Removes the pending responses of a key.
     pub fn remove(&self, key: &Key) {
         let removed = self.responses().remove(key).map_or(0, |responses| responses.len());

@@ -377,7 +377,7 @@ pub fn reuse(
     if !conf.heeds_requests || says_nothing {
         return Reuse::Fresh;
     }
-    let Some(heading) = stored::parse(hit.head()) else { return Reuse::Fresh };
+    let Some(heading) = stored::heading(hit) else { return Reuse::Fresh };
     let lines = heading.head().lines(heading.raw());
     let fields = CacheFields::collect(lines, TARGETS).without(ignored);
     let (age, left) = (age(&hit.meta, now_ms), left_s(&hit.meta, now_ms));

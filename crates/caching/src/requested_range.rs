@@ -1,6 +1,6 @@
 //! Byte ranges: requested by the client, sent by an upstream, and of slices.
 //!
-//! [`RequestedRange`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a request.
+//! [`RequestedRange`] is the range that a client requests, [`Part`] the range of a 206, [`RequestedSlice`] the slice of a request.
 
 use std::ops::Range;
 
@@ -121,11 +121,29 @@ impl Part {
     }
 }
 
-/// Offset of the slice that a request is for.
-#[derive(Clone, Copy, Debug)]
-pub struct SliceStart(pub u64);
+/// The slice that a request is for (`slice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestedSlice {
+    /// Offset of the slice.
+    pub start: u64,
+    /// Size of all slices but the last one, in bytes.
+    pub size: u64,
+}
 
-impl Fact for SliceStart {
+impl RequestedSlice {
+    /// Returns the offset of its last byte, if the body does not end before.
+    pub fn last(self) -> u64 {
+        debug_assert!(self.size > 0, "a slice has bytes");
+        self.start + (self.size - 1)
+    }
+
+    /// Returns the range of the slice in a body of `length` bytes; it starts beyond its end if the body ends before the slice.
+    pub fn within(self, length: u64) -> Range<u64> {
+        self.start..length.min(self.start + self.size)
+    }
+}
+
+impl Fact for RequestedSlice {
     fn outlives_location(&self) -> bool {
         true
     }
@@ -141,7 +159,12 @@ impl Fact for RenewsSlice {
     }
 }
 
-/// Returns the offset of the slice of a request (`slice`), once `$slice_range` was evaluated.
+/// Returns the slice that a request is for (`slice`), once `$slice_range` was evaluated.
+pub fn requested_slice(request: &Request) -> Option<RequestedSlice> {
+    request.facts.get::<RequestedSlice>().map(|slice| *slice)
+}
+
+/// Returns the offset of that slice.
 pub fn slice_start(request: &Request) -> Option<u64> {
-    request.facts.get::<SliceStart>().map(|start| start.0)
+    requested_slice(request).map(|slice| slice.start)
 }

@@ -225,6 +225,7 @@ impl FetchLeader {
         if varying.len() < MARKS_MAX / SHARDS || varying.contains_key(primary) {
             varying.insert(*primary, meta.vary.as_slice().into());
         }
+        debug_assert!(varying.len() <= MARKS_MAX / SHARDS, "the number of keys is limited");
     }
 
     /// Prevents further requests from joining.
@@ -475,6 +476,7 @@ impl SharedFetches {
             (changes.all, changes.joined_since) = (Some(now), Some(now));
         }
         changes.keys.insert(*key, now);
+        debug_assert!(changes.keys.len() <= CHANGES_MAX, "the number of keys is limited");
         drop(changes);
         self.detach(key);
     }
@@ -522,6 +524,7 @@ impl SharedFetches {
         if marks.len() < MARKS_MAX / SHARDS {
             marks.insert(*key, now + MARK_LIFETIME);
         }
+        debug_assert!(marks.len() <= MARKS_MAX / SHARDS, "the number of marks is limited");
     }
 
     /// Disables parts of an object for some time, because the upstream sent a part whose length differs from its `Content-Range`.

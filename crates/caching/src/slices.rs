@@ -8,6 +8,7 @@
 //! instead of the complete object. The response shows its version.
 
 use ::cache::{Key, Meta};
+use http::StatusCode;
 use http::cache_status::Forwarded;
 use http::fields::{HeaderId, Method};
 use http::range::ContentRange;
@@ -16,7 +17,7 @@ use crate::clock::now_ms;
 use crate::fetch::{Fetch, variant_key};
 use crate::policy::{self, Grade};
 use crate::record::{self, Status};
-use crate::requested_range::{requested, slice_start};
+use crate::requested_range::{RequestedSlice, requested, slice_start};
 use crate::shared_fetch::{FetchOutcome, Joined};
 use crate::{CacheLookup, Followed, access, stored};
 use exchange::request::Request;
@@ -59,6 +60,20 @@ pub fn slices_tag(text: &[u8], start: u64) -> Option<Vec<u8>> {
     let mut tag = b"slices:".to_vec();
     digest.0.iter().for_each(|byte| tag.extend_from_slice(format!("{byte:02x}").as_bytes()));
     Some(tag)
+}
+
+/// Whether a 206 or 416 to a request for a slice may be stored with the key `text`. The key must contain the range of the slice:
+/// otherwise requests for other slices would find the response. A 206 must be the slice, because no client can be served from
+/// another part.
+pub fn is_storable(text: &[u8], slice: RequestedSlice, heading: &Heading) -> bool {
+    // Further digits may follow, those of another variable.
+    let range = format!("bytes={}-{}", slice.start, slice.last());
+    let is_named = text.windows(range.len()).any(|window| window == range.as_bytes());
+    let is_slice = || match ContentRange::of_part(heading.head(), heading.raw()) {
+        Ok((range, Some(length))) => slice.within(length) == (range.start..range.end),
+        Ok((_, None)) | Err(_) => false,
+    };
+    is_named && (heading.head().status() != StatusCode::PARTIAL_CONTENT || is_slice())
 }
 
 /// The version of the object that a stored slice belongs to.
@@ -152,7 +167,7 @@ impl CacheLookup<'_> {
         let selector = |vary: &[u8]| policy::variant_of(request, vary);
         let hit = self.store.find_by(&key, &text, &selector, access(request, self.store)).await.ok()??;
         let is_usable = policy::grade(&hit, now_ms()) != Grade::Stale;
-        is_usable.then(|| stored::parse(hit.head()).map(|heading| Version::of(&hit.meta, &heading)))?
+        is_usable.then(|| stored::heading(&hit).map(|heading| Version::of(&hit.meta, &heading)))?
     }
 
     /// Returns the version of the response that is being fetched for a key, or written to its entry.

@@ -32,7 +32,7 @@ const READS: usize = 2;
 
 /// Returns a stored response of this age. `None` if its header section is invalid, because another program wrote it.
 pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
-    let heading = parse(hit.head())?;
+    let heading = heading(&hit)?;
     if policy::is_of_head(&hit.meta) {
         return Some(of_head(heading, age));
     }
@@ -96,14 +96,23 @@ pub fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -
     Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
 }
 
-/// Parses the header section of an entry, whose checksum was verified when it was read.
+/// Returns the header section of an entry. Of an entry in memory, neither the bytes nor their parsed form are copied.
+pub fn heading(hit: &Hit) -> Option<Heading> {
+    let parsed = Arc::clone(hit.parsed_head()?);
+    Some(match &hit.image {
+        Source::Shared(image) => Heading::within(Source::Shared(Arc::clone(image)), hit.head_range(), parsed),
+        _ => Heading::new(Source::Vec(hit.head().to_vec()), parsed),
+    })
+}
+
+/// Parses a header section that this cache has written.
 pub fn parse(bytes: &[u8]) -> Option<Heading> {
     parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
 }
 
-/// Returns a stored head for readers on all threads.
-pub fn shared(bytes: &[u8]) -> Option<SharedHead> {
-    parse_written(bytes).map(|head| SharedHead::new(bytes.into(), head))
+/// Returns the header section of an entry for readers on all threads.
+pub fn shared(hit: &Hit) -> Option<SharedHead> {
+    Some(SharedHead::new(hit.head().into(), Arc::clone(hit.parsed_head()?)))
 }
 
 /// Returns a body in a cache file: transferred like the location's files once its checksums were verified, otherwise verified while

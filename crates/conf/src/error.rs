@@ -382,6 +382,10 @@ impl ErrorKind {
             ErrorKind::Unknown { name, .. } if name.starts_with('\u{feff}') => {
                 f.write_str("; the file starts with a byte order mark: save it without this mark")
             }
+            ErrorKind::Unknown { name, .. } if crate::commercial::instead_of_commercial(name).is_some() => {
+                let instead = crate::commercial::instead_of_commercial(name).unwrap_or_default();
+                write!(f, "; only the commercial edition of nginx has it: {instead}")
+            }
             ErrorKind::Unknown { name, similar, allowed } => match (crate::removed::find(name), similar) {
                 (Some((version, instead)), _) => {
                     write!(f, "; nginx {version} removed it: {instead}")

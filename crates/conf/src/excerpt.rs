@@ -3,6 +3,7 @@
 //! An [`Error`] has the location of a statement and not of its words. So the text is parsed again here. Of the statement, the
 //! word that the message quotes is marked; this decides only where the mark is.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ const DASHES: &[char] = &['–', '—', '−', '‐', '‑'];
 /// A range of the text, with a remark.
 struct Mark {
     range: Range<usize>,
-    label: Option<&'static str>,
+    label: Option<Cow<'static, str>>,
 }
 
 /// Formats the line of an error with its number and a mark below, for a terminal. `None` if the text is not available.
@@ -61,6 +62,7 @@ type Words = Vec<(Word, Range<usize>)>;
 fn find(error: &Error, span: &Span, text: &[u8]) -> Option<Mark> {
     let mut lexer = Lexer::new(text, span.file.clone());
     let mut words = Words::new();
+    let mut seen = Seen::default();
     loop {
         match lexer.next_piece(words.is_empty()) {
             Ok(Piece::Word(word)) if word.span == *span => {
@@ -71,8 +73,11 @@ fn find(error: &Error, span: &Span, text: &[u8]) -> Option<Mark> {
                 let ended = std::mem::take(&mut words);
                 if lexer.span() == *span {
                     let first = ended.first().map_or_else(|| lexer.range(), |(_, range)| range.clone());
-                    return mark_of(error, &ended).or(Some(Mark { range: first, label: None }));
+                    let mark = mark_of(error, &ended).unwrap_or(Mark { range: first, label: None });
+                    let label = mark.label.or_else(|| seen.first_duplicate(error, &ended));
+                    return Some(Mark { label, ..mark });
                 }
+                seen.add(&piece, &ended);
                 if matches!(piece, Piece::End) {
                     return None;
                 }
@@ -87,6 +92,9 @@ fn find(error: &Error, span: &Span, text: &[u8]) -> Option<Mark> {
 /// position.
 fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     let is_quote = matches!(fault.kind(), ErrorKind::UnexpectedEnd { quote: Some(_) });
+    if let Some(mark) = remedied(crate::remedy::foreign, fault, words) {
+        return mark;
+    }
     if let Some(mark) = missing_semicolon(words).filter(|_| !is_quote) {
         return mark;
     }
@@ -95,15 +103,98 @@ fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     match words.last() {
         Some((_, range)) if may_be_end => after(range),
         _ if is_quote => {
-            Mark { range: lexer.range().start..lexer.range().start + 1, label: Some("opened here") }
+            Mark { range: lexer.range().start..lexer.range().start + 1, label: Some("opened here".into()) }
         }
         _ => Mark { range: lexer.range().end..lexer.range().end + 1, label: None },
     }
 }
 
+/// Returns the mark of a remedy.
+fn remedied(
+    remedy: fn(&Error, &[&Word]) -> Option<crate::remedy::Remedy>,
+    error: &Error,
+    words: &Words,
+) -> Option<Mark> {
+    let texts: Vec<&Word> = words.iter().map(|(word, _)| word).collect();
+    let (index, label) = remedy(error, &texts)?;
+    let (_, range) = words.get(index)?;
+    Some(Mark { range: range.clone(), label: Some(label) })
+}
+
+/// The statements before the one of an error.
+#[derive(Default)]
+struct Seen {
+    /// Name, arguments and line, with the number of the block.
+    statements: Vec<(Vec<String>, u32, usize)>,
+    /// Numbers of the open blocks.
+    open: Vec<usize>,
+    blocks: usize,
+}
+
+impl Seen {
+    /// Adds an ended statement.
+    fn add(&mut self, end: &Piece, words: &Words) {
+        if let Some((first, _)) = words.first() {
+            let texts = words.iter().map(|(word, _)| word.text.clone()).collect();
+            self.statements.push((texts, first.span.line, self.open.last().copied().unwrap_or(0)));
+        }
+        match end {
+            Piece::Open => {
+                self.blocks += 1;
+                self.open.push(self.blocks);
+            }
+            Piece::Close => drop(self.open.pop()),
+            _ => {}
+        }
+    }
+
+    /// Returns where the first of two duplicates is, if it is in the same file. Most directives must be unique in their block, names of
+    /// groups, formats and zones in the complete configuration, and default servers among the servers of an address.
+    fn first_duplicate(&self, error: &Error, words: &Words) -> Option<Cow<'static, str>> {
+        let texts: Vec<&str> = words.iter().map(|(word, _)| word.text.as_str()).collect();
+        let (name, args) = texts.split_first()?;
+        let message = error.kind().to_string();
+        let is_once = matches!(error.kind(), ErrorKind::Duplicate(_)) || message.contains("is duplicate");
+        if !is_once && !message.contains("duplicate") && !message.contains("already bound") {
+            return None;
+        }
+        let block = self.open.last().copied().unwrap_or(0);
+        let is_global = matches!(
+            *name,
+            "upstream" | "limit_req_zone" | "limit_conn_zone" | "proxy_cache_path" | "log_format"
+        );
+        let is_default = message.contains("default server");
+        let zone = |words: &[&str]| {
+            words
+                .iter()
+                .find_map(|word| word.split_once("zone="))
+                .map(|(_, zone)| zone.split(':').next().unwrap_or(zone).to_owned())
+        };
+        let is_first = |known: &(Vec<String>, u32, usize)| {
+            let known_texts: Vec<&str> = known.0.iter().map(String::as_str).collect();
+            let known_args = known_texts.get(1..).unwrap_or_default();
+            known_texts.first() == Some(name)
+                && match () {
+                    () if is_default => {
+                        known_args.contains(&"default_server") && known_args.first() == args.first()
+                    }
+                    () if zone(args).is_some() => zone(args) == zone(known_args),
+                    () if is_global => known_args.first() == args.first(),
+                    () if is_once => known.2 == block,
+                    () => {
+                        known.2 == block && known_args == args
+                            || known.2 == block && *name == "listen" && known_args.first() == args.first()
+                    }
+                }
+        };
+        let (_, line, _) = self.statements.iter().find(|known| is_first(known))?;
+        Some(format!("the first one is on line {line}").into())
+    }
+}
+
 fn after(range: &Range<usize>) -> Mark {
     debug_assert!(range.start < range.end, "a word has at least one byte");
-    Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here") }
+    Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here".into()) }
 }
 
 /// Finds a directive name at the start of a later line of a statement, which indicates a missing semicolon.
@@ -140,6 +231,9 @@ fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
 
 /// Returns the word of a statement that a message refers to; `None` if it refers to another statement.
 fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
+    if let Some(mark) = remedied(crate::remedy::foreign, error, words) {
+        return Some(mark);
+    }
     let (name, args) = words.split_first()?;
     let message = error.kind().to_string();
     let quotes = |text: &str| !text.is_empty() && message.contains(&format!("\"{text}\""));
@@ -171,13 +265,18 @@ fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
             quotes(&name.0.text).then(|| value.unwrap_or(name))
         }),
     };
-    let (_, range) = found?;
-    if let Some(mark) = missing_semicolon(words).or_else(|| probably_missing(error, words)) {
+    if found.is_some()
+        && let Some(mark) = missing_semicolon(words).or_else(|| probably_missing(error, words))
+    {
         return Some(mark);
     }
+    if let Some(mark) = remedied(crate::remedy::remedy, error, words) {
+        return Some(mark);
+    }
+    let (_, range) = found?;
     let odd = words.iter().find_map(|(word, range)| Some((typography(word)?, range.clone())));
     Some(match odd {
-        Some((label, range)) => Mark { range, label: Some(label) },
+        Some((label, range)) => Mark { range, label: Some(label.into()) },
         None => Mark { range: range.clone(), label: None },
     })
 }
@@ -203,7 +302,7 @@ fn render(text: &[u8], mark: &Mark) -> String {
     let from = if line.len() <= SHOWN_MAX { 0 } else { before.saturating_sub(SHOWN_MAX / 2) };
     let line: String = line.iter().skip(from).take(SHOWN_MAX).collect();
     let (indent, width) = (before - from, width.min(SHOWN_MAX.saturating_sub(before - from).max(1)));
-    let label = mark.label.map(|label| format!(" {label}")).unwrap_or_default();
+    let label = mark.label.as_ref().map(|label| format!(" {label}")).unwrap_or_default();
     let mut out = String::new();
     let _infallible = writeln!(out, "{number:>5} | {}", line.trim_end());
     let _infallible = writeln!(out, "{:>5} | {:indent$}{}{label}", "", "", "^".repeat(width));
@@ -247,7 +346,7 @@ mod tests {
             ("http {\n\troot a b; }", "    2 |     root a b; }\n      |     ^^^^\n"),
             (
                 "http { root a; server { } root b; }",
-                "    1 | http { root a; server { } root b; }\n      |                           ^^^^\n",
+                "    1 | http { root a; server { } root b; }\n      |                           ^^^^ the first one is on line 1\n",
             ),
             ("http {\n root a\n index b;\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
             ("http {\n root a\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
@@ -268,7 +367,7 @@ mod tests {
             // The first "root" has the words of the second one.
             (
                 "http { root root; server { } root root; }",
-                "    1 | http { root root; server { } root root; }\n      |                              ^^^^\n",
+                "    1 | http { root root; server { } root root; }\n      |                              ^^^^ the first one is on line 1\n",
             ),
         ];
         for (text, expected) in cases {

@@ -23,20 +23,23 @@
 //! |---|---|
 //! | [`mod@changes`] | the differences between two configurations |
 //! | [`mod@print`] | statements to text |
-//! | [`mod@format`] | `ringroad fmt` |
+//! | [`mod@format`], [`mod@edit`] | `ringroad fmt`; changes of single statements |
 //! | [`mod@check`] | the check of a statement |
 //! | [`mod@excerpt`] | the line of an error with a mark |
+//! | [`remedy`] | what to write instead of typical mistakes |
 //! | [`layered`] | lists that blocks inherit or replace |
 //! | [`tree`], [`lexer`], [`value`], [`error`] | text to statements with file and line; arguments to values; errors |
 //! | [`source`], [`glob`] | files and the function that loads them; patterns of `include` |
 //! | [`spec`], [`nginx`] | directives as data; every directive that nginx has |
-//! | [`removed`] | directives that nginx had |
+//! | [`removed`], [`commercial`] | directives that nginx had; those of its commercial edition |
 //! | [`third_party`] | third-party modules by the names of their directives |
 //! | [`lua`] | the end of a block of Lua code |
 #![forbid(unsafe_code)]
 
 mod changes;
 mod check;
+mod commercial;
+mod edit;
 mod error;
 mod excerpt;
 mod format;
@@ -46,6 +49,7 @@ mod lexer;
 mod lua;
 mod nginx;
 mod print;
+mod remedy;
 mod removed;
 mod source;
 mod spec;
@@ -55,6 +59,8 @@ pub mod value;
 
 pub use changes::{Change, ChangeKind, changes};
 pub use check::{CheckResult, Report, Scope, Visit, check, visit};
+pub use commercial::instead_of_commercial;
+pub use edit::{Edit, EditKind, edit, includes};
 pub use error::{Error, ErrorKind, Level, Object};
 pub use excerpt::{excerpt, excerpt_of, typography};
 pub use format::format;
@@ -62,6 +68,7 @@ pub use glob::{expand as expand_glob, matches as glob_matches};
 pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
 pub use print::{Bare, dump, print};
+pub use removed::is_removed;
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
 pub use spec::{Args, Block, Contexts, Repeat, Spec, Support, Table, similar};
 pub use third_party::{is_of_third_party, third_party_module, third_party_variable};

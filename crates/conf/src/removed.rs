@@ -26,6 +26,11 @@ const REMOVED: [(&str, &str, &str); 13] = [
     ),
 ];
 
+/// Whether nginx had a directive and has removed it.
+pub fn is_removed(name: &str) -> bool {
+    find(name).is_some()
+}
+
 /// Returns the version that removed a directive, and the replacement.
 pub(crate) fn find(name: &str) -> Option<(&'static str, &'static str)> {
     let is_it = |known: &str| if known.ends_with('_') { name.starts_with(known) } else { name == known };

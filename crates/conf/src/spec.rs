@@ -142,7 +142,8 @@ impl Args {
         usize::from(min) <= count && max.is_none_or(|max| count <= usize::from(max))
     }
 
-    pub(crate) fn range(self) -> (u8, Option<u8>) {
+    /// Returns the least and the greatest number; `None` is no limit.
+    pub fn range(self) -> (u8, Option<u8>) {
         match self {
             Args::None => (0, Some(0)),
             Args::Exactly(count) => (count, Some(count)),

@@ -12,10 +12,12 @@
 //! | [`acme`] | certificates from certificate authorities |
 //! | [`ssl`] | TLS to clients |
 //! | [`http_v2`] | the directives of HTTP/2 |
-//! | [`http_v3`] | the variable of HTTP/3, which is not supported yet |
+//! | [`http_v3`] | `http_v3`: HTTP/3 and QUIC |
 //! | [`log`] | `access_log`, `log_format` |
 //! | [`rewrite`] | `rewrite`, `if`, `return`, `set`, `break` |
 //! | [`try_files`] | the first of several files that exists |
+//! | [`stream_core`] | the block `stream` and its servers |
+//! | [`stream_return`], [`stream_set`], [`stream_ssl_preread`] | a text for the client; variables; the ClientHello of a client |
 //! | [`mirror`] | copies of a request whose responses are ignored |
 #![forbid(unsafe_code)]
 
@@ -28,6 +30,10 @@ mod log;
 mod mirror;
 mod rewrite;
 mod ssl;
+mod stream_core;
+mod stream_return;
+mod stream_set;
+mod stream_ssl_preread;
 #[cfg(test)]
 #[path = "../../modules/src/testing.rs"]
 pub mod testing;
@@ -54,6 +60,12 @@ pub static MODULES: &[&Module] = &[
     &rewrite::MODULE,
     &try_files::MODULE,
     &mirror::MODULE,
+    &stream_core::MODULE,
+    &ssl::STREAM,
+    &log::STREAM,
+    &stream_set::MODULE,
+    &stream_ssl_preread::MODULE,
+    &stream_return::MODULE,
 ];
 
 /// Whether a location may handle missing files itself, by `try_files` or a script of rewrite directives.

@@ -6,6 +6,7 @@ use conf::{Args, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
 use exchange::phases::{Phase, Step};
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
@@ -17,6 +18,13 @@ pub(crate) static MODULE: Module = Module {
         if !scope.of::<Conf>().uris.items().is_empty() {
             plan.now(Phase::Precontent, scope.shared::<Conf>(), run);
         }
+    },
+    rehearse: |request| {
+        request.note(|| Event::Said {
+            label: "mirror",
+            text: "a copy of the request is sent in the background; its response is ignored".to_owned(),
+        });
+        Some(Step::Next)
     },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],

@@ -9,12 +9,13 @@ use io::Errno;
 use crate::{Declaration, Directive, Module};
 use exchange::files::{self, FileKind};
 use exchange::phases::{Phase, Step};
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use site::config::{Cx, Inner, Scope, Settings, SettingsType};
 use site::settings::core::Core;
 use site::settings::files::Root;
 use site::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -125,7 +126,10 @@ async fn run(files: &Files, request: &mut Request) -> Step {
     }
     match &files.otherwise {
         // The fallback is not checked: a status ends the request, a URI starts a new search.
-        Otherwise::Status(status) => Step::Status(*status),
+        Otherwise::Status(status) => {
+            request.note(|| Event::Said { label: "try_files", text: format!("no file exists: {status}") });
+            Step::Status(*status)
+        }
         Otherwise::Uri(uri) => {
             let uri = below_alias(request, &scope.core, uri);
             continue_at(request, uri)
@@ -149,7 +153,19 @@ fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
 /// Checks that a file exists. Errors other than a missing file are logged; the search continues in any case.
 async fn exists(request: &Request, root: &[u8], name: &[u8], is_directory: bool) -> bool {
     let path = [root, name].concat();
-    match files::stat_path(request, &path).await {
+    let found = files::stat_path(request, &path).await;
+    request.note(|| {
+        let there = match &found {
+            Ok(kind) if (*kind == FileKind::Directory) == is_directory => "exists",
+            Ok(FileKind::Directory) => "is a directory",
+            Ok(_) => "is not a directory",
+            Err(_) => "does not exist",
+        };
+        let (name, slash) = (name.for_log(), if is_directory { "/" } else { "" });
+        let text = format!("{name}{slash}: {} {there}", files::display(&path));
+        Event::Said { label: "try_files", text }
+    });
+    match found {
         Ok(kind) => (kind == FileKind::Directory) == is_directory,
         Err(failure) => {
             if !matches!(failure.errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) {
@@ -177,6 +193,10 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, is_directory: bool) {
 
 /// Continues at the fallback: a named location retains the URI, another URI starts a new search for a location.
 fn continue_at(request: &mut Request, target: Vec<u8>) -> Step {
+    request.note(|| {
+        let text = format!("no file exists: continues with {}", target.for_log());
+        Event::Said { label: "try_files", text }
+    });
     if target.first() == Some(&b'@') {
         let name = String::from_utf8_lossy(&target);
         return match request.server().locations.named(&name) {

@@ -16,10 +16,10 @@ use ::tls::certificate::FileError;
 use rt::HelperPool;
 use rustix::fs::OFlags;
 
-use crate::request::Request;
-use site::allowed_paths::Enforced;
+use site::enforced::{Enforced, PathRefusal};
 use site::needs::Access;
 use site::template::Template;
+use site::variables::HasVariables;
 use telemetry::Reason;
 
 /// Maximum size of a certificate or key file in bytes. Chains have a few KiB, and the client's server name may choose
@@ -151,7 +151,7 @@ impl CertificateCache {
 
 impl NamedCertificates {
     /// Returns the names of all pairs for a handshake.
-    pub fn names(&self, request: &Request) -> Vec<Pair> {
+    pub fn names<R: HasVariables>(&self, request: &R) -> Vec<Pair> {
         let text = |template: &Template| String::from_utf8_lossy(&template.rendered(request)).into_owned();
         self.pairs.iter().map(|(certificate, key)| (text(certificate), text(key))).collect()
     }
@@ -232,9 +232,13 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     let errno = |error: std::io::Error| {
         // On a helper thread, so the reason can be searched immediately.
         let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
-        let refused =
-            (errno == io::Errno::ACCESS).then(|| Enforced::get()?.paths.refusal(&path, Access::Read));
-        let advice = refused.flatten().map(|refused| format!("; \"{}\" allows it", refused.directive()));
+        let refused = (errno == io::Errno::ACCESS).then(|| Enforced::get()?.refusal(&path, Access::Read));
+        let advice = refused.flatten().map(|refused| match refused {
+            PathRefusal::Replaced(replaced) => {
+                format!("; \"{}\" was replaced, a new worker process will permit it", replaced.display())
+            }
+            PathRefusal::NotAllowed(refused) => format!("; \"{}\" allows it", refused.directive()),
+        });
         failed(&format_args!("open() failed ({}){}", Reason(errno), advice.unwrap_or_default()))
     };
     // Without O_NONBLOCK the open of a FIFO would wait for a writer. The kind is that of the open file: the file at the path may be

@@ -25,6 +25,10 @@ pub trait Client {
         Vec::new()
     }
 
+    /// Notes whether the request waits for a slot for its upstream. Meanwhile it does not protect its connection, if other requests on it
+    /// stall.
+    fn note_slot_wait(&self, _waits: bool) {}
+
     /// Returns the kernel's `TCP_INFO` of the connection; `None` if it is not TCP.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }

@@ -10,6 +10,7 @@ use rt::{Either, select};
 
 use crate::files;
 use crate::phases::{Phase, Step};
+use crate::rehearsal::Event;
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::{ContentType, is_digest};
 use crate::{credentials, error_page, locate, marks, prepare, tls};
@@ -97,10 +98,15 @@ impl Waiting {
         match self {
             Waiting::Handler(place) => {
                 let thread_config = Rc::clone(&request.thread_config);
+                // The rewrite directives assign variables before these phases.
+                if matches!(place.phase(), Phase::Precontent | Phase::Content) {
+                    request.keep_values();
+                }
                 let step = match place.handler(&thread_config.plans) {
                     Some(handler) => handler.later(request).await,
                     None => Step::Next,
                 };
+                request.share_values();
                 marks::note_waited(request, place.phase());
                 step
             }
@@ -348,9 +354,14 @@ impl PhaseCursor {
         if request.is_traced() {
             let (name, uri) = (&request.config().location(request.location).name, &request.uri);
             request.trace(format_args!("using location \"{name}\" for the URI \"{}\"", uri.for_log()));
+            request.note(|| Event::Entered { uri: request.uri.clone() });
         }
         self.enter(request, Phase::Rewrite);
         if request.scope().core.internal && !request.internal {
+            request.note(|| Event::Said {
+                label: "internal",
+                text: "only internal redirects reach this location: 404".to_owned(),
+            });
             return Step::Status(404);
         }
         apply_limit_except(request);
@@ -386,6 +397,9 @@ async fn hold_back(request: &mut Request) -> Step {
 /// Waits until a deadline, or until the client has closed its connection.
 pub async fn pause(request: &Request, until: Instant) -> Step {
     let client = request.conn.client.borrow().clone();
+    if request.is_rehearsed() {
+        return Step::Next;
+    }
     let Some(client) = client else { return Step::ClientClosed };
     match select(rt::sleep_until(until), client.hung_up()).await {
         Either::Left(()) => Step::Next,
@@ -419,7 +433,7 @@ pub async fn replace(request: &mut Request, status: u16) -> AfterPhases {
     let outcome = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
         request.response.content_range = content_range;
-        request.response.fields.append(&mut fields);
+        request.response.fields.to_mut().append(fields.to_mut());
     }
     outcome
 }

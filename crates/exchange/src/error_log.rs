@@ -7,8 +7,11 @@ use std::rc::Rc;
 
 use http::fields::HeaderId;
 
-use crate::request::{Request, ThreadConfig};
+use crate::rehearsal::{Event, Note};
+use crate::request::{ConnInfo, Request, ThreadConfig};
+use crate::session::Session;
 use crate::thread::Thread;
+use site::config::Section;
 use site::ids::LocationId;
 use telemetry::reports::Reporter;
 use telemetry::sink::LogTarget;
@@ -31,11 +34,12 @@ fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, messag
     line.write(thread, &thread_config.config.main().error_log, &thread_config.sinks, skip);
 }
 
-/// The data of an ended request that later log lines need.
+/// The data of an ended request or session that later log lines need.
 struct EndedRequest {
     thread: Rc<Thread>,
     /// The request's configuration; the indices of targets refer to it.
     thread_config: Rc<ThreadConfig>,
+    section: Section,
     location: LocationId,
     connection: u64,
     /// `, client: …, server: …`
@@ -44,7 +48,8 @@ struct EndedRequest {
 
 impl EndedRequest {
     fn write(&self, level: Level, text: &str) {
-        let log = &self.thread_config.config.location(self.location).scope.core.error_log;
+        let block = self.thread_config.config.section(self.section);
+        let log = &block.locations[self.location.0 as usize].scope.core.error_log;
         let (connection, about) = (Some(self.connection), About::Text(&self.about));
         let message = format_args!("{text}");
         let line = Line { level, connection, message, about, is_traced: false };
@@ -89,6 +94,13 @@ impl Request {
 
     /// Writes a line to the targets of the request's current location.
     fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
+        if self.is_rehearsed() {
+            // Debug messages repeat other notes.
+            if level < Level::Debug {
+                self.note(|| Event::Logged(level, message.to_string()));
+            }
+            return;
+        }
         let is_traced = self.conn.is_traced;
         let line = Line { level, connection: Some(self.conn.number), message, about, is_traced };
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.thread_config.sinks, None);
@@ -99,12 +111,57 @@ impl Request {
         let ended = EndedRequest {
             thread: Rc::clone(&self.conn.thread),
             thread_config: Rc::clone(&self.thread_config),
+            section: Section::Http,
             location: self.location,
             connection: self.conn.number,
             about: About::Request(self).to_string(),
         };
         Box::new(move |level, text| ended.write(level, text))
     }
+}
+
+impl Session {
+    /// Returns a writer of lines about this session, which works also after its end.
+    pub fn reporter(&self) -> Reporter {
+        let ended = EndedRequest {
+            thread: Rc::clone(self.thread()),
+            thread_config: Rc::clone(&self.thread_config),
+            section: Section::Stream,
+            location: self.location(),
+            connection: self.conn.number,
+            about: About::Session(self).to_string(),
+        };
+        Box::new(move |level, text| ended.write(level, text))
+    }
+
+    /// Writes a line to the targets of the server.
+    pub(crate) fn write_line(&self, level: Level, message: fmt::Arguments<'_>, has_fields: bool) {
+        if let Some(rehearsal) = &self.conn.rehearsal {
+            let event = Event::Logged(level, message.to_string());
+            return rehearsal.push(Note { depth: 0, location: self.location(), event });
+        }
+        let log = &self.scope().core.error_log;
+        let is_traced = self.conn.is_traced;
+        if !log.accepts(level) && !is_traced {
+            return;
+        }
+        let about = if has_fields { About::Session(self) } else { About::Nothing };
+        let line = Line { level, connection: Some(self.conn.number), message, about, is_traced };
+        line.write(self.thread(), log, &self.thread_config.sinks, None);
+    }
+}
+
+/// Writes a complete message about a connection that has neither a request nor a session, to this log of the configuration.
+pub fn write_about(
+    thread_config: &ThreadConfig,
+    conn: &ConnInfo,
+    log: &ErrorLog,
+    level: Level,
+    message: fmt::Arguments<'_>,
+) {
+    let is_traced = conn.is_traced;
+    let line = Line { level, connection: Some(conn.number), message, about: About::Nothing, is_traced };
+    line.write(&conn.thread, log, &thread_config.sinks, None);
 }
 
 /// A line before it is formatted.
@@ -121,6 +178,7 @@ struct Line<'a> {
 enum About<'a> {
     Nothing,
     Request(&'a Request),
+    Session(&'a Session),
     /// Fields formatted earlier.
     Text(&'a str),
 }
@@ -160,8 +218,14 @@ impl Line<'_> {
         // Fields that are already part of the text cannot be separated again, so they remain in the message.
         object = match &self.about {
             About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
-            About::Nothing | About::Request(_) => object.text("message", self.message),
+            About::Nothing | About::Request(_) | About::Session(_) => object.text("message", self.message),
         };
+        if let About::Session(session) = &self.about {
+            object = object.text("client", session.client()).text("server", &session.listen().spec.addr);
+            if let Some(upstream) = session.upstream.borrow().as_deref().filter(|name| !name.is_empty()) {
+                object = object.text("upstream", upstream);
+            }
+        }
         if let About::Request(request) = &self.about {
             let facts = LineFields::of(request);
             object = object.text("client", request.client()).text("server", &request.server().name);
@@ -223,6 +287,7 @@ impl fmt::Display for About<'_> {
         let request = match self {
             About::Nothing => return Ok(()),
             About::Text(text) => return f.write_str(text),
+            About::Session(session) => return write_session(session, f),
             About::Request(request) => request,
         };
         write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
@@ -232,6 +297,25 @@ impl fmt::Display for About<'_> {
         }
         Ok(())
     }
+}
+
+/// Formats `, client: 127.0.0.1, server: 0.0.0.0:80, upstream: "10.0.0.1:80", bytes from/to client:0/0, bytes from/to upstream:0/0`
+fn write_session(session: &Session, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, ", client: {}, server: {}", session.client(), session.listen().spec.addr)?;
+    let upstream = session.upstream.borrow();
+    let Some(name) = upstream.as_deref() else { return Ok(()) };
+    if !name.is_empty() {
+        write!(f, ", upstream: \"{name}\"")?;
+    }
+    let counts = &session.counts;
+    write!(
+        f,
+        ", bytes from/to client:{}/{}, bytes from/to upstream:{}/{}",
+        counts.received.get(),
+        counts.sent.get(),
+        counts.upstream_received.get(),
+        counts.upstream_sent.get()
+    )
 }
 
 #[cfg(test)]

@@ -10,9 +10,11 @@ use io::segments::Source;
 use crate::course::become_get;
 use crate::effect;
 use crate::phases::Step;
+use crate::rehearsal::Event;
 use crate::request::Request;
 use crate::response::{ContentType, Response};
 use site::settings::responding::ErrorPage;
+use telemetry::ForLog;
 
 /// Returns the step to the page of `error_page`; without such a page, creates the built-in response and returns `None`.
 pub fn special(request: &mut Request, status: u16) -> Option<Step> {
@@ -63,6 +65,10 @@ fn refresh(request: &mut Request) {
 fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
+    request.note(|| {
+        let text = format!("{status}: continues with {}", target.for_log());
+        Event::Said { label: "error_page", text }
+    });
     // As in nginx, the page retains `Location` and challenges, but no other fields of the failed handler.
     let location = std::mem::take(&mut request.response.location);
     let challenges = std::mem::take(&mut request.response.challenges);

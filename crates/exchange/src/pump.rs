@@ -281,6 +281,7 @@ impl<T: Transport> Pump<'_, T> {
             }
         };
         let incoming = Rc::clone(&feed.incoming);
+        debug_assert!(request.incoming.is_none(), "a request has one body");
         request.incoming = Some(Rc::clone(&incoming));
         // The reader is polled first, so that available bytes are sent together with the header section.
         let outcome = match select(transport.feed(feed), course::run(cursor, request)).await {

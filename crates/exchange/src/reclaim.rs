@@ -1,11 +1,12 @@
 //! Closes connections and files of a thread to free connection slots, descriptors and buffers.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::capacity::{Entry, Resource, WINDOWS_BYTES_MAX};
+use crate::capacity::{Entry, Resource, WINDOWS_BYTES_MAX, Waits};
+use crate::client::Client;
 use crate::error_log;
-use crate::request::ThreadConfig;
+use crate::request::{ConnInfo, ThreadConfig};
 use crate::thread::Thread;
 use io::Fd;
 use rt::Timer;
@@ -25,13 +26,7 @@ const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
 impl Thread {
     /// Closes the connections that cost least, and waits until they are closed. Returns whether there were any.
     pub async fn reclaim(&self, resource: Resource) -> bool {
-        let reclaimed = self.capacity.reclaim(|| self.close_idle());
-        let limit = match resource {
-            Resource::Connection => Refusal::Connections,
-            Resource::Descriptor => Refusal::Descriptors,
-        };
-        self.tally.count_refused(limit, reclaimed.unwrap_or(0));
-        let any = reclaimed.is_some();
+        let any = self.choose(resource, 1) > 0;
         if any && resource == Resource::Descriptor {
             rt::sleep_until(rt::now() + CLOSING).await;
         } else if any {
@@ -40,10 +35,23 @@ impl Thread {
         any
     }
 
+    /// Chooses the connections that cost least, `wanted` or more if there are as many that are idle. Returns their number.
+    fn choose(&self, resource: Resource, wanted: usize) -> usize {
+        let chosen = self.capacity.reclaim(wanted, || self.close_idle());
+        let limit = match resource {
+            Resource::Connection => Refusal::Connections,
+            Resource::Descriptor => Refusal::Descriptors,
+        };
+        self.tally.count_refused(limit, chosen.clients);
+        chosen.total()
+    }
+
     /// Closes files or connections. Files that are only open for later requests are closed first, which affects no
     /// client.
     pub async fn free_descriptors(&self, thread_config: &ThreadConfig) -> bool {
-        close_unused(thread_config).await || self.reclaim(Resource::Descriptor).await
+        rt::net::close_unused_pipes()
+            || close_unused(thread_config).await
+            || self.reclaim(Resource::Descriptor).await
     }
 
     /// Waits until a connection may be accepted. Further connections wait in the kernel's accept queue. A draining thread does
@@ -57,36 +65,78 @@ impl Thread {
             if is_freed {
                 continue;
             }
-            if let Some(alarm) = self.capacity.alarm(resource) {
-                error_log::write(self, Level::Alert, format_args!("{alarm}"));
-            }
+            self.report_exhausted(resource);
             self.capacity.changed().await;
         }
     }
 
-    /// Returns a slot for a connection to an upstream; `None` if the remaining slots are reserved for accepted
-    /// connections.
-    pub async fn slot_for_upstream(&self) -> Option<Counted> {
-        let capacity = &self.capacity;
-        let began = rt::now();
-        // New connections may take the freed slots, so the number of attempts is limited.
-        let mut attempts = 2 * capacity.slots_for_clients() + 1;
-        while !capacity.has_slot_for_upstream() && attempts > 0 {
-            if self.reclaim(Resource::Connection).await {
-                attempts -= 1;
-                continue;
+    /// Logs that a resource is exhausted, unless that was logged recently.
+    pub fn report_exhausted(&self, resource: Resource) {
+        if let Some(alarm) = self.capacity.alarm(resource) {
+            error_log::write(self, Level::Alert, format_args!("{alarm}"));
+        }
+    }
+
+    /// Returns a slot for a connection to an upstream, for a request of this client's connection, if it has one. `None` if the
+    /// remaining slots are reserved for accepted connections.
+    pub async fn slot_for_upstream(&self, conn: Option<&ConnInfo>) -> Option<Counted> {
+        let slot = match self.capacity.enter_for_upstream() {
+            // Boxed, because most requests do not need this future.
+            None => Box::pin(self.wait_for_slot(conn)).await,
+            slot => slot,
+        };
+        if slot.is_none() {
+            self.tally.count_refused(Refusal::Upstream, 1);
+        }
+        slot
+    }
+
+    /// Waits for a slot in the queue, and closes connections to free it.
+    async fn wait_for_slot(&self, conn: Option<&ConnInfo>) -> Option<Counted> {
+        let (capacity, began) = (&self.capacity, rt::now());
+        let _noted = NotedWait::begin(conn);
+        let turn = capacity.turn_for_upstream(conn.map(|conn| conn.number), began).await?;
+        // The number of ended connections at which all chosen ones have ended.
+        let mut ended = capacity.ended();
+        loop {
+            let missing = capacity.missing_for_upstream();
+            if missing == 0 {
+                return Some(capacity.enter());
             }
             let waited = rt::now().saturating_duration_since(began);
-            if capacity.grace().is_none_or(|grace| waited >= grace) {
-                break;
+            // Chosen connections may take some turns to end: further ones are not closed in their stead.
+            let ending = if capacity.is_ending() { ended - capacity.ended().min(ended) } else { 0 };
+            let wanted = usize::try_from(ending).map_or(0, |ending| missing.saturating_sub(ending));
+            let chosen = if wanted > 0 { self.choose(Resource::Connection, wanted) } else { 0 };
+            if wanted == 0 {
+                capacity.choose_lingering(missing);
+            }
+            if chosen > 0 {
+                ended = capacity.ended() + ending + chosen as u64;
+                capacity.hold_for_upstream(&turn, chosen);
+            }
+            if !capacity.may_free_slot(waited) {
+                return None;
             }
             capacity.changed_for_upstream().await;
         }
-        if !capacity.has_slot_for_upstream() {
-            self.tally.count_refused(Refusal::Upstream, 1);
-            return None;
-        }
-        Some(capacity.enter())
+    }
+}
+
+/// A request that waits for a slot, as its client's connection sees it.
+struct NotedWait(Option<Rc<dyn Client>>);
+
+impl NotedWait {
+    fn begin(conn: Option<&ConnInfo>) -> NotedWait {
+        let client = conn.and_then(|conn| conn.client.borrow().clone());
+        client.iter().for_each(|client| client.note_slot_wait(true));
+        NotedWait(client)
+    }
+}
+
+impl Drop for NotedWait {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|client| client.note_slot_wait(false));
     }
 }
 
@@ -113,6 +163,39 @@ impl Stall {
 impl Drop for Stall {
     fn drop(&mut self) {
         self.thread.capacity.end_stall(self.entry);
+    }
+}
+
+/// A connection of QUIC that waits for its client, until the value is dropped. Unlike [`crate::capacity::Waiting`], it stays registered while the
+/// task of the connection handles timers, so that it keeps its place in the order of closing. It may be chosen to be closed; then its timer expires.
+pub struct QuicWait {
+    thread: Rc<Thread>,
+    entry: Entry,
+    kind: Waits,
+    since: Instant,
+}
+
+impl QuicWait {
+    /// Registers a connection that has waited since this time. Its socket belongs to all connections of the thread, so its client is taken for silent.
+    pub fn begin(thread: &Rc<Thread>, kind: Waits, timer: &Timer, since: Instant) -> QuicWait {
+        let entry = thread.capacity.begin_wait(kind, timer, None, since);
+        QuicWait { thread: Rc::clone(thread), entry, kind, since }
+    }
+
+    /// Whether it is a wait of this kind since this time.
+    pub fn is(&self, kind: Waits, since: Instant) -> bool {
+        (self.kind, self.since) == (kind, since)
+    }
+
+    /// Whether the connection has to end in favour of another.
+    pub fn is_chosen(&self) -> bool {
+        self.thread.capacity.is_chosen(self.entry)
+    }
+}
+
+impl Drop for QuicWait {
+    fn drop(&mut self) {
+        self.thread.capacity.end_wait(self.entry);
     }
 }
 

@@ -12,7 +12,8 @@ use std::sync::LazyLock;
 use io::Errno;
 use io::op::PeerAddr;
 use rt::HelperPool;
-use site::allowed_paths::{Enforced, RefusedPath};
+use site::allowed_paths::RefusedPath;
+use site::enforced::{Enforced, PathRefusal};
 use telemetry::Level;
 use telemetry::named::OpenErrorObserver;
 use telemetry::reports::Reporter;
@@ -48,7 +49,12 @@ pub fn note_path_of_thread(thread: &Rc<Thread>, path: &[u8], access: Access, err
 
 /// Returns a function that does the same as [`note_path`] for a file that is written, after the request has ended.
 pub fn later_note(request: &Request) -> OpenErrorObserver {
-    let (thread, reporter) = (Rc::clone(&request.conn.thread), request.reporter());
+    later_note_by(&request.conn.thread, request.reporter())
+}
+
+/// Works like [`later_note`], with this writer of lines.
+pub fn later_note_by(thread: &Rc<Thread>, reporter: Reporter) -> OpenErrorObserver {
+    let thread = Rc::clone(thread);
     Box::new(move |path, errno| {
         if is_refusal(errno) {
             search(&thread, path, Access::Write, || reporter);
@@ -92,7 +98,7 @@ fn search(thread: &Thread, path: &[u8], access: Access, reporter: impl FnOnce() 
     let (path, report) = (PathBuf::from(OsStr::from_bytes(path)), reporter());
     rt::spawn(async move {
         let searched = path.clone();
-        let found = SEARCHES.run(move || enforced.paths.refusal(&searched, access)).await;
+        let found = SEARCHES.run(move || enforced.refusal(&searched, access)).await;
         if let Some(Some(refusal)) = found {
             report(Level::Error, &message(&path, &refusal));
         }
@@ -100,13 +106,27 @@ fn search(thread: &Thread, path: &[u8], access: Access, reporter: impl FnOnce() 
 }
 
 /// Returns the line.
-fn message(path: &Path, refusal: &RefusedPath) -> String {
-    let what = match (&refusal.link, refusal.access) {
+fn message(path: &Path, refusal: &PathRefusal) -> String {
+    let path = path.display();
+    match refusal {
+        PathRefusal::Replaced(replaced) => format!(
+            "the sandbox refuses \"{path}\", because \"{}\" led to another file or directory when this worker process was started: \
+             a new worker process will permit it",
+            replaced.display()
+        ),
+        PathRefusal::NotAllowed(refused) => {
+            format!("the sandbox refuses \"{path}\"{}: \"{}\" allows it", cause(refused), refused.directive())
+        }
+    }
+}
+
+/// Returns why no directive allows a path.
+fn cause(refused: &RefusedPath) -> String {
+    match (&refused.link, refused.access) {
         (Some(link), _) => {
             format!(", because the symbolic link \"{}\" leads out of the allowed paths", link.display())
         }
         (None, Access::Read) => ", because no directive names a directory above it".to_owned(),
         (None, Access::Write) => " for writing, because no directive names a directory above it".to_owned(),
-    };
-    format!("the sandbox refuses \"{}\"{what}: \"{}\" allows it", path.display(), refusal.directive())
+    }
 }

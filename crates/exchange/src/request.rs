@@ -21,10 +21,13 @@ use rt::local::WaitGroup;
 
 use crate::client::Client;
 use crate::facts::Facts;
-use crate::module::{ModuleTable, Plan};
+use crate::module::{ModuleTable, Plan, SessionPlan};
 use crate::phases::{Phase, Step};
+use crate::rehearsal::{Event, Note, Rehearsal};
 use crate::response::Response;
 use crate::secured::Secured;
+use crate::session::Session;
+pub use crate::shared::Shared;
 use crate::thread::Thread;
 pub use site::address::Address;
 use site::config::{Config, Location, LocationId, Scope, Server, ServerId};
@@ -54,6 +57,10 @@ pub struct ThreadConfig {
     pub plans: Arc<[Plan]>,
     /// The functions of the variables.
     pub variables: Variables<Request>,
+    /// The handlers of the phases of sessions, by [`LocationId`] of `stream`.
+    pub session_plans: Arc<[SessionPlan]>,
+    /// The functions of the variables in `stream`.
+    pub session_variables: Variables<Session>,
     /// Facts about the roots, by index of the location.
     pub roots: Rc<Roots>,
     /// `open_file_cache`
@@ -89,6 +96,8 @@ pub struct ConnInfo {
     pub number: u64,
     /// Whether `debug_connection` names the client.
     pub is_traced: bool,
+    /// The notes of a rehearsal; `None` for connections of clients.
+    pub rehearsal: Option<Rc<Rehearsal>>,
     /// The interface to the client; removed when the connection ends, because the request is retained for reuse.
     pub client: RefCell<Option<Rc<dyn Client>>>,
     /// The client's address.
@@ -101,6 +110,8 @@ pub struct ConnInfo {
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
     /// Whether the listening address uses TLS (`listen … ssl`).
     pub is_tls: bool,
+    /// Whether the connection uses QUIC (`listen … quic`).
+    pub is_quic: bool,
     /// The result of the TLS handshake; empty before the end of the handshake, and for plain HTTP on a TLS address.
     pub secured: OnceCell<Rc<Secured>>,
 }
@@ -114,12 +125,14 @@ impl ConnInfo {
             opened: rt::now(),
             number: thread.shared.next_connection(),
             is_traced: is_traced(thread, &peer),
+            rehearsal: None,
             client: RefCell::default(),
             peer,
             local,
             is_proxied: false,
             proxy: OnceCell::new(),
             is_tls: false,
+            is_quic: false,
             secured: OnceCell::new(),
         }
     }
@@ -191,6 +204,8 @@ pub struct Request {
     pub has_last_error_page: bool,
     /// State shared with its subrequests.
     pub shared: Rc<Shared>,
+    /// The values of variables that a subrequest keeps while its content handler waits ([`Request::keep_values`]).
+    kept_values: Option<Box<Slots>>,
     /// The subject and the groups of the last regular expression.
     pub captures: Captures,
     /// The response, as far as it is known.
@@ -244,31 +259,6 @@ pub struct Request {
     pub path: Vec<u8>,
 }
 
-/// State that a request of a client and its subrequests share, as in nginx. Several of them may be in flight concurrently.
-#[derive(Default)]
-pub struct Shared {
-    /// Values of the configuration's variables.
-    pub slots: Slots,
-    /// Values of modules for all of these requests. It must not be borrowed across an await.
-    pub extensions: RefCell<Extensions>,
-    /// Number of subrequests so far, at any depth.
-    pub subrequests: Cell<u32>,
-    /// `$request_id`, generated at its first use.
-    pub id: Cell<Option<[u8; 16]>>,
-}
-
-impl Shared {
-    /// Returns the state for a request that continues independently: the same identifier, and nothing else.
-    pub fn detached(&self) -> Shared {
-        Shared { id: self.id.clone(), ..Shared::default() }
-    }
-
-    /// As [`Shared::detached`], with the current values of the configuration's variables.
-    pub fn detached_with_values(&self) -> Shared {
-        Shared { slots: self.slots.clone(), ..self.detached() }
-    }
-}
-
 /// nginx's limit on internal redirects; more of them mean a loop.
 pub const REDIRECTS_MAX: u32 = 10;
 
@@ -319,6 +309,7 @@ impl Request {
             error_status: None,
             has_last_error_page: false,
             shared,
+            kept_values: None,
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
@@ -368,7 +359,7 @@ impl Request {
         #[rustfmt::skip]
         let Request {
             real_client, head, raw, raw_start, method, method_replaced, host, uri, args, internal, is_detached, is_awaited,
-            depth, uri_changed, left_location, uri_replaced, redirects, error_status, has_last_error_page, shared, response,
+            depth, uri_changed, left_location, uri_replaced, redirects, error_status, has_last_error_page, shared, kept_values, response,
             received, sent, sent_head, pipelined, keepalive, completed, facts, mover, limit_rate, limit_rate_after,
             extensions, body, incoming, is_body_consumed, body_was_streamed, ignores_body, is_ended, background,
             // Set by `begin`.
@@ -388,15 +379,11 @@ impl Request {
         (*depth, *redirects) = (0, 0);
         (*error_status, *has_last_error_page) = (None, false);
         match Rc::get_mut(shared) {
-            Some(Shared { slots, extensions, subrequests, id }) => {
-                slots.clear();
-                extensions.get_mut().clear();
-                subrequests.set(0);
-                id.set(None);
-            }
+            Some(shared) => shared.clear(),
             // An abandoned subrequest still uses the shared state.
             None => *shared = Rc::default(),
         }
+        *kept_values = None;
         response.clear();
         (*received, *sent, *sent_head) = (0, 0, 0);
         (*pipelined, *keepalive, *completed) = (false, false, false);
@@ -410,10 +397,10 @@ impl Request {
 
     /// Calls a function for a response that is not sent, and drops the values and the groups of matches that it has stored.
     pub fn look_ahead<T>(&mut self, look: impl FnOnce(&mut Request) -> T) -> T {
-        let values = self.shared.slots.snapshot();
+        let values = self.slots().snapshot();
         let captures = self.captures.clone();
         let seen = look(self);
-        self.shared.slots.restore(values);
+        self.slots().restore(values);
         self.captures = captures;
         seen
     }
@@ -435,6 +422,38 @@ impl Request {
         child.facts = self.facts.for_subrequest();
         (child.internal, child.depth) = (true, self.depth + 1);
         child
+    }
+
+    /// Gives a subrequest its own copy of the values of variables, until [`Request::share_values`]: other subrequests of the same page may
+    /// assign the same variables while this one waits, and its request to an upstream must not depend on them. In nginx such a request is
+    /// composed before the wait.
+    pub(crate) fn keep_values(&mut self) {
+        if self.depth > 0 {
+            self.kept_values = Some(Box::new(self.shared.slots.clone()));
+        }
+    }
+
+    /// Ends the effect of [`Request::keep_values`].
+    pub(crate) fn share_values(&mut self) {
+        self.kept_values = None;
+    }
+
+    /// Returns the state for a request that continues independently, with the current values of variables.
+    pub fn detached_values(&self) -> Shared {
+        self.shared.detached_with(self.slots().clone())
+    }
+
+    /// Whether this is a rehearsal.
+    pub fn is_rehearsed(&self) -> bool {
+        self.conn.rehearsal.is_some()
+    }
+
+    /// Notes an event of a rehearsal. For a request of a client this is one load.
+    pub fn note(&self, event: impl FnOnce() -> Event) {
+        if let Some(rehearsal) = &self.conn.rehearsal {
+            let rehearsal = Rc::clone(rehearsal);
+            rehearsal.push(Note { depth: self.depth, location: self.location, event: event() });
+        }
     }
 
     /// Returns the configuration of this request, which never changes.
@@ -602,6 +621,34 @@ impl Request {
     }
 }
 
+/// What happens on a connection of a client: a request, or a session of `stream`.
+pub trait OnConnection: HasVariables {
+    /// Returns the connection.
+    fn conn(&self) -> &Rc<ConnInfo>;
+
+    /// Returns the client's address: the peer of the connection, or the client behind a trusted proxy.
+    fn client_address(&self) -> &Address;
+
+    /// Returns the values of `X-Forwarded-For`, which only requests have.
+    fn forwarded_for(&self) -> Vec<&[u8]> {
+        Vec::new()
+    }
+}
+
+impl OnConnection for Request {
+    fn conn(&self) -> &Rc<ConnInfo> {
+        &self.conn
+    }
+
+    fn client_address(&self) -> &Address {
+        self.client()
+    }
+
+    fn forwarded_for(&self) -> Vec<&[u8]> {
+        self.head.all(self.bytes(), HeaderId::XForwardedFor).collect()
+    }
+}
+
 impl HasVariables for Request {
     fn variables(&self) -> &Variables<Request> {
         &self.thread_config.variables
@@ -612,7 +659,7 @@ impl HasVariables for Request {
     }
 
     fn slots(&self) -> &Slots {
-        &self.shared.slots
+        self.kept_values.as_deref().unwrap_or(&self.shared.slots)
     }
 
     fn captures(&self) -> &Captures {

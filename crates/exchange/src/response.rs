@@ -9,6 +9,7 @@ use http::h2::hpack::NeverIndexed;
 use http::response::encode::blank_controls;
 use io::segments::Source;
 
+use crate::field_list::FieldList;
 use crate::filter::BodyFilter;
 use crate::filter::encoder::Encoder;
 use crate::request::Request;
@@ -40,7 +41,7 @@ pub struct Response {
     /// Whether ranges of the body may be requested.
     pub allow_ranges: bool,
     /// Further header fields, in order.
-    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+    pub fields: FieldList,
     /// The body.
     pub body: Body,
     /// Whether the upstream has evaluated the request's preconditions already, so that none is evaluated here.
@@ -54,7 +55,7 @@ pub struct Response {
     /// `Server` of the upstream, which replaces this server's own.
     pub server: Option<Vec<u8>>,
     /// `Date` of the upstream.
-    pub date: Option<Vec<u8>>,
+    pub date: Option<[u8; http::date::HTTP_LEN]>,
     /// The filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// The encoder after the filters, and after the responses of subrequests were inserted.
@@ -120,7 +121,7 @@ impl std::fmt::Debug for Response {
 }
 
 /// The media type of a response.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum ContentType {
     /// No media type.
     #[default]
@@ -219,7 +220,7 @@ impl Response {
     pub fn blank_controls(&mut self) {
         let reason = self.reason.as_mut().and_then(|reason| reason.text.as_mut());
         let members = [self.location.as_mut(), self.content_range.as_mut(), self.server.as_mut(), reason];
-        let fields = self.fields.iter_mut().map(|(_, value)| value);
+        let fields = self.fields.to_mut().iter_mut().map(|(_, value)| value);
         for value in members.into_iter().flatten().chain(&mut self.challenges.values).chain(fields) {
             blank_controls(value);
         }

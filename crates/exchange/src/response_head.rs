@@ -5,6 +5,7 @@ use http::StatusCode;
 use http::response::encode::ResponseHead;
 
 use crate::effect;
+use crate::field_list::SharedFields;
 use crate::request::Request;
 use crate::response::Response;
 use site::settings::core::Core;
@@ -15,10 +16,7 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
     let signature = effect::signature(&core.responding.server_tokens, request);
-    let mut date = *request.conn.thread.dates().http();
-    if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
-        date = http::date::http(theirs);
-    }
+    let date = response.date.unwrap_or_else(|| *request.conn.thread.dates().http());
     // 204 has no content, so it has no length either (RFC 9110 section 8.6). A content type is useless then, but that
     // of an upstream is passed on, as in nginx.
     let has_content = response.status != 204;
@@ -43,8 +41,17 @@ fn reason(response: &Response) -> Option<&[u8]> {
     reason.text.as_deref()
 }
 
-/// Passes all other fields of the response to `field`. They follow the fields that the server itself writes.
-pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])) {
+/// One or several fields of a response.
+pub enum OtherField<'r> {
+    /// The name and the value of a field.
+    One(&'r [u8], &'r [u8]),
+    /// Fields that responses share: they were checked, and encoded for HTTP/1.
+    Shared(&'r SharedFields),
+}
+
+/// Passes all other fields of the response to `write`. They follow the fields that the server itself writes.
+pub fn each_other_field(response: &Response, mut write: impl FnMut(OtherField<'_>)) {
+    let mut field = |name: &[u8], value: &[u8]| write(OtherField::One(name, value));
     // First, as in nginx: the access phase precedes the creation of the other fields.
     for value in &response.challenges.values {
         field(response.challenges.field(), value);
@@ -52,7 +59,11 @@ pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])
     if let Some(etag) = &response.etag {
         field(b"ETag", etag.as_bytes());
     }
-    for (name, value) in &response.fields {
+    if let Some(shared) = response.fields.shared() {
+        write(OtherField::Shared(shared));
+    }
+    let mut field = |name: &[u8], value: &[u8]| write(OtherField::One(name, value));
+    for (name, value) in response.fields.own() {
         field(name, value);
     }
     if response.allow_ranges {

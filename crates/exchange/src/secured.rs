@@ -5,10 +5,11 @@ use std::fmt;
 use std::rc::Rc;
 
 use ::tls::handshake::{Handshaken, Progress};
+use ::tls::quic::Facts;
 use ::tls::seen::Seen;
 use ::tls::server::Offer;
 use ::tls::x509::{Certificate, Distrust};
-use ::tls::{Hello, Trust};
+use ::tls::{CertificateDer, Hello, Trust};
 
 /// `ssl_verify_client`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,12 +95,6 @@ impl Secured {
         let seen = handshaken.take_seen();
         handshaken.with_session(|session| {
             let chain = session.peer_certificates();
-            let trust = trust.filter(|_| !chain.is_empty());
-            let verdict = match client {
-                VerifyClient::Off => None,
-                _ => trust.map(|trust| refused.map_or_else(|| trust.judge(chain), Err)),
-            };
-            let own = chain.first();
             Rc::new(Secured {
                 name: hello.sent_name.as_deref().map(Box::from),
                 offer: Offer::of(hello),
@@ -109,12 +104,56 @@ impl Secured {
                 alpn: session.alpn().unwrap_or_default().to_vec(),
                 is_resumed: session.is_resumed(),
                 seen,
-                client: own
-                    .map(|der| Box::new(ClientCertificate { der: der.to_vec(), parsed: OnceCell::new() })),
-                verdict,
+                client: client_certificate(chain),
+                verdict: verdict(client, trust, chain, refused),
                 config_version,
                 early: session.may_respond_early().then(|| handshaken.progress()),
             })
         })
+    }
+
+    /// Collects the facts of a complete handshake over QUIC. `refused` as for [`Secured::new`].
+    pub fn over_quic(
+        facts: Facts,
+        client: VerifyClient,
+        trust: Option<&Trust>,
+        refused: Option<Distrust>,
+        config_version: u64,
+    ) -> Rc<Secured> {
+        let Facts { hello, protocol, cipher, curve, alpn, is_resumed, seen, chain, .. } = facts;
+        Rc::new(Secured {
+            name: hello.sent_name.as_deref().map(Box::from),
+            offer: Offer::of(&hello),
+            protocol,
+            cipher,
+            curve,
+            alpn,
+            is_resumed,
+            seen,
+            client: client_certificate(&chain),
+            verdict: verdict(client, trust, &chain, refused),
+            config_version,
+            early: None,
+        })
+    }
+}
+
+/// Returns the client's certificate, the first of its chain.
+fn client_certificate(chain: &[CertificateDer<'static>]) -> Option<Box<ClientCertificate>> {
+    let own = chain.first();
+    own.map(|der| Box::new(ClientCertificate { der: der.to_vec(), parsed: OnceCell::new() }))
+}
+
+/// Returns the verification result, if the server verifies certificates and the client sent one.
+fn verdict(
+    client: VerifyClient,
+    trust: Option<&Trust>,
+    chain: &[CertificateDer<'static>],
+    refused: Option<Distrust>,
+) -> Option<Result<(), Distrust>> {
+    let trust = trust.filter(|_| !chain.is_empty());
+    match client {
+        VerifyClient::Off => None,
+        _ => trust.map(|trust| refused.map_or_else(|| trust.judge(chain), Err)),
     }
 }

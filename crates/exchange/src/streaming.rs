@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::client;
 use crate::request::Request;
+use crate::splicing;
 use telemetry::Level;
 use transfer::body::outlet::Trailers;
 use transfer::body::source::{BodySource, Next, next};
@@ -24,6 +25,10 @@ pub async fn send(
 ) -> Result<(), BodyError> {
     let mut left = Remaining(request.response.content_length);
     outlet.begin(head);
+    if splicing::pass(outlet, stream, &mut left, request).await? {
+        // A body of known length has no trailer section.
+        return Ok(outlet.end(&[]).await?);
+    }
     // The header section of an event stream must not wait for the first event. A body of known length is no event stream.
     let mut waits = !stream.is_unbuffered() && left.0.is_some();
     if !waits {
@@ -39,8 +44,8 @@ pub async fn send(
         }
         let closed = client::closed(request.client_if(stream.needs_client()));
         // While bodies take turns for buffers, no read is started that must wait for an earlier send.
-        let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
-        let gathering = Gathering { first: ahead.take(), waits, most, reads_ahead: !takes_turns };
+        let bytes_max = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
+        let gathering = Gathering { first: ahead.take(), waits, bytes_max, reads_ahead: !takes_turns };
         let gathered = select(gathering.run(stream), closed).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
@@ -94,7 +99,7 @@ struct Gathering {
     /// Whether to wait for the first piece.
     waits: bool,
     /// Number of bytes at which no further piece is added.
-    most: Option<u64>,
+    bytes_max: Option<u64>,
     /// Whether one more piece is read when the pieces suffice for a send.
     reads_ahead: bool,
 }
@@ -104,9 +109,10 @@ impl Gathering {
     async fn run(self, stream: &mut dyn BodySource) -> (SmallVec<[Source; 4]>, State) {
         let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
         let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
-        let most = self.most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes());
+        let bytes_max =
+            self.bytes_max.map_or(usize::MAX, |bytes_max| bytes_max as usize).min(stream.send_bytes());
         loop {
-            let is_full = pieces.len() >= PIECES_MAX || bytes >= most;
+            let is_full = pieces.len() >= PIECES_MAX || bytes >= bytes_max;
             if is_full && !self.reads_ahead {
                 return (pieces, State::Pause);
             }
@@ -125,11 +131,31 @@ impl Gathering {
 }
 
 /// Remaining bytes of the announced length; `None` without an announced length.
-struct Remaining(Option<u64>);
+pub(crate) struct Remaining(Option<u64>);
 
 impl Remaining {
     fn is_complete(&self) -> bool {
         matches!(self.0, None | Some(0))
+    }
+
+    /// Whether all bytes of an announced length were passed on.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.0 == Some(0)
+    }
+
+    /// Counts bytes that are passed on.
+    pub(crate) fn pass(&mut self, bytes: u64) -> Result<(), BodyError> {
+        if let Some(left) = &mut self.0 {
+            *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?;
+        }
+        Ok(())
+    }
+
+    /// Reverts [`Remaining::pass`] for bytes that were not sent.
+    pub(crate) fn pass_later(&mut self, bytes: u64) {
+        if let Some(left) = &mut self.0 {
+            *left += bytes;
+        }
     }
 
     /// Adds pieces to the next send.
@@ -138,10 +164,7 @@ impl Remaining {
         outlet: &mut dyn Outlet,
         pieces: SmallVec<[Source; 4]>,
     ) -> Result<(), BodyError> {
-        let bytes: u64 = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
-        if let Some(left) = &mut self.0 {
-            *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?;
-        }
+        self.pass(pieces.iter().map(|piece| piece.bytes().len() as u64).sum())?;
         for piece in pieces {
             add(outlet, piece).await?;
         }
@@ -151,12 +174,12 @@ impl Remaining {
 
 /// Adds a piece; splits it if it is longer than the rate limit allows per send.
 async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
-    let most = outlet.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
-    if piece.bytes().len() <= most {
+    let bytes_max = outlet.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+    if piece.bytes().len() <= bytes_max {
         outlet.push(piece);
         return Ok(());
     }
-    for (index, part) in piece.bytes().chunks(most).enumerate() {
+    for (index, part) in piece.bytes().chunks(bytes_max).enumerate() {
         if index > 0 {
             outlet.flush(true).await?;
         }

@@ -94,7 +94,7 @@ pub fn begin(parent: &Request, spec: &Subrequest) -> Option<RunningSubrequest> {
 /// for it before its next request. Returns `false` if the subrequest is not allowed.
 pub fn in_background(parent: &mut Request, spec: &Subrequest) -> bool {
     let Some(mut child) = start(parent, spec) else { return false };
-    child.shared = Rc::new(parent.shared.detached_with_values());
+    child.shared = Rc::new(parent.detached_values());
     child.shared.subrequests.set(parent.shared.subrequests.get());
     detach(parent, &mut child);
     let counted = parent.background.get_or_insert_default().enter();
@@ -107,7 +107,7 @@ pub fn in_background(parent: &mut Request, spec: &Subrequest) -> bool {
 }
 
 /// Calls the modules' hooks for a request that shares no state with its parent.
-fn detach(parent: &Request, child: &mut Request) {
+pub fn detach(parent: &Request, child: &mut Request) {
     for detach in parent.thread_config.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.detach) {
         detach(parent, child);
     }

@@ -13,8 +13,9 @@ use io::engine::NetKind;
 use rt::local::{Counted, Event, WaitGroup};
 
 use crate::capacity::{Capacity, Waits};
-use crate::module::{ModuleTable, Plan};
+use crate::module::{ModuleTable, Plan, SessionPlan};
 use crate::request::{ConnInfo, Request, ThreadConfig};
+use crate::session::Session;
 use site::config::{Config, ServerId};
 use site::extensions::Extensions;
 use site::variables::Variables;
@@ -37,6 +38,8 @@ pub struct ConfigVersion {
     modules: &'static ModuleTable,
     plans: Arc<[Plan]>,
     variables: Variables<Request>,
+    session_plans: Arc<[SessionPlan]>,
+    session_variables: Variables<Session>,
     /// Facts about the roots, by location.
     roots: Arc<Vec<RootFacts>>,
     /// Number of the configuration version in this worker, from 1 on.
@@ -60,6 +63,8 @@ impl ConfigVersion {
             modules,
             plans: modules.plans(config),
             variables: Variables::new(modules.variables(), &config.http),
+            session_plans: modules.session_plans(config),
+            session_variables: Variables::new(modules.session_variables(), &config.stream),
             roots: Arc::new(roots),
             number,
             in_force,
@@ -269,7 +274,8 @@ impl Thread {
 
 /// Returns this thread's view of a configuration. Its logs are looked up here, not per request.
 fn thread_config(version: ConfigVersion, logs: &LogFiles, files: Opened) -> ThreadConfig {
-    let ConfigVersion { config, modules, plans, variables, roots, number, in_force } = version;
+    let ConfigVersion { config, modules, plans, variables, roots, number, in_force, .. } = version;
+    let (session_plans, session_variables) = (version.session_plans, version.session_variables);
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     let roots = Rc::new(Roots::new(roots));
@@ -278,6 +284,8 @@ fn thread_config(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Thre
         modules,
         plans,
         variables,
+        session_plans,
+        session_variables,
         roots,
         open_files,
         number,

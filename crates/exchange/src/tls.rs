@@ -1,20 +1,23 @@
 //! TLS for requests: the settings of a server block, and whether a request may be served on its connection.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
+use ::tls::x509::Distrust;
 use ::tls::{Server, Trust};
 use http::fields::Version;
 use telemetry::Level;
 
 use crate::certificates::NamedCertificates;
 use crate::http2::Http2;
+use crate::http3::{H3, HQ, Http3};
 use crate::ocsp::Staple;
 use crate::ocsp::client::ClientChecks;
 use crate::request::Request;
-use crate::secured::VerifyClient;
+use crate::secured::{Secured, VerifyClient};
 use site::address::Address;
-use site::config::{Config, ServerId, Settings};
+use site::config::{Http, ServerId, Settings};
 use site::settings::listen::Listen;
 
 /// The TLS settings of a server block, from the directives of module `http_ssl`.
@@ -43,8 +46,8 @@ impl Settings for Tls {}
 
 /// Returns the TLS settings of a server for connections to this local address. They are the only settings that a handshake or a
 /// request may use: a block without certificate has others on each address.
-pub fn settings_of<'c>(config: &'c Config, server: ServerId, listen: &Listen, local: &Address) -> &'c Tls {
-    let own = config.location(config.server(server).root).scope.of::<Tls>();
+pub fn settings_of<'c>(block: &'c Http, server: ServerId, listen: &Listen, local: &Address) -> &'c Tls {
+    let own = block.server_scope(server).of::<Tls>();
     if own.borrowed.is_empty() {
         return own;
     }
@@ -85,7 +88,16 @@ pub fn admit(request: &Request, listen: &Listen) -> Result<(), u16> {
         );
         return Err(421);
     }
-    let settings = settings_of(request.config(), request.server, listen, &request.conn.local);
+    if request.conn.is_quic {
+        let http3 = request.scope().of::<Http3>();
+        let is_offered = (http3.enabled && secured.alpn == H3) || (http3.hq && secured.alpn == HQ);
+        if !is_offered {
+            request
+                .log(Level::Info, format_args!("client requested a server without this protocol over QUIC"));
+            return Err(421);
+        }
+    }
+    let settings = settings_of(&request.config().http, request.server, listen, &request.conn.local);
     if settings.client == VerifyClient::Off {
         return Ok(());
     }
@@ -96,18 +108,44 @@ pub fn admit(request: &Request, listen: &Listen) -> Result<(), u16> {
         request.log(Level::Info, format_args!("{what}"));
         return Err(421);
     }
+    admit_client(settings, secured).map_err(|refusal| {
+        request.log(Level::Info, format_args!("{refusal}"));
+        match refusal {
+            ClientRefusal::Invalid(_) => 495,
+            ClientRefusal::Missing => 496,
+        }
+    })
+}
+
+/// The reason why a client is refused for its certificate, formatted with nginx's message.
+#[derive(Debug)]
+pub enum ClientRefusal<'a> {
+    /// The certificate is not trusted.
+    Invalid(&'a Distrust),
+    /// The client sent no certificate.
+    Missing,
+}
+
+impl fmt::Display for ClientRefusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientRefusal::Invalid(distrust) => {
+                write!(f, "client SSL certificate verify error: {}", distrust.logged())
+            }
+            ClientRefusal::Missing => f.write_str("client sent no required SSL certificate"),
+        }
+    }
+}
+
+/// Checks the client's certificate by the settings of its server (`ssl_verify_client`).
+pub fn admit_client<'a>(settings: &Tls, secured: &'a Secured) -> Result<(), ClientRefusal<'a>> {
     match &secured.verdict {
         Some(Err(distrust))
             if settings.client != VerifyClient::OptionalNoCa || !distrust.is_only_unknown_root() =>
         {
-            let what = distrust.logged();
-            request.log(Level::Info, format_args!("client SSL certificate verify error: {what}"));
-            Err(495)
+            Err(ClientRefusal::Invalid(distrust))
         }
-        None if settings.client == VerifyClient::On => {
-            request.log(Level::Info, format_args!("client sent no required SSL certificate"));
-            Err(496)
-        }
+        None if settings.client == VerifyClient::On => Err(ClientRefusal::Missing),
         _ => Ok(()),
     }
 }

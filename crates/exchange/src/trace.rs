@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::phases::{Later, Phase, Step};
+use crate::rehearsal::Event;
 use crate::request::Request;
 use crate::response::Body;
 use site::phases::Handler;
@@ -38,8 +39,37 @@ impl Traced {
     }
 }
 
+impl Traced {
+    /// Notes a step of a rehearsal that is a decision.
+    fn note(&self, request: &Request, step: &Step) {
+        let (phase, module) = (self.phase, self.name);
+        let status = match step {
+            Step::Status(status) => Some(*status),
+            Step::Done => Some(request.response.status),
+            Step::Drop => Some(444),
+            _ => None,
+        };
+        let allows = matches!(step, Step::Allow);
+        if status.is_some() || allows || matches!(step, Step::Internal | Step::Named(_)) {
+            request.note(|| Event::Decided { phase, module, status, allows });
+        }
+    }
+
+    /// Returns the step of the module that replaces its handler in a rehearsal.
+    fn rehearse(&self, request: &mut Request) -> Option<Step> {
+        let module = request.thread_config.modules.modules().iter();
+        let module = module.copied().find(|module| module.declares.name == self.name)?;
+        (module.rehearse)(request)
+    }
+}
+
 impl Handler<Request> for Traced {
     fn now(&self, request: &mut Request) -> Option<Step> {
+        if request.is_rehearsed() {
+            let step = self.rehearse(request).or_else(|| self.handler.now(request));
+            step.iter().for_each(|step| self.note(request, step));
+            return step;
+        }
         if !request.is_traced() {
             return self.handler.now(request);
         }
@@ -56,6 +86,13 @@ impl Handler<Request> for Traced {
     }
 
     fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+        if request.is_rehearsed() {
+            return Box::pin(async move {
+                let step = self.handler.later(request).await;
+                self.note(request, &step);
+                step
+            });
+        }
         if !request.is_traced() {
             return self.handler.later(request);
         }

@@ -265,8 +265,7 @@ fn change_response(conf: &Conf, request: &mut Request) {
 fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
     match HeaderId::of(name.as_bytes()) {
         HeaderId::Server => response.server = Some(value),
-        HeaderId::Date if http::date::parse_http(&value).is_some() => response.date = Some(value),
-        HeaderId::Date => {}
+        HeaderId::Date => response.date = http::date::normalise(&value).or(response.date),
         HeaderId::ContentType => {
             response.charset = None;
             response.content_type = ContentType::Text(String::from_utf8_lossy(&value).into_owned().into());
@@ -291,12 +290,12 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         id => {
             response.allow_ranges &= id != HeaderId::AcceptRanges;
             let is_same = |(known, _): &&mut (Vec<u8>, Vec<u8>)| known.eq_ignore_ascii_case(name.as_bytes());
-            match response.fields.iter_mut().find(is_same).filter(|_| !adds) {
+            match response.fields.to_mut().iter_mut().find(is_same).filter(|_| !adds) {
                 Some(first) => {
                     // One field remains, in the position of the first.
                     *first = (Vec::new(), value);
                     response.remove_field(name.as_bytes());
-                    let kept = response.fields.iter_mut().find(|(known, _)| known.is_empty());
+                    let kept = response.fields.to_mut().iter_mut().find(|(known, _)| known.is_empty());
                     kept.expect("it was found").0 = name.into();
                 }
                 None => response.fields.push((name.into(), value)),

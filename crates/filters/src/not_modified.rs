@@ -27,7 +27,8 @@ fn filter(request: &mut Request) {
     if request.response.status == 304 {
         return restore_weak_tag(request);
     }
-    if request.response.status != 200 {
+    // For a request without a precondition, the date below is not parsed.
+    if request.response.status != 200 || !conditional::is_conditional(&request.head) {
         return;
     }
     // The upstream has already evaluated the preconditions, and they did not match.
@@ -42,7 +43,7 @@ fn filter(request: &mut Request) {
     if response.is_stored {
         (mode, evaluator) = (IfModifiedSince::Before, Evaluator::Cache);
         // RFC 9111 section 4.3.2: `Date` replaces a missing `Last-Modified`.
-        let text = response.field(b"Last-Modified").or(response.date.as_deref());
+        let text = response.field(b"Last-Modified").or(response.date.as_ref().map(|date| &date[..]));
         last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
     }
     let mode = request.scope().core.responding.if_modified_since.unwrap_or(mode);

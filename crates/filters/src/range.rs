@@ -114,8 +114,8 @@ fn if_range_holds(request: &Request) -> bool {
         && response.etag.is_none()
         && response
             .date
-            .as_deref()
-            .and_then(http::date::parse_http)
+            .as_ref()
+            .and_then(|date| http::date::parse_http(date))
             .zip(response.last_modified)
             .is_some_and(|(date, modified)| date <= modified);
     request

@@ -15,7 +15,7 @@ use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
 use exchange::facts::Fact;
-use exchange::module::Variable;
+use exchange::module::{SubrequestHooks, Variable};
 use exchange::request::{Address, Request};
 use http::base64;
 use http::cookie::cookie_in;
@@ -33,6 +33,7 @@ pub(crate) static MODULE: Module = Module {
             plan.filter(scope.shared::<Conf>(), send_cookie);
         }
     },
+    subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],
@@ -294,6 +295,13 @@ type Id = [u8; 16];
 
 /// The value that `set` assigned to `$uid_reset`.
 struct Reset(Vec<u8>);
+
+/// Passes the assigned value to a copy of the request, which may generate the identifier.
+fn hand_down(parent: &Request, child: &mut Request) {
+    if let Some(Reset(value)) = parent.shared.extensions.borrow().get() {
+        child.shared.extensions.borrow_mut().insert(Reset(value.clone()));
+    }
+}
 
 /// Returns the value of `$uid_reset`, which `set`, `map` or a similar directive defines.
 fn reset(request: &Request) -> Vec<u8> {

@@ -1,18 +1,23 @@
 //! Listening sockets of one thread, and accepting connections from them.
 
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use io::Errno;
 use rt::Listener;
 use rt::local::WaitGroup;
-use rt::net::Stopper;
+use rt::net::{DatagramListener, Stopper};
 
-use crate::listen_socket::ListenSocket;
+use crate::h3;
+use crate::listen_socket::{DefaultServer, ListenSocket};
+use crate::quic::{Endpoint, EndpointStopper, Forwards, QuicConnection, Steering};
 use crate::serve::serve;
+use crate::udp::{UdpEndpoint, UdpSessions, UdpStopper};
 use exchange::error_log;
-use exchange::request::Address;
+use exchange::request::{Address, ConnInfo};
 use exchange::thread::Thread;
 use site::settings::listen::ListenAddr;
 use telemetry::{Level, Reason};
@@ -29,19 +34,54 @@ pub struct ThreadListeners {
     thread: Rc<Thread>,
     alone: bool,
     open: Vec<(ListenAddr, Stopper)>,
+    /// The endpoints of QUIC that do not accept, and may still have connections.
+    closed_endpoints: Vec<EndpointStopper>,
+    /// The endpoints of QUIC.
+    endpoints: Vec<(ListenAddr, EndpointStopper)>,
+    /// The endpoints of UDP in `stream`.
+    udp: Vec<(ListenAddr, UdpStopper)>,
+    udp_sessions: Rc<UdpSessions>,
+    /// The sockets of addresses of QUIC that belong to this thread.
+    steering: Steering,
+    /// The mailboxes of all endpoints of the process.
+    forwards: Arc<Forwards>,
     /// Tasks that accept. A stopped task may still deliver a connection.
     accepting: WaitGroup,
 }
 
 impl ThreadListeners {
     /// Creates the state without listeners; `alone` states whether the process has only this worker thread.
-    pub fn new(thread: &Rc<Thread>, alone: bool) -> ThreadListeners {
-        ThreadListeners { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
+    pub fn new(
+        thread: &Rc<Thread>,
+        alone: bool,
+        steering: Steering,
+        forwards: Arc<Forwards>,
+    ) -> ThreadListeners {
+        ThreadListeners {
+            thread: Rc::clone(thread),
+            alone,
+            open: Vec::new(),
+            closed_endpoints: Vec::new(),
+            endpoints: Vec::new(),
+            udp: Vec::new(),
+            udp_sessions: Rc::default(),
+            steering,
+            forwards,
+            accepting: WaitGroup::new(),
+        }
     }
 
     /// Starts to accept from these sockets, unless their address is already served.
     pub fn open(&mut self, listeners: Vec<(ListenAddr, Vec<OwnedFd>)>) {
         for (address, fds) in listeners {
+            if address.is_quic() {
+                self.open_endpoint(address, fds);
+                continue;
+            }
+            if let ListenAddr::Udp(_) = address {
+                self.open_udp(address, fds);
+                continue;
+            }
             if self.open.iter().any(|(open, _)| *open == address) {
                 continue;
             }
@@ -62,6 +102,40 @@ impl ThreadListeners {
         self.register_listeners();
     }
 
+    /// Starts an endpoint of QUIC over the socket of this thread, unless its address is already served.
+    fn open_endpoint(&mut self, address: ListenAddr, fds: Vec<OwnedFd>) {
+        if self.endpoints.iter().any(|(open, _)| *open == address) {
+            return;
+        }
+        for fd in fds {
+            let (socket, steering) = (DatagramListener::new(fd), (self.steering, &self.forwards));
+            match Endpoint::new(&self.thread, address.clone(), socket, steering, serve_http3) {
+                Ok(endpoint) => {
+                    self.endpoints.push((address.clone(), endpoint.stopper()));
+                    rt::spawn(endpoint.run());
+                }
+                Err((call, errno)) => complain(&self.thread, Level::Emerg, call, errno),
+            }
+        }
+    }
+
+    /// Starts an endpoint of UDP over the socket of this thread, unless its address is already served.
+    fn open_udp(&mut self, address: ListenAddr, fds: Vec<OwnedFd>) {
+        if self.udp.iter().any(|(open, _)| *open == address) {
+            return;
+        }
+        for fd in fds {
+            let socket = DatagramListener::new(fd);
+            match UdpEndpoint::new(&self.thread, address.clone(), socket, &self.udp_sessions) {
+                Ok(endpoint) => {
+                    self.udp.push((address.clone(), endpoint.stopper()));
+                    rt::spawn(endpoint.run());
+                }
+                Err(errno) => complain(&self.thread, Level::Emerg, "getsockname()", errno),
+            }
+        }
+    }
+
     /// Passes the listeners to the code that limits connections.
     fn register_listeners(&self) {
         let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
@@ -80,13 +154,25 @@ impl ThreadListeners {
             }
             keep
         });
+        self.udp.retain(|(address, stopper)| {
+            let keep = is_configured(address);
+            if !keep {
+                stopper.stop();
+            }
+            keep
+        });
+        let (kept, removed): (Vec<_>, Vec<_>) =
+            self.endpoints.drain(..).partition(|(address, _)| is_configured(address));
+        self.endpoints = kept;
+        self.close_endpoints(removed);
         self.register_listeners();
     }
 
     /// Waits until no more connections are delivered after a stop: a connection that the kernel had handed over before is served,
     /// not reset.
-    pub async fn closed(&self) {
-        self.accepting.wait_empty().await;
+    pub fn closed(&self) -> impl Future<Output = ()> + use<> {
+        let accepting = self.accepting.clone();
+        async move { accepting.wait_empty().await }
     }
 
     /// Stops listening at all addresses.
@@ -94,6 +180,26 @@ impl ThreadListeners {
         for (_, stopper) in self.open.drain(..) {
             stopper.stop();
         }
+        let all = self.endpoints.drain(..).collect();
+        self.close_endpoints(all);
+        for (_, stopper) in self.udp.drain(..) {
+            stopper.stop();
+        }
+    }
+
+    /// Stops accepting connections of QUIC at these addresses.
+    fn close_endpoints(&mut self, endpoints: Vec<(ListenAddr, EndpointStopper)>) {
+        self.closed_endpoints.retain(EndpointStopper::is_open);
+        for (_, stopper) in endpoints {
+            stopper.stop();
+            self.closed_endpoints.push(stopper);
+        }
+    }
+
+    /// Ends all connections of QUIC, because another process uses the sockets from now on.
+    pub fn end_quic(&mut self) {
+        self.endpoints.drain(..).for_each(|(_, stopper)| stopper.end());
+        self.closed_endpoints.drain(..).for_each(|stopper| stopper.end());
     }
 }
 
@@ -135,6 +241,15 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
             }
         }
     }
+}
+
+/// Serves a connection of QUIC.
+fn serve_http3(
+    connection: Rc<QuicConnection>,
+    info: ConnInfo,
+    default: DefaultServer,
+) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(h3::serve(connection, info, default))
 }
 
 /// Serves a connection.

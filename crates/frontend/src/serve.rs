@@ -7,7 +7,7 @@ use rt::local::Counted;
 
 use crate::listen_socket::ListenSocket;
 use crate::opening::{self, Protocol};
-use crate::{h1, h2};
+use crate::{h1, h2, stream};
 use exchange::thread::Thread;
 
 /// Opens a connection and serves it by its protocol.
@@ -17,6 +17,9 @@ pub async fn serve(
     fd: OwnedFd,
     _counted: (Counted, Counted),
 ) {
+    if let Some(index) = listen_socket.stream_index(&thread.thread_config()) {
+        return Box::pin(stream::serve(thread, listen_socket, fd, index)).await;
+    }
     let Some(opened) = opening::open(thread, listen_socket, fd).await else { return };
     match opened.protocol {
         Protocol::Http1 => h1::serve(opened).await,

@@ -23,7 +23,7 @@ use std::time::Duration;
 use io::op::PeerAddr;
 use io::sys::TcpInfo;
 use io::{Buf, Errno, Fd, Segments};
-use rt::net::{Appended, FilePart};
+use rt::net::{Appended, FilePart, Pipe};
 use rt::{Socket, Timer};
 
 use exchange::cut_off;
@@ -289,6 +289,14 @@ impl Wire {
         }
     }
 
+    /// See [`rt::net::Writer::poll_splice`].
+    pub fn poll_splice(&mut self, context: &mut Context<'_>, pipe: &mut Pipe) -> Poll<Result<(), Errno>> {
+        match self {
+            Wire::Plain(socket) => socket.writer.poll_splice(context, pipe),
+            Wire::Tls(_) => Poll::Ready(Err(Errno::OPNOTSUPP)),
+        }
+    }
+
     /// See [`rt::net::Writer::poll_writable`].
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
         self.socket_mut().writer.poll_writable(context)
@@ -372,6 +380,13 @@ impl Duplex for Wire {
 
     fn socket(&self) -> Option<&Fd> {
         Some(self.fd())
+    }
+
+    fn plain(&mut self) -> Option<&mut Socket> {
+        match self {
+            Wire::Plain(socket) => Some(socket),
+            Wire::Tls(_) => None,
+        }
     }
 }
 

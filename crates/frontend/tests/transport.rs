@@ -22,7 +22,7 @@ use exchange::files::root_facts;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Request, ThreadConfig};
 use exchange::request_body::{BodyFailure, Feed};
-use exchange::response_head;
+use exchange::response_head::{self, OtherField};
 use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::thread::{ConfigVersion, Thread};
 use exchange::transport::{After, Received, Transport};
@@ -214,8 +214,9 @@ impl Transport for Stream {
             (self.got.status, self.got.length) = (head.status.code(), head.content_length);
             self.got.content_type = head.content_type.map(<[u8]>::to_vec);
         });
-        response_head::each_other_field(&request.response, |name, value| {
-            self.got.fields.push((name.to_vec(), value.to_vec()));
+        response_head::each_other_field(&request.response, |field| match field {
+            OtherField::One(name, value) => self.got.fields.push((name.to_vec(), value.to_vec())),
+            OtherField::Shared(shared) => self.got.fields.extend(shared.fields().iter().cloned()),
         });
         out.extend_from_slice(b"\x00head");
         true

@@ -30,7 +30,7 @@ pub(crate) static MODULE: Module = passing::module::<Grpc>(
 
 /// The settings of a block: those of HTTP, of which the grpc directives set only some.
 #[derive(Clone, Debug)]
-struct Grpc(Http);
+pub(crate) struct Grpc(Http);
 
 impl Default for Grpc {
     fn default() -> Grpc {

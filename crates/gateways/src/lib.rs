@@ -9,12 +9,14 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`health_check`] | active health checks |
 //! | [`uwsgi`], [`scgi`], [`memcached`] | the protocols of that name |
 //! | [`fastcgi`] | FastCGI |
 //! | [`grpc`] | gRPC: `proxy` over HTTP/2, without buffering |
 //! | [`grpc_status`] | errors of this server as a gRPC status; deadlines of calls |
 //! | [`proxy`] | HTTP: `request` (the request that an upstream gets), `rewrites` (redirects and cookies) |
 //! | [`tunnel`] | CONNECT |
+//! | [`stream_proxy`] | the proxy of `stream` |
 //! | [`passing`] | the common code of `proxy` and of the protocols whose directives differ only in the prefix |
 //! | [`exposure`] | purges and tunnels that a location permits to every client, for warnings |
 //! | [`mod@slice`] | a large response in slices, each a separate entry |
@@ -36,6 +38,7 @@ mod exposure;
 mod fastcgi;
 mod grpc;
 mod grpc_status;
+mod health_check;
 mod memcached;
 mod ocsp;
 mod passing;
@@ -43,6 +46,7 @@ mod proxy;
 mod resolver;
 mod scgi;
 mod slice;
+mod stream_proxy;
 #[cfg(test)]
 #[path = "../../modules/src/testing.rs"]
 pub mod testing;
@@ -93,6 +97,16 @@ pub static MODULES: &[&Module] = &[
     &memcached::MODULE,
     &tunnel::MODULE,
     &slice::MODULE,
+    &health_check::MODULE,
+    &resolver::STREAM,
+    &stream_proxy::MODULE,
+    &health_check::STREAM,
+    &upstream_block::STREAM,
+    &upstream_hash::STREAM,
+    &upstream_least_conn::STREAM,
+    &upstream_least_time::STREAM,
+    &upstream_random::STREAM,
+    &upstream_zone::STREAM,
 ];
 
 /// Returns the modules that tests read configurations with.

@@ -33,7 +33,7 @@ pub(crate) static MODULE: Module =
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
-struct Memcached {
+pub(crate) struct Memcached {
     /// `$memcached_key`, if the block has `memcached_pass`.
     key: Option<Template>,
     /// `memcached_gzip_flag`

@@ -9,7 +9,7 @@ use crate::{Declaration, Directive, Module};
 use peers::resolve::resolver::Resolver;
 use peers::resolve::settings::Settings;
 use peers::resolve::{Conf, HttpConf};
-use site::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
+use site::config::{BlockEnd, BlockKind, Cx, Http, HttpType, Scope, Section, SettingsType};
 use site::declaration::{BlockHooks, LEVELS};
 
 /// The module. In nginx these directives belong to the HTTP core; only modules that pass requests on use them.
@@ -17,18 +17,26 @@ pub(crate) static MODULE: Module = Module::of(Declaration {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<HttpConf>()],
-    blocks: BlockHooks {
-        end: |http, scope, end| {
-            // For upstream groups, which have no other enclosing block.
-            if end.kind == BlockKind::Http {
-                http.make_mut::<HttpConf>().0 = scope.of::<Conf>().clone();
-            }
-            Ok(())
-        },
-        ..BlockHooks::NONE
-    },
+    blocks: BlockHooks { end, ..BlockHooks::NONE },
     ..Declaration::named("http_core")
 });
+
+/// The same directives in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    section: Section::Stream,
+    blocks: BlockHooks { end, ..BlockHooks::NONE },
+    ..Declaration::named("stream_core")
+});
+
+/// Stores the resolver of `http` or `stream` for upstream groups, which have no other enclosing block.
+fn end(http: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
+    if end.kind == BlockKind::Http {
+        http.make_mut::<HttpConf>().0 = scope.of::<Conf>().clone();
+    }
+    Ok(())
+}
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(

@@ -32,7 +32,7 @@ pub(crate) static MODULE: Module = passing::module::<Scgi>(
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
-struct Scgi {
+pub(crate) struct Scgi {
     /// `scgi_param`
     params: Layered<Param>,
 }

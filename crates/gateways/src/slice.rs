@@ -22,7 +22,7 @@ use io::segments::Source;
 
 use crate::{Declaration, Directive, Module};
 use caching::fetch::detached;
-use caching::requested_range::{RenewsSlice, SliceStart, slice_start};
+use caching::requested_range::{RenewsSlice, RequestedSlice, requested_slice, slice_start};
 use exchange::course;
 use exchange::module::Variable;
 use exchange::request::Request;
@@ -80,20 +80,22 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     if size == 0 {
         return false;
     }
-    let start = match slice_start(request) {
-        Some(start) => start,
+    let known = requested_slice(request);
+    let start = match known {
+        Some(slice) => slice.start,
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
             let start = first_byte(request) / size * size;
             // A slice that ends beyond the maximum offset is replaced by the first slice: the response to it has the complete
             // length.
-            let start =
-                if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
-            request.facts.insert(SliceStart(start));
-            start
+            if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 }
         }
     };
-    out.extend_from_slice(format!("bytes={start}-{}", start + size - 1).as_bytes());
+    let slice = RequestedSlice { start, size };
+    if known != Some(slice) {
+        request.facts.insert(slice);
+    }
+    out.extend_from_slice(format!("bytes={start}-{}", slice.last()).as_bytes());
     true
 }
 
@@ -157,7 +159,7 @@ fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64
         return Err(Wrong::NoRange);
     };
     let length = complete.ok_or(Wrong::NoLength)?;
-    let (found, expected) = (range.start..range.end, start..length.min(start + size));
+    let (found, expected) = (range.start..range.end, RequestedSlice { start, size }.within(length));
     if found != expected {
         return Err(Wrong::Range { found, expected });
     }
@@ -324,7 +326,7 @@ impl Shared {
     /// if the slice is stored.
     async fn request(&self, start: u64, renews: bool) -> (Box<Request>, Result<(), Wrong>) {
         let mut request = detached(&self.seed.borrow());
-        request.facts.insert(SliceStart(start));
+        request.facts.insert(RequestedSlice { start, size: self.size });
         if renews {
             request.facts.insert(RenewsSlice);
         }

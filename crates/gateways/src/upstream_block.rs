@@ -12,7 +12,7 @@ use peers::address::Url;
 use peers::lines::{Accepts, Draft, Line, Method, Source};
 use peers::resolve::HttpConf;
 use peers::sticky::SID_MAX;
-use site::config::{Cx, Http, HttpType, Scope, SettingsType};
+use site::config::{Cx, Http, HttpType, Scope, Section, SettingsType};
 use site::declaration::{BlockHooks, UpstreamHooks};
 use upstream::Pools;
 
@@ -25,6 +25,7 @@ pub(crate) static MODULE: Module = Module {
         configured: |thread, _| thread.local::<Pools>().clear(),
         drain: |thread| thread.local::<Pools>().clear(),
         close_idle: |thread| thread.local::<Pools>().close_oldest(),
+        ..ThreadHooks::NONE
     },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],
@@ -34,6 +35,15 @@ pub(crate) static MODULE: Module = Module {
         ..Declaration::named("http_upstream")
     })
 };
+
+/// The same directives in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    section: Section::Stream,
+    blocks: BlockHooks { upstream: Some(UpstreamHooks { begin, end }), ..BlockHooks::NONE },
+    ..Declaration::named("stream_upstream")
+});
 
 const DIRECTIVES: &[Directive] = &[
     Directive::walk(

@@ -10,6 +10,13 @@ use peers::lines::{Draft, Method};
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_least_conn") });
 
+/// The same directive in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_upstream_least_conn")
+});
+
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_least_conn",

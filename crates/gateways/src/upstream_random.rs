@@ -11,6 +11,13 @@ use site::config::{Cx, Scope};
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_random") });
 
+/// The same directive in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_upstream_random")
+});
+
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_random",

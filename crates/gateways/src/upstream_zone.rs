@@ -15,6 +15,13 @@ use site::shared_zone::BYTES_MIN;
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_upstream_zone") });
 
+/// The same directive in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_upstream_zone")
+});
+
 const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_zone",

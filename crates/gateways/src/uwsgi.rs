@@ -35,7 +35,7 @@ pub(crate) static MODULE: Module = passing::module::<Uwsgi>(
 
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
-struct Uwsgi {
+pub(crate) struct Uwsgi {
     /// `uwsgi_param`
     params: Layered<Param>,
     /// `uwsgi_modifier1`, `uwsgi_modifier2`

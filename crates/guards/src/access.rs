@@ -3,8 +3,10 @@
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::{Declaration, Directive, Module};
+use exchange::module::SessionHooks;
 use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};
+use exchange::session::{SessionPhase, SessionStep};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::network::Network;
@@ -22,6 +24,31 @@ pub(crate) static MODULE: Module = Module {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],
         ..Declaration::named("http_access")
+    })
+};
+
+/// The same directives in `stream`.
+pub(crate) static STREAM: Module = Module {
+    session: SessionHooks {
+        add_to_plan: |_, scope, plan| {
+            if scope.of::<Conf>().has_rules() {
+                plan.now(SessionPhase::Access, scope.shared::<Conf>(), |conf, session| {
+                    match conf.judge(session.client()) {
+                        Some(false) => {
+                            session.log(Level::Error, format_args!("access forbidden by rule"));
+                            SessionStep::End(403)
+                        }
+                        _ => SessionStep::Next,
+                    }
+                });
+            }
+        },
+        ..SessionHooks::NONE
+    },
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        twin: Some(&[]),
+        ..Declaration::named("stream_access")
     })
 };
 

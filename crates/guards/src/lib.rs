@@ -63,6 +63,12 @@ pub static MODULES: &[&Module] = &[
     &access::MODULE,
     &auth_basic::MODULE,
     &auth_request::MODULE,
+    &map::STREAM,
+    &geo::STREAM,
+    &split_clients::STREAM,
+    &realip::STREAM,
+    &limit_conn::STREAM,
+    &access::STREAM,
 ];
 
 /// Whether any access restriction is configured, of whatever kind.

@@ -1,20 +1,24 @@
 //! `limit_conn`: limits the number of concurrent requests per key. A connection counts from the header section of a
 //! request to the end of its response, not while it is idle.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
-use exchange::module::{SubrequestHooks, Variable};
+use exchange::module::{SessionHooks, SessionVariable, SubrequestHooks, Variable};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
+use exchange::session::{SessionPhase, SessionStep};
 use site::config::{Cx, Scope, SettingsType};
 use site::declaration::LEVELS;
+use site::extensions::Extensions;
 use site::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
 use site::shared_zone::table::{Key, Table};
 use site::shared_zone::{self, ZoneKind};
 use site::template::Template;
+use site::variables::HasVariables;
 use telemetry::Level;
 
 /// The module.
@@ -36,6 +40,34 @@ pub(crate) static MODULE: Module = Module {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],
         ..Declaration::named("http_limit_conn")
+    })
+};
+
+/// The same directives in `stream`, where sessions are counted.
+pub(crate) static STREAM: Module = Module {
+    session: SessionHooks {
+        variables: &[SessionVariable {
+            name: "limit_conn_status",
+            get: |session, out| push_status(&session.extensions, out),
+            set: None,
+            help: "The result of `limit_conn`: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
+        }],
+        add_to_plan: |_, scope, plan| {
+            if !scope.of::<Conf>().limits.items().is_empty() {
+                plan.now(SessionPhase::Preaccess, scope.shared::<Conf>(), |conf, session| {
+                    match admits(conf, session) {
+                        true => SessionStep::Next,
+                        false => SessionStep::End(503),
+                    }
+                });
+            }
+        },
+        ..SessionHooks::NONE
+    },
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        twin: Some(&["limit_conn_status"]),
+        ..Declaration::named("stream_limit_conn")
     })
 };
 
@@ -205,7 +237,11 @@ fn hand_down(parent: &Request, child: &mut Request) {
 
 /// Appends `$limit_conn_status`; it has no value if no limit has checked the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
-    let shared = request.shared.extensions.borrow();
+    push_status(&request.shared.extensions, out)
+}
+
+fn push_status(shared: &RefCell<Extensions>, out: &mut Vec<u8>) -> bool {
+    let shared = shared.borrow();
     let Some(outcome) = shared.get::<Outcome>() else { return false };
     out.extend_from_slice(match (outcome.rejected, outcome.dry_run) {
         (false, _) => b"PASSED",
@@ -220,15 +256,20 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.shared.extensions.borrow().get::<Outcome>().is_some() {
         return Step::Next;
     }
-    let (dry_run, status) = (conf.dry_run, conf.status);
+    if admits(conf, request) { Step::Next } else { Step::Status(conf.status as u16) }
+}
+
+/// Counts a request or session in each zone, or in none if a limit is reached. Returns whether it may continue.
+fn admits<R: HasVariables>(conf: &Conf, request: &R) -> bool {
+    let dry_run = conf.dry_run;
     // If all keys were empty, no limit was checked, and a later location may still do so.
     let (rejected, held) = match count_all(request, conf) {
-        Ok(held) if held.is_empty() => return Step::Next,
+        Ok(held) if held.is_empty() => return true,
         Ok(held) => (false, held),
         Err(Refused) => (true, Vec::new()),
     };
-    request.shared.extensions.borrow_mut().insert(Outcome { rejected, dry_run, _held: held });
-    if rejected && !dry_run { Step::Status(status as u16) } else { Step::Next }
+    request.shared_extensions().borrow_mut().insert(Outcome { rejected, dry_run, _held: held });
+    !rejected || dry_run
 }
 
 /// A limit was reached, which was logged.
@@ -236,7 +277,7 @@ struct Refused;
 
 /// Counts the request in all zones that have a key for it. An error drops the list, which decrements the counters that
 /// were incremented before.
-fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
+fn count_all<R: HasVariables>(request: &R, conf: &Conf) -> Result<Vec<Held>, Refused> {
     let mut held = Vec::new();
     for limit in conf.limits.items() {
         let declared = limit.zone.kind();

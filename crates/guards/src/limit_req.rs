@@ -337,6 +337,7 @@ fn judge(request: &Request, conf: &Conf) -> Option<LimitDecision> {
             longest = (wait, excess, limit);
         }
     }
+    debug_assert!(looked_at || passed.is_empty(), "only checked limits are charged");
     let (wait, excess, limit) = longest;
     for asked in passed.iter().map(|(limit, _)| *limit).chain(last) {
         let is_delayed = !wait.is_zero() && Arc::ptr_eq(&asked.zone, &limit.zone);
@@ -403,6 +404,7 @@ impl Limit {
 
     /// Returns the delay of a request that raised the bucket to this level.
     fn wait_for(&self, excess: i64) -> Duration {
+        debug_assert!(excess >= 0, "a bucket has no negative level");
         let above = excess.saturating_sub(self.delay);
         let wait_ms = i128::from(above) * 1000 / i128::from(self.zone.kind().rate);
         Duration::from_millis(wait_ms.clamp(0, i128::from(WAIT_MS_MAX)) as u64)

@@ -3,23 +3,29 @@
 //! Texts are looked up by hash and regular expressions are tried in order, at the first use of the variable in a request.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, Statement, Support};
 
 use crate::{Declaration, Directive, Module};
-use exchange::request::Request;
+use exchange::module::compute;
 use site::config::Cx;
 use site::declaration::NO_HASH;
 use site::pattern::Pattern;
 use site::template::Template;
 use site::var_ref::VarRef;
-use site::variables::{self, Compute};
+use site::variables::{Compute, HasVariables};
 use site::wildcard::{HostTable, Refusal};
 
 /// The module.
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_map") });
+
+/// The same directives in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_map")
+});
 
 const DIRECTIVES: &[Directive] = &[
     // The value is computed at its first use, so unused maps cost a request nothing.
@@ -93,7 +99,7 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
         reader.row(row, &mut cx.at(row))?;
     }
     cx.http.registry.add_values(&VarRef::Slot(slot), reader.map.values.iter().cloned());
-    variables::compute(cx.http, slot, Arc::new(reader.map));
+    compute(cx.http, slot, reader.map);
     Ok(())
 }
 
@@ -163,7 +169,7 @@ impl<'a> Reader<'a> {
 
 impl Map {
     /// Returns the index of the value of `text`. The groups of a matching regular expression are stored in the request.
-    fn find(&self, text: &[u8], request: &Request) -> Option<u32> {
+    fn find<R: HasVariables>(&self, text: &[u8], request: &R) -> Option<u32> {
         let index = match text.iter().any(u8::is_ascii_uppercase) {
             true => self.texts.find(&text.to_ascii_lowercase()),
             false => self.texts.find(text),
@@ -190,8 +196,8 @@ impl Map {
     }
 }
 
-impl Compute<Request> for Map {
-    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+impl<R: HasVariables> Compute<R> for Map {
+    fn value(&self, request: &R, out: &mut Vec<u8>) -> bool {
         let mut text = self.source.rendered(request);
         // A trailing dot does not change a host name.
         if self.hostnames && text.last() == Some(&b'.') {

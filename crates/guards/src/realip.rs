@@ -10,9 +10,10 @@ use conf::{Args, Error, Spec};
 use http::fields::HeaderId;
 
 use crate::{Declaration, Directive, Module};
-use exchange::module::Variable;
+use exchange::module::{SessionHooks, SessionVariable, Variable};
 use exchange::phases::{Phase, Step};
-use exchange::request::{Address, Request};
+use exchange::request::{Address, ConnInfo, OnConnection, Request};
+use exchange::session::{SessionPhase, SessionStep};
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::network::Network;
@@ -33,6 +34,54 @@ pub(crate) static MODULE: Module = Module {
         ..Declaration::named("http_realip")
     })
 };
+
+/// `set_real_ip_from` in `stream`: the address is that of the PROXY protocol.
+pub(crate) static STREAM: Module = Module {
+    session: SessionHooks {
+        variables: SESSION_VARIABLES,
+        add_to_plan: |_, scope, plan| {
+            if !scope.of::<Conf>().from.items().is_empty() {
+                plan.now(SessionPhase::PostAccept, scope.shared::<Conf>(), |conf, session| {
+                    session.real_client = conf.of_proxy_header(&session.conn);
+                    SessionStep::Next
+                });
+            }
+        },
+        ..SessionHooks::NONE
+    },
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        twin: Some(&["real_ip_header", "real_ip_recursive"]),
+        ..Declaration::named("stream_realip")
+    })
+};
+
+const SESSION_VARIABLES: &[SessionVariable] = &[
+    SessionVariable {
+        name: "realip_remote_addr",
+        get: |session, out| session.conn.peer.show_address(out),
+        set: None,
+        help: "The address of the connection's peer, whatever `$remote_addr` is.",
+    },
+    SessionVariable {
+        name: "realip_remote_port",
+        get: |session, out| session.conn.peer.show_port(out),
+        set: None,
+        help: "The port of the connection's peer, whatever `$remote_port` is.",
+    },
+];
+
+impl Conf {
+    /// Returns the client's address in the header of the PROXY protocol of a trusted proxy.
+    fn of_proxy_header(&self, conn: &ConnInfo) -> Option<Address> {
+        let trusted = |address: &Address| self.from.items().iter().any(|network| network.includes(address));
+        let search = Search { trusted: &trusted, recursive: self.recursive };
+        let proxy = conn.proxy.get()?;
+        // The PROXY protocol header has the port separately.
+        let ip = search.back(&conn.peer, [proxy.src_addr.as_slice()])?.ip();
+        Some(Address::Inet((ip, proxy.src_port).into()))
+    }
+}
 
 const DIRECTIVES: &[Directive] = &[
     // No peer is trusted by default, because clients can send any field.
@@ -162,12 +211,7 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
         Source::Field(name) => {
             search.back(peer, request.head.named(request.bytes(), name.as_bytes()).take(1))
         }
-        Source::ProxyProtocol => {
-            let proxy = request.conn.proxy.get()?;
-            // The PROXY protocol header has the port separately.
-            let ip = search.back(peer, [proxy.src_addr.as_slice()])?.ip();
-            return Some(Address::Inet((ip, proxy.src_port).into()));
-        }
+        Source::ProxyProtocol => return conf.of_proxy_header(&request.conn),
     };
     found.map(Address::Inet)
 }
@@ -213,8 +257,8 @@ impl Search<'_> {
 }
 
 /// Returns the address of a client behind proxies from `X-Forwarded-For`, if `start` is a trusted proxy.
-pub(crate) fn behind_proxies(
-    request: &Request,
+pub(crate) fn behind_proxies<R: OnConnection>(
+    request: &R,
     start: Address,
     proxies: &[Network],
     recursive: bool,
@@ -225,7 +269,7 @@ pub(crate) fn behind_proxies(
     }
     let trusted = |address: &Address| proxies.iter().any(|network| network.includes(address));
     let search = Search { trusted: &trusted, recursive };
-    let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
+    let values = request.forwarded_for();
     search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet)
 }
 

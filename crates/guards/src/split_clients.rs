@@ -1,19 +1,24 @@
 //! `split_clients`: a variable that distributes clients by percentages; the same client always gets the same value.
 
-use std::sync::Arc;
-
 use conf::{Args, Contexts, Error, Spec, Statement};
 
 use crate::{Declaration, Directive, Module};
-use exchange::request::Request;
+use exchange::module::compute;
 use site::config::Cx;
 use site::template::Template;
 use site::var_ref::VarRef;
-use site::variables::{self, Compute};
+use site::variables::{Compute, HasVariables};
 
 /// The module.
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_split_clients") });
+
+/// The same directive in `stream`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_split_clients")
+});
 
 const DIRECTIVES: &[Directive] = &[Directive::http(
     Spec::new(
@@ -79,7 +84,7 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let values = parts.iter().map(|part: &Part| Template::text(&part.value));
     cx.http.registry.add_values(&VarRef::Slot(slot), values);
-    variables::compute(cx.http, slot, Arc::new(Split { source, parts }));
+    compute(cx.http, slot, Split { source, parts });
     Ok(())
 }
 
@@ -100,8 +105,8 @@ fn share_of(text: &str) -> Option<u64> {
     format!("{whole}{fraction:0<2}").parse().ok().filter(|&share| share > 0)
 }
 
-impl Compute<Request> for Split {
-    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+impl<R: HasVariables> Compute<R> for Split {
+    fn value(&self, request: &R, out: &mut Vec<u8>) -> bool {
         // There are few rows, so a linear search is the fastest.
         let hash = murmur2(&self.source.rendered(request));
         let mut parts = self.parts.iter();

@@ -7,11 +7,12 @@ use io::Errno;
 use crate::{Declaration, Directive, Module};
 use exchange::files::{self, Failure, FileKind};
 use exchange::phases::{Phase, Step};
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use site::config::{Cx, Layered, Scope, Settings, SettingsType};
 use site::declaration::LEVELS;
 use site::template::Template;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -99,6 +100,10 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
         let failure = match files::stat_path(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);
+                request.note(|| {
+                    let (path, uri) = (files::display(&path), request.uri.for_log());
+                    Event::Said { label: "index", text: format!("{path} exists: continues with {uri}") }
+                });
                 return Step::Internal;
             }
             Err(failure) => failure,

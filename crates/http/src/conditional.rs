@@ -52,6 +52,14 @@ pub struct Validators<'a> {
     pub last_modified: Option<i64>,
 }
 
+/// Whether a request has a precondition that [`evaluate`] considers.
+#[must_use]
+pub fn is_conditional(head: &Head) -> bool {
+    let ids =
+        [HeaderId::IfMatch, HeaderId::IfUnmodifiedSince, HeaderId::IfNoneMatch, HeaderId::IfModifiedSince];
+    ids.into_iter().any(|id| head.field(id).is_some())
+}
+
 /// Evaluates the preconditions of a request for an existing representation. `If-Range` is handled in [`crate::range`].
 #[must_use]
 pub fn evaluate(
@@ -273,7 +281,16 @@ mod tests {
         let mut head = Head::new();
         parse(&mut head, text.as_bytes(), &Policy::default()).expect("valid head");
         let validators = Validators { etag: Some(b"\"a-1\""), last_modified: Some(MODIFIED) };
-        evaluate(&head, text.as_bytes(), validators, mode, evaluator)
+        let outcome = evaluate(&head, text.as_bytes(), validators, mode, evaluator);
+        assert_eq!(is_conditional(&head), !fields.is_empty());
+        assert!(is_conditional(&head) || outcome == PreconditionResult::Proceed);
+        outcome
+    }
+
+    #[test]
+    fn a_request_without_a_condition_proceeds() {
+        let outcome = outcome("GET", &[], IfModifiedSince::Exact);
+        assert_eq!(outcome, PreconditionResult::Proceed);
     }
 
     #[test]

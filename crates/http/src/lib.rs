@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2 without I/O: parses heads, makes protocol decisions, and encodes responses.
+//! HTTP/1.1, HTTP/2 and HTTP/3 without I/O: parses heads, makes protocol decisions, and encodes responses.
 //!
 //! No code here opens a socket or reads a clock. Parsing and encoding the heads of an ordinary HTTP/1 request allocate no
 //! memory. The caller supplies buffers and the current time (`now`). Results refer to the caller's buffers by index ([`Span`]),
@@ -11,8 +11,11 @@
 //! | module | content | source |
 //! |---|---|---|
 //! | [`gateway`] | protocols of upstreams: encodes requests, decodes responses to events | RFC 9112, RFC 9113 |
-//! | [`h2`] | HTTP/2 for both roles: `session` (received bytes to events: its `head`, `data` and `control` process the kinds of frames) with `send` and `flow` (receive windows, which grow with round trips that `round` measures) over `frame`, `settings`, `stream` (states of streams); `calm` (limits on frames and requests without effect); `head` and `response` (fields to header sections of requests and of responses, malformed messages); `hpack` (`decode`, `encode` over `table` and `huffman`; `never` names fields that must not enter a table); `priority` (the order of sending) | RFC 9113, RFC 7541 |
+//! | [`h2`] | HTTP/2 for both roles: `session` (received bytes to events: its `head`, `data` and `control` process the kinds of frames) with `send` and `flow` (receive windows, which grow with round trips that `round` measures) over `frame`, `settings`, `stream` (states of streams); `calm` (which frames count as frames without effect); `hpack` (`decode`, `encode`) | RFC 9113, RFC 7541 |
+//! | [`h3`] | HTTP/3 for both roles, without QUIC: `session` (a connection: its `control` processes streams that are not requests, its `messages` header sections and bodies) over `request` (the frames of a request stream), `settings`, `frame`; `qpack` (`decode`, `encode`); `hq` (requests of HTTP/0.9) | RFC 9114, RFC 9204 |
+//! | [`multiplexed`] | common to HTTP/2 and HTTP/3: `head` and `response` (fields to header sections of requests and of responses, malformed messages), `trailers`; `priority` (the order of sending); `calm` (limits on frames and requests without effect); `writer` (header blocks), `coding` and `huffman` (numbers and strings), `table` (dynamic tables), `never` (fields that must not enter a table) | RFC 9113, RFC 9114, RFC 9218 |
 //! | [`grpc`] | deadline of a call | gRPC over HTTP/2 |
+//! | [`client_hello`] | the first message of a TLS client | RFC 8446, 6066, 7301 |
 //! | [`proxy_protocol`] | the header that a proxy sends before the first request | the PROXY protocol |
 //! | [`stored_fields`] | for caching: stored fields, and their changes by a 304 | RFC 9111 sections 3.1 and 3.2 |
 //! | [`validator`] | for caching: strong and weak validators, rules for joining ranges | RFC 9110 section 8.8 |
@@ -49,6 +52,7 @@ pub mod base64;
 mod bytes;
 pub mod cache_control;
 pub mod cache_status;
+pub mod client_hello;
 pub mod conditional;
 pub mod connection;
 pub mod cookie;
@@ -60,10 +64,12 @@ pub mod freshness;
 pub mod gateway;
 pub mod grpc;
 pub mod h2;
+pub mod h3;
 pub mod hop_by_hop;
 pub mod host;
 pub mod invalidation;
 pub mod media_type;
+pub mod multiplexed;
 pub mod proxy_protocol;
 pub mod range;
 pub mod request;

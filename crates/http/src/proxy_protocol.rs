@@ -5,7 +5,12 @@
 //! families without meaning for HTTP are skipped. Source: "The PROXY protocol, versions 1 & 2" (haproxy.org,
 //! `doc/proxy-protocol.txt`).
 
+mod encode;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub use self::encode::{Addresses, Family, encode_v1, encode_v2};
+use self::encode::{V2_FIXED_LEN, V2_SIGNATURE};
 
 /// Maximum length in bytes of a version 1 header including its line end, by the specification.
 pub const V1_LEN_MAX: usize = 107;
@@ -14,13 +19,7 @@ pub const V1_LEN_MAX: usize = 107;
 /// limit, an attacker could make the server wait for that many bytes.
 pub const V2_LEN_MAX: usize = 4096;
 
-/// Signature of version 2; no request and no version 1 header starts with it.
-const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-
 const V1_PREFIX: &[u8; 6] = b"PROXY ";
-
-/// Length of signature, version and command, family and transport, and the length field.
-const V2_FIXED_LEN: usize = 16;
 
 /// The content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -376,6 +375,34 @@ mod tests {
                 prop_assert!(len <= input.len());
                 let _ = header.map(|header| (header.tlv(&name), header.tlv(b"ssl_cn"), header.tlv(b"alpn")));
             }
+        }
+    }
+
+    fn addresses(client: &str, local: &str) -> Addresses {
+        Some((client.parse().expect("an address"), local.parse().expect("an address")))
+    }
+
+    #[test]
+    fn both_versions_are_parsed_to_the_same_addresses() {
+        for (client, local) in [("10.0.0.1:5", "10.0.0.2:80"), ("[2001:db8::1]:5", "[2001:db8::2]:80")] {
+            let pair = addresses(client, local);
+            for header in [encode_v1(pair), encode_v2(pair, Family::Stream)] {
+                let Ok(Progress::Complete { len, header: Some(parsed) }) = parse(&header) else {
+                    panic!("{client}: {header:?}");
+                };
+                assert_eq!(len, header.len());
+                let (client, local) = pair.expect("it has addresses");
+                assert_eq!(parsed.src_addr, client.ip().to_string().as_bytes());
+                assert_eq!(parsed.dst_addr, local.ip().to_string().as_bytes());
+                assert_eq!((parsed.src_port, parsed.dst_port), (5, 80));
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_without_addresses_names_no_client() {
+        for header in [encode_v1(None), encode_v2(None, Family::Stream)] {
+            assert_eq!(parse(&header), Ok(Progress::Complete { len: header.len(), header: None }));
         }
     }
 }

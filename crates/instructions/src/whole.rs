@@ -21,6 +21,7 @@ use conf::{MapLoader, Source};
 use exchange::files::root_facts;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
+use frontend::quic::Steering;
 use peers::Upstreams;
 use rt::Runtime;
 use site::settings::listen::ListenAddr;
@@ -227,7 +228,7 @@ impl Parts {
         let files = LogFiles::new(1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&directory.join("origin"))?;
-        let mut listeners = ThreadListeners::new(&thread, true);
+        let mut listeners = ThreadListeners::new(&thread, true, Steering::default(), Arc::default());
         let front = directory.join("front");
         listeners.open(vec![(ListenAddr::Unix(front.clone()), vec![OwnedFd::from(listener(&front)?)])]);
         thread.begin();

@@ -202,38 +202,42 @@ impl Pool {
         let shared = &self.0;
         shared.take_back();
         let mut chunks = shared.chunks.borrow_mut();
-        let is_idle = |place: usize, chunk: &Chunk| {
+        let is_idle = |chunk_index: usize, chunk: &Chunk| {
             let free = shared.free[chunk.class as usize].borrow();
-            free.iter().filter(|id| id.chunk as usize == place).count()
+            free.iter().filter(|id| id.chunk as usize == chunk_index).count()
                 == buffers_in_chunk(chunk.class as usize)
         };
-        let places = chunks.iter().enumerate().filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
+        let places =
+            chunks.iter().enumerate().filter_map(|(chunk_index, slot)| Some((chunk_index, slot.as_ref()?)));
         // Half of a huge page cannot be freed while the other half is in use.
         let used: Vec<_> = places
             .clone()
-            .filter(|(place, chunk)| !is_idle(*place, chunk))
+            .filter(|(chunk_index, chunk)| !is_idle(*chunk_index, chunk))
             .map(|(_, chunk)| chunk.page())
             .collect();
-        let idle: Vec<_> =
-            places.filter(|(_, chunk)| !used.contains(&chunk.page())).map(|(place, _)| place).collect();
+        let idle: Vec<_> = places
+            .filter(|(_, chunk)| !used.contains(&chunk.page()))
+            .map(|(chunk_index, _)| chunk_index)
+            .collect();
         let mut given_back = 0;
-        for place in idle {
-            let slot = &mut chunks[place];
-            let Some(chunk) = slot.as_mut().filter(|chunk| !chunk.registered || unregister(place as u16))
+        for chunk_index in idle {
+            let slot = &mut chunks[chunk_index];
+            let Some(chunk) =
+                slot.as_mut().filter(|chunk| !chunk.registered || unregister(chunk_index as u16))
             else {
                 continue;
             };
             let class = chunk.class as usize;
-            shared.free[class].borrow_mut().retain(|id| id.chunk as usize != place);
+            shared.free[class].borrow_mut().retain(|id| id.chunk as usize != chunk_index);
             shared.count(class, false);
             *slot = None;
             shared.chunks_live.set(shared.chunks_live.get() - 1);
             given_back += CHUNK_BYTES;
         }
         // The remaining chunks have buffers in use. The pages of a registered chunk are pinned and cannot be freed.
-        for (place, chunk) in chunks.iter().enumerate() {
+        for (chunk_index, chunk) in chunks.iter().enumerate() {
             if let Some(chunk) = chunk.as_ref().filter(|chunk| !chunk.registered) {
-                chunk.release_pages(place, &shared.free[chunk.class as usize].borrow());
+                chunk.release_pages(chunk_index, &shared.free[chunk.class as usize].borrow());
             }
         }
         given_back
@@ -303,29 +307,29 @@ impl PoolState {
     /// valid because it covers the memory of the chunk, not its buffers.
     fn convert(&self, class: usize) -> Option<BufId> {
         let mut chunks = self.chunks.borrow_mut();
-        for (place, slot) in chunks.iter_mut().enumerate() {
+        for (chunk_index, slot) in chunks.iter_mut().enumerate() {
             let Some(chunk) = slot.as_mut().filter(|chunk| chunk.class as usize != class) else { continue };
             let mut free = self.free[chunk.class as usize].borrow_mut();
             let all = buffers_in_chunk(chunk.class as usize);
             if !self.may_cut(1, class, Some(chunk.class as usize)) {
                 continue;
             }
-            if free.len() < all || free.iter().filter(|id| id.chunk as usize == place).count() != all {
+            if free.len() < all || free.iter().filter(|id| id.chunk as usize == chunk_index).count() != all {
                 continue;
             }
-            free.retain(|id| id.chunk as usize != place);
+            free.retain(|id| id.chunk as usize != chunk_index);
             drop(free);
             self.count(chunk.class as usize, false);
             self.count(class, true);
             chunk.class = class as u8;
-            return Some(self.cut(place, class));
+            return Some(self.cut(chunk_index, class));
         }
         None
     }
 
     /// Puts all buffers of a chunk except the first on the free list and returns the first.
-    fn cut(&self, place: usize, class: usize) -> BufId {
-        let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
+    fn cut(&self, chunk_index: usize, class: usize) -> BufId {
+        let id = |index: usize| BufId { chunk: chunk_index as u16, index: index as u16 };
         self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
         id(0)
     }
@@ -354,15 +358,15 @@ impl PoolState {
     fn put(&self, chunk: Chunk) -> BufId {
         let class = chunk.class as usize;
         let mut chunks = self.chunks.borrow_mut();
-        let place = chunks.iter().position(Option::is_none).unwrap_or_else(|| {
+        let chunk_index = chunks.iter().position(Option::is_none).unwrap_or_else(|| {
             chunks.push(None);
             chunks.len() - 1
         });
-        chunks[place] = Some(chunk);
+        chunks[chunk_index] = Some(chunk);
         self.chunks_live.set(self.chunks_live.get() + 1);
         assert!(self.chunks_live.get() <= self.chunks_max, "the limit of the pool holds");
         self.count(class, true);
-        self.cut(place, class)
+        self.cut(chunk_index, class)
     }
 }
 
@@ -377,9 +381,9 @@ impl Chunk {
     }
 
     /// Returns the pages of idle buffers to the kernel; those buffers then read as zeroes.
-    fn release_pages(&self, place: usize, free: &[BufId]) {
+    fn release_pages(&self, chunk_index: usize, free: &[BufId]) {
         let mut idle: Vec<u16> =
-            free.iter().filter(|id| id.chunk as usize == place).map(|id| id.index).collect();
+            free.iter().filter(|id| id.chunk as usize == chunk_index).map(|id| id.index).collect();
         idle.sort_unstable();
         let bytes = CLASS_BYTES[self.class as usize] as usize;
         for run in idle.chunk_by(|one, next| one + 1 == *next) {

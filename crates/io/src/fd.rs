@@ -173,8 +173,8 @@ impl Fd {
     /// Whether the file is not seekable, such as a pipe (lseek(2): ESPIPE); queries the kernel once.
     pub(crate) fn is_stream(&self) -> bool {
         self.0.stream.get().unwrap_or_else(|| {
-            let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));
-            let stream = place == Err(Errno::SPIPE);
+            let offset = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));
+            let stream = offset == Err(Errno::SPIPE);
             self.0.stream.set(Some(stream));
             stream
         })

@@ -108,8 +108,8 @@ impl ShmChunk {
 
 fn recycle() -> Option<Box<ShmChunk>> {
     CACHED.with_borrow_mut(|cached| {
-        let place = cached.iter().rposition(|chunk| chunk.file.is_sole())?;
-        let mut chunk = cached.remove(place);
+        let index = cached.iter().rposition(|chunk| chunk.file.is_sole())?;
+        let mut chunk = cached.remove(index);
         assert_eq!(chunk.mapping.bytes(), RECYCLED_BYTES, "chunks of one size are kept");
         chunk.punch();
         // A chunk that cannot be emptied is freed.

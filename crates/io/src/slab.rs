@@ -187,9 +187,9 @@ impl<T: Default> Slab<T> {
 
     /// Returns all entries in use.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        let entries = self.chunks.iter().enumerate().flat_map(|(place, chunk)| {
+        let entries = self.chunks.iter().enumerate().flat_map(|(chunk_index, chunk)| {
             let entries = chunk.iter().flat_map(|chunk| chunk.iter().enumerate());
-            entries.map(move |(index, entry)| (place * CHUNK + index, entry))
+            entries.map(move |(index, entry)| (chunk_index * CHUNK + index, entry))
         });
         entries
             .filter(|(_, entry)| entry.is_used())
@@ -199,7 +199,7 @@ impl<T: Default> Slab<T> {
     /// Frees the chunks without an entry in use, and drops the other unused values.
     pub fn trim(&mut self) {
         self.free = NONE;
-        for (place, freeable) in self.chunks.iter_mut().enumerate().rev() {
+        for (chunk_index, freeable) in self.chunks.iter_mut().enumerate().rev() {
             let Some(chunk) = freeable else { continue };
             if !chunk.iter().any(Entry::is_used) {
                 for entry in chunk.iter() {
@@ -213,7 +213,7 @@ impl<T: Default> Slab<T> {
             }
             for (index, entry) in chunk.iter_mut().enumerate().rev().filter(|(_, entry)| !entry.is_used()) {
                 entry.value = T::default();
-                entry.next_free = std::mem::replace(&mut self.free, (place * CHUNK + index) as u32);
+                entry.next_free = std::mem::replace(&mut self.free, (chunk_index * CHUNK + index) as u32);
             }
         }
         while self.chunks.pop_if(|chunk| chunk.is_none()).is_some() {}
@@ -223,18 +223,18 @@ impl<T: Default> Slab<T> {
     /// Adds a chunk when no entry is unused.
     #[cold]
     fn add_chunk(&mut self) {
-        let place = self.chunks.iter().position(Option::is_none).unwrap_or_else(|| {
+        let chunk_index = self.chunks.iter().position(Option::is_none).unwrap_or_else(|| {
             self.chunks.push(None);
             self.chunks.len() - 1
         });
-        let first = (place * CHUNK) as u32;
+        let first = (chunk_index * CHUNK) as u32;
         let fresh = |index| {
             let next_free = if index + 1 < CHUNK { first + index as u32 + 1 } else { NONE };
             Entry { generation: self.first_generation, next_free, value: T::default() }
         };
         let chunk: Box<[Entry<T>]> = (0..CHUNK).map(fresh).collect();
         // Always succeeds: the length is `CHUNK`.
-        self.chunks[place] = chunk.try_into().ok();
+        self.chunks[chunk_index] = chunk.try_into().ok();
         self.free = first;
     }
 }

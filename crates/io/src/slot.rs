@@ -277,15 +277,15 @@ impl DiskSlots {
 
     /// Whether the device may use a further slot.
     pub(crate) fn has_room(&self, device: DeviceId) -> bool {
-        let own = self.place(device).map_or(0, |place| self.devices[place].1);
+        let own = self.index_of(device).map_or(0, |index| self.devices[index].1);
         own + self.used < self.max
     }
 
     /// Counts an operation of the device.
     pub(crate) fn enter(&mut self, device: DeviceId) {
         self.used += 1;
-        match self.place(device) {
-            Some(place) => self.devices[place].1 += 1,
+        match self.index_of(device) {
+            Some(index) => self.devices[index].1 += 1,
             None => self.devices.push((device, 1)),
         }
     }
@@ -294,17 +294,17 @@ impl DiskSlots {
     /// every backend.
     #[inline(never)]
     pub(crate) fn leave(&mut self, device: DeviceId) {
-        let place = self.place(device).expect("a device with operations in the table is known");
-        let own = &mut self.devices[place].1;
+        let index = self.index_of(device).expect("a device with operations in the table is known");
+        let own = &mut self.devices[index].1;
         assert!(*own > 0 && self.used > 0, "an operation that ends was counted");
         self.used -= 1;
         *own -= 1;
         if *own == 0 {
-            self.devices.swap_remove(place);
+            self.devices.swap_remove(index);
         }
     }
 
-    fn place(&self, device: DeviceId) -> Option<usize> {
+    fn index_of(&self, device: DeviceId) -> Option<usize> {
         self.devices.iter().position(|(known, _)| *known == device)
     }
 }
@@ -333,11 +333,11 @@ impl<T> DeviceLimit<T> {
     /// [`DeviceLimit::leave`] returns it later.
     pub(crate) fn enter(&mut self, device: DeviceId, limit: usize, work: T) -> Option<T> {
         assert!(limit > 0, "a device may hold one worker");
-        let place = self.place(device).unwrap_or_else(|| {
+        let index = self.index_of(device).unwrap_or_else(|| {
             self.devices.push((device, Share { inside: 0, waiting: VecDeque::new() }));
             self.devices.len() - 1
         });
-        let share = &mut self.devices[place].1;
+        let share = &mut self.devices[index].1;
         assert!(share.inside > 0 || share.waiting.is_empty(), "work waits behind work of its device");
         if share.inside < limit {
             share.inside += 1;
@@ -350,8 +350,8 @@ impl<T> DeviceLimit<T> {
 
     /// Records that work of the device has ended; returns the next queued work, which is then in flight.
     pub(crate) fn leave(&mut self, device: DeviceId) -> Option<T> {
-        let place = self.place(device).expect("a device with work inside is known");
-        let share = &mut self.devices[place].1;
+        let index = self.index_of(device).expect("a device with work inside is known");
+        let share = &mut self.devices[index].1;
         assert!(share.inside > 0, "work that ends was in flight");
         if let Some(next) = share.waiting.pop_front() {
             return Some(next);
@@ -359,21 +359,21 @@ impl<T> DeviceLimit<T> {
         share.inside -= 1;
         // Idle devices are removed: device IDs are taken from files, and there may be many.
         if share.inside == 0 {
-            self.devices.swap_remove(place);
+            self.devices.swap_remove(index);
         }
         None
     }
 
     /// Removes work from the queue of its device.
     pub(crate) fn withdraw(&mut self, device: DeviceId, is_it: impl FnMut(&T) -> bool) -> Option<T> {
-        let place = self.place(device)?;
-        assert!(self.devices[place].1.inside > 0, "an idle device was removed");
-        let waiting = &mut self.devices[place].1.waiting;
+        let index = self.index_of(device)?;
+        assert!(self.devices[index].1.inside > 0, "an idle device was removed");
+        let waiting = &mut self.devices[index].1.waiting;
         let found = waiting.iter().position(is_it)?;
         waiting.remove(found)
     }
 
-    fn place(&self, device: DeviceId) -> Option<usize> {
+    fn index_of(&self, device: DeviceId) -> Option<usize> {
         self.devices.iter().position(|(known, _)| *known == device)
     }
 }

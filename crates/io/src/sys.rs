@@ -31,7 +31,7 @@ pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)
     adopted
 }
 
-/// Checks that a number is the descriptor of a listening socket (socket(7), `SO_ACCEPTCONN`). Refuses the numbers of
+/// Checks that a number is the descriptor of a listening socket (socket(7), `SO_ACCEPTCONN`) or of a datagram socket. Refuses the numbers of
 /// the standard streams.
 fn check_listens(number: RawFd) -> Result<(), Errno> {
     if number <= libc::STDERR_FILENO {
@@ -39,10 +39,16 @@ fn check_listens(number: RawFd) -> Result<(), Errno> {
     }
     let mut value: libc::c_int = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
-    let place = (&raw mut value).cast();
+    let pointer = (&raw mut value).cast();
     // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long, and refuses a number that is no
     // socket's.
-    let failed = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut len) };
+    let failed = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_TYPE, pointer, &mut len) };
+    if failed == 0 && value == libc::SOCK_DGRAM {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let failed =
+        unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, pointer, &mut len) };
     match (failed, value) {
         (0, 0) => Err(Errno::INVAL),
         (0, _) => Ok(()),
@@ -253,10 +259,11 @@ pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     const QUEUED: usize = 5;
     let mut numbers = [0_u32; 9];
     let mut len = size_of_val(&numbers) as libc::socklen_t;
-    let place = numbers.as_mut_ptr().cast();
+    let pointer = numbers.as_mut_ptr().cast();
     // SAFETY: the kernel writes at most `len` bytes to `numbers`, which outlives the call.
-    let failed =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, place, &mut len) };
+    let failed = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, pointer, &mut len)
+    };
     if failed != 0 {
         return Err(last_error());
     }
@@ -372,6 +379,376 @@ pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
+/// Maximum number of messages of one call of [`receive_datagrams`].
+pub const DATAGRAMS_MAX: usize = 16;
+
+/// Size in bytes of the buffer of one message: with UDP_GRO (udp(7)) the kernel joins datagrams up to the maximum length of an IP packet.
+pub const DATAGRAM_BYTES: usize = 64 << 10;
+
+/// Size in bytes of the control messages of one received message: destination address, ECN mark, segment size.
+const CONTROL_BYTES: usize = 128;
+
+/// Memory of control messages, with the alignment of `cmsghdr`.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Facts about a received message, which is one datagram or several datagrams of one sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The destination address, if the socket was prepared with [`prepare_datagrams`].
+    pub to: Option<IpAddr>,
+    /// The two bits of Explicit Congestion Notification (RFC 3168 section 5).
+    pub ecn: u8,
+    /// Number of bytes.
+    pub len: usize,
+    /// Size in bytes of each datagram except the last, which may be shorter.
+    pub segment: usize,
+}
+
+/// A message to be sent: one datagram or several datagrams to one receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct DatagramsToSend<'a> {
+    /// The receiver.
+    pub to: SocketAddr,
+    /// The source address; `None` lets the kernel select it.
+    pub from: Option<IpAddr>,
+    /// The two bits of Explicit Congestion Notification.
+    pub ecn: u8,
+    /// Size in bytes of each datagram except the last, if the kernel has to split the bytes (`UDP_SEGMENT`, udp(7)).
+    pub segment: Option<u16>,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Prepares a socket for [`receive_datagrams`]: destination addresses, ECN marks, joined datagrams (UDP_GRO, Linux 5.0), and no fragmentation of
+/// sent datagrams, which path MTU discovery needs (RFC 9000 section 14). Returns whether datagrams are never fragmented.
+///
+/// # Errors
+/// The socket does not return destination addresses.
+pub fn prepare_datagrams(socket: BorrowedFd<'_>, ipv6: bool) -> Result<bool, Errno> {
+    prepare_fragmented_datagrams(socket, ipv6)?;
+    let ip = libc::IPPROTO_IP;
+    if ipv6 {
+        let _ = set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
+    }
+    let _ = set_number(socket, ip, libc::IP_RECVTOS, 1);
+    let whole = set_number(socket, ip, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE as u32);
+    let whole_6 = match ipv6 {
+        true => {
+            set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE as u32)
+        }
+        false => Ok(()),
+    };
+    Ok(whole.and(whole_6).is_ok())
+}
+
+/// Prepares a socket for [`receive_datagrams`]: destination addresses and joined datagrams. Sent datagrams may be fragmented.
+///
+/// # Errors
+/// The socket does not return destination addresses.
+pub fn prepare_fragmented_datagrams(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> {
+    // An IPv6 socket may also receive IPv4 packets, to which the options of IPv4 apply.
+    match ipv6 {
+        true => set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
+        false => set_number(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
+    }
+    join_received_datagrams(socket);
+    Ok(())
+}
+
+/// Makes the kernel join received datagrams (UDP_GRO, Linux 5.0). Without it each message is one datagram.
+pub fn join_received_datagrams(socket: BorrowedFd<'_>) {
+    let _ = set_number(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+}
+
+/// Whether the datagrams of a socket are never fragmented, as [`prepare_datagrams`] makes them (ip(7), `IP_PMTUDISC_PROBE`).
+pub fn sends_whole_datagrams(socket: BorrowedFd<'_>) -> bool {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let (fd, pointer) = (socket.as_raw_fd(), (&raw mut value).cast());
+    // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long and outlives the call.
+    let failed = unsafe { libc::getsockopt(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, pointer, &mut len) };
+    failed == 0 && value == libc::IP_PMTUDISC_PROBE
+}
+
+/// Length in bytes of the connection IDs that [`steer_datagrams`] recognizes.
+pub const STEERED_ID_BYTES: u8 = 8;
+
+/// Multiplier of [`id_check`]: 2^32 divided by the golden ratio, which mixes all bits into the highest ones.
+const CHECK_MULTIPLIER: u32 = 0x9e37_79b1;
+
+/// Returns the last three bytes of a connection ID of this server, by its first four bytes: an ID that a client has chosen is taken for one with a
+/// probability of 2^-24.
+pub fn id_check(first: u32) -> u32 {
+    first.wrapping_mul(CHECK_MULTIPLIER) >> 8
+}
+
+/// Attaches a classic BPF program to a group of UDP sockets with the same address (SO_ATTACH_REUSEPORT_CBPF, socket(7)), which selects the
+/// socket of a QUIC packet by its destination connection ID. The group consists of two banks of `threads` sockets each, in the order
+/// in which they were bound. The first two bytes of the ID modulo `threads` select the socket in its bank, and the lowest bit of the third
+/// byte selects the bank. Initial and 0-RTT packets whose ID the client has chosen (RFC 9000 section 7.2) go to the bank `current`: those
+/// whose ID has another length than [`STEERED_ID_BYTES`], or not the bytes of [`id_check`].
+pub fn steer_datagrams(socket: BorrowedFd<'_>, threads: u16, current: u8) -> Result<(), Errno> {
+    let (threads, current) = (u32::from(threads.max(1)), u32::from(current & 1));
+    let (load_byte, load_half, load_word) = (
+        libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+        libc::BPF_LD | libc::BPF_H | libc::BPF_ABS,
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+    );
+    let alu = |operation: u32| libc::BPF_ALU | operation | libc::BPF_K;
+    let to_x = libc::BPF_MISC | libc::BPF_TAX;
+    let step = |code: u32, k: u32| (code as u16, 0_u8, 0_u8, k);
+    let jump = |test: u32, k: u32, yes: u8, no: u8| ((libc::BPF_JMP | test) as u16, yes, no, k);
+    let to_end = |steps: u32| step(libc::BPF_JMP | libc::BPF_JA, steps);
+    // The first byte of the ID is at offset 1 of a short header, and at offset 6 of a long header (RFC 9000 section 17).
+    let program = [
+        step(load_byte, 0),
+        jump(libc::BPF_JSET, 0x80, 0, 16),
+        // A long header; types 0 and 1 are Initial and 0-RTT packets.
+        jump(libc::BPF_JSET, 0x20, 11, 0),
+        step(load_byte, 5),
+        jump(libc::BPF_JEQ, STEERED_ID_BYTES.into(), 0, 7),
+        step(load_word, 6),
+        step(alu(libc::BPF_MUL), CHECK_MULTIPLIER),
+        step(alu(libc::BPF_RSH), 8),
+        step(to_x, 0),
+        step(load_word, 10),
+        step(alu(libc::BPF_AND), 0x00ff_ffff),
+        jump(libc::BPF_JEQ | libc::BPF_X, 0, 2, 0),
+        // The client has chosen the ID.
+        step(libc::BPF_LD | libc::BPF_IMM, current),
+        to_end(1),
+        step(load_byte, 8),
+        step(to_x, 0),
+        step(load_half, 6),
+        to_end(3),
+        // A short header.
+        step(load_byte, 3),
+        step(to_x, 0),
+        step(load_half, 1),
+        // The index in the bank is stored while the offset of the bank is computed.
+        step(alu(libc::BPF_MOD), threads),
+        step(libc::BPF_ST, 0),
+        step(libc::BPF_MISC | libc::BPF_TXA, 0),
+        step(alu(libc::BPF_AND), 1),
+        step(alu(libc::BPF_MUL), threads),
+        step(to_x, 0),
+        step(libc::BPF_LD | libc::BPF_MEM, 0),
+        step(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0),
+        step(libc::BPF_RET | libc::BPF_A, 0),
+    ];
+    let mut steps = program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    let (value, len) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: the kernel copies the program, whose length is that of `steps`; both outlive the call.
+    let failed = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, value, len)
+    };
+    if failed == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Receives the queued messages of a UDP socket, without waiting: one for each buffer of [`DATAGRAM_BYTES`] in `space`, and at most
+/// [`DATAGRAMS_MAX`]. Calls `each` with the facts about each message and its bytes. Returns the number of messages.
+///
+/// # Errors
+/// `EAGAIN` if there are none; otherwise those of recvmmsg(2).
+pub fn receive_datagrams(
+    socket: BorrowedFd<'_>,
+    space: &mut [u8],
+    mut each: impl FnMut(&Datagrams, &mut [u8]),
+) -> Result<usize, Errno> {
+    let count = (space.len() / DATAGRAM_BYTES).min(DATAGRAMS_MAX);
+    // SAFETY: all fields of the structure are integers, for which zero is a valid value.
+    let mut names: [libc::sockaddr_storage; DATAGRAMS_MAX] = unsafe { std::mem::zeroed() };
+    let mut controls = [Control([0; CONTROL_BYTES]); DATAGRAMS_MAX];
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; DATAGRAMS_MAX];
+    // SAFETY: all fields of the structures are integers and pointers, for which zero is a valid value.
+    let mut messages: [libc::mmsghdr; DATAGRAMS_MAX] = unsafe { std::mem::zeroed() };
+    let chunks = space.chunks_exact_mut(DATAGRAM_BYTES);
+    for (index, chunk) in chunks.take(count).enumerate() {
+        pieces[index] = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
+        let header = &mut messages[index].msg_hdr;
+        header.msg_name = (&raw mut names[index]).cast();
+        header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_iov = &raw mut pieces[index];
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut controls[index]).cast();
+        header.msg_controllen = CONTROL_BYTES as _;
+    }
+    let (fd, len) = (socket.as_raw_fd(), count as libc::c_uint);
+    // SAFETY: each of the first `len` headers refers to memory of the lengths that it states, which outlives the call.
+    let received = unsafe {
+        libc::recvmmsg(fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT as _, std::ptr::null_mut())
+    };
+    let received = usize::try_from(received).map_err(|_| last_error())?;
+    for (index, chunk) in space.chunks_exact_mut(DATAGRAM_BYTES).take(received).enumerate() {
+        let message = &messages[index];
+        let len = (message.msg_len as usize).min(chunk.len());
+        let control = &controls[index].0[..(message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES)];
+        let Some(from) = address_of(&names[index]) else { continue };
+        let mut facts = Datagrams { from, to: None, ecn: 0, len, segment: len };
+        read_control(control, &mut facts);
+        each(&facts, &mut chunk[..len]);
+    }
+    Ok(received)
+}
+
+/// Sends a message without waiting.
+///
+/// # Errors
+/// `EAGAIN` if the send buffer of the socket is full; `EIO` or `EINVAL` if the kernel or the device cannot split it; otherwise those of sendmsg(2).
+pub fn send_datagrams(socket: BorrowedFd<'_>, message: &DatagramsToSend<'_>) -> Result<(), Errno> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut used = 0;
+    let is_ipv4 = match message.to {
+        SocketAddr::V4(_) => true,
+        // An IPv4 packet of an IPv6 socket has the options of IPv4.
+        SocketAddr::V6(to) => to.ip().to_ipv4_mapped().is_some(),
+    };
+    if message.ecn != 0 {
+        let mark = libc::c_int::from(message.ecn & 3).to_ne_bytes();
+        let kind =
+            if is_ipv4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+        put_control(&mut control.0, &mut used, kind, &mark);
+    }
+    match message.from {
+        Some(IpAddr::V4(from)) => {
+            // `struct in_pktinfo`: the index of the interface, the source address, the address of the header.
+            let mut info = [0; size_of::<libc::in_pktinfo>()];
+            info[4..8].copy_from_slice(&from.octets());
+            put_control(&mut control.0, &mut used, (libc::IPPROTO_IP, libc::IP_PKTINFO), &info);
+        }
+        Some(IpAddr::V6(from)) => {
+            // `struct in6_pktinfo`: the source address, the index of the interface.
+            let mut info = [0; size_of::<libc::in6_pktinfo>()];
+            info[..16].copy_from_slice(&from.octets());
+            put_control(&mut control.0, &mut used, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), &info);
+        }
+        None => {}
+    }
+    if let Some(segment) = message.segment {
+        put_control(&mut control.0, &mut used, (libc::SOL_UDP, libc::UDP_SEGMENT), &segment.to_ne_bytes());
+    }
+    let mut piece =
+        libc::iovec { iov_base: message.bytes.as_ptr().cast_mut().cast(), iov_len: message.bytes.len() };
+    let (mut name, name_len) = name_of(message.to);
+    // SAFETY: all fields of the structure are integers and pointers, for which zero is a valid value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut name).cast();
+    header.msg_namelen = name_len;
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    if used > 0 {
+        header.msg_control = (&raw mut control).cast();
+        header.msg_controllen = used as _;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the header refers to memory of the lengths that it states, which outlives the call. The kernel only reads it.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
+    if sent < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Length in bytes of `cmsghdr`, whose size is a multiple of the alignment of control messages.
+const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
+
+/// Appends a control message (cmsg(3)) to `control`, of which the first `used` bytes are in use. All messages of this file fit.
+fn put_control(
+    control: &mut [u8; CONTROL_BYTES],
+    used: &mut usize,
+    (level, kind): (libc::c_int, libc::c_int),
+    data: &[u8],
+) {
+    let start = *used;
+    let len = CONTROL_HEADER + data.len();
+    let header = (len.to_ne_bytes(), level.to_ne_bytes(), kind.to_ne_bytes());
+    control[start..start + 8].copy_from_slice(&header.0);
+    control[start + 8..start + 12].copy_from_slice(&header.1);
+    control[start + 12..start + 16].copy_from_slice(&header.2);
+    control[start + CONTROL_HEADER..start + len].copy_from_slice(data);
+    *used = start + len.next_multiple_of(size_of::<usize>());
+}
+
+// `put_control` and `read_control` rely on the layout of a 64-bit system: a length of 8 bytes, level, type.
+const _: () = assert!(CONTROL_HEADER == 16 && size_of::<usize>() == 8);
+
+/// Reads the control messages of a received message.
+fn read_control(mut control: &[u8], facts: &mut Datagrams) {
+    let int = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| libc::c_int::from_ne_bytes(*bytes));
+    while let Some((header, _)) = control.split_at_checked(CONTROL_HEADER) {
+        let len = header.first_chunk().map_or(0, |len| usize::from_ne_bytes(*len));
+        let Some(data) = control.get(CONTROL_HEADER..len) else { return };
+        match (int(&header[8..]), int(&header[12..])) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                // The address in the header of the packet is the last field.
+                let address = data.get(8..12).and_then(|bytes| bytes.first_chunk::<4>());
+                facts.to = address.map(|bytes| IpAddr::from(*bytes)).or(facts.to);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                facts.to = data.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)).or(facts.to);
+            }
+            // IPv4 has one byte, IPv6 an int; both have the mark in the first byte on little-endian systems.
+            (libc::IPPROTO_IP, libc::IP_TOS) => facts.ecn = data.first().map_or(0, |tos| tos & 3),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => facts.ecn = (int(data) & 3) as u8,
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let segment = usize::try_from(int(data)).unwrap_or_default();
+                facts.segment = if segment > 0 { segment } else { facts.len };
+            }
+            _ => {}
+        }
+        let Some(rest) = control.get(len.next_multiple_of(size_of::<usize>())..) else { return };
+        control = rest;
+    }
+}
+
+/// Returns the address in a structure that the kernel has filled; `None` for another family.
+fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the kernel has written an address of this family, and the storage is large and aligned enough for each.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::new(ip.into(), u16::from_be(name.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
+            let (ip, port) = (name.sin6_addr.s6_addr.into(), u16::from_be(name.sin6_port));
+            Some(SocketAddrV6::new(ip, port, name.sin6_flowinfo, name.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// Returns an address in the form of the kernel, and its length.
+fn name_of(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all fields of the structure are integers, for which zero is a valid value.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let place = &raw mut name;
+    match address {
+        SocketAddr::V4(address) => {
+            // SAFETY: the storage is large and aligned enough for each family.
+            let v4 = unsafe { &mut *place.cast::<libc::sockaddr_in>() };
+            v4.sin_family = libc::AF_INET as libc::sa_family_t;
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
+            (name, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(address) => {
+            // SAFETY: as above.
+            let v6 = unsafe { &mut *place.cast::<libc::sockaddr_in6>() };
+            v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            v6.sin6_port = address.port().to_be();
+            v6.sin6_addr.s6_addr = address.ip().octets();
+            v6.sin6_flowinfo = address.flowinfo();
+            v6.sin6_scope_id = address.scope_id();
+            (name, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -384,9 +761,9 @@ mod tests {
     fn number(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> libc::c_int {
         let mut value: libc::c_int = -1;
         let mut len = size_of_val(&value) as libc::socklen_t;
-        let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
+        let (fd, pointer) = (socket.as_raw_fd(), (&raw mut value).cast());
         // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long.
-        let failed = unsafe { libc::getsockopt(fd, level, option, place, &mut len) };
+        let failed = unsafe { libc::getsockopt(fd, level, option, pointer, &mut len) };
         assert_eq!(failed, 0);
         value
     }

@@ -93,6 +93,10 @@ fn the_directory_before_an_unknown_variable_is_needed() {
     assert_eq!(open("server { root $host; }"), ["root $host"]);
     // Relative log names start from the prefix even if they begin with a variable.
     assert_eq!(paths("server { access_log $host.log; }"), [write("/prefix")]);
+    // Names of hosts have no slash, so the path is relative.
+    let certificates =
+        "server { ssl_certificate $ssl_server_name.crt; ssl_certificate_key $ssl_server_name.key; }";
+    assert_eq!(paths(certificates), [read("/conf")]);
     // The root has a need of its own.
     let below_root = "server { root /www; auth_basic a; auth_basic_user_file $document_root/users; }";
     assert_eq!((paths(below_root), open(below_root)), (vec![read("/www")], vec![]));
@@ -195,6 +199,34 @@ fn ports_in_addresses_with_variables_are_known_or_open() {
 }
 
 #[test]
+fn a_local_port_is_needed_if_it_is_fixed_or_a_request_may_name_one() {
+    let bound = |bind: &str| {
+        needs_of(&format!(
+            "http {{ server {{ location / {{ proxy_bind {bind}; proxy_pass http://127.0.0.1:81; }} }} }}"
+        ))
+        .bind
+    };
+    assert_eq!(bound("127.0.0.2"), Ports::Only(BTreeSet::new()));
+    assert_eq!(bound("127.0.0.2:77"), Ports::Only(BTreeSet::from([77])));
+    assert_eq!(bound("$remote_addr transparent"), Ports::Only(BTreeSet::new()));
+    assert_eq!(bound("$remote_addr:$remote_port transparent"), Ports::Any);
+    assert_eq!(bound("$arg_from"), Ports::Any);
+    // Known values of variables.
+    let set = |values: &str, bind: &str| {
+        needs_of(&format!(
+            "http {{ map $host $ip {{ {values} }} server {{ location / {{ proxy_bind {bind}; proxy_pass http://127.0.0.1:81; }} }} }}"
+        ))
+        .bind
+    };
+    let values = "default 127.0.0.2; a 127.0.0.3:78; b [::1]:79; c wrong; d \"\";";
+    assert_eq!(set(values, "$ip"), Ports::Only(BTreeSet::from([78, 79])));
+    assert_eq!(set("default 127.0.0.2;", "$ip:80"), Ports::Only(BTreeSet::from([80])));
+    assert_eq!(set("default 127.0.0.2; a $arg_from;", "$ip"), Ports::Any);
+    assert_eq!(set("default $remote_addr;", "$ip:80"), Ports::Any);
+    assert_eq!(bound("$remote_addr:80"), Ports::Only(BTreeSet::from([80])));
+}
+
+#[test]
 fn sockets_are_listed() {
     let needs = needs_of(
         "error_log syslog:server=unix:/dev/log; http { upstream a { server unix:/run/a.sock; }
@@ -258,6 +290,7 @@ const WITH_PATHS: &[(&str, Opened, &str)] = &[
     ("ssl_client_certificate", Opened::Start, "http { server { ssl_client_certificate /need/x; } }"),
     ("ssl_crl", Opened::Start, "http { server { ssl_crl /need/x; } }"),
     ("ssl_password_file", Opened::Start, "http { ssl_password_file /need/x; }"),
+    ("quic_host_key", Opened::Start, "http { quic_host_key /need/x; }"),
     ("ssl_session_ticket_key", Opened::Start, "http { ssl_session_ticket_key /need/x; }"),
     ("ssl_stapling_file", Opened::Start, "http { ssl_stapling_file /need/x; }"),
     ("ssl_trusted_certificate", Opened::Start, "http { server { ssl_trusted_certificate /need/x; } }"),

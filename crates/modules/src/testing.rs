@@ -8,14 +8,15 @@ use conf::{Error, MapLoader, Source};
 
 use site::config::{Config, Loaded};
 
-/// Loads a complete configuration; appends `events {}`.
+/// Loads a complete configuration; appends `events {}` unless the text begins with `events`.
 pub fn load(text: &str) -> Result<Loaded, Error> {
     load_with(text, &[])
 }
 
 /// As [`load`], with additional files.
 pub fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Error> {
-    let main = [("/conf/nginx.conf", format!("{text}\nevents {{}}"))];
+    let events = if text.starts_with("events") { "" } else { "\nevents {}" };
+    let main = [("/conf/nginx.conf", format!("{text}{events}"))];
     let others = files.iter().map(|(path, text)| (*path, (*text).to_owned()));
     let loader: MapLoader = main.into_iter().chain(others).collect();
     site::config::load(

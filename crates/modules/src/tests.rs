@@ -20,6 +20,9 @@ const PLACES: &[(Contexts, &str, &str)] = &[
     (Contexts::UPSTREAM, "http { upstream a {\n", "} }"),
     (Contexts::SERVER_IF, "http { server { if ($uri) {\n", "} } }"),
     (Contexts::LOCATION_IF, "http { server { location / { if ($uri) {\n", "} } } }"),
+    (Contexts::STREAM, "stream {\n", "}"),
+    (Contexts::STREAM_SERVER, "stream { server { listen 1;\n", "} }"),
+    (Contexts::STREAM_UPSTREAM, "stream { upstream a {\n", "} }"),
 ];
 
 fn directives() -> impl Iterator<Item = &'static Directive> {
@@ -86,7 +89,7 @@ fn load_module_of_a_builtin_or_unused_module_is_reported_and_ignored() {
         ("modules/ngx_http_headers_more_filter_module.so", "its directives are built in"),
         ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "none of its directives is used"),
         ("modules/ngx_http_image_filter_module.so", "none of its directives is used"),
-        ("modules/ngx_stream_module.so", "none of its directives is used"),
+        ("modules/ngx_stream_module.so", "its directives are built in"),
         ("modules/ngx_http_echo_module.so", "none of its directives is used"),
         ("whatever", "none of its directives is used"),
     ] {
@@ -387,6 +390,18 @@ fn proxy_directives_are_refused_in_other_contexts() {
             assert!(error(&text).starts_with(&expected), "{text}: {}", error(&text));
         }
     }
+}
+
+#[test]
+fn http_and_stream_have_no_zone_in_common() {
+    let text = "http { limit_conn_zone $uri zone=a:1m; }
+stream { server { listen 1; limit_conn a 1; } }";
+    let expected =
+        "the shared memory zone \"a\" is already declared for a different use in /conf/nginx.conf:2";
+    assert!(error(text).starts_with(expected), "{}", error(text));
+    let text = "http { server { limit_conn a 1; } }
+stream { limit_conn_zone $protocol zone=a:1m; }";
+    assert!(error(text).starts_with(expected), "{}", error(text));
 }
 
 #[test]

@@ -105,8 +105,8 @@ impl GroupState {
                 return set.round(choices, now);
             }
             let only = &set.peers[0];
-            let is_open = only.accepts == Accepts::All && !only.is_full();
-            // Failures of a single server do not matter. A session is looked up first, because `drain` permits its requests.
+            let is_open = only.accepts == Accepts::All && only.is_healthy() && !only.is_full();
+            // Failed requests of a single server do not matter, but failed checks do. A session is looked up first, because `drain` permits its requests.
             let of_session = set.of_session(choices.hint.as_deref(), &choices.tried, now);
             of_session.or_else(|| is_open.then_some(0))
         })
@@ -421,6 +421,8 @@ impl Times {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::address::Url;
     use crate::lines::Line;
@@ -434,7 +436,7 @@ mod tests {
     fn state() -> GroupState {
         let url = Url::parse("10.0.0.1", 80).expect("an address");
         let lines = vec![Line::new("10.0.0.1", &url)].into();
-        let shape = Shape { lines, with_sids: false, with_ring: false };
+        let shape = Shape { lines, with_sids: false, with_ring: false, checks: Arc::default() };
         let mut state = GroupState::new(shape, &Default::default());
         state.sets[0].peers[0].mark_checked(at(100));
         state

@@ -124,14 +124,16 @@ impl Group {
 
     /// Changes the lines; `change` gets a function that finds the text of a server's line by ID.
     fn with_lines<T>(&self, change: impl FnOnce(&mut Vec<Line>, &dyn Fn(u32) -> Option<Arc<str>>) -> T) -> T {
-        let mut state = self.state().lock();
-        let peers = state.sets.iter().flat_map(|set| &set.peers);
-        let texts: Vec<(u32, Arc<str>)> = peers.map(|peer| (peer.id, Arc::clone(&peer.line))).collect();
-        let find = |id| texts.iter().find(|(known, _)| *known == id).map(|(_, text)| Arc::clone(text));
-        let shape = state.shape();
-        let mut lines = shape.lines.to_vec();
-        let done = change(&mut lines, &find);
-        state.reshape(Shape { lines: lines.into(), ..shape });
-        done
+        let mut done = None;
+        self.state().update(|state| {
+            let peers = state.sets.iter().flat_map(|set| &set.peers);
+            let texts: Vec<(u32, Arc<str>)> = peers.map(|peer| (peer.id, Arc::clone(&peer.line))).collect();
+            let find = |id| texts.iter().find(|(known, _)| *known == id).map(|(_, text)| Arc::clone(text));
+            let shape = state.shape();
+            let mut lines = shape.lines.to_vec();
+            done = Some(change(&mut lines, &find));
+            state.reshape(Shape { lines: lines.into(), ..shape });
+        });
+        done.expect("the change was made")
     }
 }

@@ -1,8 +1,9 @@
-//! Addresses of names, passed from a worker process to its successor as text: one line per address, with tab-separated fields. The
-//! process that stores the text in between does not parse it.
+//! Addresses of names and results of checks, passed from a worker process to its successor as text: one line per address, with
+//! tab-separated fields. The process that stores the text in between does not parse it.
 //!
 //! ```text
 //! group | host | service or - | weight | priority | name in the SRV record or - | address:port
+//! group | healthy or unhealthy | name of the address
 //! ```
 //! The reader may be older or newer than the writer, and an attacker who controls the worker process may have written the text.
 //! Invalid lines are skipped, and an address is used only if the configuration has its name.
@@ -12,6 +13,7 @@ use std::fmt::Write;
 
 use io::op::PeerAddr;
 
+use super::health::Health;
 use super::lines::{Address, FoundAddress, Named};
 use super::{Group, Upstreams};
 
@@ -26,6 +28,7 @@ impl Upstreams {
     pub fn known_addresses(&self, bytes_max: usize) -> String {
         let mut text = String::new();
         for group in self.groups() {
+            group.put_health(&mut text, bytes_max);
             let mut told = Vec::new();
             for (named, found) in group.known().iter().filter(|(_, found)| !found.is_empty()) {
                 // The port comes from the configuration; a host has the same addresses for all ports.
@@ -45,9 +48,17 @@ impl Upstreams {
         for (group, named, found) in text.lines().filter_map(read_line) {
             known.entry(group).or_default().entry(named).or_default().push(found);
         }
+        let mut healths: BTreeMap<String, BTreeMap<&str, bool>> = BTreeMap::new();
+        for (group, name, is_healthy) in text.lines().filter_map(read_health) {
+            healths.entry(group).or_default().insert(name, is_healthy);
+        }
         let nothing = KnownAddresses::new();
         for group in self.groups() {
-            group.begin_with(known.get(&group.name.to_ascii_lowercase()).unwrap_or(&nothing));
+            let name = group.name.to_ascii_lowercase();
+            group.begin_with(known.get(&name).unwrap_or(&nothing));
+            if let Some(healths) = healths.get(&name) {
+                group.state().lock().start_checks_with(healths);
+            }
         }
     }
 }
@@ -55,6 +66,28 @@ impl Upstreams {
 impl Group {
     fn known(&self) -> KnownAddresses {
         self.state().lock().found().clone()
+    }
+
+    /// Appends the results of checks that the next process needs: unhealthy servers, and healthy ones if a check is persistent.
+    fn put_health(&self, text: &mut String, bytes_max: usize) {
+        if !self.is_checked() {
+            return;
+        }
+        let state = self.state().lock();
+        let is_persistent = state.shape().checks.iter().any(|check| check.is_persistent);
+        for peer in state.sets.iter().flat_map(|set| &set.peers) {
+            let word = match peer.checks.health {
+                Health::Unhealthy => "unhealthy",
+                Health::Healthy if is_persistent => "healthy",
+                Health::Healthy | Health::Checking => continue,
+            };
+            let start = text.len();
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(text, "{}\t{word}\t{}", self.name, peer.name);
+            if text.len() > bytes_max {
+                text.truncate(start);
+            }
+        }
     }
 
     fn begin_with(&self, known: &KnownAddresses) {
@@ -86,6 +119,18 @@ fn read_line(line: &str) -> Option<(String, Named, FoundAddress)> {
     let named = Named { host, port: 0, service, at_run_time: true };
     let found = FoundAddress { address: Address::from(address), server, weight, priority };
     fields.next().is_none().then_some((group, named, found))
+}
+
+fn read_health(line: &str) -> Option<(String, &str, bool)> {
+    let mut fields = line.split('\t');
+    let group = fields.next()?.to_ascii_lowercase();
+    let is_healthy = match fields.next()? {
+        "healthy" => true,
+        "unhealthy" => false,
+        _ => return None,
+    };
+    let name = fields.next()?;
+    fields.next().is_none().then_some((group, name, is_healthy))
 }
 
 fn optional(field: &str) -> Option<String> {
@@ -134,6 +179,37 @@ mod tests {
         after.begin_with(&text);
         assert_eq!(addresses(&after), ["127.0.0.1:9090", "[::1]:9090"], "{text}");
         assert_eq!(after.known_addresses(usize::MAX).lines().count(), 2);
+    }
+
+    #[test]
+    fn the_next_process_starts_with_the_results_of_checks() {
+        use super::super::health::Check;
+        use super::super::{Condition, Group};
+        let groups = |is_persistent| {
+            let groups = of_names(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
+            let check = Check { key: "a".into(), fails: 1, passes: 1, is_mandatory: true, is_persistent };
+            let check = groups.groups().next().expect("one").add_check(check);
+            (groups, check)
+        };
+        let group = |groups: &Upstreams| std::sync::Arc::clone(groups.groups().next().expect("one"));
+        let conditions = |group: &Group| -> Vec<Condition> {
+            group.peers(std::time::Instant::now()).iter().map(|peer| peer.condition).collect()
+        };
+        for (is_persistent, expected) in [(true, Condition::Up), (false, Condition::Checking)] {
+            let (before, check) = groups(is_persistent);
+            let servers = group(&before).servers_to_check();
+            for (server, has_passed) in servers.iter().zip([true, false]) {
+                group(&before).record_check(server.id, &check, has_passed, std::time::Instant::now());
+            }
+            let text = before.known_addresses(usize::MAX);
+            let (after, _) = groups(is_persistent);
+            after.begin_with(&text);
+            assert_eq!(
+                conditions(&group(&after)),
+                [expected, Condition::Unhealthy, Condition::Checking],
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | [`groups`], [`known`] | the groups of a configuration; addresses for the next process |
 //! | [`lines`], [`address`], [`change`] | the directives of the block; addresses of servers; changes of servers at run time |
 //! | [`table`], [`counts`], [`metrics`] | the state of the servers; their numbers; the rows of the numbers |
+//! | [`health`] | active health checks and their results |
 //! | [`balance`], [`ring`], [`sticky`] | the next server; consistent hashing; IDs of servers, and the table of sessions |
 //! | [`resolve`] | names to addresses: `system` (configured names, on a helper thread) with `ttl` (their lifetime), `unresolved` (why a name has no address), `resolver` (names from variables, and servers with `resolve`) over `query` and `wire`, `refresher` (resolves the names of the groups again) |
 
@@ -26,6 +27,7 @@ mod balance;
 pub mod change;
 pub mod counts;
 mod groups;
+pub mod health;
 mod known;
 pub mod lines;
 pub mod metrics;
@@ -49,6 +51,7 @@ use io::op::PeerAddr;
 use self::balance::{Choices, Walk};
 use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
+use self::health::{Check, CheckCounts, Health};
 pub use self::lines::Keepalive;
 use self::lines::{Accepts, Address, Draft, FoundAddress, Line, Method, Named, Source};
 use self::sticky::{Learned, Sid, Sticky, StickyKind};
@@ -94,6 +97,8 @@ pub struct Group {
     pub sticky: Option<Sticky>,
     /// `state`: the file that stores changes.
     pub state_file: Option<PathBuf>,
+    /// The checks of its servers.
+    checks: Mutex<Vec<Check>>,
     /// Number of writes of the state file; the names of temporary files contain it.
     saves: AtomicU64,
     zone: Option<Arc<Zone<ServersZone>>>,
@@ -159,6 +164,7 @@ impl Group {
             method: draft.method.unwrap_or_default(),
             sticky: draft.sticky,
             state_file: draft.state,
+            checks: Mutex::default(),
             saves: AtomicU64::new(0),
             zone: draft.zone,
             state: OnceLock::new(),
@@ -180,6 +186,7 @@ impl Group {
             method: Method::RoundRobin,
             sticky: None,
             state_file: None,
+            checks: Mutex::default(),
             saves: AtomicU64::new(0),
             zone: None,
             state: OnceLock::new(),
@@ -355,6 +362,7 @@ impl Group {
             lines: Arc::clone(&self.lines),
             with_sids: self.sticky.is_some(),
             with_ring: matches!(self.method, Method::Ring(_)),
+            checks: self.checks.lock().unwrap_or_else(PoisonError::into_inner).as_slice().into(),
         }
     }
 }
@@ -370,6 +378,10 @@ pub enum Condition {
     Down,
     /// Accepts no requests until `fail_timeout` has passed.
     Unavailable,
+    /// Accepts no requests until it has passed its first check.
+    Checking,
+    /// Accepts no requests until it passes checks again.
+    Unhealthy,
 }
 
 impl Condition {
@@ -385,6 +397,8 @@ impl Condition {
             Condition::Draining => "draining",
             Condition::Down => "down",
             Condition::Unavailable => "unavail",
+            Condition::Checking => "checking",
+            Condition::Unhealthy => "unhealthy",
         }
     }
 }
@@ -416,12 +430,16 @@ pub struct PeerState {
     pub active: u64,
     /// Statistics.
     pub counts: Box<Counts>,
+    /// Numbers of the checks; `None` without a check.
+    pub checks: Option<CheckCounts>,
 }
 
 impl PeerState {
     fn of(peer: &table::Peer, backup: bool, now: table::Moment) -> PeerState {
         let condition = match peer.accepts {
             Accepts::Nothing => Condition::Down,
+            _ if peer.checks.health == Health::Unhealthy => Condition::Unhealthy,
+            _ if peer.checks.health == Health::Checking => Condition::Checking,
             _ if peer.has_failed(now) => Condition::Unavailable,
             Accepts::Sessions => Condition::Draining,
             Accepts::All => Condition::Up,
@@ -439,6 +457,7 @@ impl PeerState {
             condition,
             active: peer.conns,
             counts: peer.counts.clone(),
+            checks: peer.checks.are_made().then_some(peer.checks.counts),
         }
     }
 }

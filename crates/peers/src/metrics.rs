@@ -8,6 +8,7 @@ use telemetry::metric::{Label, Metric, Page};
 use telemetry::traffic::CODE;
 
 use super::counts::Counts;
+use super::health::CheckCounts;
 use super::{Group, PeerState};
 
 const UPSTREAM: Label = Label { name: "upstream", values: &[] };
@@ -56,9 +57,31 @@ const UP: Metric = Metric::gauge("upstream_up", "1", "1 if the server may get re
 const ACTIVE: Metric =
     Metric::gauge("upstream_active", "requests", "Requests in progress at the server.").labelled(BOTH);
 
+const CHECKS: Metric =
+    Metric::counter("upstream_checks_total", "checks", "Active health checks of the server, by result.")
+        .labelled(&[UPSTREAM, PEER, Label { name: "result", values: &[("passed", ""), ("failed", "")] }]);
+
+const UNHEALTHY: Metric = Metric::counter(
+    "upstream_unhealthy_total",
+    "times",
+    "Number of times that the server became unhealthy after failed checks.",
+)
+.labelled(BOTH);
+
 /// All metrics, in the order of the page.
-pub const METRICS: &[&Metric] =
-    &[&REQUESTS, &CONNECT, &FIRST_BYTE, &SENT, &RECEIVED, &FAILS, &UNAVAILABLE, &UP, &ACTIVE];
+pub const METRICS: &[&Metric] = &[
+    &REQUESTS,
+    &CONNECT,
+    &FIRST_BYTE,
+    &SENT,
+    &RECEIVED,
+    &FAILS,
+    &UNAVAILABLE,
+    &UP,
+    &ACTIVE,
+    &CHECKS,
+    &UNHEALTHY,
+];
 
 /// Statistics of all servers with the same name.
 #[derive(Default)]
@@ -66,6 +89,8 @@ struct Sum {
     counts: Counts,
     is_up: bool,
     active: u64,
+    /// The sum of the checks of each group.
+    checks: Option<CheckCounts>,
 }
 
 /// Appends the metrics of all servers of these groups. A server on several lines is counted as one.
@@ -73,11 +98,17 @@ pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, pag
     let mut sums: BTreeMap<(String, Arc<str>), Sum> = BTreeMap::new();
     for group in groups {
         for peer in group.peers(now) {
-            let PeerState { name, condition, active, counts, .. } = peer;
+            let PeerState { name, condition, active, counts, checks, .. } = peer;
             let sum = sums.entry((group.label(), name)).or_default();
             sum.counts.merge(&counts);
             sum.is_up |= condition.is_up();
             sum.active += active;
+            if let Some(checks) = checks {
+                let all = sum.checks.get_or_insert_default();
+                all.checks += checks.checks;
+                all.fails += checks.fails;
+                all.unhealthy += checks.unhealthy;
+            }
         }
     }
     let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sum)| {
@@ -95,4 +126,14 @@ pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, pag
     each(&UNAVAILABLE, |page, metric, values, sum| page.number(metric, values, sum.counts.unavailable));
     each(&UP, |page, metric, values, sum| page.number(metric, values, sum.is_up.into()));
     each(&ACTIVE, |page, metric, values, sum| page.number(metric, values, sum.active));
+    each(&CHECKS, |page, metric, values, sum| {
+        if let Some(CheckCounts { checks, fails, .. }) = sum.checks {
+            page.numbers(metric, values, &[checks - fails, fails]);
+        }
+    });
+    each(&UNHEALTHY, |page, metric, values, sum| {
+        if let Some(checks) = sum.checks {
+            page.number(metric, values, checks.unhealthy);
+        }
+    });
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use io::op::PeerAddr;
 
 use super::counts::{Counts, Tried};
+use super::health::{Check, PeerChecks};
 use super::lines::{Accepts, Address, FoundAddress, Line, Named, Source};
 use super::ring::Ring;
 use super::sticky::Sid;
@@ -61,6 +62,8 @@ pub(super) struct Peer {
     slow_since_ms: i64,
     pub(super) times: Times,
     pub(super) counts: Box<Counts>,
+    /// Results of active checks.
+    pub(super) checks: PeerChecks,
 }
 
 /// Response times of a server in ms, for `least_time`.
@@ -86,12 +89,12 @@ impl Times {
 impl Peer {
     /// Whether any request may be sent to the server.
     pub(super) fn is_open(&self, now: Moment) -> bool {
-        self.accepts == Accepts::All && !self.has_failed(now) && !self.is_full()
+        self.accepts == Accepts::All && self.is_healthy() && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether a request of an existing session may be sent to the server.
     pub(super) fn is_open_for_session(&self, now: Moment) -> bool {
-        self.accepts != Accepts::Nothing && !self.has_failed(now) && !self.is_full()
+        self.accepts != Accepts::Nothing && self.is_healthy() && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether the server has reached `max_fails` and `fail_timeout` has not passed. After it a single request is permitted,
@@ -134,7 +137,9 @@ impl Peer {
         if since >= self.slow_start_ms {
             return full;
         }
-        (i128::from(full) * i128::from(since) / i128::from(self.slow_start_ms)) as i64
+        let slowed = (i128::from(full) * i128::from(since) / i128::from(self.slow_start_ms)) as i64;
+        debug_assert!((0..=full).contains(&slowed), "a slow start only reduces the weight");
+        slowed
     }
 
     /// Counts a failed try. Returns whether the server becomes unavailable.
@@ -147,6 +152,7 @@ impl Peer {
         }
         let penalty = self.weight / i64::try_from(self.max_fails).unwrap_or(i64::MAX);
         self.effective = (self.effective - penalty).max(0);
+        debug_assert!(self.effective <= self.weight, "failures do not increase the weight");
         self.fails >= self.max_fails
     }
 
@@ -154,10 +160,15 @@ impl Peer {
     fn count_success(&mut self, now: Moment) {
         if self.accessed < self.checked {
             if self.max_fails > 0 && self.fails >= self.max_fails {
-                self.slow_since_ms = now.ms;
+                self.begin_slow_start(now);
             }
             self.fails = 0;
         }
+    }
+
+    /// Begins the slow start of a server that accepts requests again.
+    pub(super) fn begin_slow_start(&mut self, now: Moment) {
+        self.slow_since_ms = now.ms;
     }
 }
 
@@ -224,6 +235,8 @@ pub(super) struct Shape {
     pub(super) with_sids: bool,
     /// Whether consistent hashing is the method.
     pub(super) with_ring: bool,
+    /// The active checks.
+    pub(super) checks: Arc<[Check]>,
 }
 
 /// State of all servers of a group.
@@ -353,7 +366,8 @@ impl GroupState {
     ) {
         let same = |peer: &Peer| peer.address == address.address && peer.server == *server;
         let before = old.iter().position(same).map(|index| old.remove(index));
-        let before = before.unwrap_or_else(|| self.fresh(address, server, weight));
+        let is_new = before.is_none();
+        let mut before = before.unwrap_or_else(|| self.fresh(address, server, weight));
         let effective = if before.weight == weight { before.effective } else { weight };
         let sid =
             if self.shape.with_sids { Sid::of(line.route.as_deref(), &address.name) } else { Sid::default() };
@@ -367,6 +381,7 @@ impl GroupState {
             fail_timeout: line.fail_timeout,
             accepts: line.accepts,
             slow_start_ms: line.slow_start_ms,
+            checks: std::mem::take(&mut before.checks).continued(&self.shape.checks, is_new),
             ..before
         });
     }
@@ -395,16 +410,29 @@ impl GroupState {
             slow_since_ms: NEVER,
             times: Times::default(),
             counts: Box::default(),
+            checks: PeerChecks::default(),
         }
     }
 
-    /// Takes over the statistics of the servers that `before` has too. A server may be on several lines.
+    /// Takes over the statistics of the servers that `before` has too, and the results of their checks. A server may be on several
+    /// lines.
     pub(super) fn take_counts(&mut self, before: &GroupState) {
         let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
         for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
             let same = |old: &&Peer| old.address == peer.address && old.server == peer.server;
             if let Some(index) = old.iter().position(same) {
-                peer.counts.clone_from(&old.remove(index).counts);
+                let old = old.remove(index);
+                peer.counts.clone_from(&old.counts);
+                peer.checks = old.checks.clone().continued(&self.shape.checks, false);
+            }
+        }
+    }
+
+    /// Applies the results of checks of another process, by name.
+    pub(super) fn start_checks_with(&mut self, healths: &BTreeMap<&str, bool>) {
+        for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
+            if let Some(was_healthy) = healths.get(&*peer.name) {
+                peer.checks.start_with(&self.shape.checks, *was_healthy);
             }
         }
     }

@@ -22,10 +22,12 @@ use acme::url::Url;
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox::{Calls, RefusedCalls, Rule};
+use sandbox::{Calls, FileRules, RefusedCalls, RuleError};
 
 use crate::control::acme::{AcmeChange, FromAgent, ToAgent};
 use crate::control::{Channel, FROM_MASTER, Received};
+use crate::listen::errno_text;
+use crate::owned_links;
 use crate::restrict::{DNS, LIBRARIES};
 use crate::worker::take_channel;
 
@@ -62,6 +64,7 @@ pub(crate) fn run() -> ExitCode {
     else {
         return ExitCode::FAILURE;
     };
+    let master_user = rustix::process::geteuid().as_raw();
     // Needs privileges, so the change of the user comes later. Without them there is nothing to remove.
     if is_restricted {
         let _ = sandbox::empty_bounding_set();
@@ -75,7 +78,7 @@ pub(crate) fn run() -> ExitCode {
     // The agent must not outlive the master, even during a request, which may last a minute. The signal is set after the
     // change of the user, which clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    match is_restricted.then(|| restrict(&issuers)).transpose() {
+    match is_restricted.then(|| restrict(&issuers, master_user, &mut master)).transpose() {
         Ok(refused) => master.refused = refused,
         Err(error) => master.log(Level::Error, &format!("acme: the process is not restricted: {error}")),
     }
@@ -85,22 +88,41 @@ pub(crate) fn run() -> ExitCode {
 
 /// Restricts the process to what it needs: files of its states and of name resolution, the roots of the system, connections to the
 /// ports of its CAs, and the system calls of a client.
-fn restrict(issuers: &[Issuer]) -> Result<RefusedCalls, sandbox::Error> {
+fn restrict(
+    issuers: &[Issuer],
+    master_user: u32,
+    master: &mut MasterLink,
+) -> Result<RefusedCalls, sandbox::Error> {
     // The C library loads the modules that /etc/nsswitch.conf names with the first lookup. Later it could not map them.
     let _ = ("localhost", 443).to_socket_addrs();
     let states: Vec<&Path> = issuers.iter().filter_map(|issuer| issuer.state_path.as_deref()).collect();
-    for path in &states {
-        // A rule needs an existing directory. A failure is reported when the agent opens the state.
-        let _ = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    }
-    let readable = roots_and_resolver();
-    let mut rules: Vec<Rule<'_>> = states.into_iter().map(|path| Rule { path, write: true }).collect();
-    rules.extend(readable.iter().map(|path| Rule { path, write: false }));
     let ports = issuers.iter().filter_map(|issuer| Url::parse(&issuer.uri)).map(|url| url.port);
     let ports: BTreeSet<u16> = ports.chain([HTTPS, DNS]).collect();
-    sandbox::drop_privileges(false, false)?;
     // What the kernel lacks is reported for the worker, which needs more.
-    sandbox::restrict_files(&rules, Some(&ports))?;
+    let mut rules = FileRules::new(Some(&ports), Some(&BTreeSet::new()))?;
+    let mut permit = |path: &Path| match rules.permit(path, false) {
+        Err(RuleError::Limit(error)) => Err(error),
+        // Paths that do not exist are not used.
+        Ok(_) | Err(RuleError::Path(_)) => Ok(()),
+    };
+    roots_and_resolver()
+        .iter()
+        .filter_map(|path| path.canonicalize().ok())
+        .try_for_each(|path| permit(&path))?;
+    for path in states {
+        // A rule needs an existing directory. A failure is reported when the agent opens the state.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        // A worker that was taken over has the user of this process, and could lead it to other directories by a symbolic link.
+        match owned_links::open_directory(path, master_user) {
+            Ok(directory) => rules.permit_open(&directory, true)?,
+            Err(errno) => {
+                let (path, reason, remedy) = (path.display(), errno_text(errno), owned_links::remedy(errno));
+                master.log(Level::Error, &format!("acme: open() \"{path}\" failed ({reason}){remedy}"));
+            }
+        }
+    }
+    sandbox::drop_privileges(false, false)?;
+    rules.enforce()?;
     sandbox::restrict_calls(Calls::Agent)
 }
 

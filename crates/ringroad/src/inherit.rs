@@ -6,6 +6,7 @@
 //! | `NGINX` | a master that upgrades its binary | descriptor numbers, `6;7;` |
 //! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | the numbers in `NGINX` of sockets that systemd opened |
 //! | `RINGROAD_PREDECESSOR` | the same, if it is Ringroad | its process ID |
+//! | `RINGROAD_QUIC_BANK` | the same, if it is Ringroad | the bank of the sockets of QUIC that its worker uses |
 //! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | the number of descriptors from 3 on, and the process that they are for |
 //!
 //! [`take`] converts the inherited sockets to [`Listeners`]. Listeners of the configuration then use the inherited
@@ -14,7 +15,7 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::parent_id;
 use std::path::Path;
@@ -34,6 +35,9 @@ const SOCKETS: &str = "NGINX";
 
 /// Variable with the numbers of the inherited sockets that systemd opened.
 const SYSTEMD_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
+
+/// Variable with the bank of the sockets of QUIC that the worker of the old master uses.
+const QUIC_BANK: &str = "RINGROAD_QUIC_BANK";
 
 /// Variable with the process ID of the master that executed this process.
 const PREDECESSOR: &str = "RINGROAD_PREDECESSOR";
@@ -76,6 +80,11 @@ pub(crate) fn note_parent() {
 /// the parent at the start is used.
 pub(crate) fn predecessor() -> u32 {
     std::env::var(PREDECESSOR).ok().and_then(|pid| pid.parse().ok()).unwrap_or(*PARENT)
+}
+
+/// Returns the bank of the sockets of QUIC that the worker of the old master uses.
+pub(crate) fn bank() -> u8 {
+    std::env::var(QUIC_BANK).ok().and_then(|bank| bank.parse().ok()).filter(|bank| *bank <= 1).unwrap_or(0)
 }
 
 /// Takes over the sockets. A descriptor that is not a listening socket is reported and ignored. `is_daemon`: this
@@ -149,7 +158,9 @@ impl Inherited {
                     ));
                     continue;
                 }
-                (true, 0) => format!("add \"listen {address};\" or remove the socket from the socket unit"),
+                (true, 0) => {
+                    format!("add \"{}\" or remove the socket from the socket unit", address.directive())
+                }
                 _ => "connections in their accept queues are lost; set worker_processes to the number of sockets".to_owned(),
             };
             log.write(
@@ -160,8 +171,8 @@ impl Inherited {
     }
 }
 
-/// Passes the sockets to a new binary. [`close_on_exec`] must be called after it has started.
-pub(crate) fn pass_sockets(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
+/// Passes the sockets to a new binary, with the bank of the sockets of QUIC in use. [`close_on_exec`] must be called after it has started.
+pub(crate) fn pass_sockets(command: &mut Command, listeners: &Listeners, bank: u8) -> Result<(), Errno> {
     let (mut all, mut kept) = (String::new(), String::new());
     for listener in &listeners.0 {
         for socket in &listener.sockets {
@@ -174,6 +185,7 @@ pub(crate) fn pass_sockets(command: &mut Command, listeners: &Listeners) -> Resu
         }
     }
     command.env(SOCKETS, all).env(SYSTEMD_SOCKETS, kept).env(PREDECESSOR, std::process::id().to_string());
+    command.env(QUIC_BANK, bank.to_string());
     for name in [LISTEN_FDS, LISTEN_PID, LISTEN_NAMES] {
         command.env_remove(name);
     }
@@ -213,14 +225,19 @@ fn from_system(pid: &str, count: &str, own: u32) -> Vec<RawFd> {
     }
 }
 
-/// Returns the address of a listening socket. Datagram sockets and other address families are errors.
+/// Returns the address of a listening socket. A UDP socket that never fragments datagrams is one of QUIC. Other types and address
+/// families are errors.
 fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
-    if sockopt::socket_type(socket)? != SocketType::STREAM {
-        return Err(Errno::PROTOTYPE);
-    }
+    let kind = sockopt::socket_type(socket)?;
     let name = rustix::net::getsockname(socket)?;
-    if let Ok(address) = SocketAddr::try_from(name.clone()) {
-        return Ok(ListenAddr::Tcp(address));
+    match (kind, SocketAddr::try_from(name.clone())) {
+        (SocketType::STREAM, Ok(address)) => return Ok(ListenAddr::Tcp(address)),
+        (SocketType::STREAM, Err(_)) => {}
+        (SocketType::DGRAM, Ok(address)) if address.port() > 0 => {
+            let is_quic = ::io::sys::sends_whole_datagrams(socket.as_fd());
+            return Ok(if is_quic { ListenAddr::Quic(address) } else { ListenAddr::Udp(address) });
+        }
+        _ => return Err(Errno::PROTOTYPE),
     }
     let name = rustix::net::SocketAddrUnix::try_from(name).map_err(|_| Errno::AFNOSUPPORT)?;
     let path = name.path_bytes().ok_or(Errno::AFNOSUPPORT)?;

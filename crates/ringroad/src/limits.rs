@@ -93,7 +93,7 @@ fn set(resource: Resource, name: &str, value: u64, refused: &mut Vec<String>) ->
 
 /// Raises the soft limit of descriptors to the hard limit. The usual soft limit of 1024 would limit the connections of
 /// a server without `worker_rlimit_nofile`.
-fn raise_to_hard_limit(refused: &mut Vec<String>) {
+pub(crate) fn raise_to_hard_limit(refused: &mut Vec<String>) {
     let old = getrlimit(Resource::Nofile);
     let new = Rlimit { current: old.maximum, maximum: old.maximum };
     if old.current == old.maximum {

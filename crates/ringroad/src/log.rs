@@ -6,13 +6,14 @@
 //! Until the server runs, warnings and errors also go to standard error as `ringroad: [emerg] ...`, as in nginx. The
 //! server's threads write through separate logs, not through this one.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use server::telemetry::syslog::{self, Socket};
@@ -32,7 +33,12 @@ enum Output {
     Stderr,
     File(Rc<OwnedFd>),
     Syslog(Rc<Socket>),
+    /// A list of messages.
+    Memory(Messages),
 }
+
+/// Messages that a command reads instead of a log.
+pub(crate) type Messages = Rc<RefCell<Vec<(Level, String)>>>;
 
 /// An open [`ErrorTarget`].
 #[derive(Clone, Debug)]
@@ -48,22 +54,29 @@ pub(crate) struct Log {
     sinks: Vec<Sink>,
     /// Whether messages are copied to standard error.
     echo: bool,
+    /// The first error since [`Log::forget_error`], for the command that has requested a reload.
+    first_error: Rc<RefCell<Option<String>>>,
 }
 
 impl Log {
     /// Creates a log to standard error only, before any file is known.
     pub(crate) fn stderr(level: Level) -> Log {
-        Log { sinks: vec![Sink { output: Output::Stderr, level, form: Form::Text }], echo: false }
+        Log::new(vec![Sink { output: Output::Stderr, level, form: Form::Text }], false)
+    }
+
+    /// Creates a log that appends messages of this level to a list.
+    pub(crate) fn collecting(level: Level, messages: &Messages) -> Log {
+        Log::new(vec![Sink { output: Output::Memory(Rc::clone(messages)), level, form: Form::Text }], false)
     }
 
     /// Creates a log without targets, with only the copy on standard error.
     pub(crate) fn echo_only() -> Log {
-        Log { sinks: Vec::new(), echo: true }
+        Log::new(Vec::new(), true)
     }
 
     /// Creates a log with one file and the copy on standard error.
     pub(crate) fn early(file: Rc<OwnedFd>, level: Level) -> Log {
-        Log { sinks: vec![Sink { output: Output::File(file), level, form: Form::Text }], echo: true }
+        Log::new(vec![Sink { output: Output::File(file), level, form: Form::Text }], true)
     }
 
     /// Creates a log with the targets of a configuration; `find` returns the open files. A file that is not open is
@@ -77,7 +90,21 @@ impl Log {
             };
             Some(Sink { output, level: target.level, form: target.form })
         });
-        Log { sinks: sinks.collect(), echo: false }
+        Log::new(sinks.collect(), false)
+    }
+
+    fn new(sinks: Vec<Sink>, echo: bool) -> Log {
+        Log { sinks, echo, first_error: Rc::default() }
+    }
+
+    /// Forgets the first error, at the start of a reload.
+    pub(crate) fn forget_error(&self) {
+        self.first_error.take();
+    }
+
+    /// Returns the first error since [`Log::forget_error`]; empty if none was logged.
+    pub(crate) fn first_error(&self) -> String {
+        self.first_error.borrow().clone().unwrap_or_default()
     }
 
     /// Enables or disables the copy on standard error.
@@ -93,7 +120,7 @@ impl Log {
             match &sink.output {
                 Output::Stderr => return None,
                 Output::File(file) => found = found.or(Some(file.as_fd())),
-                Output::Syslog(_) => {}
+                Output::Syslog(_) | Output::Memory(_) => {}
             }
         }
         found
@@ -122,6 +149,9 @@ impl Log {
     /// Writes one line.
     pub(crate) fn write(&self, level: Level, message: impl fmt::Display) {
         let line = LazyLine { level, message: &message };
+        if level <= Level::Error {
+            self.first_error.borrow_mut().get_or_insert_with(|| message.to_string());
+        }
         let mut on_stderr = false;
         for sink in self.sinks.iter().filter(|sink| level <= sink.level) {
             // The master logs few lines, so each line is formatted again for each target.
@@ -138,6 +168,7 @@ impl Log {
                     text.push(b'\n');
                     write_all(file.as_fd(), &text);
                 }
+                Output::Memory(messages) => messages.borrow_mut().push((level, message.to_string())),
                 Output::Syslog(socket) => {
                     let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
                     socket.peer().header(Some(level), time.as_bytes(), &mut text);
@@ -216,14 +247,24 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     owned_links::open_file(path, flags, Mode::from_raw_mode(0o644))
 }
 
+/// Returns a log file for a worker. A regular file is opened again: a worker that was taken over could clear `O_APPEND` of a shared
+/// open file description, and lines of the master would then overwrite others.
+pub(crate) fn of_worker(file: &Rc<OwnedFd>) -> Rc<OwnedFd> {
+    let is_file = rustix::fs::fstat(file)
+        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile);
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+    let opened = is_file.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten();
+    opened.map_or_else(|| Rc::clone(file), Rc::new)
+}
+
 /// Sets append mode on standard error if it is a regular file. Several processes and threads write to it, with separate
 /// positions, and would overwrite each other's lines; in append mode the kernel ignores positions, write(2). The flag
 /// belongs to the open file description, so the worker inherits it.
 pub(crate) fn set_stderr_append() {
     let stderr = rustix::stdio::stderr();
-    let is_file = rustix::fs::fstat(stderr).is_ok_and(|stat| {
-        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
-    });
+    let is_file = rustix::fs::fstat(stderr)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
     if is_file && let Ok(flags) = rustix::fs::fcntl_getfl(stderr) {
         // A failure is ignored: the lines are still written.
         let _ = rustix::fs::fcntl_setfl(stderr, flags | OFlags::APPEND);
@@ -245,5 +286,26 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker can change the flags of its own open file description only.
+    #[test]
+    fn a_worker_cannot_end_the_append_mode_of_the_master() {
+        let path = std::env::temp_dir().join(format!("ringroad-append-{}", std::process::id()));
+        let ours = Rc::new(open_file(&path).expect("a file"));
+        let theirs = of_worker(&ours);
+        let flags = |file: &OwnedFd| rustix::fs::fcntl_getfl(file).expect("flags");
+        assert!(flags(&theirs).contains(OFlags::APPEND));
+        rustix::fs::fcntl_setfl(&theirs, OFlags::empty()).expect("flags");
+        assert!(flags(&ours).contains(OFlags::APPEND) && !flags(&theirs).contains(OFlags::APPEND));
+        let (_, pipe) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = Rc::new(pipe);
+        assert!(Rc::ptr_eq(&pipe, &of_worker(&pipe)));
+        std::fs::remove_file(path).expect("it was made here");
     }
 }

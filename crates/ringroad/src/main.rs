@@ -1,7 +1,7 @@
 //! The `ringroad` binary: command line, master process, control channel to the worker. Crate `server` serves requests.
 //!
-//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `tls`, `acme`, `sandbox`, `site`, `server`,
-//! `bench`, `thread-alloc`.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `tls`, `acme`, `lint`, `sandbox`, `site`,
+//! `server`, `bench`, `thread-alloc`.
 //!
 //! Each module imports only modules of the rows below it.
 //!
@@ -9,11 +9,12 @@
 //! |---|---|
 //! | [`cli`] | a file for each command; `options` is the table of commands, from which help, manual page and completions are generated; `letters` parses the options of nginx; `serve/authority` is the local CA |
 //! | [`reach`] | directories that the user of the worker can access |
-//! | [`master`] | opens privileged resources and handles signals: `cycle` (one configuration with its sockets), `process` (the handle of a worker), `reload`, `respawn`, `daemon`, `single` (master and worker in one process), `upgrade` (another binary), `supervise` (messages to systemd), `operators` (commands through the admin socket), `acme` (the agent), `signer` (the process that holds private keys) |
+//! | [`master`] | opens privileged resources and handles signals: `cycle` (one configuration with its sockets), `process` (the handle of a worker), `reload`, `respawn`, `daemon`, `single` (master and worker in one process), `upgrade` (another binary), `supervise` (messages to systemd), `operators` (commands through the admin socket), `acme` (the agent), `signer` (the process that holds private keys), `observer` (replaced paths of a sandbox) |
 //! | [`systemd`], [`pidfile`], [`inherit`] | sd_notify(3); the file with the process id; sockets of another process |
 //! | [`agent`], [`signer`] | the process that obtains certificates; the process that holds private keys |
 //! | [`worker`] | the main thread of a worker process |
 //! | [`signatures`] | the sockets of a worker to the process that holds private keys |
+//! | [`reload_report`] | the result of a reload for the command that has requested it |
 //! | [`signals`] | signals through a descriptor |
 //! | [`admin`] | the admin socket, its calls, and lines for clients that watch requests |
 //! | [`explain`] | how a configuration handles a request |
@@ -49,6 +50,7 @@ mod paths;
 mod pidfile;
 mod privilege;
 mod reach;
+mod reload_report;
 mod reloads;
 mod restrict;
 mod signals;

@@ -4,15 +4,20 @@
 //! it. Each component of a path is opened on its own: a symbolic link is followed only if root or the user of this process owns it.
 //! This is checked with the open link, so it cannot be replaced in between. A FIFO is used under the same condition.
 //!
+//! If workers have the user of the master, the owner of a link does not tell who has created it. Links of this user are then not followed
+//! in directories that the sandbox lets workers write to ([`distrust`]).
+//!
 //! Limits: hard links to files of others are not recognised for logs (the kernel refuses to create them with
 //! `fs.protected_hardlinks`, proc_sys_fs(5)). Links of procfs, such as `/proc/self/fd/1`, are followed by the kernel.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, Stat, Uid};
 use rustix::io::Errno;
@@ -26,8 +31,18 @@ const WRITTEN_BYTES_MAX: u64 = 64 << 20;
 /// Type of the file system of pipes without a name (`PIPEFS_MAGIC` in linux/magic.h).
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
+/// The user of workers, and the directories that it may write to: without symbolic links, those of earlier configurations too.
+static WORKERS: Mutex<(Option<u32>, BTreeSet<PathBuf>)> = Mutex::new((None, BTreeSet::new()));
+
 /// Opens a directory of a path.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// From now on, follows no symbolic link of this user in these directories, which workers may write to.
+pub(crate) fn distrust(user: u32, directories: impl IntoIterator<Item = PathBuf>) {
+    let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    workers.0 = Some(user);
+    workers.1.extend(directories);
+}
 
 /// Opens a file, which may be a device or a FIFO, but not a FIFO of another user.
 pub(crate) fn open_file(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
@@ -72,14 +87,19 @@ pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Creates a directory with mode 0700, if it does not exist, and makes a user its owner. The error has the failed call.
+/// Creates a directory with mode 0700, if it does not exist.
+pub(crate) fn make_directory(path: &Path) -> Result<(), Errno> {
+    let (parent, name) = directory_of(path)?;
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Creates a directory as [`make_directory`] does, and makes a user its owner. The error has the failed call.
 pub(crate) fn give_directory(path: &Path, uid: u32, gid: u32) -> Result<(), (&'static str, Errno)> {
-    let create = || {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = open(parent.unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?;
-        rustix::fs::mkdirat(parent, path.file_name().ok_or(Errno::EXIST)?, Mode::RWXU)
-    };
-    match create() {
+    match make_directory(path) {
+        // `directory_of` finds no name in a path such as "/".
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(("mkdir()", errno)),
     }
@@ -90,11 +110,36 @@ pub(crate) fn give_directory(path: &Path, uid: u32, gid: u32) -> Result<(), (&'s
     given.map_err(|errno| ("chown()", errno))
 }
 
+/// Opens a directory as a user whose links are trusted, besides those of root.
+pub(crate) fn open_directory(path: &Path, user: u32) -> Result<OwnedFd, Errno> {
+    open_for(path, DIRECTORY, Mode::empty(), user)
+}
+
+/// Opens the directory of a path; returns it and the name of the file in it.
+pub(crate) fn directory_of(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = open(parent.unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?;
+    Ok((directory, path.file_name().ok_or(Errno::EXIST)?))
+}
+
+/// Removes a file, or a link itself.
+pub(crate) fn remove(path: &Path) -> Result<(), Errno> {
+    let (directory, name) = directory_of(path)?;
+    rustix::fs::unlinkat(directory, name, AtFlags::empty())
+}
+
+/// Renames a file, or a link itself.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), Errno> {
+    let ((from, name), (to, new_name)) = (directory_of(from)?, directory_of(to)?);
+    rustix::fs::renameat(from, name, to, new_name)
+}
+
 /// Returns the end of a message about a path that this module has refused.
 pub(crate) fn remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::LOOP => {
-            "; a symbolic link in the path is followed only if root or the user of the master owns it"
+            "; a symbolic link in the path is followed only if root or the user of the master owns it, and if workers cannot have \
+             created it"
         }
         Errno::NXIO => "; it is a socket, or a FIFO that neither root nor the user of the master owns",
         _ => "",
@@ -103,6 +148,11 @@ pub(crate) fn remedy(errno: Errno) -> &'static str {
 
 /// Opens a path. A symbolic link of another user is the error `ELOOP`.
 fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    open_for(path, flags, mode, rustix::process::geteuid().as_raw())
+}
+
+/// Opens a path. A symbolic link of another user than root and this one is the error `ELOOP`.
+fn open_for(path: &Path, flags: OFlags, mode: Mode, user: u32) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
     let mut left = Vec::new();
     let mut at = enter(path.as_os_str().as_bytes(), None, &mut left)?;
@@ -122,7 +172,7 @@ fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         };
         let facts = rustix::fs::fstat(&found)?;
         let is_link = FileType::from_raw_mode(facts.st_mode) == FileType::Symlink;
-        if is_link && !is_trusted(&facts) {
+        if is_link && (!is_of(&facts, user) || may_be_of_workers(&facts, &at)) {
             return Err(Errno::LOOP);
         }
         // The target of a link of procfs may have no name.
@@ -163,7 +213,24 @@ fn enter(path: &[u8], at: Option<OwnedFd>, left: &mut Vec<OsString>) -> Result<O
 
 /// Whether root or the user of this process owns a file.
 fn is_trusted(found: &Stat) -> bool {
-    found.st_uid == 0 || found.st_uid == rustix::process::geteuid().as_raw()
+    is_of(found, rustix::process::geteuid().as_raw())
+}
+
+/// Whether root or this user owns a file.
+fn is_of(found: &Stat, user: u32) -> bool {
+    found.st_uid == 0 || found.st_uid == user
+}
+
+/// Whether workers may have created a file in this directory.
+fn may_be_of_workers(found: &Stat, directory: &OwnedFd) -> bool {
+    let workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if workers.0 != Some(found.st_uid) || workers.1.is_empty() {
+        return false;
+    }
+    let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())) else {
+        return true;
+    };
+    workers.1.iter().any(|writable| path.starts_with(writable))
 }
 
 fn is_on_procfs(directory: impl AsFd) -> Result<bool, Errno> {
@@ -174,7 +241,6 @@ fn is_on_procfs(directory: impl AsFd) -> Result<bool, Errno> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, chown, lchown, symlink};
-    use std::path::PathBuf;
 
     use super::*;
 
@@ -213,6 +279,24 @@ mod tests {
         symlink(format!("/proc/self/fd/{}", writer.as_raw_fd()), folder.join("stream")).expect("a link");
         let stream = append(&folder.join("stream")).expect("a pipe");
         assert!(!rustix::fs::fcntl_getfl(stream).expect("flags").contains(OFlags::NONBLOCK));
+        fs::remove_dir_all(folder).expect("it was made here");
+    }
+
+    /// A worker with the user of the master can create links in its directories, and then lets the master open them.
+    #[test]
+    fn links_in_directories_of_workers_are_not_followed() {
+        let folder = folder("workers");
+        let real = fs::canonicalize(&folder).expect("a directory").join("real");
+        symlink("../secret", folder.join("real/link")).expect("a link");
+        append(&folder.join("real/link")).expect("nothing is known about workers");
+        let user = rustix::process::geteuid().as_raw();
+        distrust(user, [real]);
+        for path in ["real/link", "own/link"] {
+            assert_eq!(append(&folder.join(path)).expect_err("a link"), Errno::LOOP, "{path}");
+        }
+        append(&folder.join("own/new")).expect("the link is in another directory");
+        assert_eq!(remove(&folder.join("own/link")), Ok(()));
+        assert!(folder.join("secret").exists());
         fs::remove_dir_all(folder).expect("it was made here");
     }
 

@@ -73,11 +73,16 @@ impl Paths {
     /// directory. A nonexistent prefix from the command line is probably a typing error and is not created.
     /// A failure is reported when the file is opened.
     pub(crate) fn create_log_directory(&self, path: &Path) {
+        if self.creates_log_directory(path) {
+            let _ = create_directory(&self.prefix.join(LOG_DIRECTORY));
+        }
+    }
+
+    /// Whether [`Paths::create_log_directory`] creates the directory of this path.
+    pub(crate) fn creates_log_directory(&self, path: &Path) -> bool {
         let directory = self.prefix.join(LOG_DIRECTORY);
         let has_prefix = self.prefix.is_dir() || self.prefix == Path::new(DEFAULT_PREFIX);
-        if has_prefix && path.parent() == Some(&directory) && !directory.exists() {
-            let _ = create_directory(&directory);
-        }
+        has_prefix && path.parent() == Some(&directory) && !directory.exists()
     }
 }
 

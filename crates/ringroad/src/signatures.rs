@@ -12,10 +12,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use tls::apart::{Connection, MESSAGE_BYTES_MAX};
+
+use crate::signals::timeout_until;
 
 /// Length in bytes of the number at the beginning of requests and responses.
 pub(crate) const NUMBER_BYTES: usize = size_of::<u64>();
@@ -23,7 +25,8 @@ pub(crate) const NUMBER_BYTES: usize = size_of::<u64>();
 /// Maximum length in bytes of a request: a number, the name of a key, a scheme, and the message.
 pub(crate) const REQUEST_BYTES_MAX: usize = NUMBER_BYTES + 32 + 2 + MESSAGE_BYTES_MAX;
 
-/// Maximum time for a response. A signature takes less than 10 ms; the processor may be busy.
+/// Maximum time of a request, with the waits for a socket, for sending and for the response. A signature takes less than 10 ms; the
+/// processor may be busy.
 pub(crate) const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 /// Time after a missing response during which further requests fail immediately.
@@ -32,16 +35,16 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// Maximum time to wait for the sockets of the next process after one has exited. Its start takes a few milliseconds.
 pub(crate) const RESTART_TIME: Duration = Duration::from_millis(250);
 
+/// The failure of a request without a response in time, and of those that are not sent after it.
+pub(crate) const SILENT: &str = "it does not respond";
+pub(crate) const WAS_SILENT: &str = "it did not respond to an earlier request";
+
 /// Size in bytes of the buffer for a response: the largest signature has 2 KiB (RSA with 16384 bits).
 const RESPONSE_BYTES: usize = 4096;
 
 /// Creates a socket for a worker and the one for the signing process.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    for limit in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&pair.0, limit, Some(RESPONSE_TIME))?;
-    }
-    Ok(pair)
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// The sockets to the signing process.
@@ -103,7 +106,7 @@ impl SignerSockets {
         loop {
             let now = Instant::now();
             match state.retry_at {
-                Some(at) if now < at => return Err("it does not respond".to_owned()),
+                Some(at) if now < at => return Err(WAS_SILENT.to_owned()),
                 // One request tries again; the others fail until it has succeeded.
                 Some(_) if !state.idle.is_empty() => state.retry_at = Some(now + RESPONSE_TIME),
                 _ => {}
@@ -123,11 +126,15 @@ impl SignerSockets {
         }
     }
 
-    /// Returns a socket after a request.
-    fn put(&self, line: Line, has_responded: bool) {
+    /// Returns a socket after a request. `has_responded` is `None` if the request had too little time to tell.
+    fn put(&self, line: Line, has_responded: Option<bool>) {
         let mut state = self.state();
         if line.process == state.process {
-            state.retry_at = if has_responded { None } else { Some(Instant::now() + PAUSE) };
+            match has_responded {
+                Some(true) => state.retry_at = None,
+                Some(false) => state.retry_at = Some(Instant::now() + PAUSE),
+                None => {}
+            }
             state.idle.push(line);
             self.changed.notify_one();
         }
@@ -153,14 +160,17 @@ impl Connection for SignerSockets {
         let deadline = Instant::now() + RESPONSE_TIME;
         loop {
             let mut line = self.take(deadline)?;
+            let begun = Instant::now();
             match line.exchange(request, deadline) {
                 Ok(response) => {
-                    self.put(line, true);
+                    self.put(line, Some(true));
                     return Ok(response);
                 }
                 Err(Errno::AGAIN) => {
-                    self.put(line, false);
-                    return Err("it does not respond".to_owned());
+                    // The request may have used most of its time to wait for a socket.
+                    let had_time = deadline.saturating_duration_since(begun) >= RESPONSE_TIME / 2;
+                    self.put(line, had_time.then_some(false));
+                    return Err(SILENT.to_owned());
                 }
                 Err(_) => self.lose(&line),
             }
@@ -174,16 +184,22 @@ impl Line {
         self.number += 1;
         let number = self.number.to_le_bytes();
         let packet = [number.as_slice(), request].concat();
-        while let Err(errno) = send(&self.socket, &packet, SendFlags::NOSIGNAL) {
-            if errno != Errno::INTR {
-                return Err(errno);
+        while let Err(errno) = send(&self.socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match errno {
+                Errno::AGAIN => self.wait(PollFlags::OUT, deadline)?,
+                Errno::INTR => {}
+                errno => return Err(errno),
             }
         }
         let mut buffer = [0; RESPONSE_BYTES];
         loop {
-            let length = match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+            let length = match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(Errno::CONNRESET),
                 Ok((_, length)) => length,
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::IN, deadline)?;
+                    continue;
+                }
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno),
             };
@@ -191,9 +207,18 @@ impl Line {
             if let Some(response) = buffer[..length].strip_prefix(&number) {
                 return Ok(response.to_vec());
             }
-            if Instant::now() >= deadline {
-                return Err(Errno::AGAIN);
-            }
+        }
+    }
+
+    /// Waits until the socket may be used. The error is `AGAIN` after the deadline.
+    fn wait(&self, event: PollFlags, deadline: Instant) -> Result<(), Errno> {
+        let mut polled = [PollFd::new(&self.socket, event)];
+        if Instant::now() >= deadline {
+            return Err(Errno::AGAIN);
+        }
+        match poll(&mut polled, Some(&timeout_until(deadline))) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 }

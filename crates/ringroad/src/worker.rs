@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::adapter::{self, Config, Files, NotReloaded, Resources, Worker};
+use crate::adapter::{self, Config, Files, NotReloaded, Resources, Steering, Worker};
 use crate::admin::feed::Feed;
 use crate::admin::{complete, contained, unpack};
 use crate::control::acme::AcmeChange;
@@ -51,6 +51,9 @@ const FLUSH_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Minimum time between two messages with the addresses of names. The master limits their number.
 const ADDRESSES_PAUSE: Duration = Duration::from_millis(100);
 
+/// Minimum time between two reports that a replaced path has caused a refusal.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
+
 /// Reason of a failure if a message has fewer descriptors than it announces.
 const TOO_FEW: &str = "the worker process has too many open files, raise worker_rlimit_nofile";
 
@@ -62,7 +65,7 @@ pub(crate) fn run() -> ExitCode {
     let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel(FROM_MASTER)) else {
         return ExitCode::from(EXIT_CANNOT_SERVE);
     };
-    let mut control = Control { channel, signals, addresses_at: None };
+    let mut control = Control { channel, signals, addresses_at: None, replaced_at: None };
     let Some((bundle, fds)) = control.wait_for_start() else {
         return ExitCode::SUCCESS;
     };
@@ -84,6 +87,8 @@ struct Control {
     signals: Signals,
     /// Earliest time of the next message with addresses of names; `None` if they may be sent now.
     addresses_at: Option<Instant>,
+    /// Earliest time of the next report about a replaced path; `None` if it may be sent now.
+    replaced_at: Option<Instant>,
 }
 
 /// The running server.
@@ -154,7 +159,8 @@ impl Control {
     /// Handles events until the threads have ended or the master has exited.
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
-        self.answer(&ToMaster::Ready { method, remark });
+        let is_outdated = serving.restrictions.is_outdated();
+        self.answer(&ToMaster::Ready { method, remark, is_outdated });
         // Messages that the master sent during the start may have been received together with the first one. poll(2)
         // does not report them.
         let mut next = self.handle_master(&mut serving);
@@ -165,10 +171,12 @@ impl Control {
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(serving.worker.events(), PollFlags::IN),
             ];
-            let refusals = serving.restrictions.refusals();
+            // After a report, the descriptor is polled again when the pause has ended.
+            let refusals = serving.restrictions.refusals(self.replaced_at.is_none());
             wait.extend(refusals.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             serving.feed.poll(&mut wait);
-            let until = serving.feed.deadline().into_iter().chain(self.addresses_at).min();
+            let until =
+                serving.feed.deadline().into_iter().chain(self.addresses_at).chain(self.replaced_at).min();
             if let Err(errno) = poll(&mut wait, until.map(timeout_until).as_ref())
                 && errno != Errno::INTR
             {
@@ -181,6 +189,7 @@ impl Control {
                 }
             }
             self.send_addresses(&serving.worker);
+            self.report_replaced(&serving.restrictions);
             if let Some(number) = serving.worker.take_turned() {
                 self.answer(&ToMaster::Pong(number));
             }
@@ -244,6 +253,15 @@ impl Control {
         }
     }
 
+    /// Reports that a replaced path has caused a refusal, after a pause since the last report.
+    fn report_replaced(&mut self, restrictions: &Restrictions) {
+        self.replaced_at.take_if(|at| *at <= Instant::now());
+        if self.replaced_at.is_none() && restrictions.take_replaced() {
+            self.answer(&ToMaster::Replaced);
+            self.replaced_at = Some(Instant::now() + REPORT_PAUSE);
+        }
+    }
+
     /// Sends a message. A failure means that the master has exited, which is detected at the next turn.
     fn answer(&mut self, answer: &ToMaster) {
         let _ = self.channel.send(&answer.encode(), Vec::new());
@@ -257,7 +275,7 @@ impl Serving {
     fn start(mut bundle: Bundle, mut fds: Vec<OwnedFd>, closed: &[String]) -> Result<Serving, String> {
         let signer = connect_to_signer(&mut bundle, &mut fds)?;
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
-        let acme = bundle.acme.clone();
+        let (acme, paths) = (bundle.acme.clone(), std::mem::take(&mut bundle.paths));
         adapter::set_respawned(bundle.respawned);
         adapter::publish_reloads(bundle.reloads);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
@@ -269,14 +287,16 @@ impl Serving {
         for name in closed {
             log.notice(format_args!("closed the inherited descriptor of \"{name}\""));
         }
-        let plan = Plan::of(&config);
-        plan.as_ref().map(Plan::before_user).transpose()?;
+        let plan = Plan::received(&config, paths);
+        let open = plan.as_ref().map(Plan::before_user).transpose()?;
         if let Some(credentials) = credentials {
             credentials.assume(config.binds_transparently()).map_err(|error| error.to_string())?;
         }
         limits.enter_directory()?;
-        let restrictions = plan.as_ref().map(|plan| plan.before_threads(&log)).transpose()?;
-        let mut restrictions = restrictions.unwrap_or_default();
+        let mut restrictions = match (&plan, open) {
+            (Some(plan), Some(open)) => plan.before_threads(open, &log)?,
+            _ => Restrictions::default(),
+        };
         let addresses = addresses(&resources);
         apply(&config, &acme, &log);
         let worker = Worker::start(&config, resources, &addresses_of_names)?;
@@ -326,6 +346,7 @@ impl Serving {
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
+            ToWorker::EndQuic => self.worker.end_quic(),
             ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
             ToWorker::Reloads(reloads) => adapter::publish_reloads(reloads),
             ToWorker::Signer => {
@@ -488,6 +509,7 @@ impl Parsed {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             listeners.push((address, fds.by_ref().take(count).collect()));
         }
+        let steering = Steering { bank: bundle.bank, ..Steering::default() };
         let logs: Vec<(PathBuf, OwnedFd)> = bundle.logs.into_iter().zip(fds).collect();
         let shared = share(&logs);
         let log = Log::of(&site.settings.error_log, |path| find(&shared, path));
@@ -496,7 +518,7 @@ impl Parsed {
             targets: site.settings.error_log,
             log,
             shutdown_timeout: site.settings.shutdown_timeout,
-            resources: Resources { listeners, logs },
+            resources: Resources { listeners, logs, steering },
         })
     }
 }

@@ -48,8 +48,8 @@ impl BufferQueue {
     /// Returns the buffer that was granted to a request.
     pub(crate) fn take_granted(&self, ticket: Ticket) -> Option<Buf> {
         let mut granted = self.granted.borrow_mut();
-        let place = granted.iter().position(|(known, _)| *known == ticket)?;
-        Some(granted.swap_remove(place).1)
+        let index = granted.iter().position(|(known, _)| *known == ticket)?;
+        Some(granted.swap_remove(index).1)
     }
 
     /// Calls `register` with the waiter of a request.

@@ -57,12 +57,12 @@ impl DiskWatch {
     /// Stores and reports the start of an operation.
     pub(crate) fn begin(&self, wait: u32, kind: DiskKind, device: DeviceId, now: Instant) {
         let mut started = self.started.borrow_mut();
-        let place = wait as usize;
-        if place >= started.len() {
-            started.resize(place + 1, None);
+        let index = wait as usize;
+        if index >= started.len() {
+            started.resize(index + 1, None);
         }
-        debug_assert!(started[place].is_none(), "a wait has one operation");
-        started[place] = Some((kind, device, now));
+        debug_assert!(started[index].is_none(), "a wait has one operation");
+        started[index] = Some((kind, device, now));
         self.in_flight.set(self.in_flight.get() + 1);
         self.show(kind, device, DiskEvent::Started);
     }

@@ -23,6 +23,7 @@
 //! | [`reactor`] | the event loop, without files and sockets, and the state that all handles share: engine, operations, timers, buffers, the time and number of the turn; `OpFuture` |
 //! | [`disk_watch`] | passes file operations and their times to an observer |
 //! | [`buffer_queue`] | requests for buffers that wait |
+//! | [`pipes`] | the pipes of a thread for splice(2) |
 //! | [`timers`] | deadlines |
 //! | [`wheel`] | their order |
 //! | [`op_table`] | operations in flight and their results, found by their tokens |
@@ -49,6 +50,7 @@ pub mod mailbox;
 pub mod net;
 mod op_table;
 pub mod panics;
+mod pipes;
 mod reactor;
 #[doc(hidden)]
 pub mod remote;

@@ -112,12 +112,12 @@ impl Event {
 
     /// Waits until [`Event::set`], or for the next [`Event::pulse`].
     pub async fn wait(&self) {
-        let mut place = WaitTicket::new(&self.0.queue);
+        let mut waiting = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
-            if self.is_set() || place.was_woken() {
+            if self.is_set() || waiting.was_woken() {
                 return Poll::Ready(());
             }
-            place.register(context);
+            waiting.register(context);
             Poll::Pending
         })
         .await;
@@ -161,12 +161,12 @@ impl WaitGroup {
 
     /// Waits until the count is at most `count`.
     pub async fn at_most(&self, count: usize) {
-        let mut place = WaitTicket::new(&self.0.queue);
+        let mut waiting = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
             if self.count() <= count {
                 return Poll::Ready(());
             }
-            place.register(context);
+            waiting.register(context);
             Poll::Pending
         })
         .await;
@@ -201,14 +201,14 @@ impl Semaphore {
 
     /// Waits for a permit.
     pub async fn acquire(&self) -> Permit {
-        let mut place = WaitTicket::new(&self.0.queue);
+        let mut waiting = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
-            if place.is_first()
+            if waiting.is_first()
                 && let Some(permit) = self.take()
             {
                 return Poll::Ready(permit);
             }
-            place.register(context);
+            waiting.register(context);
             Poll::Pending
         })
         .await

@@ -54,33 +54,33 @@ type OpQueue = VecDeque<(OpHandle, Op)>;
 impl Backlog {
     /// Whether operations of the same device wait already.
     pub(crate) fn is_ahead_of(&self, op: &Op) -> bool {
-        !self.queues.is_empty() && self.place(device_of(op)).is_some()
+        !self.queues.is_empty() && self.queue_index(device_of(op)).is_some()
     }
 
     /// Adds an operation.
     pub(crate) fn push(&mut self, id: OpHandle, op: Op) {
         self.added += 1;
         let device = device_of(&op);
-        match self.place(device) {
-            Some(place) => self.queues[place].1.push_back((id, op)),
+        match self.queue_index(device) {
+            Some(queue_index) => self.queues[queue_index].1.push_back((id, op)),
             None => self.queues.push((device, VecDeque::from([(id, op)]))),
         }
     }
 
     /// Drops an operation.
     pub(crate) fn remove(&mut self, id: OpHandle) {
-        let found = self.queues.iter().enumerate().find_map(|(place, (_, queue))| {
-            Some((place, queue.iter().position(|(queued, _)| *queued == id)?))
+        let found = self.queues.iter().enumerate().find_map(|(queue_index, (_, queue))| {
+            Some((queue_index, queue.iter().position(|(queued, _)| *queued == id)?))
         });
-        let Some((place, index)) = found else { return };
-        let queue = &mut self.queues[place].1;
+        let Some((queue_index, index)) = found else { return };
+        let queue = &mut self.queues[queue_index].1;
         drop(queue.remove(index));
         if queue.is_empty() {
-            drop(self.queues.remove(place));
+            drop(self.queues.remove(queue_index));
         }
     }
 
-    fn place(&self, device: Option<DeviceId>) -> Option<usize> {
+    fn queue_index(&self, device: Option<DeviceId>) -> Option<usize> {
         self.queues.iter().position(|(known, _)| *known == device)
     }
 }
@@ -301,16 +301,16 @@ impl Default for Outcomes {
 impl Outcomes {
     /// Appends a result to a list.
     pub(crate) fn push(&mut self, results: &mut Results, outcome: Outcome) {
-        let place = OutcomeCell { outcome: Some(outcome), next: NONE };
+        let cell = OutcomeCell { outcome: Some(outcome), next: NONE };
         let index = if self.free == NONE {
-            self.cells.push(place);
+            self.cells.push(cell);
             (self.cells.len() - 1) as u32
         } else {
             let index = self.free;
             let free = &mut self.cells[index as usize];
             assert!(free.outcome.is_none(), "a free place has no result");
             self.free = free.next;
-            *free = place;
+            *free = cell;
             index
         };
         match results.is_empty() {
@@ -326,17 +326,17 @@ impl Outcomes {
 
     /// Removes and returns the first result of a list.
     pub(crate) fn pop(&mut self, results: &mut Results) -> Option<Outcome> {
-        let place = self.cells.get_mut(results.first as usize)?;
+        let cell = self.cells.get_mut(results.first as usize)?;
         let free = std::mem::replace(&mut self.free, results.first);
-        results.first = std::mem::replace(&mut place.next, free);
-        let outcome = place.outcome.take();
+        results.first = std::mem::replace(&mut cell.next, free);
+        let outcome = cell.outcome.take();
         assert!(outcome.is_some(), "a place in a list has a result");
         outcome
     }
 
     /// Frees the memory of the cells if none is in use.
     pub(crate) fn trim(&mut self) {
-        if self.cells.iter().all(|place| place.outcome.is_none()) {
+        if self.cells.iter().all(|cell| cell.outcome.is_none()) {
             *self = Outcomes::default();
         }
     }

@@ -33,9 +33,9 @@ pub fn note_places() {
     SET.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if let Some(place) = info.location() {
+            if let Some(location) = info.location() {
                 // A panic during the end of a thread has no cell any more.
-                let _ = PLACE.try_with(|noted| noted.replace(place.to_string()));
+                let _ = PLACE.try_with(|noted| noted.replace(location.to_string()));
             }
             before(info);
         }));
@@ -55,8 +55,8 @@ pub(crate) fn caught(thrown: &(dyn Any + Send)) -> Panic {
         (None, Some(text)) => text.as_str(),
         (None, None) => "a panic without text",
     };
-    let place = PLACE.take();
-    Panic(if place.is_empty() { text.to_owned() } else { format!("{text}, at {place}") })
+    let location = PLACE.take();
+    Panic(if location.is_empty() { text.to_owned() } else { format!("{text}, at {location}") })
 }
 
 /// Runs a future; a panic ends it and is returned. The state that the future has borrowed must be valid after any step.

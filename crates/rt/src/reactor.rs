@@ -37,6 +37,7 @@ use crate::disk_watch::DiskWatch;
 use crate::executor::{Executor, Waiter};
 use crate::local::Event;
 use crate::op_table::{Filed, OpHandle, OpTable, Outcome, Stage, UNLIMITED};
+use crate::pipes::Pipes;
 use crate::remote::RemoteHandle;
 use crate::timers::Timers;
 
@@ -250,6 +251,8 @@ pub(crate) struct Reactor {
     pub(crate) observer: OnceCell<Observer>,
     /// Reports file operations to an observer.
     pub(crate) disks: DiskWatch,
+    /// The pipes for splice(2).
+    pub(crate) pipes: Pipes,
     /// Memory for the completions of a turn.
     pub(crate) batch: RefCell<Vec<Completion>>,
 }
@@ -328,6 +331,7 @@ impl Reactor {
                 turns: Cell::new(0),
                 observer: OnceCell::new(),
                 disks: DiskWatch::default(),
+                pipes: Pipes::default(),
                 batch: RefCell::default(),
             });
             Rc::clone(current.insert(reactor))
@@ -383,6 +387,7 @@ impl Reactor {
         self.executor.trim();
         self.ops.borrow_mut().trim();
         self.disks.trim();
+        self.pipes.trim();
         self.timers.borrow_mut().trim();
         self.batch.borrow_mut().shrink_to(BATCH_KEPT);
     }

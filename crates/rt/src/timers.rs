@@ -47,7 +47,8 @@ impl Timers {
 
     /// Returns the first tick that is not before `deadline`, so that no timer fires early.
     fn tick(&self, deadline: Instant) -> u64 {
-        deadline.saturating_duration_since(self.base).as_nanos().div_ceil(1_000_000) as u64
+        let since = deadline.saturating_duration_since(self.base);
+        since.as_secs() * 1000 + u64::from(since.subsec_nanos().div_ceil(1_000_000))
     }
 
     pub(crate) fn insert(&mut self, deadline: Instant, due: Due) -> Key {

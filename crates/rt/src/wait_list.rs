@@ -39,8 +39,8 @@ impl<W> WaitList<W> {
 
     /// Returns a task that still waits.
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
-        let place = self.position(ticket)?;
-        Some(&mut self.waiting[place].1)
+        let index = self.position(ticket)?;
+        Some(&mut self.waiting[index].1)
     }
 
     /// Whether this task still waits.
@@ -65,9 +65,9 @@ impl<W> WaitList<W> {
 
     /// Removes a task; returns whether it was the first, in which case the next task may be served now.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<(W, bool)> {
-        let place = self.position(ticket)?;
-        let (_, waiter) = self.waiting.remove(place)?;
-        Some((waiter, place == 0))
+        let index = self.position(ticket)?;
+        let (_, waiter) = self.waiting.remove(index)?;
+        Some((waiter, index == 0))
     }
 
     /// Returns the number of waiting tasks.

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::thread::SecureComputingMode;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -54,6 +55,13 @@ impl RefusedCalls {
         let _ = rustix::io::read(&self.bell, &mut count);
         io::sys::take_refused_calls().into_iter().map(name).collect()
     }
+}
+
+/// Whether the kernel supports filters of system calls, prctl(2): it rejects a null pointer as the filter (`EFAULT`) only after it has
+/// accepted the mode (`EINVAL`).
+pub(crate) fn supports_calls() -> bool {
+    let without_filter = rustix::thread::set_secure_computing_mode(SecureComputingMode::Filter);
+    without_filter != Err(rustix::io::Errno::INVAL)
 }
 
 /// Permits only the calls of a list, in all threads of the process and in those that it starts later.
@@ -125,6 +133,21 @@ const SOCKET_TYPE: u64 = 0xf;
 
 /// Calls that send, with the index of their flags. `MSG_FASTOPEN` connects to an address without a check by Landlock.
 const SENDS: [(i64, u8); 3] = [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)];
+
+/// Options of `SOL_SOCKET` for filters of packets. A process that was taken over could attach one to a listening socket that it shares
+/// with the next process, and lock it.
+const PACKET_FILTERS: [libc::c_int; 7] = [
+    libc::SO_ATTACH_FILTER,
+    libc::SO_DETACH_FILTER,
+    libc::SO_LOCK_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_ATTACH_REUSEPORT_CBPF,
+    libc::SO_ATTACH_REUSEPORT_EBPF,
+    SO_DETACH_REUSEPORT_BPF,
+];
+
+/// Detaches a program that distributes connections (Linux 5.3).
+const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 
 /// Flags of clone(2) that create namespaces.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
@@ -206,6 +229,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     }
     if calls != Calls::Signer {
         rules.insert(libc::SYS_socket, sockets()?);
+        rules.insert(libc::SYS_setsockopt, options_of_sockets()?);
         rules.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
     }
     Ok(rules)
@@ -216,6 +240,15 @@ fn memory() -> Result<[(i64, Vec<SeccompRule>); 2], BackendError> {
     let (write, execute) = (libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
     let mapped = vec![masked(2, execute, 0)?, masked(2, write, 0)?];
     Ok([(MEMORY[0], mapped), (MEMORY[1], vec![masked(2, execute, 0)?])])
+}
+
+/// Returns rules for options of sockets: all except [`PACKET_FILTERS`].
+fn options_of_sockets() -> Result<Vec<SeccompRule>, BackendError> {
+    let level = libc::SOL_SOCKET as u64;
+    let other = |option: &libc::c_int| argument(2, SeccompCmpOp::Ne, *option as u64);
+    let mut of_socket = vec![argument(1, SeccompCmpOp::Eq, level)?];
+    of_socket.extend(PACKET_FILTERS.iter().map(other).collect::<Result<Vec<_>, _>>()?);
+    Ok(vec![SeccompRule::new(vec![argument(1, SeccompCmpOp::Ne, level)?])?, SeccompRule::new(of_socket)?])
 }
 
 /// Returns rules for TCP, UDP and unix sockets: no other protocols, such as MPTCP, whose ports Landlock does not restrict, and for the netlink sockets with which getaddrinfo(3) finds the addresses

@@ -3,11 +3,13 @@
 //! A process restricts itself in this order, because each step needs what the next one takes away:
 //!
 //! ```text
-//! close_unexpected -> empty_bounding_set -> change of the user -> drop_privileges -> restrict_files
-//!                                  -> threads and rings -> restrict_calls
+//! close_unexpected -> empty_bounding_set -> FileRules::permit -> change of the user -> drop_privileges
+//!                                  -> FileRules::enforce -> threads and rings -> restrict_calls
 //! ```
 //!
-//! [`restrict_files`] comes before the first thread, because Landlock restricts the calling thread and the threads that
+//! Rules are opened before the change of the user, which may have no permission to reach their files yet.
+//!
+//! [`FileRules::enforce`] comes before the first thread, because Landlock restricts the calling thread and the threads that
 //! it starts later, and before the first io_uring, which keeps the rights of its creator. [`restrict_calls`] comes last
 //! and covers all threads. No restriction can be removed. This crate knows no configuration and no HTTP.
 //!
@@ -36,7 +38,7 @@ use std::io;
 
 pub use calls::{Calls, RefusedCalls, restrict_calls};
 pub use descriptors::close_unexpected;
-pub use files::{Report, Rule, restrict_files};
+pub use files::{FileRules, Report, RuleError};
 pub use privileges::{drop_privileges, empty_bounding_set, limit_bounding_set};
 
 /// A restriction that the kernel did not accept.
@@ -51,10 +53,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the kernel was built without this restriction.
+    /// Whether the kernel was built without this restriction. `EINVAL` has further causes, such as an invalid filter.
     pub fn is_unsupported(&self) -> bool {
         let Error::Seccomp(seccompiler::Error::Seccomp(error)) = self else { return false };
-        matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS))
+        match error.raw_os_error() {
+            Some(libc::ENOSYS) => true,
+            Some(libc::EINVAL) => !calls::supports_calls(),
+            _ => false,
+        }
     }
 }
 

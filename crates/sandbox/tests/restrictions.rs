@@ -13,7 +13,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sandbox::{Calls, Rule, drop_privileges, empty_bounding_set, restrict_calls, restrict_files};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sandbox::{Calls, FileRules, RuleError, drop_privileges, empty_bounding_set, restrict_calls};
 use testkit::TempDir;
 
 /// The variable with the name of the case that a process runs.
@@ -41,7 +42,9 @@ fn start(case: &str, folder: &Path) -> Output {
 fn case() {
     match std::env::var(CASE).as_deref() {
         Ok("files") => files(),
+        Ok("many") => many(),
         Ok("ports") => ports(),
+        Ok("probe") => probe(),
         Ok("calls") => calls(),
         Ok("signer") => signer(),
         Ok("spawn") => spawn(),
@@ -73,13 +76,16 @@ fn files_outside_of_the_rules_are_refused() {
 }
 
 fn files() {
-    let rule = |path, write| Rule { path: Path::new(path), write };
-    let rules = [rule("read", false), rule("write", true), rule("one", false), rule("absent", true)];
-    let report = restrict_files(&rules, None).expect("a restriction");
+    let mut rules = FileRules::new(None, Some(&BTreeSet::new())).expect("rules");
+    for (path, write) in [("read", false), ("write", true), ("one", false)] {
+        rules.permit(Path::new(path), write).unwrap();
+    }
+    let absent = rules.permit(Path::new("absent"), true);
+    let report = rules.enforce().expect("a restriction");
     if !restricts(&report) {
         return;
     }
-    assert_eq!(report.absent, [Path::new("absent")]);
+    assert!(matches!(absent, Err(RuleError::Path(error)) if error.kind() == ErrorKind::NotFound));
     let refused = |result: std::io::Result<()>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     };
@@ -105,6 +111,89 @@ fn files() {
     refused(thread.join().unwrap());
 }
 
+/// A process that was restricted before may have created a link where a rule is opened.
+#[test]
+fn a_rule_follows_no_symbolic_link() {
+    let folder = TempDir::new("sandbox-links");
+    let top = fs::canonicalize(folder.path()).unwrap();
+    fs::create_dir_all(top.join("real/a")).unwrap();
+    std::os::unix::fs::symlink("real", top.join("link")).unwrap();
+    let mut rules = FileRules::new(None, None).unwrap();
+    if rules.permit(&top.join("real/a"), true).unwrap().is_none() {
+        return testkit::engines::skip("the kernel has no Landlock");
+    }
+    for path in ["link", "link/a"] {
+        match rules.permit(&top.join(path), false) {
+            Err(RuleError::Path(error)) => assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{path}"),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+}
+
+/// A configuration may have more roots than the process may have open files.
+#[test]
+fn more_rules_than_descriptors_are_permitted() {
+    run("many", TempDir::new("sandbox-many").path());
+}
+
+fn many() {
+    let names: Vec<String> = (0..200).map(|number| number.to_string()).collect();
+    for name in &names {
+        fs::create_dir(name).unwrap();
+        fs::write(format!("{name}/a"), "x").unwrap();
+    }
+    let mut rules = FileRules::new(None, None).unwrap();
+    let set_limit = |count| {
+        let limit = Rlimit { current: Some(count), maximum: getrlimit(Resource::Nofile).maximum };
+        setrlimit(Resource::Nofile, limit).unwrap();
+    };
+    // The process has less than 30 open files.
+    set_limit(40);
+    for name in &names {
+        rules.permit(Path::new(name), false).unwrap();
+    }
+    // Without a free descriptor the list would be incomplete.
+    set_limit(3);
+    let full = rules.permit(Path::new("0"), false);
+    set_limit(40);
+    if !restricts(&rules.enforce().expect("a restriction")) {
+        return;
+    }
+    assert!(matches!(full, Err(RuleError::Limit(_))), "{full:?}");
+    assert!(names.iter().all(|name| fs::read(format!("{name}/a")).is_ok()));
+}
+
+/// A probe finds what the kernel supports, without restricting the process.
+#[test]
+fn a_probe_of_the_kernel_has_no_effect() {
+    run("probe", TempDir::new("sandbox-probe").path());
+}
+
+fn probe() {
+    let status = || {
+        let text = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let names = ["NoNewPrivs:", "Seccomp:", "Seccomp_filters:"];
+        text.lines().filter(|line| names.iter().any(|name| line.starts_with(name))).collect::<String>()
+    };
+    let before = status();
+    let report = sandbox::Report::of_kernel();
+    assert_eq!(status(), before);
+    // Both are what a restriction finds.
+    assert_eq!(restrict_calls(Calls::Worker).is_ok(), report.restricts_calls(), "{report}");
+}
+
+/// An error of a filter is no proof that the kernel lacks filters.
+#[test]
+fn an_invalid_filter_is_not_taken_for_a_kernel_without_filters() {
+    let of = |errno| {
+        let error = std::io::Error::from_raw_os_error(errno);
+        sandbox::Error::Seccomp(seccompiler::Error::Seccomp(error))
+    };
+    let has_filters = sandbox::Report::of_kernel().restricts_calls();
+    assert_eq!(of(libc::EINVAL).is_unsupported(), !has_filters);
+    assert!(of(libc::ENOSYS).is_unsupported() && !of(libc::EPERM).is_unsupported());
+}
+
 #[test]
 fn connections_to_other_ports_are_refused() {
     run("ports", TempDir::new("sandbox-ports").path());
@@ -114,7 +203,8 @@ fn ports() {
     let [permitted, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [permitted, other] = [&permitted, &other].map(|listener| listener.local_addr().unwrap());
     let ports = BTreeSet::from([permitted.port()]);
-    let report = restrict_files(&[], Some(&ports)).expect("a restriction");
+    let rules = FileRules::new(Some(&ports), Some(&BTreeSet::new())).expect("rules");
+    let report = rules.enforce().expect("a restriction");
     if !restricts(&report) || report.lacks.iter().any(|name| name.starts_with("TCP")) {
         return;
     }

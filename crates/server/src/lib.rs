@@ -10,11 +10,13 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`mod@rehearse`] | runs the course of a request without effects, for `explain` |
 //! | [`process`] | runs the threads of a worker: `engine` selects the engine, `worker_thread` runs a thread |
 //! | [`memory`] | returns unused memory to the system |
 //! | [`pressure`], [`memory_limit`] | when memory is scarce; the limit of a cgroup |
 //! | [`acme`] | passes challenges and certificates to the threads |
 //! | [`mod@reference`], [`mod@counters`], [`mod@explain`] | the tables for the generated pages, for `-V` and for `check` |
+//! | [`synopses`] | the arguments of directives, and examples, for these pages and for `help` |
 #![forbid(unsafe_code)]
 
 pub mod acme;
@@ -25,13 +27,19 @@ mod memory_limit;
 mod pressure;
 pub mod process;
 mod reference;
+mod rehearse;
+mod synopses;
 
 pub use caching::inspect::EntryQuery;
 pub use counters::counters;
+pub use exchange::phases::Phase;
+pub use exchange::rehearsal::{Event, Note, Passed};
 pub use explain::{explain, movers};
 pub use modules::status::watch::{Filter, FilterError};
 pub use reference::{configure_arguments, reference};
+pub use rehearse::{Course, Question, rehearse};
 use site::config;
+pub use synopses::{DirectiveEntry, directive_entries, directive_help, directive_names};
 pub use telemetry;
 pub use tls::tickets;
 pub use transfer::body::rules::Sending;

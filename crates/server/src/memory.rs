@@ -51,8 +51,8 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
         if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
             free_memory_for_others(&thread, &ledger);
         }
-        let (bytes, most) = thread.encoders.budget.bytes();
-        if encoders.has_declined((bytes as usize, most as usize)) {
+        let (bytes, peak) = thread.encoders.budget.bytes();
+        if encoders.has_declined((bytes as usize, peak as usize)) {
             thread.encoders.clear();
             thread_alloc::release_pages();
         }
@@ -74,7 +74,7 @@ struct DeclineDetector {
     /// Maximum number before the drop that is worth it.
     least: usize,
     /// Maximum number since memory was freed.
-    most: usize,
+    peak: usize,
     /// Number of consecutive checks with at most half as many.
     checks: u32,
 }
@@ -91,13 +91,13 @@ const CHECKS: u32 = 3;
 
 impl DeclineDetector {
     fn of(least: usize) -> DeclineDetector {
-        DeclineDetector { least, most: 0, checks: 0 }
+        DeclineDetector { least, peak: 0, checks: 0 }
     }
 
     /// Checks the current number, and the maximum since the last check.
-    fn has_declined(&mut self, (count, most): (usize, usize)) -> bool {
-        self.most = self.most.max(most);
-        if self.most < self.least || count > self.most / 2 {
+    fn has_declined(&mut self, (count, peak): (usize, usize)) -> bool {
+        self.peak = self.peak.max(peak);
+        if self.peak < self.least || count > self.peak / 2 {
             self.checks = 0;
             return false;
         }
@@ -105,7 +105,7 @@ impl DeclineDetector {
         if self.checks < CHECKS {
             return false;
         }
-        *self = DeclineDetector { most: count, ..DeclineDetector::of(self.least) };
+        *self = DeclineDetector { peak: count, ..DeclineDetector::of(self.least) };
         true
     }
 }
@@ -150,7 +150,7 @@ mod tests {
             "what is left is no crowd"
         );
         assert_eq!(
-            [600, 0, 0].map(|most| detector.has_declined((0, most))),
+            [600, 0, 0].map(|peak| detector.has_declined((0, peak))),
             [false, false, true],
             "between two looks"
         );

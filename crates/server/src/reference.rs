@@ -3,9 +3,11 @@
 
 use std::fmt::Write;
 
-use conf::{Args, Block, NginxDirective, Spec, Support, nginx_directives};
+use conf::{NginxDirective, Spec, Support, nginx_directives};
 
 use modules::Module;
+
+use crate::synopses::{nginx_page, specs, synopsis};
 
 /// Returns the reference page in Markdown.
 pub fn reference() -> String {
@@ -13,9 +15,10 @@ pub fn reference() -> String {
         "# Directives and variables\n\n\
          Generated from the tables in the code; do not edit. Directives of module `ringroad` exist only in Ringroad; the others \
          follow nginx's documentation except as noted. `include FILE;` belongs to no module: every block may contain \
-         it, and FILE may be a pattern. A directive is supported, accepted without effect, or \
+         it, and FILE may be a pattern. Capitals stand for a value; [ ] may be omitted, | separates alternatives, … repeats \
+         the part before it. A directive is supported, accepted without effect, or \
          [not supported](#directives-that-are-not-supported): a configuration that contains it is refused. `ringroad check` \
-         uses the same tables.\n",
+         uses the same tables, and `ringroad help DIRECTIVE` prints a row of them with examples.\n",
     );
     write_counts(&mut page);
     // Sorted by name, so that a move of a row in a table does not change the page.
@@ -33,16 +36,11 @@ pub fn reference() -> String {
     page
 }
 
-/// Returns the directives of all modules, in the order of the tables.
-fn specs() -> impl Iterator<Item = &'static Spec> {
-    modules::all().declarations().directives().iter().map(|directive| &directive.spec)
-}
-
 /// Modules of nginx that are not counted: they run programs or transform content, and will not be supported.
 const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
 
 /// Modules that are not supported and may be supported later, with the reason.
-const NOT_YET: [(&str, &str); 1] = [("http_v3", "HTTP/3 is not supported yet")];
+const NOT_YET: [(&str, &str); 0] = [];
 
 /// nginx's directives in `http` by their support here.
 struct Counts {
@@ -121,10 +119,11 @@ fn why_refused(module: &str) -> &'static str {
 
 /// Writes a table of the directives of one of nginx's modules, by name.
 fn write_module(page: &mut String, name: &str) {
+    let link = nginx_page(name).map(|page| format!("[nginx's page]({page})\n\n")).unwrap_or_default();
     line(
         page,
         format_args!(
-            "\n## {name}\n\n| directive | context | default | effect | state |\n|---|---|---|---|---|"
+            "\n## {name}\n\n{link}| directive | context | default | effect | state |\n|---|---|---|---|---|"
         ),
     );
     // The sort is stable, so that the rows of a directive with two contexts stay in order.
@@ -142,7 +141,7 @@ fn write_module(page: &mut String, name: &str) {
             page,
             format_args!(
                 "| `{}` | {} | {default} | {}{note} | {state} |",
-                syntax(spec),
+                cell(&synopsis(spec)),
                 spec.contexts,
                 cell(spec.help)
             ),
@@ -190,23 +189,6 @@ fn variables() -> Vec<(String, &'static str, bool)> {
         .collect();
     all.sort();
     all
-}
-
-/// Returns the directive with its arguments, as far as the table specifies them.
-fn syntax(spec: &Spec) -> String {
-    let arguments = match spec.args {
-        Args::None => String::new(),
-        Args::Flag => " on|off".to_owned(),
-        Args::Any => " …".to_owned(),
-        Args::Exactly(count) => " value".repeat(count.into()),
-        Args::AtLeast(count) => format!("{} …", " value".repeat(count.into())),
-        Args::Between(min, max) => {
-            format!("{}{}", " value".repeat(min.into()), " [value]".repeat((max - min).into()))
-        }
-    };
-    let end = if spec.block == Block::No { ";" } else { " { … }" };
-    // A pipe would end the table cell.
-    format!("{}{}{end}", spec.name, arguments.replace('|', "\\|"))
 }
 
 /// Escapes pipes, which would end a table cell.
@@ -340,7 +322,7 @@ mod tests {
             assert!(spec.help.ends_with('.') && !spec.help.contains('\n'), "{}: {}", spec.name, spec.help);
         }
         assert!(page.contains("| `$arg_*name*` |") && page.contains("| `$uri` |"));
-        assert!(page.contains("| `ring_entries value;` | events | `1024` |"));
+        assert!(page.contains("| `ring_entries NUMBER;` | events | `1024` |"));
         assert!(page.lines().filter(|line| line.starts_with('|')).all(|line| line.ends_with('|')));
     }
 

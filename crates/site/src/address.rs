@@ -26,6 +26,18 @@ impl fmt::Display for Address {
     }
 }
 
+/// An address that is formatted with its port: `127.0.0.1:80`, `[::1]:80`, `unix:`.
+pub struct WithPort<'a>(pub &'a Address);
+
+impl fmt::Display for WithPort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Address::Inet(address) => address.fmt(f),
+            unix @ Address::Unix(_) => unix.fmt(f),
+        }
+    }
+}
+
 impl Address {
     /// Returns the network of a client, for limits that clients share: an IPv6 client can use any address of its network.
     #[must_use]

@@ -11,17 +11,24 @@
 //!
 //! A directory with fewer than [`DEPTH_MIN`] components, such as `/etc`, is never allowed for these reasons.
 //!
+//! A worker that was taken over can create symbolic links in the directories that it may write to. So nothing is allowed for a
+//! path with a link in such a directory: otherwise the link would give the next worker its target.
+//!
 //! The functions block on the disk. They are for the start of a process, for commands, and for helper threads.
 
-use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use conf::Span;
 
 use crate::needs::{Access, Need};
+use crate::omitted_paths::{Omission, OmittedPath};
+use crate::real_paths::{FollowedLink, RealPath, resolve};
+
+/// The name of the directive for paths that no other directive names. Its paths are expected to exist.
+const SANDBOX_PATH: &str = "sandbox_path";
 
 /// Minimum number of components of a directory that is allowed instead of a path in it. Directories above, such as `/etc`,
 /// contain files of many programs.
@@ -38,42 +45,48 @@ pub struct AllowedPath {
     pub directive: String,
     /// The position of the directive; `None` for a default.
     pub position: Option<Span>,
+    /// Whether it is allowed instead of a path in it that does not exist.
+    pub is_stand_in: bool,
 }
 
 /// The paths that a sandbox allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllowedPaths(Vec<AllowedPath>);
-
-/// The restrictions that the kernel enforces for this process.
-#[derive(Clone, Debug, Default)]
-pub struct Enforced {
-    /// The paths.
-    pub paths: AllowedPaths,
-    /// The TCP ports that may be connected to; `None` for all ports.
-    pub ports: Option<BTreeSet<u16>>,
-}
-
-static ENFORCED: OnceLock<Enforced> = OnceLock::new();
-
-impl Enforced {
-    /// Records that the kernel enforces these restrictions from now on. Only the first call has an effect, because the kernel
-    /// never removes a restriction.
-    pub fn begin(self) {
-        let _ = ENFORCED.set(self);
-    }
-
-    /// Returns the restrictions of this process; `None` without a sandbox.
-    pub fn get() -> Option<&'static Enforced> {
-        ENFORCED.get()
-    }
+pub struct AllowedPaths {
+    paths: Vec<AllowedPath>,
+    omitted: Vec<OmittedPath>,
+    /// The paths of the needs, with their symbolic links.
+    named: Vec<PathBuf>,
 }
 
 impl AllowedPaths {
     /// Returns the existing directories and files of these needs.
     pub fn of<'a>(needs: impl IntoIterator<Item = &'a Need>) -> AllowedPaths {
         let mut allowed = AllowedPaths::default();
+        let mut candidates = Vec::new();
         for need in needs {
-            allowed.add_need(need);
+            allowed.named.push(need.path.clone());
+            match ResolvedNeed::of(need) {
+                Ok(candidate) => candidates.push(candidate),
+                // A default that does not exist is probably never used.
+                Err(_) if need.position.is_none() => {}
+                Err(reason) => allowed.omit(need, real_as_far(&need.path), Omission::Absent(reason)),
+            }
+        }
+        let writable = writable(&candidates);
+        for (index, candidate) in candidates.iter().enumerate() {
+            let is_writable = writable.binary_search(&index).is_ok();
+            let crossing = match candidate.need.access {
+                Access::Write if is_writable => None,
+                // If it is not among the writable ones, it crosses a link in the directory of another candidate.
+                Access::Write => candidate
+                    .crossing(&candidates, writable.iter().copied())
+                    .or_else(|| candidate.crossing(&candidates, 0..candidates.len())),
+                Access::Read => candidate.crossing(&candidates, writable.iter().copied()),
+            };
+            match crossing {
+                Some(reason) => allowed.omit(candidate.need, candidate.real.path.clone(), reason),
+                None => allowed.add_candidate(candidate),
+            }
         }
         allowed
     }
@@ -81,12 +94,37 @@ impl AllowedPaths {
     /// Adds a path without symbolic links that no directive names.
     pub fn add(&mut self, path: PathBuf, access: Access) {
         let (directive, position) = (String::new(), None);
-        self.0.push(AllowedPath { path, access, directive, position });
+        self.paths.push(AllowedPath { path, access, directive, position, is_stand_in: false });
+    }
+
+    /// Adds a path.
+    pub(crate) fn push(&mut self, allowed: AllowedPath) {
+        self.paths.push(allowed);
+    }
+
+    /// Removes the directories that are allowed instead of a path in them, unless `keeps` is true for them.
+    pub fn retain_stand_ins(&mut self, keeps: impl Fn(&AllowedPath) -> bool) {
+        self.paths.retain(|allowed| !allowed.is_stand_in || keeps(allowed));
     }
 
     /// Returns the paths.
     pub fn iter(&self) -> impl Iterator<Item = &AllowedPath> {
-        self.0.iter()
+        self.paths.iter()
+    }
+
+    /// Returns the paths as directives name them, with symbolic links, whether they exist or not.
+    pub fn named(&self) -> impl Iterator<Item = &Path> {
+        self.named.iter().map(PathBuf::as_path)
+    }
+
+    /// Returns the paths of directives that are not allowed, except those that another allowed path contains.
+    pub fn omitted(&self) -> impl Iterator<Item = &OmittedPath> {
+        self.omitted.iter().filter(|omitted| match omitted.reason {
+            Omission::LinkOfWorkers { .. } | Omission::Absent(_) => {
+                !self.contains(&omitted.real, omitted.access)
+            }
+            Omission::Widened(_) => true,
+        })
     }
 
     /// Whether the access to a path without symbolic links is allowed.
@@ -97,29 +135,32 @@ impl AllowedPaths {
     /// Returns the nearest allowed directory that contains a path without symbolic links.
     pub fn allowing(&self, path: &Path, access: Access) -> Option<&AllowedPath> {
         let contains = |allowed: &&AllowedPath| path.starts_with(&allowed.path) && access <= allowed.access;
-        self.0.iter().filter(contains).max_by_key(|allowed| allowed.path.as_os_str().len())
+        self.paths.iter().filter(contains).max_by_key(|allowed| allowed.path.as_os_str().len())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "not on worker threads, see the description of this file")]
-    fn add_need(&mut self, need: &Need) {
-        let Need { path, access, .. } = need;
-        let mut found = fs::canonicalize(path);
-        if found.is_err() && need.position.is_some() {
-            found = path.ancestors().skip(1).map(fs::canonicalize).find_map(Result::ok).ok_or_else(missing);
-            found = found.and_then(|above| if is_deep(&above) { Ok(above) } else { Err(missing()) });
+    fn add_candidate(&mut self, candidate: &ResolvedNeed<'_>) {
+        let ResolvedNeed { need, directory, real, exists } = candidate;
+        if !exists && need.directive == SANDBOX_PATH {
+            self.omit(need, directory.clone(), Omission::Widened(directory.clone()));
         }
-        let Ok(real) = found else { return };
-        let above = real.parent().filter(|above| real.is_file() && is_deep(above));
-        let mut found = vec![above.unwrap_or(&real).to_owned()];
-        if *access == Access::Read {
-            found.extend(changeable_links(path));
+        let mut found = vec![directory.clone()];
+        if need.access == Access::Read {
+            found.extend(changeable_links(real));
         }
         for path in found {
-            if !self.0.iter().any(|known| known.path == path && known.access == *access) {
-                let Need { directive, position, .. } = need.clone();
-                self.0.push(AllowedPath { path, access: *access, directive, position });
+            let mut known = self.paths.iter_mut();
+            if let Some(known) = known.find(|known| known.path == path && known.access == need.access) {
+                known.is_stand_in &= !exists;
+            } else {
+                let Need { directive, position, access, .. } = (*need).clone();
+                self.paths.push(AllowedPath { path, access, directive, position, is_stand_in: !exists });
             }
         }
+    }
+
+    fn omit(&mut self, need: &Need, real: PathBuf, reason: Omission) {
+        let Need { path, access, directive, position } = need.clone();
+        self.omitted.push(OmittedPath { path, directive, position, real, access, reason });
     }
 
     /// Returns why a path cannot be accessed: the directory to allow. Returns `None` if the path is allowed; then another reason
@@ -175,34 +216,92 @@ pub fn sandbox_path(path: &Path, access: Access) -> String {
     format!("sandbox_path {}{write};", conf::Bare(&path))
 }
 
-fn missing() -> std::io::Error {
-    std::io::ErrorKind::NotFound.into()
-}
-
 /// Whether a directory belongs to one program rather than to many.
 fn is_deep(path: &Path) -> bool {
     path.components().filter(|part| matches!(part, Component::Normal(_))).count() >= DEPTH_MIN
 }
 
+/// Returns a path in which the symbolic links of the existing part are replaced by their targets.
+fn real_as_far(path: &Path) -> PathBuf {
+    let existing = path.ancestors().find_map(|above| Some((above, resolve(above).ok()?.path)));
+    let real = existing.and_then(|(above, real)| Some(real.join(path.strip_prefix(above).ok()?)));
+    real.unwrap_or_else(|| path.to_owned())
+}
+
+/// A need with the directory to allow, if its symbolic links may be followed.
+struct ResolvedNeed<'a> {
+    need: &'a Need,
+    /// The directory, or the file, without symbolic links.
+    directory: PathBuf,
+    real: RealPath,
+    /// Whether the path itself exists, and not only a directory above it.
+    exists: bool,
+}
+
+impl ResolvedNeed<'_> {
+    /// Follows the links of a path. Of a path that does not exist, the nearest directory above it is used.
+    fn of(need: &Need) -> Result<ResolvedNeed<'_>, ErrorKind> {
+        let found = resolve(&need.path);
+        let exists = found.is_ok();
+        let real = found.or_else(|error| {
+            let above = need.path.ancestors().skip(1).map(resolve).find_map(Result::ok);
+            let above = above.filter(|above| need.position.is_some() && is_deep(&above.path));
+            above.ok_or(error.kind())
+        })?;
+        let above = real.path.parent().filter(|above| real.path.is_file() && is_deep(above));
+        let directory = above.unwrap_or(&real.path).to_owned();
+        Ok(ResolvedNeed { need, directory, real, exists })
+    }
+
+    /// Returns the first symbolic link of the path that is in a directory.
+    fn link_in(&self, directory: &Path) -> Option<&FollowedLink> {
+        self.real.links.iter().find(|link| link.directory.starts_with(directory))
+    }
+
+    /// Returns the first symbolic link of the path that is in a directory of these candidates for writing.
+    fn crossing(
+        &self,
+        candidates: &[ResolvedNeed<'_>],
+        mut indices: impl Iterator<Item = usize>,
+    ) -> Option<Omission> {
+        indices.find_map(|index| {
+            let ResolvedNeed { need, directory, .. } = &candidates[index];
+            let link = self.link_in(directory).filter(|_| need.access == Access::Write)?;
+            Some(Omission::LinkOfWorkers { link: link.path(), writable: directory.clone() })
+        })
+    }
+}
+
+/// Returns the sorted indices of the candidates whose directories workers may write to: those for writing whose links are not in
+/// such a directory themselves. Of candidates whose links are in the directories of each other, it is not known which of the
+/// links are those of an attacker, so none of them is writable.
+fn writable(candidates: &[ResolvedNeed<'_>]) -> Vec<usize> {
+    let crosses = |of: usize, into: usize| candidates[of].link_in(&candidates[into].directory).is_some();
+    let is_write = |index: &usize| candidates[*index].need.access == Access::Write;
+    let (mut found, mut undecided): (Vec<usize>, Vec<usize>) =
+        (0..candidates.len()).filter(is_write).partition(|&index| candidates[index].real.links.is_empty());
+    undecided.retain(|&of| !crosses(of, of) && !found.iter().any(|&into| crosses(of, into)));
+    let independent = |undecided: &[usize]| {
+        undecided.iter().position(|&of| !undecided.iter().any(|&into| crosses(of, into)))
+    };
+    while let Some(position) = independent(&undecided) {
+        let next = undecided.swap_remove(position);
+        undecided.retain(|&of| !crosses(of, next));
+        found.push(next);
+    }
+    found.sort_unstable();
+    found
+}
+
 /// Returns the directories of the targets of those symbolic links in a path that lead to a neighbour. A deployment switches
 /// to another version by changing such a link.
-#[expect(clippy::disallowed_methods, reason = "not on worker threads, see the description of this file")]
-fn changeable_links(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for part in path.ancestors() {
-        if !part.is_symlink() {
-            continue;
-        }
-        let (Some(above), Ok(target)) = (part.parent(), fs::canonicalize(part)) else { continue };
-        let Ok(above) = fs::canonicalize(above) else { continue };
-        if let Some(neighbours) = target.parent()
-            && neighbours.starts_with(&above)
-            && is_deep(neighbours)
-        {
-            found.push(neighbours.to_owned());
-        }
-    }
-    found
+fn changeable_links(real: &RealPath) -> impl Iterator<Item = PathBuf> {
+    let named = real.links.iter().rev().filter(|link| link.is_named);
+    named.filter_map(|link| {
+        let neighbours = link.target.parent()?;
+        let is_changeable = neighbours.starts_with(&link.directory) && is_deep(neighbours);
+        is_changeable.then(|| neighbours.to_owned())
+    })
 }
 
 /// A symbolic link that leads out of the allowed paths.
@@ -286,6 +385,10 @@ mod tests {
 
     type Done = std::io::Result<()>;
 
+    fn missing() -> std::io::Error {
+        ErrorKind::NotFound.into()
+    }
+
     fn need(path: PathBuf, access: Access, is_default: bool) -> Need {
         let span = Span { file: conf::FileId::COMMAND_LINE, line: 1, offset: 0 };
         Need { path, access, directive: "root".to_owned(), position: (!is_default).then_some(span) }
@@ -343,6 +446,87 @@ mod tests {
         assert_eq!(found, [top.join("app/releases/7/public"), top.join("app/releases")]);
         let found = allowed(&[need(top.join("app/www"), Access::Read, false)]);
         assert_eq!(found, [top.join("elsewhere/www")]);
+        Ok(())
+    }
+
+    /// A worker that was taken over replaces its directory by a link. The next worker must not get the target.
+    #[test]
+    fn links_that_workers_may_have_created_allow_nothing() -> Done {
+        let dir = testkit::TempDir::new("allowed");
+        let top = fs::canonicalize(dir.path())?;
+        directories(&top, &["cache/a", "data/web", "secret/www", "www"])?;
+        symlink("/", top.join("cache/tmp"))?;
+        symlink(top.join("secret"), top.join("cache/a/out"))?;
+        let cache = need(top.join("cache"), Access::Write, false);
+        for access in [Access::Read, Access::Write] {
+            for path in ["cache/tmp", "cache/tmp/etc", "cache/a/out/www", "cache/a/out/later"] {
+                // The order of the directives does not matter, nor whether the path is a default.
+                let (link, www) = (
+                    need(top.join(path), access, path.len() == 9),
+                    need(top.join("www"), Access::Read, false),
+                );
+                for needs in [[cache.clone(), link.clone(), www.clone()], [link, www, cache.clone()]] {
+                    let paths = AllowedPaths::of(&needs);
+                    let mut found: Vec<PathBuf> = paths.iter().map(|allowed| allowed.path.clone()).collect();
+                    found.sort();
+                    assert_eq!(found, [top.join("cache"), top.join("www")], "{path} {access:?}");
+                    let lines: Vec<String> = paths.omitted().map(ToString::to_string).collect();
+                    assert_eq!(lines.len(), 1);
+                    let line = &lines[0];
+                    let expected = format!("is in \"{}\", where workers may", top.join("cache").display());
+                    assert!(line.contains(&expected), "{line}");
+                }
+            }
+        }
+        // Links of the operator to a cache, and to the directory above.
+        symlink(top.join("data/web"), top.join("link"))?;
+        symlink("/", top.join("data/web/tmp"))?;
+        let needs = [
+            need(top.join("link/tmp"), Access::Write, false),
+            need(top.join("data/web"), Access::Write, false),
+            need(top.join("link"), Access::Read, false),
+        ];
+        let expected = [top.join("data/web"), top.join("data/web"), top.join("data")];
+        assert_eq!(allowed(&needs), expected, "the neighbours of the target of the operator's link");
+        assert_eq!(allowed(&needs[..1]), Vec::<PathBuf>::new(), "a link in its own target");
+        Ok(())
+    }
+
+    #[test]
+    fn missing_paths_are_reported_with_the_remedy() {
+        let dir = testkit::TempDir::new("allowed");
+        let named = |path: &Path, directive: &str| {
+            let directive = directive.to_owned();
+            Need { directive, ..need(path.to_owned(), Access::Read, false) }
+        };
+        let absent = dir.path().join("absent");
+        let needs = [
+            named(&absent, "root"),
+            named(&absent, "sandbox_path"),
+            named(Path::new("/no-such-directory"), "root"),
+            need("/no-such-default".into(), Access::Read, true),
+        ];
+        let paths = AllowedPaths::of(&needs);
+        let lines: Vec<String> = paths.omitted().map(ToString::to_string).collect();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        let nothing = "nothing for \"/no-such-directory\" of \"root\", which does not exist: create it";
+        assert!(lines[0].contains(nothing), "{lines:?}");
+        let instead = format!("instead of \"{}\" of \"sandbox_path\", which does not", absent.display());
+        assert!(lines[1].contains(&instead), "{lines:?}");
+    }
+
+    /// Two directories for writing, each with a link in the other one: either link may be that of an attacker.
+    #[test]
+    fn links_in_each_other_allow_nothing() -> Done {
+        let dir = testkit::TempDir::new("allowed");
+        let top = fs::canonicalize(dir.path())?;
+        directories(&top, &["one", "two"])?;
+        symlink(top.join("two"), top.join("one/a"))?;
+        symlink(top.join("one"), top.join("two/b"))?;
+        let needs =
+            [need(top.join("one/a"), Access::Write, false), need(top.join("two/b"), Access::Write, false)];
+        let paths = AllowedPaths::of(&needs);
+        assert_eq!((paths.iter().count(), paths.omitted().count()), (0, 2));
         Ok(())
     }
 

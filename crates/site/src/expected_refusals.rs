@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::allowed_paths::{AllowedPaths, LinksOut, SearchLimits};
 use crate::config::Config;
 use crate::needs::{Access, OfDirective, OpenNeed, needs};
+use crate::omitted_paths::OmittedPath;
 use crate::settings::main::Sandbox;
 
 /// Bounds of the search for links: directories with a hundred thousand files are usual on mirrors.
@@ -19,6 +20,8 @@ const LIMITS: SearchLimits = SearchLimits { entries: 100_000, time: Duration::fr
 pub struct ExpectedRefusals {
     /// Paths that only a request determines.
     pub open: Vec<OpenNeed>,
+    /// Paths of directives that are not allowed.
+    pub omitted: Vec<OmittedPath>,
     /// Symbolic links in the first two levels of the directories that are read.
     pub links: LinksOut,
     /// Values of directives whose port only a request determines. Connections to all ports are allowed, except with
@@ -38,5 +41,6 @@ pub fn expected_refusals(config: &Config) -> ExpectedRefusals {
     directories.sort_unstable();
     directories.dedup();
     let links = allowed.links_out(directories, LIMITS);
-    ExpectedRefusals { open: needs.open, links, any_ports: needs.any_ports }
+    let omitted = allowed.omitted().cloned().collect();
+    ExpectedRefusals { open: needs.open, omitted, links, any_ports: needs.any_ports }
 }

@@ -4,55 +4,56 @@
 //! Most requests store no value, which costs only an empty vector. The values are dropped when the thread recycles the
 //! request.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 
-/// Values of different types, one of each.
+/// Values of different types, one of each. The types are stored beside the values, so that a search calls no function of a value.
 #[derive(Default)]
-pub struct Extensions(Vec<Box<dyn Any>>);
+pub struct Extensions(Vec<(TypeId, Box<dyn Any>)>);
 
 // A vector is searched instead of a map: few requests store more than two or three values.
 impl Extensions {
     /// Returns the value of this type.
     pub fn get<T: 'static>(&self) -> Option<&T> {
-        self.0.iter().find_map(|value| value.downcast_ref())
+        self.index_of::<T>().and_then(|index| self.0[index].1.downcast_ref())
     }
 
     /// Returns the value of this type, to be changed.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
-        self.0.iter_mut().find_map(|value| value.downcast_mut())
+        self.index_of::<T>().and_then(|index| self.0[index].1.downcast_mut())
     }
 
     /// Returns the value of this type, to be changed; inserts a default if none exists.
     pub fn get_or_default<T: Default + 'static>(&mut self) -> &mut T {
-        let index = match self.0.iter().position(|value| value.is::<T>()) {
-            Some(index) => index,
-            None => {
-                self.0.push(Box::<T>::default());
-                self.0.len() - 1
-            }
-        };
-        self.0[index].downcast_mut().expect("the search found this type")
+        let index = self.index_of::<T>().unwrap_or_else(|| {
+            self.0.push((TypeId::of::<T>(), Box::<T>::default()));
+            self.0.len() - 1
+        });
+        self.0[index].1.downcast_mut().expect("the search found this type")
     }
 
     /// Stores a value and replaces one of the same type.
     pub fn insert<T: 'static>(&mut self, value: T) {
         match self.get_mut() {
-            Some(index) => *index = value,
-            None => self.0.push(Box::new(value)),
+            Some(known) => *known = value,
+            None => self.0.push((TypeId::of::<T>(), Box::new(value))),
         }
     }
 
     /// Removes and returns the value of this type.
     pub fn remove<T: 'static>(&mut self) -> Option<T> {
-        let index = self.0.iter().position(|value| value.is::<T>())?;
+        let index = self.index_of::<T>()?;
         // The order is irrelevant, and the search has found the type.
-        self.0.swap_remove(index).downcast().ok().map(|value| *value)
+        self.0.swap_remove(index).1.downcast().ok().map(|value| *value)
     }
 
     /// Drops all values; the memory of the vector is retained.
     pub fn clear(&mut self) {
         self.0.clear();
+    }
+
+    fn index_of<T: 'static>(&self) -> Option<usize> {
+        self.0.iter().position(|(known, _)| *known == TypeId::of::<T>())
     }
 }
 

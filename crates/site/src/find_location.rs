@@ -80,8 +80,10 @@ impl Locations {
         for (name, location, statement) in found {
             let Location { scope, nested, .. } = &arena[location.0 as usize];
             locations.has_predicates |= nested.has_predicates;
-            locations.has_slashes |= nested.has_slashes || scope.core.redirects_to_slash;
             let Name { text, kind } = name;
+            // No URI is the path `/` without its slash.
+            let is_directory = text.len() > 1 && text.ends_with('/');
+            locations.has_slashes |= nested.has_slashes || is_directory && scope.core.redirects_to_slash;
             let path: Box<[u8]> = text.as_bytes().into();
             let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
             match kind {

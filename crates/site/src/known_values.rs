@@ -31,7 +31,7 @@ pub struct Unknown {
     pub after: String,
 }
 
-/// Returns all values of a text, without duplicates.
+/// Returns all values that a text with variables can have, without duplicates.
 pub fn known_texts(template: &Template, registry: &Registry) -> Vec<KnownText> {
     expand(template, registry, 0)
 }

@@ -50,7 +50,7 @@ pub struct OpenNeed {
     pub position: Option<Span>,
 }
 
-/// TCP ports that workers connect to.
+/// TCP ports that workers connect to, or that their connections have on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// Any port: a request determines it.
@@ -77,38 +77,46 @@ pub struct Needs {
     pub known_ports: BTreeSet<u16>,
     /// Values of directives whose port only a request determines; not empty if `connect` is [`Ports::Any`].
     pub any_ports: Vec<OfDirective<String>>,
+    /// Local TCP ports of connections, besides those that the kernel chooses.
+    pub bind: Ports,
 }
 
 /// Returns what a configuration needs. Paths are as written: symbolic links are not followed.
 pub fn needs(config: &Config) -> Needs {
-    let uses = &config.http.uses;
     let (mut paths, mut master, mut sockets, mut open) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for used in &uses.paths {
-        let list = match used.value.file_use {
-            FileUse::Start => continue,
-            FileUse::Master => &mut master,
-            FileUse::Connect => &mut sockets,
-            FileUse::Read | FileUse::Write | FileUse::WriteFile => &mut paths,
-        };
-        add_path(used, &config.http.registry, list, &mut open);
+    for block in config.sections() {
+        for used in &block.uses.paths {
+            let list = match used.value.file_use {
+                FileUse::Start => continue,
+                FileUse::Master => &mut master,
+                FileUse::Connect => &mut sockets,
+                FileUse::Read | FileUse::Write | FileUse::WriteFile => &mut paths,
+            };
+            add_path(used, &block.registry, list, &mut open);
+        }
     }
-    let connect = match uses.any_ports.is_empty() {
-        true => Ports::Only(uses.ports.clone()),
-        false => Ports::Any,
-    };
+    let all = || config.sections().into_iter().map(|block| &block.uses);
+    let known_ports: BTreeSet<u16> = all().flat_map(|uses| uses.ports.iter().copied()).collect();
+    let any_ports: Vec<_> = all().flat_map(|uses| uses.any_ports.iter().cloned()).collect();
+    let bound_ports = || all().flat_map(|uses| uses.bound_ports.iter().copied()).collect();
     Needs {
         paths,
         open,
         master,
         sockets,
-        connect,
-        known_ports: uses.ports.clone(),
-        any_ports: uses.any_ports.iter().cloned().collect(),
+        connect: if any_ports.is_empty() { Ports::Only(known_ports.clone()) } else { Ports::Any },
+        known_ports,
+        any_ports,
+        bind: if all().any(|uses| uses.binds_any_port) { Ports::Any } else { Ports::Only(bound_ports()) },
     }
 }
 
 /// Variables with the root of the request, or a path below it. The root has a need of its own.
 const ROOT_VARIABLES: [&str; 3] = ["document_root", "realpath_root", "request_filename"];
+
+/// Variables with names of hosts. Their values have no slash, so a path that begins with one of them is relative: nginx's documentation has
+/// `ssl_certificate $ssl_server_name.crt`.
+const NAME_VARIABLES: [&str; 3] = ["hostname", "server_name", "ssl_server_name"];
 
 /// Adds the directories of a path to `found`, and to `open` if no directory is known.
 fn add_path(
@@ -171,11 +179,14 @@ fn directory(known: &KnownText, base: &Path, file_use: FileUse) -> Directory {
             _ => Directory::Known(path),
         };
     };
-    if known.text.is_empty() {
-        let is_of_root = unknown.variable.module_name().is_some_and(|name| ROOT_VARIABLES.contains(&name));
-        return if is_of_root { Directory::OfRoot } else { Directory::Unknown };
+    let name = unknown.variable.module_name().unwrap_or_default();
+    if known.text.is_empty() && ROOT_VARIABLES.contains(&name) {
+        return Directory::OfRoot;
     }
-    // "/files/a$name" can be any file of "/files".
+    if known.text.is_empty() && !NAME_VARIABLES.contains(&name) {
+        return Directory::Unknown;
+    }
+    // "/files/a$name" can be any file of "/files". Without a text, `join` adds a slash.
     let path = base.join(&known.text);
     let text = path.to_string_lossy();
     let above = Path::new(&text[..=text.rfind('/').unwrap_or(0)]);

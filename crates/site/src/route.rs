@@ -13,6 +13,8 @@ use crate::settings::locations::Locations;
 pub struct Route {
     /// The listening socket that accepts the connection.
     pub listener: String,
+    /// The address that the client connects to.
+    pub local: SocketAddr,
     /// Whether connections to it use TLS.
     pub is_tls: bool,
     /// The index of the server in the configuration.
@@ -24,7 +26,9 @@ pub struct Route {
 /// Returns the socket and the server of a request. `ip` is the address in the URL, if it has one.
 pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
     let on_port = config.http.listens.iter().filter_map(|listen| Some((listen.spec.addr.inet()?, listen)));
-    let on_port: Vec<_> = on_port.filter(|(address, _)| address.port() == port).collect();
+    let mut on_port: Vec<_> = on_port.filter(|(address, _)| address.port() == port).collect();
+    // Clients begin with TCP.
+    on_port.sort_by_key(|(_, listen)| listen.spec.addr.is_quic());
     let takes = |address: &SocketAddr| match ip {
         Some(ip) if address.ip().is_unspecified() => address.is_ipv4() == ip.is_ipv4(),
         Some(ip) => address.ip() == ip,
@@ -42,7 +46,8 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
         (true, false) => std::net::Ipv6Addr::LOCALHOST.into(),
         (false, _) => address.ip(),
     });
-    let local = Address::Inet(SocketAddr::new(local, port));
+    let address = SocketAddr::new(local, port);
+    let local = Address::Inet(address);
     let (default, names) = listen.lookup(&local);
     let mut lower = Vec::new();
     http::host::lowercase_into(host, &mut lower);
@@ -50,6 +55,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
     let server = named.as_ref().map_or(default, |named| named.server);
     Ok(Route {
         listener: listen.spec.addr.to_string(),
+        local: address,
         is_tls: listen.is_tls(&local),
         server: server.0 as usize,
         is_named: named.is_some(),
@@ -67,7 +73,6 @@ pub struct FoundLocation {
     pub how: Option<Candidate>,
     /// Whether a location of the server depends on a variable, which is unknown here.
     pub has_predicates: bool,
-    id: LocationId,
 }
 
 /// Finds the location of a decoded path.
@@ -95,7 +100,20 @@ pub fn find_location(config: &Config, server: usize, uri: &[u8]) -> Result<Found
         }
     }
     let chain = chain.into_iter().map(|id| config.location(id).name.clone()).collect();
-    Ok(FoundLocation { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
+    Ok(FoundLocation { chain, losers, how, has_predicates: server.locations.has_predicates() })
+}
+
+/// Returns the locations from the outermost to this one, as written; `None` for the settings of the server and for blocks that are no
+/// locations, such as `if`.
+pub fn chain_of(config: &Config, server: usize, id: LocationId) -> Option<Vec<String>> {
+    let server = config.server(ServerId(server as u32));
+    let mut chain = Vec::new();
+    let name = |id: LocationId| config.location(id).name.clone();
+    if trace(config, &server.locations, id, &mut chain) {
+        return Some(chain.into_iter().map(name).collect());
+    }
+    let is_named = server.locations.named(&name(id)) == Some(id);
+    is_named.then(|| vec![name(id)])
 }
 
 /// Whether the argument of `allow` or `deny` includes an address: `all`, an address or a network.
@@ -117,8 +135,8 @@ fn trace(config: &Config, tables: &Locations, id: LocationId, chain: &mut Vec<Lo
 }
 
 /// Returns the engine for the body of a file of this size.
-pub fn mover(config: &Config, caps: &io::engine::Caps, place: &FoundLocation, bytes: u64) -> String {
-    transfer::body::choose::mover(&config.location(place.id).scope.core.sending, caps, bytes).to_string()
+pub fn mover(config: &Config, caps: &io::engine::Caps, location: LocationId, bytes: u64) -> String {
+    transfer::body::choose::mover(&config.location(location).scope.core.sending, caps, bytes).to_string()
 }
 
 /// Decodes the path of a target, and separates the query.

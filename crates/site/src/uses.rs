@@ -63,6 +63,8 @@ pub struct Uses {
     pub(crate) paths: Vec<OfDirective<UsedPath>>,
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) any_ports: BTreeSet<OfDirective<String>>,
+    pub(crate) bound_ports: BTreeSet<u16>,
+    pub(crate) binds_any_port: bool,
 }
 
 impl Uses {
@@ -83,10 +85,24 @@ impl Uses {
         self.any_ports.insert(OfDirective { value, directive, position });
     }
 
+    /// Adds a fixed local TCP port of connections. With port 0 the kernel chooses one, which is always permitted.
+    pub fn binds(&mut self, port: u16) {
+        if port != 0 {
+            self.bound_ports.insert(port);
+        }
+    }
+
+    /// Adds all local TCP ports of connections, because only a request determines them.
+    pub fn binds_any_port(&mut self) {
+        self.binds_any_port = true;
+    }
+
     /// Adds the paths and ports of another record.
     pub(crate) fn append(&mut self, other: Uses) {
         self.paths.extend(other.paths);
         self.ports.extend(other.ports);
         self.any_ports.extend(other.any_ports);
+        self.bound_ports.extend(other.bound_ports);
+        self.binds_any_port |= other.binds_any_port;
     }
 }

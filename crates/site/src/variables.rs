@@ -157,7 +157,7 @@ impl<R> Variables<R> {
 }
 
 /// Assigned values of modules' variables, by name.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
 /// Replaces the value of a module's variable.
@@ -175,6 +175,15 @@ fn replaced(request: &impl HasVariables, name: &str, out: &mut Vec<u8>) -> bool 
     let found =
         shared.get::<Replaced>().and_then(|replaced| replaced.0.iter().find(|(known, _)| *known == name));
     found.map(|(_, value)| out.extend_from_slice(value)).is_some()
+}
+
+/// Returns the assigned values of modules' variables alone, of the values that a request shares with its subrequests.
+pub fn assigned_values(shared: &Extensions) -> Extensions {
+    let mut copy = Extensions::default();
+    if let Some(replaced) = shared.get::<Replaced>() {
+        copy.insert(replaced.clone());
+    }
+    copy
 }
 
 impl VarRef {

@@ -178,7 +178,45 @@ const TUNNELS: Series = ENCODERS_LIMITED.after(
     }]),
 );
 
-const ALL: [&Series; 12] = [
+const SPLICED: Series = TUNNELS.after(Metric::counter(
+    "spliced_bytes_total",
+    "bytes",
+    "Bytes that were passed from an upstream to a client, or in tunnels and sessions of `stream` in both directions, by splice(2).",
+));
+
+/// Events of QUIC; the values of `event` are in the order of [`QuicEvent`].
+const QUIC_EVENTS: Series = SPLICED.after(
+    Metric::counter("quic_events_total", "events", "Events of QUIC connections, by event.").labelled(&[
+        Label {
+            name: "event",
+            values: &[
+                ("connection", "a handshake began"),
+                ("retry", "a client had to prove its address before the handshake"),
+                ("early_accepted", "the server accepted early data (0-RTT)"),
+                ("early_refused", "the server did not accept the early data that a client offered"),
+                ("migration", "a client continued from another address"),
+            ],
+        },
+    ]),
+);
+
+/// Sent packets of QUIC; the values of `result` are in the order of the arguments of [`Tally::count_packets`].
+const QUIC_PACKETS: Series = QUIC_EVENTS.after(
+    Metric::counter(
+        "quic_packets_total",
+        "packets",
+        "Packets of QUIC sent to clients, counted once a second.",
+    )
+    .labelled(&[Label {
+        name: "result",
+        values: &[
+            ("sent", "all sent packets"),
+            ("lost", "packets that the client did not acknowledge in time"),
+        ],
+    }]),
+);
+
+const ALL: [&Series; 15] = [
     &ACCEPTED,
     &CLOSED,
     &REQUESTS,
@@ -191,6 +229,9 @@ const ALL: [&Series; 12] = [
     &REFUSED,
     &ENCODERS_LIMITED,
     &TUNNELS,
+    &SPLICED,
+    &QUIC_EVENTS,
+    &QUIC_PACKETS,
 ];
 
 /// All metrics of this file, in the order of the documentation.
@@ -207,6 +248,9 @@ pub const METRICS: &[&Metric] = &[
     &REFUSED.metric,
     &ENCODERS_LIMITED.metric,
     &TUNNELS.metric,
+    &SPLICED.metric,
+    &QUIC_EVENTS.metric,
+    &QUIC_PACKETS.metric,
 ];
 
 /// Result of a handshake, in the order of the values of `result`.
@@ -293,6 +337,21 @@ pub enum Http2Limit {
     Bodies,
 }
 
+/// Events of QUIC connections, in the order of the values of `event`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuicEvent {
+    /// A handshake began.
+    Connection,
+    /// A Retry packet was sent.
+    Retry,
+    /// Early data was accepted.
+    EarlyAccepted,
+    /// Early data was offered and not accepted.
+    EarlyRefused,
+    /// The address of a client has changed.
+    Migration,
+}
+
 /// Effect of the limit for encoders on a response, in the order of the values of `how`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncoderLimit {
@@ -303,7 +362,7 @@ pub enum EncoderLimit {
 }
 
 /// Number of counters of a thread.
-const CELLS: usize = TUNNELS.end();
+const CELLS: usize = QUIC_PACKETS.end();
 
 /// The counters of one thread.
 #[derive(Debug, Default)]
@@ -364,6 +423,23 @@ impl Tally {
     /// Counts an ended connection that had switched to another protocol.
     pub fn count_tunnel(&self, end: TunnelEnd) {
         self.0.add(&TUNNELS, end as usize);
+    }
+
+    /// Counts bytes that were passed on by splice(2).
+    pub fn count_spliced(&self, bytes: u64) {
+        self.0.grow(&SPLICED, 0, bytes);
+    }
+
+    /// Counts an event of a QUIC connection.
+    pub fn count_quic(&self, event: QuicEvent) {
+        self.0.add(&QUIC_EVENTS, event as usize);
+    }
+
+    /// Counts packets of QUIC.
+    pub fn count_packets(&self, sent: u64, lost: u64) {
+        for (index, count) in [sent, lost].into_iter().enumerate() {
+            self.0.grow(&QUIC_PACKETS, index, count);
+        }
     }
 
     /// Counts a completed or failed TLS handshake with a client.

@@ -95,6 +95,17 @@ pub fn is_alive(pid: Pid) -> bool {
     matches!(state_and_parent(pid), Some((state, _)) if runs(pid, state))
 }
 
+/// Whether all threads of a process are stopped by a signal. Workers of the kernel for io_uring are threads of the process too.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    let tasks = format!("/proc/{pid}/task");
+    let runs = |tid: Pid| {
+        let stat = fs::read_to_string(format!("{tasks}/{tid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_some_and(|state| state != 'T') && !stat.contains("(iou-")
+    };
+    !entries::<Pid>(Path::new(&tasks)).any(runs)
+}
+
 /// Whether a process in this state has not ended. The main thread of a killed process may be a zombie while its other
 /// threads still run and accept connections.
 fn runs(pid: Pid, state: char) -> bool {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid as RawPid, Signal, kill_process, kill_process_group};
 
-use crate::process::Pid;
+use crate::process::{self, Pid};
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
@@ -191,12 +191,19 @@ impl Guard {
     }
 }
 
-/// Sends a signal to one process. Never to a group or to all processes: `pid` must be positive.
+/// Sends a signal to one process. Never to a group or to all processes: `pid` must be positive. After [`Signal::STOP`] this waits until
+/// all threads have stopped: on a busy machine one of them may run on until it gets the signal.
 pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
     // Checked first: zero and negative numbers mean groups, and `from_raw` panics on them.
     let target = if pid > 0 { RawPid::from_raw(pid) } else { None };
     let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is not a process id")))?;
-    Ok(kill_process(target, signal)?)
+    kill_process(target, signal)?;
+    if signal == Signal::STOP {
+        let is_stopped = || process::is_stopped(pid).then_some(());
+        wait::until("the stop of all threads", Deadline::default(), is_stopped)
+            .map_err(std::io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// Reads a file as text; empty if it does not exist yet.

@@ -16,6 +16,12 @@ pub enum Call {
     IoSetup,
     /// epoll_pwait(2), by which worker threads on epoll wait for events.
     EpollPwait,
+    /// landlock_create_ruleset(2), by which a sandbox restricts files.
+    LandlockCreateRuleset,
+    /// openat2(2), which `RestrictSUIDSGID=` of systemd forbids with `ENOSYS`.
+    Openat2,
+    /// seccomp(2), by which a sandbox restricts system calls.
+    Seccomp,
 }
 
 impl Call {
@@ -28,6 +34,10 @@ impl Call {
             (Call::IoSetup, false) => 0,
             (Call::EpollPwait, true) => 281,
             (Call::EpollPwait, false) => 22,
+            (Call::LandlockCreateRuleset, _) => 444,
+            (Call::Openat2, _) => 437,
+            (Call::Seccomp, true) => 317,
+            (Call::Seccomp, false) => 277,
         }
     }
 }

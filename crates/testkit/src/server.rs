@@ -55,6 +55,10 @@ struct Additions {
     over_http2: bool,
     /// The mode of the sandbox.
     sandbox: Option<String>,
+    /// Arguments of `sandbox_path`.
+    sandbox_paths: Vec<String>,
+    /// Whether the server knows directives that nginx does not have.
+    is_ours: bool,
 }
 
 /// Address of a listener.
@@ -79,7 +83,10 @@ impl ListenAddr {
     fn parse(text: &str) -> Option<ListenAddr> {
         match text.strip_prefix("unix:") {
             Some(path) => Some(ListenAddr::Unix(path.into())),
-            None => text.parse().ok().map(ListenAddr::Tcp),
+            None => {
+                let text = text.strip_prefix("quic:").or_else(|| text.strip_prefix("udp:")).unwrap_or(text);
+                text.parse().ok().map(ListenAddr::Tcp)
+            }
         }
     }
 }
@@ -125,6 +132,12 @@ impl ServerBuilder {
     /// Sets the configuration text. With port `:0` the kernel selects a port.
     pub fn conf(mut self, text: &str) -> ServerBuilder {
         self.conf = text.to_owned();
+        self
+    }
+
+    /// Permits a path to the sandbox of the server, unless the server is nginx: `mirror`, `uploads rw`.
+    pub fn sandbox_path(mut self, argument: &str) -> ServerBuilder {
+        self.additions.sandbox_paths.push(argument.to_owned());
         self
     }
 
@@ -279,7 +292,13 @@ impl Server {
         ServerBuilder {
             binary,
             conf: String::new(),
-            additions: Additions { events: events.unwrap_or_default(), over_http2, sandbox },
+            additions: Additions {
+                events: events.unwrap_or_default(),
+                over_http2,
+                sandbox,
+                sandbox_paths: Vec::new(),
+                is_ours,
+            },
             args: Vec::new(),
             envs: Vec::new(),
             shell: None,
@@ -485,7 +504,9 @@ fn complete(conf: &str, additions: &Additions) -> String {
     ];
     let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
     let sandbox = additions.sandbox.iter().filter(|_| main_directive(conf, "sandbox").is_none());
-    let sandbox: Vec<String> = sandbox.map(|mode| format!("sandbox {mode};")).collect();
+    let paths = additions.sandbox_paths.iter().filter(|_| additions.is_ours);
+    let paths = paths.map(|path| format!("sandbox_path {path};"));
+    let sandbox: Vec<String> = sandbox.map(|mode| format!("sandbox {mode};")).chain(paths).collect();
     let mut conf = with_events(conf, &additions.events);
     if additions.over_http2 {
         conf = with_http_default(&conf, "http2", "on");

@@ -24,6 +24,10 @@ use crate::x509::{self, Certificate, KeyError};
 pub enum FileError {
     /// The file contains no certificate.
     NoCertificate,
+    /// The file contains a private key and no certificate.
+    KeyInstead,
+    /// The file contains DER (X.690) instead of PEM.
+    Der,
     /// A certificate in the file is damaged.
     BadCertificate,
     /// The file contains no private key, or a damaged key, with the library's message.
@@ -42,6 +46,12 @@ impl std::fmt::Display for FileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FileError::NoCertificate => f.write_str("no start line: the file contains no certificate in PEM"),
+            FileError::KeyInstead => f.write_str(
+                "no start line: the file contains no certificate in PEM, but a private key: exchange the files of certificate and key",
+            ),
+            FileError::Der => f.write_str(
+                "no start line: the file contains no certificate in PEM, but DER: convert it by openssl x509 -inform der",
+            ),
             FileError::BadCertificate => f.write_str("a certificate in the file is damaged"),
             FileError::BadKey(reason) => {
                 write!(f, "{reason}: the file contains no readable private key in PEM")
@@ -90,7 +100,7 @@ impl Identity {
             KeyError::Password => FileError::Password,
         })?;
         let der = Zeroizing::new(der);
-        x509::key_belongs_to(&der, first).map_err(FileError::KeyMismatch)?;
+        x509::key_belongs_to(&der, first).map_err(|reason| mismatch(&der, &chain, reason))?;
         let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der.as_slice()));
         let signing = any_supported_type(&pkcs8).map_err(|_| FileError::UnsupportedKey)?;
         apart::note(key, &der, &*signing);
@@ -169,6 +179,21 @@ impl Signer for WatchedSigner {
     }
 }
 
+/// Returns the error of a key that does not belong to the first certificate of a chain. If it belongs to another one, the order is
+/// wrong.
+fn mismatch(key: &[u8], chain: &[CertificateDer<'_>], reason: String) -> FileError {
+    let own = chain.iter().position(|certificate| x509::key_belongs_to(key, certificate).is_ok());
+    FileError::KeyMismatch(match own {
+        None => reason,
+        Some(index) => {
+            let number = index + 1;
+            format!(
+                "{reason}: the key belongs to certificate {number} of the file, which must be the first one"
+            )
+        }
+    })
+}
+
 /// Labels of certificates besides `CERTIFICATE`, which OpenSSL reads too.
 const OTHER_LABELS: [&str; 2] = ["TRUSTED CERTIFICATE", "X509 CERTIFICATE"];
 
@@ -197,7 +222,16 @@ pub fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError
     let pem = renamed.as_ref().map_or(pem, |text| text.as_bytes());
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|_| FileError::BadCertificate)?;
-    if found.is_empty() { Err(FileError::NoCertificate) } else { Ok(found) }
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let has = |text: &[u8]| pem.windows(text.len()).any(|window| window == text);
+    Err(match () {
+        () if has(b"PRIVATE KEY-----") => FileError::KeyInstead,
+        // A sequence with a length of two bytes.
+        () if pem.starts_with(&[0x30, 0x82]) => FileError::Der,
+        () => FileError::NoCertificate,
+    })
 }
 
 fn has_other_label(pem: &[u8]) -> bool {

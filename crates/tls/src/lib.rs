@@ -12,6 +12,7 @@
 //! | [`turns`] | limits the handshakes of one event-loop turn |
 //! | [`stream`] | a stream over a socket of `rt` |
 //! | [`commands`] | `ssl_conf_command` |
+//! | [`quic`] | handshakes of connections over QUIC, for `quinn-proto` |
 //! | [`client`], [`server`] | settings for handshakes |
 //! | [`issue`], [`ocsp`] | creation of certificates; OCSP requests and responses |
 //! | [`signing`] | keys that sign messages |
@@ -36,6 +37,7 @@ pub mod handshake;
 pub mod in_use;
 pub mod issue;
 pub mod ocsp;
+pub mod quic;
 pub mod seen;
 pub mod server;
 pub mod session;
@@ -50,7 +52,7 @@ pub mod x509;
 pub use rustls::pki_types::CertificateDer;
 pub use rustls::{SignatureScheme, SupportedCipherSuite as Suite};
 
-pub use certificate::Identity;
+pub use certificate::{Identity, certificates};
 pub use client::Client;
 pub use server::{Hello, Server};
 pub use session::{Session, TlsError};

@@ -78,6 +78,8 @@ pub struct ServerSettings {
     pub client_authorities: Option<Vec<CertificateDer<'static>>>,
     /// Protocols that are accepted by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
+    /// The same for connections over QUIC; empty if the server has none.
+    pub quic_alpn: Vec<Vec<u8>>,
     /// `ssl_session_tickets` with their keys
     pub tickets: Option<Arc<TicketKeys>>,
     /// `ssl_session_cache`
@@ -100,6 +102,8 @@ pub struct Server {
     config: Arc<rustls::ServerConfig>,
     /// The configuration for clients that prefer ChaCha20.
     chacha_first: Option<Arc<rustls::ServerConfig>>,
+    /// The configuration for connections over QUIC.
+    quic: Option<Arc<rustls::ServerConfig>>,
     identities: Arc<Identities>,
     record_bytes: usize,
 }
@@ -121,15 +125,19 @@ impl Server {
     pub fn new(settings: ServerSettings) -> Result<Server, TlsError> {
         let identities = Arc::new(Identities::new(&settings));
         let sessions = Sessions::of(&settings);
-        let config = configure(&settings, &settings.suites, &settings.suites_13, &identities, &sessions)?;
+        let versions = settings.versions;
+        let order = (&settings.suites[..], &settings.suites_13[..], versions);
+        let config = configure(&settings, order, &identities, &sessions)?;
         // In OpenSSL this option has an effect only together with `ssl_prefer_server_ciphers`.
         let has_second_order = settings.prioritizes_chacha && settings.prefers_own_ciphers;
         let chacha_first = has_second_order.then(|| {
             let (suites, suites_13) = (chacha_first(&settings.suites), chacha_first(&settings.suites_13));
-            configure(&settings, &suites, &suites_13, &identities, &sessions)
+            configure(&settings, (&suites, &suites_13, versions), &identities, &sessions)
         });
         let chacha_first = chacha_first.transpose()?;
-        Ok(Server { config, chacha_first, identities, record_bytes: settings.record_bytes })
+        let quic =
+            if settings.quic_alpn.is_empty() { None } else { Some(configure_quic(&settings, &identities)?) };
+        Ok(Server { config, chacha_first, quic, identities, record_bytes: settings.record_bytes })
     }
 
     /// Creates a server that proves to a CA that this server controls a name (`tls-alpn-01`, RFC 8737). It has the
@@ -143,7 +151,7 @@ impl Server {
         config.alpn_protocols = vec![ACME_PROTOCOL.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         let record_bytes = crate::session::RECORD_BYTES_MAX;
-        Ok(Server { config: Arc::new(config), chacha_first: None, identities, record_bytes })
+        Ok(Server { config: Arc::new(config), chacha_first: None, quic: None, identities, record_bytes })
     }
 
     /// Whether a full handshake with this client needs an RSA signature, which costs ten times as much as an ECDSA
@@ -167,7 +175,18 @@ impl Server {
             Arc::new(config)
         };
         let (config, chacha_first) = (with(&self.config), self.chacha_first.as_ref().map(with));
-        Server { config, chacha_first, identities, record_bytes: self.record_bytes }
+        let quic = self.quic.as_ref().map(with);
+        Server { config, chacha_first, quic, identities, record_bytes: self.record_bytes }
+    }
+
+    /// Whether the server supports TLS 1.3.
+    pub fn has_tls13(&self) -> bool {
+        self.config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
+    }
+
+    /// Returns the configuration for connections over QUIC; `None` if the server has no protocol for them.
+    pub(crate) fn quic(&self) -> Option<&Arc<rustls::ServerConfig>> {
+        self.quic.as_ref()
     }
 
     /// Creates a session with a client before its first byte.
@@ -192,7 +211,12 @@ struct Sessions {
 
 impl Sessions {
     fn of(settings: &ServerSettings) -> Sessions {
-        let (scope, timeout) = (settings.scope.clone(), settings.session_timeout);
+        Sessions::of_scope(settings, settings.scope.clone())
+    }
+
+    /// Returns the storage of sessions that only connections of this scope can resume.
+    fn of_scope(settings: &ServerSettings, scope: Vec<u8>) -> Sessions {
+        let timeout = settings.session_timeout;
         let own = || settings.early_data.then(|| SessionCache::new(OWN_SESSIONS_BYTES));
         let storage: Arc<dyn StoresServerSessions> = match settings.sessions.clone().or_else(own) {
             Some(cache) => Arc::new(ServerSessions { cache, scope: scope.clone(), timeout }),
@@ -205,17 +229,16 @@ impl Sessions {
     }
 }
 
-/// Creates rustls' configuration for handshakes with these suites.
+/// Creates rustls' configuration for handshakes with these suites of TLS 1.2 and 1.3, and these versions.
 fn configure(
     settings: &ServerSettings,
-    suites: &[SupportedCipherSuite],
-    suites_13: &[SupportedCipherSuite],
+    (suites, suites_13, versions): (&[SupportedCipherSuite], &[SupportedCipherSuite], Versions),
     identities: &Arc<Identities>,
     sessions: &Sessions,
 ) -> Result<Arc<rustls::ServerConfig>, TlsError> {
     let provider = provider(suites, suites_13, &settings.groups);
     let builder = rustls::ServerConfig::builder_with_provider(provider);
-    let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
+    let builder = builder.with_protocol_versions(&versions.list()).map_err(TlsError::new)?;
     let builder = match &settings.client_authorities {
         Some(authorities) => builder.with_client_cert_verifier(AnyClient::new(names_of(authorities))),
         None => builder.with_no_client_auth(),
@@ -236,6 +259,27 @@ fn configure(
         // send certificates.
         config.send_half_rtt_data = true;
     }
+    Ok(Arc::new(config))
+}
+
+/// Creates rustls' configuration for handshakes over QUIC, which has TLS 1.3 only (RFC 9001 section 4.2). Its sessions cannot be resumed over TCP,
+/// and reversely, because the limits of early data differ.
+fn configure_quic(
+    settings: &ServerSettings,
+    identities: &Arc<Identities>,
+) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let scope = [&settings.scope[..], b" over QUIC"].concat();
+    let sessions = Sessions::of_scope(settings, scope);
+    let mut config = rustls::ServerConfig::clone(&*configure(
+        settings,
+        (&[], &settings.suites_13, Versions { tls12: false, tls13: true }),
+        identities,
+        &sessions,
+    )?);
+    config.alpn_protocols = settings.quic_alpn.clone();
+    config.max_fragment_size = None;
+    // RFC 9001 section 4.6.1: flow control limits early data.
+    config.max_early_data_size = if settings.early_data { u32::MAX } else { 0 };
     Ok(Arc::new(config))
 }
 

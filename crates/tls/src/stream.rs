@@ -151,6 +151,17 @@ impl Stream {
         self.split().1.send_now(data, more)
     }
 
+    /// Makes the next send include the output of the session that otherwise waits for the first plaintext, such as the last message of
+    /// a client's handshake: for protocols whose server sends first.
+    pub fn queue_output(&mut self) {
+        debug_assert!(!self.sealed.is_unsent, "nothing was sent before");
+        let output = self.session.borrow_mut().output();
+        if !output.is_empty() {
+            self.sealed.data.push(Source::Vec(output));
+            self.sealed.is_unsent = true;
+        }
+    }
+
     /// Whether encrypted bytes are not sent yet. [`Stream::poll_send`] sends them, even if `data` is empty.
     pub fn has_unsent(&self) -> bool {
         self.sealed.is_unsent

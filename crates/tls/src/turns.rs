@@ -68,9 +68,9 @@ impl Drop for QueuedStep<'_> {
 impl Turns {
     /// Runs a step; waits for a later turn if the limit of this turn is reached.
     pub async fn run<T>(&self, step: impl FnOnce() -> T) -> T {
-        let mut place = QueuedStep { turns: self, ticket: None };
-        poll_fn(|context| self.poll_enter(&mut place, context)).await;
-        drop(place);
+        let mut queued = QueuedStep { turns: self, ticket: None };
+        poll_fn(|context| self.poll_enter(&mut queued, context)).await;
+        drop(queued);
         let begun = Instant::now();
         let done = step();
         self.0.borrow_mut().spent += begun.elapsed();
@@ -98,16 +98,16 @@ impl Turns {
         std::mem::take(&mut self.0.borrow_mut().counts)
     }
 
-    fn poll_enter(&self, place: &mut QueuedStep<'_>, context: &Context<'_>) -> Poll<()> {
+    fn poll_enter(&self, queued: &mut QueuedStep<'_>, context: &Context<'_>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         state.begin(rt::now());
         let has_room = state.steps < STEPS_PER_TURN_MAX && state.spent < TIME_PER_TURN_MAX;
         // A new step must not overtake queued steps.
-        if has_room && (place.ticket.is_some() || state.waiting.is_empty()) {
+        if has_room && (queued.ticket.is_some() || state.waiting.is_empty()) {
             state.steps += 1;
             return Poll::Ready(());
         }
-        let ticket = *place.ticket.get_or_insert_with(|| {
+        let ticket = *queued.ticket.get_or_insert_with(|| {
             state.next += 1;
             state.counts.postponed += 1;
             state.next

@@ -24,6 +24,11 @@ pub trait Duplex {
     fn socket(&self) -> Option<&Fd> {
         None
     }
+
+    /// Returns the socket whose bytes they are; `None` if TLS or frames are around them.
+    fn plain(&mut self) -> Option<&mut Socket> {
+        None
+    }
 }
 
 impl Duplex for Socket {
@@ -45,5 +50,9 @@ impl Duplex for Socket {
 
     fn socket(&self) -> Option<&Fd> {
         Some(self.fd())
+    }
+
+    fn plain(&mut self) -> Option<&mut Socket> {
+        Some(self)
     }
 }

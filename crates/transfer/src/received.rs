@@ -91,14 +91,14 @@ impl ReceivedBody {
         self.in_file
     }
 
-    /// Reads the next bytes of its file: at least one, at most `most`, and no more than [`READ_BYTES`].
+    /// Reads the next bytes of its file: at least one, at most `bytes_max`, and no more than [`READ_BYTES`].
     ///
     /// # Errors
     /// The file cannot be read, or has no bytes at `offset`.
-    pub async fn read_file(&self, offset: u64, most: u64) -> Result<Buf, Errno> {
+    pub async fn read_file(&self, offset: u64, bytes_max: u64) -> Result<Buf, Errno> {
         let Some(file) = &self.file else { return Err(Errno::BADF) };
-        let most = self.in_file.saturating_sub(offset).min(most).min(READ_BYTES);
-        file.file.read_piece(offset, most as u32, file.disk).await
+        let bytes_max = self.in_file.saturating_sub(offset).min(bytes_max).min(READ_BYTES);
+        file.file.read_piece(offset, bytes_max as u32, file.disk).await
     }
 
     /// Returns the length of the complete body.

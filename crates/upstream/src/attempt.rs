@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use http::StatusCode;
 use http::fields::HeaderId;
-use http::gateway::{Decoder, HeadEvent, Protocol};
+use http::gateway::{Decoder, HeadEvent, UpstreamProtocol};
 use http::response::parse::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ParsedResponse, ResponseError};
 use io::segments::Source;
 use io::{Buf, Errno};
@@ -70,7 +70,7 @@ pub(super) async fn run(
     record: &Rc<Try>,
     sent: &Cell<bool>,
 ) -> Result<TryResponse, TryError> {
-    if outgoing.encoded.protocol() == Protocol::Bytes {
+    if outgoing.encoded.protocol() == UpstreamProtocol::Bytes {
         return connected(outgoing)
             .map_err(|error| log_failure(request, HeadError::Invalid(error, None), None, false));
     }

@@ -12,6 +12,7 @@ use http::gateway::{BodyEvent, Decoder, InvalidBody, join};
 use io::op::RECV_LARGE_BYTES;
 use io::segments::Source;
 use io::{Buf, Errno, SharedBytes};
+use rt::net::{Filled, Pipe, SPLICE_BYTES};
 
 use crate::choice::Chosen;
 use crate::hidden::Hidden;
@@ -21,7 +22,7 @@ use crate::settings::Settings;
 use crate::state::{Fault, Try};
 use crate::wire::Wire;
 use transfer::body::BodyError;
-use transfer::body::source::{BodySource, SEND_BYTES};
+use transfer::body::source::{BodySource, SEND_BYTES, Spliced};
 
 /// The connection that delivers the remaining bytes of a response. Dropping it closes the connection.
 pub struct Live {
@@ -31,6 +32,8 @@ pub struct Live {
     decoder: Decoder,
     /// The body bytes received with the header section.
     rest: Option<Buf>,
+    /// The pipe with the bytes before the next ones of the connection.
+    pipe: Option<Pipe>,
     record: Rc<Try>,
     /// Counts a request in flight at the upstream server until this is dropped.
     chosen: Chosen,
@@ -40,6 +43,8 @@ pub struct Live {
     /// Whether the last receive filled its buffer: more bytes are available now.
     is_full: bool,
     calls_directly: bool,
+    /// Minimum number of bytes that are passed on by splice(2); `None` if none are.
+    splice_from: Option<u64>,
     /// Number of bytes received by direct calls since the last receive through the engine.
     direct_bytes: usize,
     read_timeout: Duration,
@@ -71,6 +76,8 @@ pub(super) struct BodyStart {
     pub(super) is_full: bool,
     /// Whether this thread may call recv(2) directly, bypassing its engine.
     pub(super) calls_directly: bool,
+    /// Minimum number of bytes that are passed on by splice(2); `None` if none are.
+    pub(super) splice_from: Option<u64>,
 }
 
 /// Minimum number of bytes in one receive that indicates a fast upstream: the buffers of the engine are seldom larger.
@@ -85,7 +92,7 @@ impl Live {
         keep_alive: bool,
         read_timeout: Duration,
     ) -> Live {
-        let BodyStart { rest, is_full, calls_directly } = body_start;
+        let BodyStart { rest, is_full, calls_directly, splice_from } = body_start;
         let (link, chosen) = (Some(link), Chosen::default());
         // An upstream that sent body bytes together with the head counts as fast.
         let is_fast = rest.is_some();
@@ -94,12 +101,14 @@ impl Live {
             sending: None,
             decoder,
             rest,
+            pipe: None,
             record,
             chosen,
             keep_alive,
             is_fast,
             is_full,
             calls_directly,
+            splice_from,
             direct_bytes: 0,
             read_timeout,
             deadline: None,
@@ -171,7 +180,8 @@ impl Live {
 
     /// Whether the complete body was returned to the caller.
     pub(super) fn is_over(&self) -> bool {
-        self.decoder.is_over() && self.rest.is_none()
+        let is_piped = self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0);
+        self.decoder.is_over() && self.rest.is_none() && !is_piped
     }
 
     /// Returns the record of the try that got this response.
@@ -203,9 +213,7 @@ impl Live {
     /// Returns the next bytes of the body; `None` at the end. Receives of a fast body use buffers of `size` bytes.
     pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
         loop {
-            if let Some(rest) = self.rest.take()
-                && let Some(piece) = self.decode(rest)?
-            {
+            if let Some(piece) = self.received_before(size)? {
                 return Ok(Some(piece));
             }
             if self.is_over() {
@@ -230,6 +238,87 @@ impl Live {
             };
             self.received(received.map_err(|_| Fault::TimedOut)?)?;
         }
+    }
+
+    /// Returns bytes that were received before: with the header section, or to the pipe.
+    fn received_before(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
+        if let Some(mut pipe) = self.pipe.take().filter(|pipe| pipe.held() > 0) {
+            let size = pipe.held().min(size);
+            let buf = rt::pool().get(size).or_else(|| Buf::outside_pools(size as u32));
+            let mut buf = buf.ok_or(Fault::Local(Errno::NOMEM))?;
+            pipe.read(&mut buf).map_err(Fault::Local)?;
+            self.pipe = Some(pipe);
+            return Ok(Some(buf));
+        }
+        match self.rest.take() {
+            Some(rest) => self.decode(rest),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the bytes after those in memory are to be passed on by splice(2).
+    pub(super) fn is_spliced(&self) -> bool {
+        let Some(splice_from) = self.splice_from else { return false };
+        let in_memory = self.rest.as_ref().map_or(0, |rest| rest.len() as u64);
+        let is_clear = matches!(self.link.as_deref(), Some(Link { wire: Wire::Plain(socket), .. }) if socket.reader.can_splice());
+        is_clear
+            && (self.rate.is_none() && self.deadline.is_none() && self.sending.is_none())
+            && self.decoder.contiguous().is_some_and(|left| left >= in_memory.saturating_add(splice_from))
+    }
+
+    /// Moves the next bytes to an empty pipe, and waits until any have arrived. Returns their number; 0 at the end of the body, or
+    /// without a free pipe.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Fault>> {
+        self.pipe.take_if(|pipe| pipe.held() == 0);
+        debug_assert!(self.pipe.is_none() && self.rest.is_none(), "callers take the earlier bytes first");
+        let left = self.decoder.contiguous().unwrap_or(0).min(SPLICE_BYTES as u64) as usize;
+        let Some(link) = self.link.as_mut().filter(|_| left > 0) else { return Poll::Ready(Ok(0)) };
+        match link.poll_splice(context, left) {
+            Poll::Ready(Ok(Filled::End)) => Poll::Ready(Err(Fault::Closed)),
+            Poll::Ready(Ok(Filled::NoPipe)) => Poll::Ready(Ok(0)),
+            Poll::Ready(Ok(Filled::Pipe(pipe))) => {
+                // The client's time to accept these bytes is not that of the upstream.
+                link.timer.clear();
+                let count = pipe.held();
+                self.pipe = Some(pipe);
+                self.record.count_received(count);
+                self.count(count);
+                self.decoder.skip(count as u64);
+                if count == left {
+                    self.end_spliced()?;
+                }
+                Poll::Ready(Ok(count))
+            }
+            Poll::Ready(Err(errno)) => Poll::Ready(Err(Fault::Receive(errno))),
+            Poll::Pending => {
+                if link.timer.deadline().is_none() {
+                    link.timer.set(rt::now() + self.read_timeout);
+                }
+                let _ = ready!(link.timer.poll_elapsed(context));
+                Poll::Ready(Err(Fault::TimedOut))
+            }
+        }
+    }
+
+    /// Ends the body, if the connection has no further bytes of it. Excess bytes are received, since they must not be taken for the next
+    /// response.
+    fn end_spliced(&mut self) -> Result<(), Fault> {
+        if self.decoder.contiguous() != Some(0) {
+            return Ok(());
+        }
+        let excess = self.link.as_mut().map_or(Some(0), |link| {
+            if link.wire.is_quiet() {
+                return Some(0);
+            }
+            match link.wire.recv_now(1) {
+                Some(Ok(Some(buf))) => Some(buf.len()),
+                Some(Ok(None) | Err(_)) | None => None,
+            }
+        });
+        self.decoder.body(&[]).map_err(|InvalidBody(words)| Fault::Framing(words))?;
+        self.keep_alive &= excess.is_some();
+        self.end(excess.unwrap_or(0));
+        Ok(())
     }
 
     /// Receives by a direct call if more bytes are in the socket; returns whether any were received. Bytes that the upstream sent
@@ -258,9 +347,7 @@ impl Live {
     /// Works like [`Live::next`], for callers that poll, with buffers that the engine chooses.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
         loop {
-            if let Some(rest) = self.rest.take()
-                && let Some(piece) = self.decode(rest)?
-            {
+            if let Some(piece) = self.received_before(SPLICE_BYTES)? {
                 return Poll::Ready(Ok(Some(piece)));
             }
             if self.is_over() {
@@ -342,7 +429,7 @@ impl Live {
         let excess = buf.len() - at;
         buf.set_len(kept.end);
         buf.advance(kept.start);
-        self.count(&buf);
+        self.count(buf.len());
         if ended {
             *self.record.trailers.borrow_mut() = self.decoder.trailers();
             self.end(excess);
@@ -350,10 +437,10 @@ impl Live {
         Ok((!buf.is_empty()).then_some(buf))
     }
 
-    /// Counts received bytes in the record of the try.
-    fn count(&self, buf: &Buf) {
+    /// Counts received bytes of the body in the record of the try.
+    fn count(&self, bytes: usize) {
         let length = &self.record.response_length;
-        length.set(length.get() + buf.len() as u64);
+        length.set(length.get() + bytes as u64);
     }
 
     /// Ends the body, and stores the connection as idle if it can be reused: not if excess bytes arrived.
@@ -379,6 +466,12 @@ impl Live {
         self.link = None;
     }
 
+    /// As [`Live::fail`]; returns the error for the client.
+    fn broken(&mut self, fault: Fault) -> BodyError {
+        self.fail(fault);
+        fault.of_body()
+    }
+
     /// Returns the parts for a switch to another protocol: the connection, the bytes already received, and the records of the try.
     pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
         (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
@@ -388,6 +481,22 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.record.end();
+    }
+}
+
+impl Spliced for Live {
+    fn take_received(&mut self) -> Result<Option<Source>, BodyError> {
+        let received = self.received_before(SPLICE_BYTES).map_err(|fault| self.broken(fault))?;
+        Ok(received.map(Source::Buf))
+    }
+
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, BodyError>> {
+        let filled = ready!(Live::poll_fill(self, context));
+        Poll::Ready(filled.map_err(|fault| self.broken(fault)))
+    }
+
+    fn pipe(&mut self) -> Option<&mut Pipe> {
+        self.pipe.as_mut()
     }
 }
 
@@ -454,11 +563,12 @@ impl BodySource for Direct {
                 self.live.fail(Fault::DeadlinePassed);
                 Poll::Ready(Ok(None))
             }
-            Err(fault) => {
-                self.live.fail(fault);
-                Poll::Ready(Err(fault.of_body()))
-            }
+            Err(fault) => Poll::Ready(Err(self.live.broken(fault))),
         }
+    }
+
+    fn spliced(&mut self) -> Option<&mut dyn Spliced> {
+        self.live.is_spliced().then_some(&mut *self.live as &mut dyn Spliced)
     }
 
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -12,9 +12,10 @@ use crate::link::IdlePool;
 use crate::outgoing::{Failure, Target};
 use crate::sessions;
 use crate::state::Try;
-use exchange::request::Request;
+use exchange::request::{Address, Request};
 use peers::resolve::{Conf, Unresolved};
 use peers::{Group, NoPeer, Pick, Selection, TryOutcome};
+use site::variables::HasVariables;
 use telemetry::{ForLog, Level};
 
 /// The upstreams available to one request.
@@ -27,6 +28,7 @@ pub(super) enum Choice {
     List {
         left: VecDeque<(PeerAddr, Arc<str>)>,
         tries: u32,
+        pool: Option<Rc<IdlePool>>,
     },
 }
 
@@ -69,7 +71,7 @@ impl Next {
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice::List { left: VecDeque::new(), tries: 0 }
+        Choice::List { left: VecDeque::new(), tries: 0, pool: None }
     }
 }
 
@@ -79,14 +81,20 @@ impl Choice {
         match target {
             Target::Group(group) => {
                 if group.awaits_names() {
-                    wait_resolved(request, group).await;
+                    wait_resolved(request, request.scope().of::<Conf>(), group).await;
                 }
                 let pool = IdlePool::of(group, request);
                 Ok(Choice::Group { selection: group.select(sessions::ask(group, request)), pool })
             }
             Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
+            Target::Checked(group, address) => {
+                let left = [(address.clone(), name_of(address))].into();
+                Ok(Choice::List { left, tries: 1, pool: IdlePool::of(group, request) })
+            }
             Target::Dynamic { host, port } => {
-                let addresses = addresses(request, host, *port).await?;
+                let (conf, client) = (request.scope().of::<Conf>(), request.client());
+                let addresses = addresses(request, conf, client, host, *port).await;
+                let addresses = addresses.ok_or(Failure::Status(502))?;
                 let named = |address| {
                     let address = PeerAddr::Inet(address);
                     let name = name_of(&address);
@@ -100,7 +108,7 @@ impl Choice {
     /// Creates a choice of addresses without a group: each is tried once, in this order.
     fn list(addresses: impl IntoIterator<Item = (PeerAddr, Arc<str>)>) -> Choice {
         let left: VecDeque<_> = addresses.into_iter().collect();
-        Choice::List { tries: left.len() as u32, left }
+        Choice::List { tries: left.len() as u32, left, pool: None }
     }
 
     /// Limits the number of tries.
@@ -150,8 +158,7 @@ impl Choice {
     /// Returns the pool of idle connections.
     pub(super) fn pool(&self) -> Option<&Rc<IdlePool>> {
         match self {
-            Choice::Group { pool, .. } => pool.as_ref(),
-            Choice::List { .. } => None,
+            Choice::Group { pool, .. } | Choice::List { pool, .. } => pool.as_ref(),
         }
     }
 
@@ -208,9 +215,9 @@ impl Drop for Chosen {
 }
 
 /// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
-async fn wait_resolved(request: &Request, group: &Arc<Group>) {
+pub(super) async fn wait_resolved<R: HasVariables>(request: &R, conf: &Conf, group: &Arc<Group>) {
     let timer = rt::Timer::new();
-    let timeout = group.resolver_timeout.unwrap_or(request.scope().of::<Conf>().timeout);
+    let timeout = group.resolver_timeout.unwrap_or(conf.timeout);
     timer.set(rt::now() + timeout);
     if let Err(rt::Elapsed) = timer.limit(group.wait_resolved()).await {
         let (name, why) = (&group.name, Unresolved::TimedOut);
@@ -218,31 +225,30 @@ async fn wait_resolved(request: &Request, group: &Arc<Group>) {
     }
 }
 
-/// Returns the addresses of a name from variables, in an order that changes from request to request.
-///
-/// # Errors
-/// The status of the response; the log has the reason.
-async fn addresses(
-    request: &Request,
+/// Returns the addresses of a name from variables, in an order that changes from request to request. `None` if it has none; the log
+/// has the reason.
+pub(super) async fn addresses<R: HasVariables>(
+    request: &R,
+    Conf { resolver, timeout }: &Conf,
+    client: &Address,
     host: &[u8],
     port: u16,
-) -> Result<impl Iterator<Item = SocketAddr> + use<>, Failure> {
-    let Conf { resolver, timeout } = request.scope().of::<Conf>();
+) -> Option<impl Iterator<Item = SocketAddr> + use<R>> {
     let name = host.for_log();
     let Some(resolver) = resolver else {
         request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));
-        return Err(Failure::Status(502));
+        return None;
     };
-    match resolver.find(host, *timeout, request.client().client_network()).await {
+    match resolver.find(host, *timeout, client.client_network()).await {
         Ok((addresses, _)) => {
             let count = addresses.len();
             let first = TURN.fetch_add(1, Ordering::Relaxed) % count.max(1);
             let indices = (first..count).chain(0..first);
-            Ok(indices.map(move |index| SocketAddr::new(addresses[index], port)))
+            Some(indices.map(move |index| SocketAddr::new(addresses[index], port)))
         }
         Err(unresolved) => {
             request.log(Level::Error, format_args!("{name} could not be resolved ({unresolved})"));
-            Err(Failure::Status(502))
+            None
         }
     }
 }
@@ -251,7 +257,7 @@ async fn addresses(
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the address in the form of `$upstream_addr`.
-fn name_of(address: &PeerAddr) -> Arc<str> {
+pub(super) fn name_of(address: &PeerAddr) -> Arc<str> {
     match address {
         PeerAddr::Inet(address) => address.to_string().into(),
         PeerAddr::Unix(path) => format!("unix:{}", path.display()).into(),

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use http::fields::Method;
-use http::gateway::Protocol;
+use http::gateway::UpstreamProtocol;
 use io::op::PeerAddr;
 use io::segments::Source;
 use rt::net::{ConnectOptions, ConnectStep};
@@ -340,8 +340,10 @@ impl Attempt<'_> {
         let idle = pool.filter(|_| !is_fresh).and_then(|pool| self.idle(pool, &peer.address, &options));
         let mut link = match idle {
             Some(link) => link,
+            // Boxed, because most requests use an idle connection.
             None => {
-                self.connect(request, peer, pool, options).await.map_err(|try_error| (try_error, false))?
+                let connecting = Box::pin(self.connect(request, peer, pool, options));
+                connecting.await.map_err(|try_error| (try_error, false))?
             }
         };
         let Attempt { settings, outgoing, record, sent } = self;
@@ -371,9 +373,9 @@ impl Attempt<'_> {
     fn idle(&self, pool: &IdlePool, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
-            Protocol::Http2 => pool.join(address, options, secure),
+            UpstreamProtocol::Http2 => pool.join(address, options, secure),
             // A tunnel may carry connection state of one client, so its connection is not reused.
-            Protocol::Bytes => None,
+            UpstreamProtocol::Bytes => None,
             _ => pool.take(address, options, secure),
         }
     }
@@ -387,21 +389,24 @@ impl Attempt<'_> {
         response: TryResponse,
     ) -> Result<Done, TryError> {
         let TryResponse { heading, rest, is_full, decoder, keep_alive, sending } = response;
-        // Boxed once, because `Live` is large and moved often.
         let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
         let calls_directly = request.thread_config.config.events().calls_directly();
-        let body_start = BodyStart { rest, is_full, calls_directly };
+        let splice_from = request.thread_config.config.events().splice_from();
+        let body_start = BodyStart { rest, is_full, calls_directly, splice_from };
         let mut live = Live::new(link, decoder, body_start, record, keep_alive, read_timeout);
         live.continue_sending(sending);
+        let is_tunnel = heading.head().status().code() == 101
+            || self.outgoing.encoded.protocol() == UpstreamProtocol::Bytes;
+        if !is_tunnel && let Some(complete) = live.take_complete() {
+            return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
+        }
         live.limit_until(self.outgoing.deadline);
         live.restart_timer();
+        // Boxed once, because `Live` is large and moved often.
         let mut live = Box::new(live);
-        if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
+        if is_tunnel {
             live.shrink();
             return Ok(Done { heading, body: BodyState::Tunnel(live) });
-        }
-        if let Some(complete) = live.take_complete() {
-            return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
         }
         // If the field is ignored (`proxy_ignore_headers`), the header section is only sent earlier than necessary.
         let is_buffered = self.settings.buffering && heading.is_buffered(true);
@@ -469,7 +474,7 @@ impl Attempt<'_> {
         options: ConnectOptions,
     ) -> Result<Box<Link>, TryError> {
         let thread = &request.conn.thread;
-        let Some(slot) = thread.slot_for_upstream().await else {
+        let Some(slot) = thread.slot_for_upstream(Some(&request.conn)).await else {
             if let Some(more) = thread.capacity.alarms.upstreams.due(rt::now()) {
                 let what =
                     format_args!("worker_connections are not enough while connecting to upstream{more}");
@@ -483,7 +488,7 @@ impl Attempt<'_> {
         match timer.limit(connecting).await {
             Ok(Ok(link)) => {
                 let link = self.secure(request, link, &timer).await?;
-                let is_shared = self.outgoing.encoded.protocol() == Protocol::Http2;
+                let is_shared = self.outgoing.encoded.protocol() == UpstreamProtocol::Http2;
                 Ok(if is_shared { link.multiplex(&request.conn.thread.capacity.windows) } else { link })
             }
             Ok(Err(error)) => {

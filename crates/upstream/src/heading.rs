@@ -1,5 +1,8 @@
 //! The header section of a response. The tries, the cache and the variables of `$upstream_http_*` share it.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use http::fields::HeaderId;
 use http::h2::hpack::NeverIndexed;
 use http::response::parse::ParsedResponse;
@@ -9,14 +12,23 @@ use io::segments::Source;
 #[derive(Debug)]
 pub struct Heading {
     raw: Source,
-    head: ParsedResponse,
+    /// The range of `raw` that the head's spans refer to.
+    range: Range<usize>,
+    /// Shared with the memory of a cache.
+    head: Arc<ParsedResponse>,
     never_indexed: Option<Box<NeverIndexed>>,
 }
 
 impl Heading {
     /// Creates the heading from a head that was parsed from the start of `raw`.
-    pub fn new(raw: Source, head: ParsedResponse) -> Heading {
-        Heading { raw, head, never_indexed: None }
+    pub fn new(raw: Source, head: impl Into<Arc<ParsedResponse>>) -> Heading {
+        let range = 0..raw.bytes().len();
+        Heading::within(raw, range, head.into())
+    }
+
+    /// Creates the heading from a head that was parsed from a range of `raw`.
+    pub fn within(raw: Source, range: Range<usize>, head: Arc<ParsedResponse>) -> Heading {
+        Heading { raw, range, head, never_indexed: None }
     }
 
     /// Sets the names of the never-indexed fields, which only a response over HTTP/2 has.
@@ -31,11 +43,16 @@ impl Heading {
 
     /// Returns the bytes that the head's spans refer to.
     pub fn raw(&self) -> &[u8] {
-        self.raw.bytes()
+        &self.raw.bytes()[self.range.clone()]
     }
 
     /// Returns the parsed head.
     pub fn head(&self) -> &ParsedResponse {
+        &self.head
+    }
+
+    /// Returns the parsed head. All responses from the same cache entry in memory have the same one.
+    pub fn shared_head(&self) -> &Arc<ParsedResponse> {
         &self.head
     }
 

@@ -19,10 +19,14 @@
 //! | module | content |
 //! |---|---|
 //! | [`responder`] | one request to an OCSP responder |
+//! | [`checks`] | active health checks: when each server is checked |
 //! | [`names`] | passes the groups and resolvers of a configuration to `peers::resolve` |
 //! | [`mod@fetch`] | performs the tries one after the other |
 //! | [`reply`] | a response to pass on |
 //! | [`tunnel`] | upgraded connections |
+//! | [`datagrams`] | sessions of `stream` over UDP |
+//! | [`stream`] | sessions of `stream`, over TCP |
+//! | [`relay`] | moves bytes in both directions |
 //! | [`spool`] | bodies with temporary files |
 //! | [`body`] | bodies |
 //! | [`choice`], [`sessions`] | the next server; client, key and session of a request for `peers`, cookies of `sticky` |
@@ -40,7 +44,9 @@
 
 mod attempt;
 mod body;
+pub mod checks;
 mod choice;
+pub mod datagrams;
 mod fetch;
 mod h2;
 mod heading;
@@ -48,6 +54,7 @@ mod hidden;
 mod link;
 pub mod names;
 mod outgoing;
+mod relay;
 mod reply;
 pub mod responder;
 mod secure;
@@ -56,6 +63,7 @@ mod sessions;
 mod settings;
 mod spool;
 pub mod state;
+pub mod stream;
 mod tunnel;
 mod wire;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use io::op::PeerAddr;
 use io::{Buf, Errno};
 use rt::local::Counted;
-use rt::net::{ConnectError, ConnectOptions, ConnectStep};
+use rt::net::{ConnectError, ConnectOptions, ConnectStep, Filled};
 use rt::{Socket, Timer};
 use tls::handshake;
 
@@ -29,6 +29,7 @@ use exchange::request::Request;
 use exchange::thread::Thread;
 use peers::{Group, Keepalive};
 use site::config::LocationId;
+use site::variables::HasVariables;
 
 /// A connection to an upstream.
 pub(super) struct Link {
@@ -257,6 +258,18 @@ impl Link {
         self.wire.poll_recv(context)
     }
 
+    /// Moves received bytes to a pipe; see [`rt::net::Reader::poll_splice`]. Only for plain sockets.
+    pub(super) fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<Filled, Errno>> {
+        match &mut self.wire {
+            Wire::Plain(socket) => socket.reader.poll_splice(context, len),
+            Wire::Tls(_) | Wire::Stream(_) => Poll::Ready(Err(Errno::OPNOTSUPP)),
+        }
+    }
+
     /// Switches to HTTP/2: this exchange uses the first stream, other exchanges may use further streams.
     pub(super) fn multiplex(self, windows: &Windows) -> Box<Link> {
         let Link { wire, opened, route, pool, slot, .. } = self;
@@ -336,7 +349,11 @@ async fn sweep(thread: Rc<Thread>) {
 }
 
 /// Returns the options of a socket to this address.
-pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request) -> ConnectOptions {
+pub(super) fn options<R: HasVariables>(
+    settings: &Settings,
+    address: &PeerAddr,
+    request: &R,
+) -> ConnectOptions {
     let bytes = |size: Option<u64>| size.map(|size| size.min(u64::from(u32::MAX)) as u32);
     let bind = settings.bind.as_ref().and_then(|bind| bind_address(bind, request));
     ConnectOptions {
@@ -353,7 +370,7 @@ pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request
 }
 
 /// Returns the local address of `proxy_bind` for this request; `None` if its text is empty or invalid.
-fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
+fn bind_address<R: HasVariables>(bind: &Bind, request: &R) -> Option<SocketAddr> {
     let text = match &bind.address {
         BindAddr::Fixed(address) => return Some(*address),
         BindAddr::Text(text) => String::from_utf8(text.rendered(request)).ok()?,

@@ -29,6 +29,8 @@ pub enum Target {
     },
     /// An address.
     Address(PeerAddr),
+    /// An address for a health check, with the group whose settings and idle connections it uses.
+    Checked(Arc<peers::Group>, PeerAddr),
 }
 
 /// The encoded request, which is created once and sent in each try.

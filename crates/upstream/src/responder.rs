@@ -64,12 +64,12 @@ async fn fetch_from_any(thread: &Thread, inquiry: &Inquiry) -> Result<Vec<u8>, S
 
 /// Returns the addresses of the responder.
 async fn addresses(inquiry: &Inquiry) -> Result<Vec<SocketAddr>, String> {
-    let Inquiry { responder: Responder { host, port, .. }, at: (config, location), by_system, .. } = inquiry;
+    let Inquiry { responder: Responder { host, port, .. }, at, by_system, .. } = inquiry;
     let with_port = |ip: &IpAddr| SocketAddr::new(*ip, *port);
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![with_port(&address)]);
     }
-    let Conf { resolver, timeout } = config.location(*location).scope.of::<Conf>();
+    let Conf { resolver, timeout } = at.scope().of::<Conf>();
     let not_found = |reason: &dyn std::fmt::Display| format!("{host} could not be resolved ({reason})");
     match resolver {
         Some(resolver) => match resolver.find(host.as_bytes(), *timeout, None).await {
@@ -100,7 +100,7 @@ fn request(responder: &Responder, content: &[u8]) -> Vec<u8> {
 
 /// Sends the request to one address; returns the content of the response.
 async fn fetch_from(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> Result<Vec<u8>, String> {
-    let slot = thread.slot_for_upstream().await;
+    let slot = thread.slot_for_upstream(None).await;
     let _slot = slot.ok_or("worker_connections are not enough")?;
     let options = ConnectOptions { nodelay: true, ..ConnectOptions::default() };
     let mut socket = match Socket::connect_with(PeerAddr::Inet(address), &options).await {

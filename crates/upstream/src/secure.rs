@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use exchange::certificates::{LoadError, NamedCertificates};
-use exchange::request::Request;
 use site::template::Template;
+use site::variables::HasVariables;
 use tls::handshake::HandshakeError;
 use tls::x509::{Certificate, Distrust};
 use tls::{Client, Session, Trust};
@@ -52,7 +52,7 @@ pub(super) enum SecureError {
 
 impl Secure {
     /// Creates the settings for a request to `host`, which may include a port.
-    pub fn of(settings: &Arc<SecureSettings>, host: &[u8], request: &Request) -> Secure {
+    pub fn of<R: HasVariables>(settings: &Arc<SecureSettings>, host: &[u8], request: &R) -> Secure {
         let name = settings.name.as_ref().map(|name| name.rendered(request));
         let name = name.as_deref().unwrap_or(host);
         let pair = settings.named.as_ref().and_then(|named| named.names(request).into_iter().next());

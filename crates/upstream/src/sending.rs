@@ -103,10 +103,10 @@ impl Sending {
         self.future.as_mut().poll(context)
     }
 
-    /// Whether at most `most` bytes are unsent, and all of them were received from the client.
-    pub(super) fn is_nearly_over(&self, most: u64) -> bool {
+    /// Whether at most `bytes_max` bytes are unsent, and all of them were received from the client.
+    pub(super) fn is_nearly_over(&self, bytes_max: u64) -> bool {
         match &self.unsent {
-            Unsent::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
+            Unsent::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= bytes_max,
             // At most one piece waits and one is being sent, so few bytes are unsent.
             Unsent::BulkBody(incoming) => incoming.is_complete(),
         }
@@ -160,10 +160,10 @@ fn frame(framing: BodyFraming, data: &mut Segments, piece: &mut Piece) -> bool {
 /// Number of segments of framing: before and after a piece, and after the body.
 const FRAMING_SEGMENTS: usize = 3;
 
-/// Removes the first `most` bytes of a piece and returns them, in at most [`PIECE_BUFFERS_MAX`] buffers.
-fn take_front(piece: &mut Piece, most: u64) -> Piece {
-    debug_assert!(most > 0, "a part of a body has bytes");
-    let (mut front, mut space) = (Piece::new(), usize::try_from(most).unwrap_or(usize::MAX));
+/// Removes the first `bytes_max` bytes of a piece and returns them, in at most [`PIECE_BUFFERS_MAX`] buffers.
+fn take_front(piece: &mut Piece, bytes_max: u64) -> Piece {
+    debug_assert!(bytes_max > 0, "a part of a body has bytes");
+    let (mut front, mut space) = (Piece::new(), usize::try_from(bytes_max).unwrap_or(usize::MAX));
     while space > 0 && front.len() < PIECE_BUFFERS_MAX && !piece.is_empty() {
         let source = piece.remove(0);
         let len = source.bytes().len();

@@ -16,15 +16,15 @@ pub struct SetCookie(pub Vec<u8>);
 /// Returns the values by which a server of this group is selected.
 pub(super) fn ask(group: &Group, request: &Request) -> Ask {
     Ask {
-        client: client_of(request),
+        client: client_of(request.client()),
         key: group.key().map(|key| key.rendered(request)).unwrap_or_default(),
         session: group.sticky.as_ref().and_then(|sticky| first_value(&sticky.lookup, request)),
     }
 }
 
 /// Returns the client's address for `ip_hash`: the address that `realip` has set, otherwise the address of the peer.
-fn client_of(request: &Request) -> Option<IpAddr> {
-    match request.real_client.as_ref().unwrap_or(&request.conn.peer) {
+pub(super) fn client_of(client: &Address) -> Option<IpAddr> {
+    match client {
         Address::Inet(address) => Some(address.ip()),
         Address::Unix(_) => None,
     }

@@ -31,7 +31,7 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::BodyError;
-use transfer::body::source::{BodySource, SEND_BYTES};
+use transfer::body::source::{BodySource, SEND_BYTES, Spliced};
 use transfer::temp_directory::TempDirectory;
 
 /// State shared by the pump and the stream.
@@ -113,7 +113,7 @@ fn piece_max(settings: &Settings) -> u64 {
     settings.busy_buffers_size.map_or(FILE_PIECE, |busy| busy.min(FILE_PIECE))
 }
 
-/// Begins to read a body ahead.
+/// Begins to read a body ahead, unless splice(2) can pass it on.
 pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -> Spooled {
     let spool = Spool {
         pieces: VecDeque::new(),
@@ -130,12 +130,40 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
         pump: None,
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
-    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread, &record)));
+    let limits = Limits::of(settings, thread, &record);
+    let mut unread = Some(Box::new(Unread { live, limits }));
+    if !unread.as_ref().is_some_and(|unread| unread.live.is_spliced()) {
+        begin(&mut unread, &spool);
+    }
     let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
     let client_space = Cell::new(u64::MAX);
-    Spooled { spool, record, reading: None, client_space, piece_max, busy_max, trailers, needs_client }
+    Spooled {
+        spool,
+        unread,
+        record,
+        reading: None,
+        client_space,
+        piece_max,
+        busy_max,
+        trailers,
+        needs_client,
+    }
+}
+
+/// A body that is not read ahead yet: splice(2) passes it on as long as the client is fast.
+struct Unread {
+    live: Box<Live>,
+    limits: Limits,
+}
+
+/// Begins to read ahead.
+fn begin(unread: &mut Option<Box<Unread>>, spool: &Rc<RefCell<Spool>>) {
+    if let Some(unread) = unread.take() {
+        let Unread { live, limits } = *unread;
+        rt::spawn(pump(live, Rc::clone(spool), limits));
+    }
 }
 
 /// Reads until the end, or until the body is dropped.
@@ -159,8 +187,8 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
         }
         // Bytes for the file are read in pieces of the size of its writes.
         let is_spilled = !spool.borrow().has_memory(limits, limits.read as u64);
-        let most = if is_spilled { limits.read.min(limits.write) } else { limits.read };
-        let size = live.remaining().map_or(most, |left| most.min(left.max(1) as usize));
+        let bytes_max = if is_spilled { limits.read.min(limits.write) } else { limits.read };
+        let size = live.remaining().map_or(bytes_max, |left| bytes_max.min(left.max(1) as usize));
         let buf = match unless_disconnected(spool, live.next(size)).await? {
             Ok(Some(buf)) => buf,
             Ok(None) => return Some(Ok(())),
@@ -226,17 +254,17 @@ async fn wait_for_space(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     .await
 }
 
-/// Moves the first `most` bytes to a separate buffer, if the buffer has more. If memory is scarce, the buffer remains as it is.
-fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
-    if buf.len() <= most {
+/// Moves the first `bytes_max` bytes to a separate buffer, if the buffer has more. If memory is scarce, the buffer remains as it is.
+fn split(buf: &mut Buf, bytes_max: usize) -> Option<Buf> {
+    if buf.len() <= bytes_max {
         return None;
     }
-    let mut first = rt::pool().get(most)?;
+    let mut first = rt::pool().get(bytes_max)?;
     first.set_len(0);
-    if first.append(&buf[..most]) < most {
+    if first.append(&buf[..bytes_max]) < bytes_max {
         return None;
     }
-    cut(buf, most);
+    cut(buf, bytes_max);
     Some(first)
 }
 
@@ -412,6 +440,7 @@ type SpoolRead = Pin<Box<dyn Future<Output = Result<Buf, Errno>>>>;
 /// The client's side of a spool.
 pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
+    unread: Option<Box<Unread>>,
     record: Rc<Try>,
     reading: Option<SpoolRead>,
     /// Number of bytes that the client accepts, for the next read of the file.
@@ -433,10 +462,10 @@ impl Spooled {
         else {
             return None;
         };
-        let most = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX).max(1));
-        let (offset, most) = (*start, most.min(end - start) as u32);
+        let bytes_max = FILE_PIECE.min(self.piece_max as u64).min(self.client_space.replace(u64::MAX).max(1));
+        let (offset, bytes_max) = (*start, bytes_max.min(end - start) as u32);
         let disk = Disk { device, via: spool.via };
-        Some(Box::pin(async move { file.read_piece(offset, most, disk).await }))
+        Some(Box::pin(async move { file.read_piece(offset, bytes_max, disk).await }))
     }
 
     fn broken(&self, fault: Fault) -> Poll<Result<Option<Source>, BodyError>> {
@@ -447,6 +476,7 @@ impl Spooled {
 
 impl BodySource for Spooled {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        begin(&mut self.unread, &self.spool);
         loop {
             if let Some(reading) = &mut self.reading {
                 let read = std::task::ready!(reading.as_mut().poll(context));
@@ -510,7 +540,16 @@ impl BodySource for Spooled {
 
     fn send_bytes(&self) -> usize {
         // One more piece after this many bytes is still within the limit.
-        self.busy_max.map_or(SEND_BYTES, |most| most.saturating_sub(self.piece_max) + 1)
+        self.busy_max.map_or(SEND_BYTES, |bytes_max| bytes_max.saturating_sub(self.piece_max) + 1)
+    }
+
+    fn spliced(&mut self) -> Option<&mut dyn Spliced> {
+        let unread = self.unread.as_mut().filter(|unread| unread.live.is_spliced())?;
+        Some(&mut *unread.live)
+    }
+
+    fn splice_wait_max(&self) -> Option<Duration> {
+        Some(SPOOL_AFTER)
     }
 
     fn needs_client(&self) -> bool {

@@ -9,6 +9,7 @@ use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
 use http::fields::Method;
 use http::h2::hpack::NeverIndexed;
 use http::response::parse::Limits;
+use io::op::PeerAddr;
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::Writer;
@@ -42,6 +43,22 @@ impl Wire {
             Wire::Plain(socket) => WireWriter::Plain(Writer::second(socket.fd())),
             Wire::Tls(stream) => WireWriter::Tls(stream.writer()),
             Wire::Stream(stream) => WireWriter::Stream(stream.writer()),
+        }
+    }
+
+    /// See [`Stream::queue_output`].
+    pub(super) fn queue_output(&mut self) {
+        if let Wire::Tls(stream) = self {
+            stream.queue_output();
+        }
+    }
+
+    /// Returns the local address.
+    pub(super) fn local(&self) -> Result<PeerAddr, Errno> {
+        match self {
+            Wire::Plain(socket) => socket.local(),
+            Wire::Tls(stream) => stream.socket().local(),
+            Wire::Stream(_) => Err(Errno::NOTCONN),
         }
     }
 
@@ -155,6 +172,13 @@ impl Duplex for Wire {
             Wire::Plain(socket) => socket.writer.shutdown(),
             Wire::Tls(stream) => stream.shutdown_write(),
             Wire::Stream(_) => {}
+        }
+    }
+
+    fn plain(&mut self) -> Option<&mut Socket> {
+        match self {
+            Wire::Plain(socket) => Some(socket),
+            Wire::Tls(_) | Wire::Stream(_) => None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::metadata::{Metadata, Package};
 const LAYERS: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("conf", &[]),
+    ("lint", &["conf"]),
     ("io", &[]),
     ("thread-alloc", &[]),
     ("sandbox", &["io"]),
@@ -123,6 +124,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "cache",
             "tls",
             "acme",
+            "lint",
             "sandbox",
             "site",
             "server",

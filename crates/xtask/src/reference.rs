@@ -1,4 +1,4 @@
-//! `cargo xtask reference`: writes the pages of docs/ that the server generates: directives.md and counters.md from its own
+//! `cargo xtask reference`: writes the pages of docs/ that the server generates: directives.md, counters.md and lint.md from its own
 //! tables, and benchmark-claims.md from the claims of the write-ups and the verdicts of the last stored report.
 //!
 //! The commands in [`PAGES`] print the pages as Markdown; this module stores them. The tests
@@ -11,8 +11,11 @@ use crate::{Failure, workspace};
 const REPORTS: &str = "bench/results";
 
 /// Paths of the pages, and the arguments that print them.
-const PAGES: &[(&str, &[&str])] =
-    &[("docs/directives.md", &["reference"]), ("docs/counters.md", &["reference", "counters"])];
+const PAGES: &[(&str, &[&str])] = &[
+    ("docs/directives.md", &["reference"]),
+    ("docs/counters.md", &["reference", "counters"]),
+    ("docs/lint.md", &["reference", "lint"]),
+];
 
 /// Writes the pages.
 pub(crate) fn write() -> Result<(), Failure> {

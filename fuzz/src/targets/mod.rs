@@ -3,6 +3,7 @@
 
 pub mod acme_texts;
 pub mod chunked;
+pub mod client_hello;
 pub mod configuration;
 pub mod dns_message;
 pub mod entry_header;
@@ -11,11 +12,14 @@ pub mod grpc_timeout;
 pub mod h2_client;
 pub mod h2_response;
 pub mod h2_session;
+pub mod h3_request;
+pub mod h3_session;
 pub mod hpack;
 pub mod memcached_response;
 pub mod mp4_movie;
 pub mod proxy_protocol;
 pub mod purge_log;
+pub mod qpack;
 pub mod range;
 pub mod request_head;
 pub mod response_head;

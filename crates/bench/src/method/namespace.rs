@@ -21,9 +21,18 @@ const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 /// Replacement for bbr: the kernel's default.
 pub(crate) const REPLACEMENT: &str = "cubic";
 
+/// The network namespace in which a run measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entered {
+    /// A sentence about the congestion control in effect.
+    pub(crate) congestion_control: String,
+    /// Whether the namespace belongs to the run, which may therefore create devices in it.
+    pub(crate) is_own: bool,
+}
+
 /// Moves this process into separate namespaces, if it is root and the separation helps. Must be called before the first
-/// thread is started. Returns a sentence about the congestion control in effect.
-pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
+/// thread is started.
+pub(crate) fn enter(stay_in_host_network: bool) -> Result<Entered, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
         // Other processes do not see the mounts of the run, and the mounts vanish with its last process. If this is
@@ -32,31 +41,23 @@ pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
     }
     let control = congestion_control();
     let is_paced = control.starts_with("bbr");
-    match (stay_in_host_network, is_root) {
-        (true, _) if is_paced => Ok(format!("{control}, which paces loopback traffic (--host-network)")),
-        (false, false) if is_paced => {
-            Ok(format!("{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"))
+    let own = if is_root && !stay_in_host_network { Some(own_network()) } else { None };
+    let is_own = matches!(own, Some(Ok(())));
+    let congestion_control = match own {
+        _ if !is_paced => control,
+        Some(Ok(())) => {
+            format!("{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})")
         }
-        (false, true) => match own_network() {
-            Ok(()) if is_paced => Ok(format!(
-                "{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"
-            )),
-            Err(error) if is_paced => {
-                Err(Failure::kernel("a network namespace without bbr (--host-network needs none)")(error))
-            }
-            // Without pacing, only the scenario over a wire needs the namespace.
-            _ => Ok(control),
-        },
-        _ => Ok(control),
-    }
-}
-
-/// Whether this process has a network namespace of its own, in which it may create devices.
-pub(crate) fn is_own_network() -> bool {
-    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    // The parent is in the namespace that the run was started in.
-    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().to_string());
-    matches!((of("self"), parent.and_then(|parent| of(&parent))), (Some(own), Some(parent)) if own != parent)
+        // Without pacing, only the scenario over a wire needs the namespace.
+        Some(Err(error)) => {
+            return Err(Failure::kernel("a network namespace without bbr (--host-network needs none)")(
+                error,
+            ));
+        }
+        None if stay_in_host_network => format!("{control}, which paces loopback traffic (--host-network)"),
+        None => format!("{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"),
+    };
+    Ok(Entered { congestion_control, is_own })
 }
 
 /// Returns the default congestion control for new connections in the current namespace.

@@ -58,9 +58,10 @@ impl Wire {
     /// Address of the servers.
     pub(crate) const SERVER: Ipv4Addr = ADDRESSES[0];
 
-    /// Creates the pair. `work` is a directory for temporary mounts. The error is the reason why that is impossible.
-    pub(crate) fn new(split: &Split, work: &Path) -> Result<Wire, String> {
-        if !namespace::is_own_network() {
+    /// Creates the pair in the network namespace of a run. `work` is a directory for temporary mounts. The error is the
+    /// reason why that is impossible.
+    pub(crate) fn new(is_own_network: bool, split: &Split, work: &Path) -> Result<Wire, String> {
+        if !is_own_network {
             return Err("needs root, iproute2, and a run without --host-network".to_owned());
         }
         let create = || {

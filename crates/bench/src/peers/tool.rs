@@ -97,12 +97,18 @@ pub(crate) fn parse_program(text: &str) -> Result<PathBuf, String> {
     if is_program(&path) { Ok(path) } else { Err(format!("{text}: no such program")) }
 }
 
-/// Returns the peers for the head of a report: the version of each, or why it is missing.
-pub(crate) fn facts(named: &[(Peer, PathBuf)]) -> Vec<Fact> {
-    let fact = |peer: Peer| {
-        Fact::new(peer.name(), peer.find(named).map_or_else(|missing| missing, |tool| tool.version))
-    };
-    Peer::ALL.map(fact).to_vec()
+/// Returns the peers for the head of a report: the version of each, or why it is missing. The second list has a sentence with the
+/// remedy for each one that is not installed.
+pub(crate) fn facts(named: &[(Peer, PathBuf)]) -> (Vec<Fact>, Vec<String>) {
+    let (mut facts, mut missing) = (Vec::new(), Vec::new());
+    for peer in Peer::ALL {
+        let found = peer.find(named).map(|tool| tool.version);
+        if found.is_err() && !named.iter().any(|(one, _)| *one == peer) {
+            missing.push(peer.missing());
+        }
+        facts.push(Fact::new(peer.name(), found.unwrap_or_else(|reason| reason)));
+    }
+    (facts, missing)
 }
 
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {

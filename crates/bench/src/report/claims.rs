@@ -4,7 +4,7 @@
 //! A claim names rows of a report: a scenario, the start of a table's title and the start of a verdict's claim. The tests of
 //! the scenarios fail if a run has no such table or verdict.
 
-use super::seeds::{self, Claim, Seed};
+use super::write_ups::{self, Claim, WriteUp};
 
 /// Text before the table.
 const HEAD: &str = "# Claims of the write-ups\n\n\
@@ -17,22 +17,22 @@ pub(crate) fn page(report: Option<(&str, &str)>) -> String {
         .map_or_else(String::new, |(name, _)| format!("The verdicts are those of\n[{name}]({name}).\n"));
     let mut text =
         format!("{HEAD}{source}\n| write-up | claim | scenario | table | verdict |\n|---|---|---|---|---|\n");
-    for seed in seeds::all() {
-        for claim in &seed.claims {
-            rows(seed, claim, report.map(|(_, text)| text)).for_each(|row| text.push_str(&row));
+    for write_up in write_ups::all() {
+        for claim in &write_up.claims {
+            rows(write_up, claim, report.map(|(_, text)| text)).for_each(|row| text.push_str(&row));
         }
     }
     text
 }
 
-fn rows(seed: &Seed, claim: &Claim, report: Option<&str>) -> impl Iterator<Item = String> {
+fn rows(write_up: &WriteUp, claim: &Claim, report: Option<&str>) -> impl Iterator<Item = String> {
     claim.rows.iter().map(move |(scenario, table, finding)| {
         let verdict = match report {
             Some(report) => verdict(report, finding).unwrap_or_else(|| "not in this report".to_owned()),
             None => "–".to_owned(),
         };
         let table = table.trim_end_matches(':');
-        format!("| {} | {} | `bench {scenario}` | {table} … | {verdict} |\n", seed.number, claim.sentence)
+        format!("| {} | {} | `bench {scenario}` | {table} … | {verdict} |\n", write_up.number, claim.sentence)
     })
 }
 
@@ -56,7 +56,8 @@ mod tests {
         let report = "| claim | verdict | result |\n|---|---|---|\n\
                       | io\\_uring has less overhead than libaio, and more. | holds | 639 ns |\n";
         let page = page(Some(("x/report.md", report)));
-        let count: usize = seeds::all().flat_map(|seed| &seed.claims).map(|claim| claim.rows.len()).sum();
+        let count: usize =
+            write_ups::all().flat_map(|write_up| &write_up.claims).map(|claim| claim.rows.len()).sum();
         assert_eq!(page.lines().filter(|line| line.starts_with("| 00")).count(), count);
         let row = page.lines().find(|line| line.contains("libaio compared with io_uring")).unwrap();
         assert!(row.starts_with("| 003 | ") && row.ends_with(" | holds |"), "{row}");
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn scenarios_of_claims_exist() {
-        for row in seeds::all().flat_map(|seed| &seed.claims).flat_map(|claim| &claim.rows) {
+        for row in write_ups::all().flat_map(|write_up| &write_up.claims).flat_map(|claim| &claim.rows) {
             assert!(crate::scenario::SCENARIOS.iter().any(|entry| entry.name == row.0), "{row:?}");
         }
     }

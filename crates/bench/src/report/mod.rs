@@ -3,7 +3,7 @@
 //! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
 //! * [`compare`]: comparison of two reports.
 //! * [`claims`]: the claims of the write-ups, as a page of the documentation.
-//! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
+//! * [`write_ups`]: the published figures of the five write-ups, which the report shows before the measured ones.
 //! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
 //! * [`timelines`]: the state of the machine once a second; [`text`]: formatting of figures.
 
@@ -13,9 +13,9 @@ pub(crate) mod model;
 mod page;
 mod plot;
 mod ranking;
-pub(crate) mod seeds;
 pub(crate) mod text;
 mod timelines;
+pub(crate) mod write_ups;
 
 use std::fs;
 use std::path::{Path, PathBuf};

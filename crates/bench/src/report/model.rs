@@ -54,7 +54,8 @@ pub(crate) struct Section {
     pub(crate) scenario: String,
     pub(crate) title: String,
     /// The write-up that the scenario repeats, by its leading number ("000" to "004").
-    pub(crate) seed: Option<String>,
+    #[serde(alias = "seed")]
+    pub(crate) write_up: Option<String>,
     /// The question that the scenario examines, in one sentence.
     pub(crate) question: String,
     /// Duration of the scenario in seconds; 0 in reports of earlier versions.
@@ -85,7 +86,7 @@ impl Section {
         Section {
             scenario: scenario.to_owned(),
             title: format!("bench {scenario}"),
-            seed: crate::report::seeds::of_scenario(scenario).map(|seed| seed.number.clone()),
+            write_up: crate::report::write_ups::of_scenario(scenario).map(|write_up| write_up.number.clone()),
             failed: Some(failure.to_string()),
             ..Section::default()
         }

@@ -440,6 +440,7 @@ mod tests {
             scale: Scale::Instant,
             progress: Progress::new(1),
             workspace: Workspace::new(&directory, false).unwrap(),
+            is_own_network: false,
             ringroad: directory.clone(),
             peer_paths: Vec::new(),
             repetitions: Some(2),

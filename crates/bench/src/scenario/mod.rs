@@ -26,7 +26,7 @@ use clap::{ArgMatches, Command};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::report::model::Section;
-use crate::report::seeds;
+use crate::report::write_ups;
 use described::Scenario;
 
 /// A scenario in the table of commands.
@@ -88,7 +88,7 @@ fn prepare<S: Scenario>(matches: &ArgMatches) -> Result<Prepared, Failure> {
             scenario: S::NAME.to_owned(),
             title: S::TITLE.to_owned(),
             question: S::QUESTION.to_owned(),
-            seed: seeds::of_scenario(S::NAME).map(|seed| seed.number.clone()),
+            write_up: write_ups::of_scenario(S::NAME).map(|write_up| write_up.number.clone()),
             ..Section::default()
         };
         let results = scenario.run(bench, &mut section)?;

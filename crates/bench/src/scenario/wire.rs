@@ -57,7 +57,7 @@ impl Scenario for WireOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<Results, Failure> {
         let mut place = ServerCpus::of_one_worker(bench, section);
-        let wire = match Wire::new(&place.split, &bench.workspace.path) {
+        let wire = match Wire::new(bench.is_own_network, &place.split, &bench.workspace.path) {
             Ok(wire) => wire,
             Err(reason) => {
                 VARIANTS.iter().for_each(|variant| section.skip(variant.name, &reason));

@@ -559,7 +559,7 @@ impl DiskFile<'_> {
         buf.ok_or(ReadError::NoMemory)
     }
 
-    /// Reads on behind the content of `buf`, which begins at the start of the file, until `end` or the end of the file.
+    /// Appends to `buf`, which begins at the start of the file, the following bytes of the file, until `end` or the end of the file.
     /// The kernel may return fewer bytes than requested at any offset.
     pub(crate) async fn extend_to(self, buf: Buf, end: u64) -> Result<Buf, ReadError> {
         let mut buf = buf;

@@ -74,8 +74,8 @@ impl Chunks {
 
     /// Adds a stored chunk, which counts as verified because its checksum was computed from it.
     pub(crate) fn add(&self, index: u64, crc: u32) {
-        let Some(place) = self.checksums.get(index as usize) else { return };
-        place.store(crc, Ordering::Relaxed);
+        let Some(checksum) = self.checksums.get(index as usize) else { return };
+        checksum.store(crc, Ordering::Relaxed);
         self.verified.set(index);
         self.present.set(index);
     }

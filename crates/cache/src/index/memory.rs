@@ -59,11 +59,23 @@ impl<T> MemoryTier<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the object, if it has this version.
-    pub(crate) fn get(&self, key: &KeyBytes, version: u32) -> Option<Arc<T>> {
+    /// Whether the tier may store objects.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.shards.is_empty()
+    }
+
+    /// Returns the object and its version, if it is wanted, and counts a use of it. The lock is held while `is_wanted` runs.
+    pub(crate) fn find(&self, key: &KeyBytes, is_wanted: impl Fn(&T, u32) -> bool) -> Option<(Arc<T>, u32)> {
         let mut shard = self.shard(key)?;
-        let (slot, _) = shard.touch(key)?;
-        slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
+        let is_wanted =
+            |slot: &Slot<T>| slot.object.as_ref().is_some_and(|object| is_wanted(object, slot.version));
+        let (slot, _) = shard.touch_if(key, is_wanted)?;
+        slot.object.as_ref().map(|object| (Arc::clone(object), slot.version))
+    }
+
+    /// Returns the object, if it has this version, and counts a use of it.
+    pub(crate) fn get(&self, key: &KeyBytes, version: u32) -> Option<Arc<T>> {
+        self.find(key, |_, found| found == version).map(|(object, _)| object)
     }
 
     /// Stores an object of this many bytes, if it is worth a slot: not at its first request if it would evict others.
@@ -127,6 +139,22 @@ mod tests {
 
     fn key(number: u64) -> KeyBytes {
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes()
+    }
+
+    /// A request for a stale entry finds it twice: first only a fresh entry is wanted.
+    #[test]
+    fn only_wanted_objects_are_used() {
+        let frequency = |wanted: &[bool]| {
+            let memory = MemoryTier::new(1 << 20, [3, 5]);
+            memory.offer(&key(1), 1, 100, &Arc::new(1));
+            for is_wanted in wanted {
+                assert_eq!(memory.find(&key(1), |_, _| *is_wanted).is_some(), *is_wanted);
+            }
+            let shard = memory.shard(&key(1)).expect("the tier is on");
+            shard.frequency(&key(1)).expect("it is stored")
+        };
+        assert_eq!(frequency(&[false, true]), frequency(&[true]));
+        assert_ne!(frequency(&[true, true]), frequency(&[true]));
     }
 
     #[test]

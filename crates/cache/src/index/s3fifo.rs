@@ -36,7 +36,7 @@ struct Node<V> {
     chain: u32,
     newer: u32,
     older: u32,
-    membership: Membership,
+    queue: QueueName,
     /// Number of recent requests, at most [`FREQUENCY_MAX`].
     frequency: u8,
     value: V,
@@ -44,7 +44,7 @@ struct Node<V> {
 
 /// The queue of S3-FIFO that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Membership {
+enum QueueName {
     NoQueue,
     Small,
     Main,
@@ -142,11 +142,29 @@ impl<V: Default> S3Fifo<V> {
 
     /// As [`S3Fifo::get`]; counts a request.
     pub(crate) fn touch(&mut self, key: &KeyBytes) -> Option<(&mut V, u32)> {
+        self.touch_if(key, |_| true)
+    }
+
+    /// As [`S3Fifo::touch`], if the value is wanted.
+    pub(crate) fn touch_if(
+        &mut self,
+        key: &KeyBytes,
+        is_wanted: impl FnOnce(&V) -> bool,
+    ) -> Option<(&mut V, u32)> {
         let index = self.find(key)?;
         let node = &mut self.nodes[index as usize];
+        if !is_wanted(&node.value) {
+            return None;
+        }
         node.frequency = (node.frequency + 1).min(FREQUENCY_MAX);
-        debug_assert!(node.membership != Membership::NoQueue && node.frequency <= FREQUENCY_MAX);
+        debug_assert!(node.queue != QueueName::NoQueue && node.frequency <= FREQUENCY_MAX);
         Some((&mut node.value, node.weight))
+    }
+
+    /// Returns the number of requests that were counted for an object, up to the maximum.
+    #[cfg(test)]
+    pub(crate) fn frequency(&self, key: &KeyBytes) -> Option<u8> {
+        Some(self.node(self.find(key)?).frequency)
     }
 
     /// Whether the key was evicted recently, or was recorded by [`S3Fifo::remember`].
@@ -167,7 +185,7 @@ impl<V: Default> S3Fifo<V> {
             let node = &mut self.nodes[index as usize];
             let old = std::mem::replace(&mut node.weight, weight);
             let value = std::mem::replace(&mut node.value, value);
-            let queue = if node.membership == Membership::Small { &mut self.small } else { &mut self.main };
+            let queue = if node.queue == QueueName::Small { &mut self.small } else { &mut self.main };
             debug_assert!(queue.weight >= u64::from(old), "a queue has the sum of its objects' weights");
             queue.weight = queue.weight - u64::from(old) + u64::from(weight);
             return Ok(Some(Removed { key, weight: old, value }));
@@ -176,7 +194,7 @@ impl<V: Default> S3Fifo<V> {
             return Err(value);
         }
         let hash = self.hash(&key);
-        let to = if self.ghosts.has(hash) { Membership::Main } else { Membership::Small };
+        let to = if self.ghosts.has(hash) { QueueName::Main } else { QueueName::Small };
         let bucket = self.bucket(hash);
         let chain = unstored(self.buckets[bucket]);
         let node = Node {
@@ -185,7 +203,7 @@ impl<V: Default> S3Fifo<V> {
             chain,
             newer: NONE,
             older: NONE,
-            membership: Membership::NoQueue,
+            queue: QueueName::NoQueue,
             frequency: 0,
             value,
         };
@@ -221,7 +239,7 @@ impl<V: Default> S3Fifo<V> {
                     return Some(self.evict_small());
                 }
                 self.nodes[index as usize].frequency = 0;
-                self.move_to(index, Membership::Main);
+                self.move_to(index, QueueName::Main);
             } else {
                 let index = self.main.oldest;
                 let node = self.nodes.get_mut(index as usize)?;
@@ -229,7 +247,7 @@ impl<V: Default> S3Fifo<V> {
                     return Some(self.take(index));
                 }
                 node.frequency -= 1;
-                self.move_to(index, Membership::Main);
+                self.move_to(index, QueueName::Main);
             }
         }
         // All examined objects were requested recently: the oldest is evicted nevertheless.
@@ -247,7 +265,7 @@ impl<V: Default> S3Fifo<V> {
         debug_assert!(self.nodes.len() <= self.nodes_max);
         let end = cursor.saturating_add(count).min(self.nodes.len());
         for node in self.nodes.get(cursor..end).unwrap_or_default() {
-            if node.membership != Membership::NoQueue {
+            if node.queue != QueueName::NoQueue {
                 look(&node.key, node.weight, &node.value);
             }
         }
@@ -286,7 +304,7 @@ impl<V: Default> S3Fifo<V> {
         let free = std::mem::replace(&mut self.free, index);
         let node = &mut self.nodes[index as usize];
         node.chain = free;
-        debug_assert!(node.membership == Membership::NoQueue);
+        debug_assert!(node.queue == QueueName::NoQueue);
         Removed { key, weight: node.weight, value: std::mem::take(&mut node.value) }
     }
 
@@ -316,22 +334,22 @@ impl<V: Default> S3Fifo<V> {
         &self.nodes[index as usize]
     }
 
-    fn queue(&mut self, membership: Membership) -> &mut Queue {
-        match membership {
-            Membership::Small => &mut self.small,
-            Membership::Main => &mut self.main,
-            Membership::NoQueue => unreachable!("a node in use is in a queue"),
+    fn queue(&mut self, queue: QueueName) -> &mut Queue {
+        match queue {
+            QueueName::Small => &mut self.small,
+            QueueName::Main => &mut self.main,
+            QueueName::NoQueue => unreachable!("a node in use is in a queue"),
         }
     }
 
-    fn move_to(&mut self, index: u32, to: Membership) {
+    fn move_to(&mut self, index: u32, to: QueueName) {
         self.unlink(index);
         self.link(index, to);
     }
 
-    fn link(&mut self, index: u32, to: Membership) {
+    fn link(&mut self, index: u32, to: QueueName) {
         let weight = self.node(index).weight;
-        debug_assert!(self.node(index).membership == Membership::NoQueue, "a node is in at most one queue");
+        debug_assert!(self.node(index).queue == QueueName::NoQueue, "a node is in at most one queue");
         let queue = self.queue(to);
         let older = std::mem::replace(&mut queue.newest, index);
         queue.weight += u64::from(weight);
@@ -342,13 +360,13 @@ impl<V: Default> S3Fifo<V> {
             self.nodes[older as usize].newer = index;
         }
         let node = &mut self.nodes[index as usize];
-        (node.membership, node.older, node.newer) = (to, older, NONE);
+        (node.queue, node.older, node.newer) = (to, older, NONE);
     }
 
     fn unlink(&mut self, index: u32) {
         let node = &mut self.nodes[index as usize];
-        let (newer, older, weight, from) = (node.newer, node.older, node.weight, node.membership);
-        node.membership = Membership::NoQueue;
+        let (newer, older, weight, from) = (node.newer, node.older, node.weight, node.queue);
+        node.queue = QueueName::NoQueue;
         if newer != NONE {
             self.nodes[newer as usize].older = older;
         }
@@ -413,8 +431,9 @@ impl Ghosts {
     }
 
     fn has(&self, hash: u64) -> bool {
-        let most = (self.sets.len() * WAYS) as u32;
-        let same = |&ghost: &u64| ghost >> 32 == hash >> 32 && self.time.wrapping_sub(ghost as u32) <= most;
+        let age_max = (self.sets.len() * WAYS) as u32;
+        let same =
+            |&ghost: &u64| ghost >> 32 == hash >> 32 && self.time.wrapping_sub(ghost as u32) <= age_max;
         self.sets[self.set(hash)].iter().any(|ghost| *ghost != 0 && same(ghost))
     }
 

@@ -19,6 +19,7 @@ pub(crate) mod reader;
 use std::ops::Range;
 use std::sync::Arc;
 
+use http::response::parse::ParsedResponse;
 use io::segments::Source;
 use io::{Buf, Disk, DiskVia, Errno};
 use rt::File;
@@ -83,6 +84,32 @@ impl Lookup {
             Ok(None) | Err(_) => counters.misses.count(),
         }
         found
+    }
+
+    /// Returns the entry for a request if it is in memory, `is_wanted` and not purged, and counts a hit. It needs no wait and no disk.
+    /// `None` states nothing about the entry: [`Lookup::find`] decides.
+    pub(crate) fn find_in_memory(
+        &self,
+        key: &Key,
+        text: &[u8],
+        is_wanted: impl Fn(&Meta) -> bool,
+    ) -> Option<Hit> {
+        let entries = &self.entries;
+        if !entries.memory.is_on() || !entries.dir.is_owner() {
+            return None;
+        }
+        // An entry that is not wanted, such as a stale one, is found again by `Lookup::find`, which counts its use.
+        let (image, version) = entries.memory.find(&key.0, |image, _| is_wanted(&image.header.meta))?;
+        // Looked up last, because this counts a use of the entry.
+        let known = entries.index.touch(&key.0, now_s());
+        let known = known.filter(|known| known.blocks > 0 && known.version == version)?;
+        let key = LookupKey { key, primary: key, text, access: self.access() };
+        let hit = Check { entries, key, known: Some(known) }.image(&image)?;
+        if hit.is_purged_soft {
+            return None;
+        }
+        entries.counters.hits_memory.count();
+        Some(hit)
     }
 
     /// As [`Lookup::find`] without counting; `None` after disk errors.
@@ -265,7 +292,18 @@ impl Hit {
 
     /// Returns the stored header section.
     pub fn head(&self) -> &[u8] {
-        &self.image.bytes()[self.header.head.clone()]
+        &self.image.bytes()[self.head_range()]
+    }
+
+    /// Returns the range of the stored header section in the image.
+    pub fn head_range(&self) -> Range<usize> {
+        self.header.head.clone()
+    }
+
+    /// Returns the parsed header section, whose spans refer to [`Hit::head`]; `None` if it is invalid. All hits of an
+    /// entry in memory share it.
+    pub fn parsed_head(&self) -> Option<&Arc<ParsedResponse>> {
+        self.header.parsed_head(self.image.bytes())
     }
 
     /// Returns the location of the body if it is in a file.
@@ -471,12 +509,16 @@ impl Check<'_> {
         }
     }
 
-    /// Offers a small entry to the memory tier.
+    /// Offers a small entry to the memory tier. Others are not offered: a 304 changes their header in the same file, with the same
+    /// version, and the memory tier would keep the old one.
     fn remember(self, version: u32, buf: Buf, header: &Arc<Header>) -> Source {
-        let (bytes, memory) = (buf.len() as u64, &self.entries.memory);
-        if !self.entries.dir.is_owner() || bytes > memory.object_max() {
+        let memory = &self.entries.memory;
+        let is_kept = header.layout.is_small && buf.len() as u64 <= memory.object_max();
+        if !self.entries.dir.is_owner() || !is_kept {
             return Source::Buf(buf);
         }
+        let parsed_bytes = header.parsed_head(&buf).map_or(0, |head| head.memory_bytes());
+        let bytes = (buf.len() + parsed_bytes) as u64;
         let shared: Arc<[u8]> = Arc::from(&buf[..]);
         let image = Arc::new(Image { bytes: Arc::clone(&shared), header: Arc::clone(header) });
         memory.offer(&self.key.key.0, version, bytes, &image);

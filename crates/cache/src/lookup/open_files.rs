@@ -141,8 +141,8 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
 pub(crate) fn should_retain(name: Name) -> bool {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let key = u128::from_be_bytes(name.1.0);
-    let (mark, place) = ((key >> 64) as u64 ^ name.0, key as usize % RECENT);
-    let before = std::mem::replace(&mut files.recently_opened.borrow_mut()[place], mark);
+    let (mark, index) = ((key >> 64) as u64 ^ name.0, key as usize % RECENT);
+    let before = std::mem::replace(&mut files.recently_opened.borrow_mut()[index], mark);
     before == mark
 }
 

@@ -80,8 +80,8 @@ impl Reader {
     /// before a hole are returned.
     fn run_end(&self) -> u64 {
         let lone = (self.client_space / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
-        let most = if self.is_alone() { lone } else { RUN_CHUNKS };
-        let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + most);
+        let chunks_max = if self.is_alone() { lone } else { RUN_CHUNKS };
+        let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + chunks_max);
         let is_there =
             |index| self.located.chunks.as_ref().is_none_or(|chunks| chunks.checksum(index).is_some());
         (self.next + 1..last).find(|&index| !is_there(index)).unwrap_or(last.max(self.next + 1))

@@ -223,7 +223,7 @@ impl Purges {
 
     fn pattern(&mut self, pattern: &[u8]) -> &mut Numbers {
         let known = self.patterns.iter().position(|(text, _)| **text == *pattern);
-        let place = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             if self.patterns.len() == PATTERNS_MAX {
                 let (_, oldest) = self.patterns.remove(0);
                 raise(&mut self.all, &oldest);
@@ -231,7 +231,7 @@ impl Purges {
             self.patterns.push((pattern.into(), [0; 2]));
             self.patterns.len() - 1
         });
-        &mut self.patterns[place].1
+        &mut self.patterns[index].1
     }
 
     /// Returns the effect of the purges on an object; `None` when no purge matches it.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{FillError, Key, New, Note, Pace, PurgeEffect, Refused, Scope, Store};
+use cache::{FillError, Hit, Key, New, Note, Pace, PurgeEffect, Refused, Scope, Store};
 
 use super::common::*;
 
@@ -149,6 +149,50 @@ fn frequently_used_small_entries_are_held_in_memory() {
         purge(&store, Scope::All).await;
         assert!(find(&store, 1).await.is_none(), "a purge applies in memory too");
         assert_eq!(store.stats().memory_bytes, 0);
+    });
+}
+
+/// A refresh changes the header of a large entry in its file, and the memory would keep the old one.
+#[test]
+fn a_large_entry_that_is_read_at_once_has_its_new_header_after_a_refresh() {
+    let mut place = Place::new();
+    place.config.memory = 64 << 20;
+    place.managed(async |store| {
+        put(&store, 1, 100_000).await.unwrap();
+        for _ in 0..3 {
+            assert!(!find(&store, 1).await.unwrap().is_from_memory);
+        }
+        let hit = find(&store, 1).await.unwrap();
+        store.refresh(&hit, (*hit.meta).clone(), b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n").await.unwrap();
+        for _ in 0..3 {
+            assert!(find(&store, 1).await.unwrap().head().ends_with(b"New: 1\r\n\r\n"));
+        }
+    });
+}
+
+#[test]
+fn a_header_section_in_memory_is_parsed_once_and_replaced_with_its_entry() {
+    let mut place = Place::new();
+    place.config.memory = 1 << 20;
+    place.managed(async |store| {
+        put(&store, 1, 1000).await.unwrap();
+        let from_disk = find(&store, 1).await.unwrap();
+        let hit = find(&store, 1).await.unwrap();
+        assert!(hit.is_from_memory);
+        let parsed = hit.parsed_head().unwrap();
+        assert!(Arc::ptr_eq(from_disk.parsed_head().unwrap(), parsed));
+        let least = hit.image.bytes().len() + parsed.memory_bytes();
+        assert!(store.stats().memory_bytes >= least as u64, "its memory counts");
+        let names = |hit: &Hit| {
+            let lines = hit.parsed_head().unwrap().lines(hit.head()).map(|line| line.name.to_vec());
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(names(&hit), [b"Content-Type"]);
+        store.refresh(&hit, (*hit.meta).clone(), b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n").await.unwrap();
+        for is_from_memory in [false, true] {
+            let hit = find(&store, 1).await.unwrap();
+            assert_eq!((hit.is_from_memory, names(&hit)), (is_from_memory, vec![b"New".to_vec()]));
+        }
     });
 }
 

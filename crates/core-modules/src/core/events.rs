@@ -162,6 +162,20 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Below this size, two system calls cost more than copying the bytes.
+    Directive::events(
+        own(
+            "splice",
+            Args::Exactly(1),
+            "Bodies of which at least this many bytes have not arrived yet are passed from an upstream to a client by splice(2), unless they are changed or stored; so are the bytes of busy tunnels and sessions of `stream`. `off` copies always.",
+        )
+        .default("16k"),
+        |events, cx| {
+            let off = cx.arg(0).eq_ignore_ascii_case("off");
+            events.splice = if off { None } else { Some(cx.statement.value(0, value::size)?) };
+            Ok(())
+        },
+    ),
     // Turned off to measure or test the engines themselves, because reads of resident files would not reach them.
     Directive::events(
         own(

@@ -120,8 +120,8 @@ mod tests {
             );
             assert_eq!(error(&text), expected);
         }
-        let found = error("load_module ngx_stream_module.so;\nstream { }");
-        assert!(found.contains("\"stream\" directive in /conf/nginx.conf:2 needs it"), "{found}");
+        let found = error("load_module ngx_mail_module.so;\nmail { }");
+        assert!(found.contains("\"mail\" directive in /conf/nginx.conf:2 needs it"), "{found}");
     }
 
     #[test]

@@ -179,11 +179,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Args::Exactly(1),
             "Whether the kernel restricts workers to what the configuration needs: `on`, `strict` or `off`.",
         )
-        .default("off"),
+        .default("on"),
         |main, cx| {
             const MODES: &[(&str, Sandbox)] =
                 &[("off", Sandbox::Off), ("on", Sandbox::On), ("strict", Sandbox::Strict)];
             cx.choice(&mut main.sandbox, MODES)?;
+            main.sandbox_position = Some(cx.statement.span().clone());
             main.is_unrestricted = main.sandbox == Sandbox::Off;
             Ok(())
         },

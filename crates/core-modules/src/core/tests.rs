@@ -178,7 +178,7 @@ fn events_directives_set_their_values() {
         "use epoll; worker_connections 64; multi_accept on; worker_aio_requests 8; accept_mutex off;
          accept_mutex_delay 10ms; epoll_events 64;
          ring_entries 256; ring_recv_buffers 512 2k; ring_io_workers 4; device_share 2; buffer_pool 64m;
-         zero_copy 32k; try_cached off; engine_fault read short every=3; engine_fault send error=EINTR;",
+         zero_copy 32k; splice 1m; try_cached off; engine_fault read short every=3; engine_fault send error=EINTR;",
     )
     .expect("it is right");
     let expected = EventsConf {
@@ -191,11 +191,13 @@ fn events_directives_set_their_values() {
         device_share: 2,
         buffer_pool: Some(64 << 20),
         zero_copy: Some(32 << 10),
+        splice: Some(1 << 20),
         try_cached: false,
         faults: vec!["read short every=3".to_owned(), "send error=EINTR".to_owned()],
     };
     assert_eq!(events, expected);
     assert_eq!(events_of("use io_uring;").expect("it is right").method, Some(Method::Uring));
+    assert_eq!(events_of("splice off;").expect("it is right").splice, None);
     assert_eq!(events_of("zero_copy off;").expect("it is right").zero_copy, None);
 }
 
@@ -217,6 +219,7 @@ fn wrong_events_are_refused() {
         ("engine_fault reed short;", "\"engine_fault\" directive: unknown operation \"reed\""),
         ("buffer_pool 1m;", "value must be equal to or greater than 4194304"),
         ("zero_copy x;", "\"zero_copy\" directive invalid value"),
+        ("splice x;", "\"splice\" directive invalid value"),
         (
             "multi_accept x;",
             "invalid value \"x\" in \"multi_accept\" directive, it must be \"on\" or \"off\"",

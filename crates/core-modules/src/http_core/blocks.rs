@@ -99,7 +99,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 ];
 
 /// Adds the names. Regular expressions are compiled here, so that errors are reported with their line.
-fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+pub(crate) fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         draft.names.push(server_name(text, cx)?.at(cx.statement.span()));
     }

@@ -6,30 +6,48 @@
 //!
 //! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All
 //! others are socket options, which nginx allows only once per address, and so does this parser.
+//!
+//! `quic` makes it an address of QUIC, which is a different one than that of TCP with the same port. It excludes the options of TCP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use conf::{Error, value};
 
-use site::config::Cx;
+use site::config::{Cx, Section};
 use site::settings::listen::{ListenAddr, ListenAddress, ListenSpec, Options, ServerDraft, SoKeepalive};
 
 /// Maximum length of `sun_path` of unix(7), without the NUL at its end.
 const UNIX_PATH_LEN_MAX: usize = 107;
 
-/// Implements the setter of `listen`.
+/// nginx's default port of `http`.
+const PORT: u16 = 80;
+
+/// Implements the setter of `listen` in `http`.
 pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    read_for(draft, Some(PORT), cx)
+}
+
+/// Implements the setter of `listen` in `stream`, where an address needs a port.
+pub(crate) fn read_stream(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    read_for(draft, None, cx)
+}
+
+fn read_for(draft: &mut ServerDraft, default_port: Option<u16>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    let addrs = resolve(text)
+    let addrs = resolve(text, default_port)
         .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
     let mut spec = ListenSpec::of(addrs[0].clone(), text, Some(cx.statement.span().clone()));
     let (mut default_server, mut protocols) = (false, Options::default());
+    // An address has one transport: TCP, unless a parameter selects another one.
+    let (mut is_quic, mut is_udp) = (false, false);
     for option in cx.statement.texts().skip(1) {
         match option {
+            "quic" if cx.http.section == Section::Http => (is_quic, protocols.tls) = (true, true),
             "default_server" | "default" => default_server = true,
             "proxy_protocol" => protocols.proxy_protocol = true,
             "ssl" => protocols.tls = true,
-            "http2" => {
+            "udp" if cx.http.section == Section::Stream => is_udp = true,
+            "http2" if cx.http.section == Section::Http => {
                 let what =
                     "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
                 cx.warn(what);
@@ -38,14 +56,51 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
             _ => read_option(&mut spec, option, cx)?,
         }
     }
+    let has = |name: &&str| cx.statement.texts().skip(1).any(|option| is_named(option, name));
+    if let Some(option) = TCP_OPTIONS.iter().find(|name| has(name)).filter(|_| is_quic || is_udp) {
+        let other = if is_quic { "quic" } else { "udp" };
+        return Err(cx.error(format_args!("\"{option}\" parameter is incompatible with \"{other}\"")));
+    }
+    // Each thread has a socket, so that all datagrams of a client reach the same thread: the kernel selects the socket by the
+    // addresses (socket(7), SO_REUSEPORT). With one socket for all threads, each thread would begin its own session.
+    spec.reuseport |= is_udp;
     for (index, addr) in addrs.iter().enumerate() {
         // A name may resolve to the same address several times.
         if !addrs[..index].contains(addr) {
-            let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
+            let addr = match addr {
+                ListenAddr::Tcp(inet) if is_quic => ListenAddr::Quic(*inet),
+                ListenAddr::Tcp(inet) if is_udp => ListenAddr::Udp(*inet),
+                ListenAddr::Unix(_) if is_quic || is_udp => {
+                    let option = if is_quic { "quic" } else { "udp" };
+                    return Err(
+                        cx.error(format_args!("\"{option}\" needs an IP address instead of \"{text}\""))
+                    );
+                }
+                other => other.clone(),
+            };
+            let spec = ListenSpec { addr, ..spec.clone() };
             draft.listens.push(ListenAddress { spec, default_server, protocols });
         }
     }
     Ok(())
+}
+
+/// Options that an address of QUIC or UDP cannot have, in the order in which nginx checks them.
+const TCP_OPTIONS: [&str; 9] = [
+    "fastopen",
+    "backlog",
+    "accept_filter",
+    "deferred",
+    "multipath",
+    "ssl",
+    "http2",
+    "so_keepalive",
+    "proxy_protocol",
+];
+
+/// Whether an option, possibly with a value, has this name.
+fn is_named(option: &str, name: &str) -> bool {
+    option.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 /// Parses a socket option. Units: `rcvbuf` and `sndbuf` are bytes (socket(7), SO_RCVBUF and SO_SNDBUF), `backlog` and
@@ -77,7 +132,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
         }
-        ("quic" | "multipath", None) => return Err(cx.not_supported(option)),
+        ("multipath", None) if cx.http.section == Section::Http => return Err(cx.not_supported(option)),
         _ => return Err(wrong("parameter")),
     }
     spec.set = true;
@@ -107,7 +162,8 @@ fn read_keepalive(text: &str) -> Option<SoKeepalive> {
 
 /// Returns the addresses of a text; `Err` has nginx's message. The system resolves names, which may block: for start
 /// and reload only.
-fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
+fn resolve(text: &str, default_port: Option<u16>) -> Result<Vec<ListenAddr>, &'static str> {
+    let default_ports = default_port.map(|port| (port, port)).ok_or("no port");
     if let Some((_, path)) =
         text.split_at_checked(5).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("unix:"))
     {
@@ -122,7 +178,7 @@ fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
             let (host, tail) = rest.split_once(']').ok_or("invalid host")?;
             let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
             let ports = match (tail, tail.strip_prefix(':')) {
-                ("", _) => (80, 80),
+                ("", _) => default_ports?,
                 (_, Some(ports)) => read_ports(ports)?,
                 _ => return Err("invalid host"),
             };
@@ -136,7 +192,7 @@ fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
             None if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.') => {
                 (vec![Ipv4Addr::UNSPECIFIED.into()], read_ports(text)?)
             }
-            None => (ips_of(text)?, (80, 80)),
+            None => (ips_of(text)?, default_ports?),
         },
     };
     let with_ports =

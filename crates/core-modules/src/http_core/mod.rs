@@ -13,6 +13,9 @@ mod serving;
 mod tests;
 pub(crate) mod variables;
 
+pub(crate) use self::blocks::add_names;
+pub(crate) use self::listen::read_stream as read_stream_listen;
+
 use std::path::Path;
 
 use ::conf::{Args, Contexts, Spec};

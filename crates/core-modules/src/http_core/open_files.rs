@@ -35,7 +35,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Time after which a path in the cache is checked again.",
         )
         .default("60s"),
-        |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
+        |scope, cx| cx.seconds(&mut scope.core.files.opening.settings.valid),
     ),
     // Otherwise files that are requested only once would evict others.
     Directive::scope(
@@ -46,12 +46,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Number of uses after which a file stays open.",
         )
         .default("1"),
-        |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
+        |scope, cx| cx.number(&mut scope.core.files.opening.settings.min_uses),
     ),
     // Only errors that the path itself causes; failures of a disk are retried.
     Directive::scope(
         core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.").default("off"),
-        |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
+        |scope, cx| cx.flag(&mut scope.core.files.opening.settings.errors),
     ),
     // nginx parses it, but does not document it.
     Directive::scope(
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(config.http.open_file_caches, [limits(10, 300), limits(2, 1)]);
         let of = |place: usize| {
             let core = &config.http.locations[place].scope.core;
-            let seconds = core.files.opening.terms.valid.as_secs();
-            (seconds, core.files.opening.terms.min_uses, core.files.opening.terms.errors)
+            let seconds = core.files.opening.settings.valid.as_secs();
+            (seconds, core.files.opening.settings.min_uses, core.files.opening.settings.errors)
         };
         assert_eq!([of(1), of(2), of(3)], [(120, 3, true), (120, 3, false), (1, 3, true)]);
     }

@@ -11,12 +11,13 @@ use io::sys::TcpInfo;
 
 use exchange::credentials::Credentials;
 use exchange::effect;
+use exchange::field_list::Pair;
 use exchange::files;
 use exchange::module::{Prefixed, Variable};
 use exchange::request::{Address, Request};
 use exchange::response::Response;
 use site::slots::nested;
-use site::variables::Assign;
+use site::variables::{Assign, HasVariables};
 use telemetry::time_zone::since_1970;
 use telemetry::{Level, Reason};
 
@@ -116,7 +117,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable(
         "proxy_protocol_port",
-        |request, out| proxy(request, |header, out| proxy_port(header.src_port, out), out),
+        |request, out| proxy(request, |header, out| push_proxy_port(header.src_port, out), out),
         "The client's port from a PROXY protocol header; empty without one.",
     ),
     variable(
@@ -126,7 +127,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable(
         "proxy_protocol_server_port",
-        |request, out| proxy(request, |header, out| proxy_port(header.dst_port, out), out),
+        |request, out| proxy(request, |header, out| push_proxy_port(header.dst_port, out), out),
         "The server's port from a PROXY protocol header; empty without one.",
     ),
     // nginx has two names for some values, and configurations use both.
@@ -256,13 +257,13 @@ fn has_line(request: &Request) -> bool {
 }
 
 /// Appends a value that exists even if it is empty.
-fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value);
     true
 }
 
 /// Appends a number in decimal.
-fn number(value: u64, out: &mut Vec<u8>) -> bool {
+pub(crate) fn number(value: u64, out: &mut Vec<u8>) -> bool {
     http::push_decimal(out, value);
     true
 }
@@ -275,7 +276,7 @@ fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool
 }
 
 /// Appends a duration such as `12.345`.
-fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
+pub(crate) fn push_seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
     // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{}.{:03}", duration.as_secs(), duration.subsec_millis());
     true
@@ -287,13 +288,23 @@ fn proxy(request: &Request, show: fn(&Header, &mut Vec<u8>) -> bool, out: &mut V
 }
 
 /// Appends a port, or nothing for port 0, which means that the header has no port.
-fn proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
+pub(crate) fn push_proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
     port == 0 || number(port.into(), out)
 }
 
 /// Appends a value that follows the addresses in version 2 of the PROXY protocol.
 fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(header) = request.conn.proxy.get() else { return false };
+    push_tlv(request, request.conn.proxy.get().map(|header| &**header), name, out)
+}
+
+/// Appends a value of a header of the PROXY protocol; nothing without a header.
+pub(crate) fn push_tlv<R: HasVariables>(
+    request: &R,
+    header: Option<&Header>,
+    name: &str,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(header) = header else { return false };
     match header.tlv(name.as_bytes()) {
         Ok(value) => value.is_some_and(|value| some(&value, out)),
         Err(TlvError::Name) => {
@@ -322,7 +333,12 @@ fn content_length(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Appends a short key for tables of clients.
 fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
-    match request.client() {
+    push_binary(request.client(), out)
+}
+
+/// Appends an address as 4 or 16 bytes.
+pub(crate) fn push_binary(client: &Address, out: &mut Vec<u8>) -> bool {
+    match client {
         Address::Inet(peer) => match peer.ip() {
             IpAddr::V4(ip) => some(&ip.octets(), out),
             IpAddr::V6(ip) => some(&ip.octets(), out),
@@ -339,7 +355,7 @@ fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
-    seconds(rt::now().saturating_duration_since(request.conn.opened), out)
+    push_seconds(rt::now().saturating_duration_since(request.conn.opened), out)
 }
 
 fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
@@ -410,6 +426,11 @@ fn set_limit_rate(request: &mut Request, value: &[u8]) {
 }
 
 fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
+    milliseconds(out)
+}
+
+/// Appends the seconds since 1970, with milliseconds.
+pub(crate) fn milliseconds(out: &mut Vec<u8>) -> bool {
     let (seconds, milliseconds) = since_1970(rt::wall());
     let _ = write!(out, "{seconds}.{milliseconds:03}");
     true
@@ -447,7 +468,7 @@ fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
-    seconds(request.elapsed(), out)
+    push_seconds(request.elapsed(), out)
 }
 
 /// Appends the identifier, which is generated at its first use in a request.
@@ -558,30 +579,30 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         "server" if response.server.as_ref().is_some_and(|server| !server.is_empty()) => {
             text(response.server.as_deref(), out)
         }
-        "date" if response.date.is_some() => text(response.date.as_deref(), out),
+        "date" if response.date.is_some() => response.date.is_some_and(|date| some(&date, out)),
         "keep_alive" => {
             let seconds = core.keepalive.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
         // The value depends on the body and the client's HTTP version.
         "transfer_encoding" => response.chunked && some(b"chunked", out),
-        _ => named(&response.fields, name, out),
+        _ => named(response.fields.iter(), name, out),
     }
 }
 
 /// Appends a trailer field, which is known after the body was sent.
 fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    named(&request.response.sent_trailers, name, out)
+    named(request.response.sent_trailers.iter(), name, out)
 }
 
 /// Appends the fields of this name, in which underscores stand for dashes.
-fn named(fields: &[(Vec<u8>, Vec<u8>)], name: &str, out: &mut Vec<u8>) -> bool {
+fn named<'f>(fields: impl Iterator<Item = &'f Pair>, name: &str, out: &mut Vec<u8>) -> bool {
     let same = |field: &[u8]| {
         let mut pairs = field.iter().zip(name.as_bytes());
         field.len() == name.len()
             && pairs
                 .all(|(byte, wanted)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_'))
     };
-    let fields = fields.iter().filter(|(field, _)| same(field));
+    let fields = fields.filter(|(field, _)| same(field));
     join(fields.map(|(_, value)| value.as_slice()), b", ", out)
 }

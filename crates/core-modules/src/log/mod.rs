@@ -10,14 +10,19 @@ use conf::{Args, Contexts, Error, Object, Spec, value};
 
 use crate::{Declaration, Directive, Module};
 use exchange::files::links::rule_of;
+use exchange::module::SessionHooks;
 use exchange::refusals;
 use exchange::request::Request;
-use site::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
-use site::declaration::{BlockHooks, LEVELS};
+use exchange::session::Session;
+use exchange::thread::Thread;
+use site::config::{BlockKind, Cx, HttpType, Layered, Section, Settings, SettingsType, Start};
+use site::declaration::{BlockHooks, LEVELS, STREAM_LEVELS};
 use site::registry::VariableNames;
 use site::template::{Template, variable_name};
 use site::uses::FileUse;
 use site::var_ref::VarRef;
+use site::variables::HasVariables;
+use telemetry::links::Rule;
 use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
 use telemetry::{Hold, LogKind, Target, TargetId, Targets};
@@ -49,6 +54,97 @@ pub(crate) static MODULE: Module = Module {
     })
 };
 
+/// The same directives in `stream`, where no session is logged by default, and each log needs a format.
+pub(crate) static STREAM: Module = Module {
+    session: SessionHooks {
+        add_to_plan: |_, scope, plan| {
+            if !scope.of::<SessionLogs>().0.logs().is_empty() {
+                plan.log(scope.shared::<SessionLogs>(), |logs, session| write_session(&logs.0, session));
+            }
+        },
+        ..SessionHooks::NONE
+    },
+    ..Module::of(Declaration {
+        directives: &[STREAM_DIRECTIVES],
+        settings: &[SettingsType::of::<SessionLogs>()],
+        section: Section::Stream,
+        blocks: BlockHooks {
+            requires: |http, scope, requirements| {
+                let logs = &scope.of::<SessionLogs>().0;
+                requirements.log_files.extend(logs.files(&http.targets).map(Path::to_owned));
+            },
+            ..BlockHooks::NONE
+        },
+        ..Declaration::named("stream_log")
+    })
+};
+
+const STREAM_DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "stream_log",
+            "access_log",
+            STREAM_LEVELS,
+            Args::AtLeast(1),
+            "The target of a line for each session, its format, and its condition.",
+        )
+        .many()
+        .default("off"),
+        |scope, cx| add_access_log(&mut scope.make_mut::<SessionLogs>().0, cx),
+    ),
+    Directive::http(
+        Spec::new(
+            "stream_log",
+            "log_format",
+            Contexts::STREAM,
+            Args::AtLeast(2),
+            "A format for `access_log`, by name.",
+        )
+        .many(),
+        add_format,
+    ),
+    Directive::scope(
+        Spec::new(
+            "stream_log",
+            "open_log_file_cache",
+            STREAM_LEVELS,
+            Args::Between(1, 4),
+            "How many logs with variables in their names stay open, and for how long.",
+        )
+        .default("off"),
+        |scope, cx| set_file_cache(&mut scope.make_mut::<SessionLogs>().0, cx),
+    ),
+];
+
+/// The access logs of a server of `stream`.
+#[derive(Clone, Debug, Default)]
+struct SessionLogs(Conf);
+
+impl Settings for SessionLogs {}
+
+/// Writes a session to the access logs of its server.
+fn write_session(conf: &Conf, session: &Session) {
+    let thread_config = &session.thread_config;
+    for log in conf.logs() {
+        if log.condition.as_ref().is_some_and(|condition| !holds(session, session.thread(), condition)) {
+            continue;
+        }
+        let line = |out: &mut Vec<u8>| log.format.render(session, out);
+        match &log.to {
+            LogTo::Target(id) => thread_config.sinks[id.index()].append(None, line),
+            LogTo::Named(path) => {
+                let path = |out: &mut Vec<u8>| path.render(session, out);
+                let asker = || Requester {
+                    root: b"/".to_vec(),
+                    report: session.reporter(),
+                    not_opened: refusals::later_note_by(session.thread(), session.reporter()),
+                };
+                thread_config.named.append(conf.cache, path, |_| Rule::default(), asker, line);
+            }
+        }
+    }
+}
+
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(
@@ -60,7 +156,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .many()
         .default("logs/access.log combined"),
-        add_access_log,
+        |scope, cx| add_access_log(scope.make_mut::<Conf>(), cx),
     ),
     Directive::http(
         Spec::new("http_log", "log_format", Contexts::HTTP, Args::AtLeast(2), "A format for `access_log`, by name.")
@@ -77,7 +173,7 @@ const DIRECTIVES: &[Directive] = &[
             "How many logs with variables in their names stay open, and for how long.",
         )
         .default("off"),
-        set_file_cache,
+        |scope, cx| set_file_cache(scope.make_mut::<Conf>(), cx),
     ),
 ];
 
@@ -150,7 +246,7 @@ impl Conf {
 fn write(conf: &Conf, request: &Request) {
     let thread_config = &request.thread_config;
     for log in conf.logs() {
-        if log.condition.as_ref().is_some_and(|condition| !holds(request, condition)) {
+        if log.condition.as_ref().is_some_and(|condition| !holds(request, &request.conn.thread, condition)) {
             continue;
         }
         let line = |out: &mut Vec<u8>| log.format.render(request, out);
@@ -180,24 +276,24 @@ pub(crate) fn use_socket(peer: &Peer, cx: &mut Cx<'_>) {
 }
 
 /// Whether a condition is true; as in nginx an empty value and `0` are false.
-fn holds(request: &Request, condition: &Template) -> bool {
-    request.conn.thread.logs.with_scratch(|value| {
+fn holds<R: HasVariables>(request: &R, thread: &Thread, condition: &Template) -> bool {
+    thread.logs.with_scratch(|value| {
         condition.render(request, value);
         !matches!(value.as_slice(), b"" | b"0")
     })
 }
 
 /// Parses `off`, or a file or syslog server with a format and options.
-fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn add_access_log(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    scope.make_mut::<Conf>().is_start = false;
+    conf.is_start = false;
     if text == "off" {
         if let Some(further) = cx.statement.args.get(1) {
             // A format after `off` is probably a mistake.
             return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
         }
-        scope.make_mut::<Conf>().off_in_block = cx.block;
-        scope.make_mut::<Conf>().logs.make_mut(cx.block).clear();
+        conf.off_in_block = cx.block;
+        conf.logs.make_mut(cx.block).clear();
         return Ok(());
     }
     // First the target, then the format, then the options: nginx's order, so that the same error of several is reported.
@@ -238,8 +334,8 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     // As in nginx `off` overrides the other logs of the same block.
-    if scope.make_mut::<Conf>().off_in_block != cx.block {
-        scope.make_mut::<Conf>().logs.make_mut(cx.block).push(log);
+    if conf.off_in_block != cx.block {
+        conf.logs.make_mut(cx.block).push(log);
     }
     Ok(())
 }
@@ -248,8 +344,13 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// ignored, and the first format of this name is used.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     // The built-in format is created at each use, but only while a configuration is read.
-    let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
-    if name.eq_ignore_ascii_case(COMBINED) {
+    let is_http = cx.http.section == Section::Http;
+    let name = match cx.statement.args.get(1) {
+        Some(word) => word.text.as_str(),
+        None if is_http => COMBINED,
+        None => return Err(cx.error("log format is not specified")),
+    };
+    if is_http && name.eq_ignore_ascii_case(COMBINED) {
         return Ok(Arc::new(LogFormat::combined(cx.http.registry.modules())));
     }
     let formats = &cx.http.of::<Formats>().0;
@@ -312,7 +413,7 @@ impl Gather {
 }
 
 /// Parses `off`, or `max=` with the other options.
-fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn set_file_cache(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let seconds = |text| value::seconds(text).map(Duration::from_secs);
     let mut cache = FileCache {
         number: cx.http.make_mut::<LogCaches>().0 + 1,
@@ -343,7 +444,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     // As in nginx each directive opens separate files; blocks that inherit it share the files.
     cx.http.make_mut::<LogCaches>().0 += u32::from(!off);
-    scope.make_mut::<Conf>().cache = (!off).then_some(cache);
+    conf.cache = (!off).then_some(cache);
     Ok(())
 }
 
@@ -361,7 +462,8 @@ const COMBINED: &str = "combined";
 /// Parses `log_format name [escape=…] text …`: the texts are joined without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    if name == COMBINED || cx.http.of::<Formats>().0.iter().any(|(known, _)| known == name) {
+    let is_builtin = cx.http.section == Section::Http && name == COMBINED;
+    if is_builtin || cx.http.of::<Formats>().0.iter().any(|(known, _)| known == name) {
         return Err(cx.error(format_args!("duplicate \"log_format\" name \"{name}\"")));
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
@@ -479,7 +581,7 @@ impl LogFormat {
     }
 
     /// Appends the line of a request, without a line end.
-    pub(crate) fn render(&self, request: &Request, out: &mut Vec<u8>) {
+    pub(crate) fn render<R: HasVariables>(&self, request: &R, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),

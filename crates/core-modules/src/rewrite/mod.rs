@@ -21,7 +21,7 @@ use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use replace::Rewrite;
-use script::{Draft, Instruction, Script};
+use script::{Draft, Instruction, Placed, Script};
 use site::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
 use site::declaration::{BlockHooks, ConditionHooks};
 use site::template::Template;
@@ -89,8 +89,8 @@ const DIRECTIVES: &[Directive] = &[
     // The location for a URI changed by an earlier rewrite is not searched.
     Directive::scope(
         spec("break", Args::None, "Ends rewriting in a block, without a new location."),
-        |scope, _| {
-            scope.make_mut::<Conf>().draft.0.push(Instruction::Break);
+        |scope, cx| {
+            scope.make_mut::<Conf>().push(cx, Instruction::Break);
             Ok(())
         },
     ),
@@ -107,7 +107,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("rewrite", Args::Between(2, 3), "Changes or redirects URIs that match a regular expression."),
         |scope, cx| {
             let rewrite = Arc::new(Rewrite::read(cx)?);
-            scope.make_mut::<Conf>().draft.0.push(Instruction::Rewrite(rewrite));
+            scope.make_mut::<Conf>().push(cx, Instruction::Rewrite(rewrite));
             Ok(())
         },
     ),
@@ -155,10 +155,15 @@ impl Settings for Conf {
 }
 
 impl Conf {
+    /// Adds the instruction of a directive.
+    fn push(&mut self, cx: &Cx<'_>, instruction: Instruction) {
+        self.draft.0.push(Placed { instruction, at: cx.statement.span().clone() });
+    }
+
     /// Adds the condition of an `if`, whose block is parsed after the enclosing block.
     fn add_condition(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         let condition = Condition::read(cx)?;
-        self.draft.0.push(Instruction::If { condition, location: None, skip: 0 });
+        self.push(cx, Instruction::If { condition, location: None, skip: 0 });
         Ok(())
     }
 
@@ -196,7 +201,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         (Err(_), None) if is_url(text) => Instruction::Return { status: 302, text: Some(cx.template(text)?) },
         _ => return Err(cx.error(format_args!("invalid return code \"{text}\""))),
     };
-    scope.make_mut::<Conf>().draft.0.push(instruction);
+    scope.make_mut::<Conf>().push(cx, instruction);
     Ok(())
 }
 
@@ -207,7 +212,7 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     // The name is defined first, because a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
     cx.http.registry.add_values(&variable, [value.clone()]);
-    scope.make_mut::<Conf>().draft.0.push(Instruction::Set { variable, value });
+    scope.make_mut::<Conf>().push(cx, Instruction::Set { variable, value });
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use conf::Span;
 use io::Errno;
 
 use crate::rewrite::condition::{Condition, ConditionResult};
@@ -12,20 +13,28 @@ use crate::rewrite::replace::{After, Rewrite, RewriteResult};
 use crate::rewrite::respond;
 use exchange::files;
 use exchange::phases::Step;
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use site::config::LocationId;
 use site::template::Template;
 use site::var_ref::VarRef;
-use telemetry::{Level, Reason};
+use telemetry::{ForLog, Level, Reason};
 
 /// Instructions in the order of the configuration, while blocks are read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Draft(pub(super) Vec<Instruction>);
+pub(crate) struct Draft(pub(super) Vec<Placed>);
+
+/// An instruction with the position of its directive.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(super) instruction: Instruction,
+    pub(super) at: Span,
+}
 
 /// Instructions in the order of the configuration, including those of `if` blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    instructions: Vec<Instruction>,
+    instructions: Vec<Placed>,
     /// Whether an instruction may have to wait for the disk.
     waits: bool,
     /// `rewrite_log`
@@ -53,10 +62,10 @@ impl Draft {
     /// the index after the block: conditions are not nested, so the next one follows it.
     pub(super) fn fill(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
         let mut indices = from..self.0.len();
-        let at = indices.find(|&index| matches!(self.0[index], Instruction::If { .. }));
+        let at = indices.find(|&index| matches!(self.0[index].instruction, Instruction::If { .. }));
         let Some(at) = at else { return from };
         let end = at + 1 + block.0.len();
-        if let Instruction::If { location, skip, .. } = &mut self.0[at] {
+        if let Instruction::If { location, skip, .. } = &mut self.0[at].instruction {
             (*location, *skip) = (inside, block.0.len());
         }
         assert!(at < self.0.len(), "a block follows its instruction");
@@ -67,7 +76,7 @@ impl Draft {
     /// Returns the script, unless it is empty.
     pub(super) fn finish(self, log: bool) -> Option<Arc<Script>> {
         let instructions = self.0;
-        let waits = |instruction: &Instruction| match instruction {
+        let waits = |placed: &Placed| match &placed.instruction {
             Instruction::If { condition, .. } => condition.waits(),
             _ => false,
         };
@@ -128,7 +137,9 @@ impl Script {
                     None
                 }
             };
-            let Some(Instruction::If { condition, .. }) = self.instructions.get(state.at) else {
+            let Some(Placed { instruction: Instruction::If { condition, .. }, .. }) =
+                self.instructions.get(state.at)
+            else {
                 return Step::Next;
             };
             state.file_check = Some(condition.holds_for(stat.as_ref()));
@@ -137,7 +148,7 @@ impl Script {
 
     /// Executes the instructions up to one that ends the script, or that has to wait.
     fn advance(&self, state: &mut State, request: &mut Request) -> Stop {
-        while let Some(instruction) = self.instructions.get(state.at) {
+        while let Some(Placed { instruction, at }) = self.instructions.get(state.at) {
             match instruction {
                 Instruction::Set { variable, value } => {
                     // Rendered at the assignment and not at use, so later changes of its variables have no effect, as
@@ -145,17 +156,24 @@ impl Script {
                     let mut text = Vec::new();
                     value.render_groups(request, state.escaped && request.was_encoded(), &mut text);
                     variable.assign(request, &text);
+                    note(request, at, || format!("set to \"{}\"", text.for_log()));
                 }
                 Instruction::Return { status, text } => {
-                    return Stop::End(respond(request, *status, text.as_ref()));
+                    let step = respond(request, *status, text.as_ref());
+                    note(request, at, || match &request.response.location {
+                        Some(url) => format!("{status} {}", url.for_log()),
+                        None => status.to_string(),
+                    });
+                    return Stop::End(step);
                 }
                 Instruction::Break => {
+                    note(request, at, || "ends the rewriting".to_owned());
                     if std::mem::take(&mut request.uri_changed) {
                         request.left_location = true;
                     }
                     return Stop::End(Step::Next);
                 }
-                Instruction::Rewrite(rewrite) => match rewrite.run(request, self.log) {
+                Instruction::Rewrite(rewrite) => match self.rewrite(rewrite, at, request) {
                     RewriteResult::None => {}
                     RewriteResult::Replaced(After::Next) => state.escaped = false,
                     RewriteResult::Replaced(After::Search | After::Continue) => return Stop::End(Step::Next),
@@ -170,8 +188,12 @@ impl Script {
                     match verdict {
                         ConditionResult::NeedsFileCheck(path) => return Stop::CheckFile(path),
                         ConditionResult::Fails => return Stop::End(Step::Status(500)),
-                        ConditionResult::Holds(false) => state.at += skip,
+                        ConditionResult::Holds(false) => {
+                            note(request, at, || "the condition is false".to_owned());
+                            state.at += skip;
+                        }
                         ConditionResult::Holds(true) => {
+                            note(request, at, || "the condition is true".to_owned());
                             if let Some(location) = location {
                                 request.location = *location;
                             }
@@ -183,6 +205,29 @@ impl Script {
         }
         Stop::End(Step::Next)
     }
+
+    /// Runs a rewrite, and notes its effect in a rehearsal.
+    fn rewrite(&self, rewrite: &Rewrite, at: &Span, request: &mut Request) -> RewriteResult {
+        let before = request.is_rehearsed().then(|| request.uri.clone());
+        let result = rewrite.run(request, self.log);
+        match &result {
+            RewriteResult::Replaced(_) => note(request, at, || {
+                let (old, new) = (before.unwrap_or_default(), &request.uri);
+                format!("{} becomes {}", old.for_log(), new.for_log())
+            }),
+            RewriteResult::End(Step::Status(status)) => note(request, at, || {
+                let url = request.response.location.clone().unwrap_or_default();
+                format!("{status} to {}", url.for_log())
+            }),
+            RewriteResult::None | RewriteResult::End(_) => {}
+        }
+        result
+    }
+}
+
+/// Notes the effect of an instruction in a rehearsal.
+fn note(request: &Request, at: &Span, effect: impl FnOnce() -> String) {
+    request.note(|| Event::Instruction { at: at.clone(), effect: effect() });
 }
 
 impl State {

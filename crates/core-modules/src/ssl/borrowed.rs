@@ -6,11 +6,13 @@
 use conf::Error;
 use exchange::acme::Acme;
 use exchange::http2::Http2;
+use exchange::http3::Http3;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use site::config::{Http, ServerId};
+use site::settings::listen::Listen;
 
-use super::conf::{Conf, Notes};
+use super::conf::{Conf, Notes, Offered};
 
 /// Prepares the handshakes of blocks without certificate, for each address of a block.
 pub(super) fn prepare(http: &mut Http) -> Result<(), Error> {
@@ -58,8 +60,14 @@ impl Block<'_> {
         self.scope().of::<Conf>()
     }
 
-    fn has_http2(&self) -> bool {
-        self.listens_for_http2 || self.scope().of::<Http2>().enabled
+    /// Returns the protocols that the block offers at this address.
+    fn offered(&self) -> Offered {
+        let is_quic = |listen: &&Listen| listen.spec.addr.is_quic() && listen.has_server(self.id);
+        let quic = match self.http.listens.iter().any(|listen| is_quic(&listen)) {
+            true => self.scope().of::<Http3>().alpn(),
+            false => Vec::new(),
+        };
+        Offered { http2: self.listens_for_http2 || self.scope().of::<Http2>().enabled, quic }
     }
 
     /// Returns the settings of a block with the certificate of another block; `None` if the block has a certificate, or if all its
@@ -70,13 +78,13 @@ impl Block<'_> {
             return Ok(None);
         }
         let is_verifying = [own, other].iter().any(|conf| conf.verify != VerifyClient::Off);
-        if own.written.is_empty() && !is_verifying && self.has_http2() == lender.has_http2() {
+        if own.written.is_empty() && !is_verifying && self.offered() == lender.offered() {
             return Ok(None);
         }
         let server = &self.http.servers[self.id.0 as usize];
         let conf = own.over(other);
         let prepared =
-            conf.prepare(std::slice::from_ref(&server.name), self.has_http2(), lender.scope().of::<Acme>());
+            conf.prepare(std::slice::from_ref(&server.name), &self.offered(), lender.scope().of::<Acme>());
         let (tls, _) = prepared.map_err(|message| Error::at_known(server.position.as_ref(), message))?;
         Ok(Some(tls))
     }
@@ -112,6 +120,7 @@ impl Conf {
             ocsp_responder: own.ocsp_responder,
             ocsp_cache: own.ocsp_cache,
             rejects: own.rejects,
+            alpn: written!(alpn, "ssl_alpn"),
             // nginx uses the size of the block too.
             buffer_size: own.buffer_size,
             versions: written!(versions, "ssl_protocols"),

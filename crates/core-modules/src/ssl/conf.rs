@@ -17,12 +17,13 @@ use conf::{Error, Span};
 use exchange::acme::Acme;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::http2::Http2;
+use exchange::http3::Http3;
 use exchange::ocsp::client::Depth;
 use exchange::ocsp::{Responder, StatusCache};
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{File, OptionalFile, PemSource};
-use site::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
+use site::config::{BlockEnd, BlockKind, Http, Layered, Scope, Section, Settings};
 use site::settings::names::ServerName;
 
 /// The settings of a block.
@@ -92,6 +93,8 @@ pub(super) struct Conf {
     pub(super) rejects: bool,
     /// `ssl_certificate_compression`
     pub(super) compresses_certificates: bool,
+    /// `ssl_alpn` of `stream`; `None` in `http`, whose protocols are known.
+    pub(super) alpn: Option<Vec<Vec<u8>>>,
     /// `ssl_conf_command`
     pub(super) commands: Layered<(String, String)>,
     /// Expiry times of the server's certificates.
@@ -146,6 +149,7 @@ impl Default for Conf {
             ocsp_cache: None,
             stapling_file: None,
             rejects: false,
+            alpn: None,
             commands: Layered::default(),
             expiries: Vec::new(),
             written: Vec::new(),
@@ -154,9 +158,12 @@ impl Default for Conf {
 }
 
 /// Prepares the handshakes of a server at the end of its block.
-pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), Error> {
+pub(super) fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), Error> {
     if block.kind != BlockKind::Server {
         return Ok(());
+    }
+    if http.section == Section::Stream {
+        scope.make_mut::<Conf>().alpn.get_or_insert_default();
     }
     let conf = scope.shared::<Conf>();
     if conf.certificates.items().is_empty() && !conf.rejects {
@@ -167,14 +174,24 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
         }
         return Ok(());
     }
-    let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
+    let http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
+    let quic = if block.listens_for_quic { scope.of::<Http3>().alpn() } else { Vec::new() };
     let names = block.names.iter().map(ServerName::shown).collect::<Vec<_>>();
-    let prepared = conf.prepare(&names, has_http2, scope.of::<Acme>());
+    let prepared = conf.prepare(&names, &Offered { http2, quic }, scope.of::<Acme>());
     let (tls, notes) = prepared.map_err(|message| Error::at(block.span, message))?;
     scope.make_mut::<Conf>().notes = notes;
     scope.make_mut::<Conf>().expiries = expiry::read_expiries(conf.certificates.items());
     *scope.make_mut::<Tls>() = tls;
     Ok(())
+}
+
+/// The protocols that a server offers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offered {
+    /// Whether the server offers HTTP/2.
+    pub(super) http2: bool,
+    /// The protocols for ALPN over QUIC.
+    pub(super) quic: Vec<Vec<u8>>,
 }
 
 /// Returns the protocols for ALPN, in order of preference.
@@ -199,7 +216,7 @@ impl Conf {
     pub(super) fn prepare(
         &self,
         names: &[String],
-        has_http2: bool,
+        offered: &Offered,
         acme: &Acme,
     ) -> Result<(Tls, Notes), String> {
         self.check_files()?;
@@ -207,7 +224,7 @@ impl Conf {
         let mut stapled = Stapled::default();
         let server = match self.certificates.items() {
             [] => None,
-            _ => Some(self.server(names, has_http2, acme, &mut stapled)?),
+            _ => Some(self.server(names, offered, acme, &mut stapled)?),
         };
         let Stapled { staples, faults, unused } = stapled;
         let (named, checks) = (self.named().map(Arc::new), self.checks()?.map(Arc::new));
@@ -219,7 +236,7 @@ impl Conf {
     fn server(
         &self,
         names: &[String],
-        has_http2: bool,
+        offered: &Offered,
         acme: &Acme,
         stapled: &mut Stapled,
     ) -> Result<Server, String> {
@@ -254,7 +271,8 @@ impl Conf {
             prioritizes_chacha: chosen.prioritizes_chacha,
             compresses_certificates: self.compresses_certificates,
             client_authorities: self.client_authorities()?,
-            alpn: protocols(has_http2),
+            alpn: self.alpn.clone().unwrap_or_else(|| protocols(offered.http2)),
+            quic_alpn: if versions.tls13 { offered.quic.clone() } else { Vec::new() },
             tickets: if chosen.without_tickets { None } else { self.tickets()? },
             sessions: self.cache.clone(),
             session_timeout: self.session_timeout,

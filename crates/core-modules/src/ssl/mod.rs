@@ -17,15 +17,19 @@ use std::time::SystemTime;
 
 use ::conf::{Args, Error, Level, Spec, Support, value};
 use ::tls::sessions::{self, SessionCache};
+use exchange::module::SessionHooks;
 use exchange::ocsp::client::Depth;
+use exchange::request::Request;
 use exchange::secured::VerifyClient;
+use exchange::session::Session;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
     PemSource, named_file, read_certificate_cache, read_command, read_file, read_optional_file,
     read_passwords, read_versions, value_or_cancel,
 };
-use site::config::{Cx, Http, Scope, Server, SettingsType};
-use site::declaration::{BlockHooks, SERVER_LEVELS};
+use site::config::{Cx, Http, Scope, Section, Server, SettingsType};
+use site::declaration::{BlockHooks, SERVER_LEVELS, STREAM_LEVELS};
+use site::settings::session::SessionCore;
 use site::shared_zone::ZoneKind;
 
 pub use self::expiry::{certificate_warnings, expiries};
@@ -35,7 +39,7 @@ use crate::{Declaration, Directive, Module};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    variables: variables::VARIABLES,
+    variables: variables::Rows::<Request>::VARIABLES,
     ..Module::of(Declaration {
         directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, AUTHORITIES, SESSIONS, WITHOUT_EFFECT],
         settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
@@ -45,6 +49,66 @@ pub(crate) static MODULE: Module = Module {
         ..Declaration::named("http_ssl")
     })
 };
+
+/// The same directives in `stream`, with those of its handshakes.
+pub(crate) static STREAM: Module = Module {
+    session: SessionHooks { variables: variables::Rows::<Session>::VARIABLES, ..SessionHooks::NONE },
+    ..Module::of(Declaration {
+        directives: &[
+            CERTIFICATES,
+            HANDSHAKES,
+            CLIENTS,
+            AUTHORITIES,
+            SESSIONS,
+            WITHOUT_EFFECT,
+            STREAM_DIRECTIVES,
+        ],
+        twin: Some(&["ssl_buffer_size", "ssl_early_data"]),
+        section: Section::Stream,
+        blocks: BlockHooks { end: conf::end, requires: stapling::add_ports, ..BlockHooks::NONE },
+        addresses: borrowed::prepare,
+        check,
+        ..Declaration::named("stream_ssl")
+    })
+};
+
+/// The directives that only `stream` has.
+const STREAM_DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "stream_ssl",
+            "ssl_handshake_timeout",
+            STREAM_LEVELS,
+            ONE,
+            "How long the TLS handshake of a client may take.",
+        )
+        .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.make_mut::<SessionCore>().handshake_timeout),
+    ),
+    Directive::scope(
+        Spec::new(
+            "stream_ssl",
+            "ssl_alpn",
+            STREAM_LEVELS,
+            Args::AtLeast(1),
+            "Protocols for ALPN, the best first; a client that offers only others is refused.",
+        ),
+        |scope, cx| {
+            let mut protocols = Vec::new();
+            for text in cx.statement.texts() {
+                if text.is_empty() || text.len() > ALPN_LEN_MAX {
+                    return Err(cx.error(format_args!("invalid protocol name \"{text}\"")));
+                }
+                protocols.push(text.as_bytes().to_vec());
+            }
+            scope.make_mut::<Conf>().alpn = Some(protocols);
+            Ok(())
+        },
+    ),
+];
+
+/// Maximum length of the name of a protocol (RFC 7301 section 3.1).
+const ALPN_LEN_MAX: usize = 255;
 
 /// One argument.
 const ONE: Args = Args::Exactly(1);
@@ -470,8 +534,13 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
         for server in listen.tls_defaults() {
             let server = &http.servers[server.0 as usize];
             let tls = http.locations[server.root.0 as usize].scope.of::<Tls>();
+            let is_quic = listen.spec.addr.is_quic();
             if tls.server.is_none() && !tls.rejects {
-                return Err(no_certificate(server, &listen.spec.text));
+                return Err(no_certificate(server, &listen.spec.text, is_quic));
+            }
+            if is_quic && tls.server.as_ref().is_some_and(|server| !server.has_tls13()) {
+                let message = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+                return Err(Error::at_known(server.position.as_ref(), message));
             }
         }
     }
@@ -497,8 +566,9 @@ fn unused_certificates(http: &Http) -> Vec<Error> {
 }
 
 /// Returns the error for an address whose default server has no certificate.
-fn no_certificate(server: &Server, address: &str) -> Error {
-    let message = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+fn no_certificate(server: &Server, address: &str, is_quic: bool) -> Error {
+    let option = if is_quic { "quic" } else { "ssl" };
+    let message = format_args!("no \"ssl_certificate\" is defined for the \"listen ... {option}\" directive");
     let error = Error::at_known(server.position.as_ref(), message);
     let shown = match server.name.as_str() {
         "" => format!("the default server of {address}"),

@@ -1,158 +1,176 @@
 //! `$ssl_*`: values of a connection's handshake and of its client certificate. Without TLS they have no value.
 
+use std::marker::PhantomData;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::tls::certificate::to_pem;
 use ::tls::x509::{Certificate, NameForm};
 use ::tls::{SignatureScheme, ciphers, groups, seen};
-use exchange::module::Variable;
-use exchange::request::Request;
+use exchange::request::OnConnection;
 use exchange::secured::Secured;
-use site::variables::Assign;
+use site::variables::{Assign, Variable};
 
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// The variables, each with the function that writes its value; the function returns `false` if there is none.
-pub(super) const VARIABLES: &[Variable] = &[
-    text(
-        "ssl_alpn_protocol",
-        |request, out| put(request, out, |it| not_empty(&it.alpn)),
-        "The protocol that ALPN selected.",
-    ),
-    text(
-        "ssl_cipher",
-        |request, out| put(request, out, |it| Some(it.cipher.into())),
-        "The cipher suite of the connection.",
-    ),
-    text("ssl_ciphers", |request, out| put(request, out, suites), "Cipher suites that the client offers."),
-    text(
-        "ssl_client_cert",
-        |request, out| put(request, out, tabbed),
-        "The client's certificate in PEM, with a tab before each line except the first.",
-    ),
-    text(
-        "ssl_client_escaped_cert",
-        |request, out| put(request, out, escaped),
-        "The client's certificate in PEM, escaped as in URLs.",
-    ),
-    text(
-        "ssl_client_fingerprint",
-        |request, out| of_client(request, out, Certificate::fingerprint),
-        "The SHA-1 of the client's certificate.",
-    ),
-    text(
-        "ssl_client_i_dn",
-        |request, out| of_client(request, out, |it| it.issuer(NameForm::Rfc2253)),
-        "Issuer DN of the client's certificate (RFC 2253).",
-    ),
-    text(
-        "ssl_client_i_dn_legacy",
-        |request, out| of_client(request, out, |it| it.issuer(NameForm::Legacy)),
-        "Issuer DN of the client's certificate, in the older format.",
-    ),
-    text(
-        "ssl_client_raw_cert",
-        |request, out| put(request, out, |it| pem_of(it).map(String::into_bytes)),
-        "The client's certificate in PEM.",
-    ),
-    text(
-        "ssl_client_s_dn",
-        |request, out| of_client(request, out, |it| it.subject(NameForm::Rfc2253)),
-        "Subject DN of the client's certificate (RFC 2253).",
-    ),
-    text(
-        "ssl_client_s_dn_legacy",
-        |request, out| of_client(request, out, |it| it.subject(NameForm::Legacy)),
-        "Subject DN of the client's certificate, in the older format.",
-    ),
-    text(
-        "ssl_client_serial",
-        |request, out| of_client(request, out, Certificate::serial),
-        "The serial number of the client's certificate.",
-    ),
-    text(
-        "ssl_client_sigalg",
-        |request, out| put(request, out, |it| scheme(it.seen.client_signature)),
-        "The algorithm of the client's signature.",
-    ),
-    text(
-        "ssl_client_v_end",
-        |request, out| of_client(request, out, Certificate::not_after),
-        "End of the validity of the client's certificate.",
-    ),
-    text(
-        "ssl_client_v_remain",
-        |request, out| of_client(request, out, remaining_days),
-        "Days until the client's certificate expires.",
-    ),
-    text(
-        "ssl_client_v_start",
-        |request, out| of_client(request, out, Certificate::not_before),
-        "Start of the validity of the client's certificate.",
-    ),
-    text(
-        "ssl_client_verify",
-        |request, out| put(request, out, |it| Some(verdict(it).into_bytes())),
-        "`SUCCESS`, `FAILED:reason`, or `NONE` without a certificate.",
-    ),
-    text(
-        "ssl_curve",
-        |request, out| put(request, out, |it| Some(it.curve.into())),
-        "The group of the key exchange.",
-    ),
-    text("ssl_curves", |request, out| put(request, out, offered_groups), "Groups that the client offers."),
-    text(
-        "ssl_early_data",
-        |request, out| put(request, out, early),
-        "`1` for a request in early data (0-RTT), until the handshake has ended.",
-    ),
-    text(
-        "ssl_ech_outer_server_name",
-        |_, _| false,
-        "The public name of Encrypted Client Hello, which is not supported.",
-    ),
-    text("ssl_ech_status", |_, _| false, "The result of Encrypted Client Hello, which is not supported."),
-    text(
-        "ssl_protocol",
-        |request, out| put(request, out, |it| Some(it.protocol.into())),
-        "The version of TLS.",
-    ),
-    text(
-        "ssl_server_name",
-        |request, out| put(request, out, |it| it.name.as_deref().map(|name| name.as_bytes().to_vec())),
-        "The server name that the client sent (SNI).",
-    ),
-    text(
-        "ssl_session_id",
-        |request, out| put(request, out, session_id),
-        "The identifier of the session, in hexadecimal digits.",
-    ),
-    text(
-        "ssl_session_reused",
-        |request, out| put(request, out, |it| Some(if it.is_resumed { "r" } else { "." }.into())),
-        "`r` for a resumed session, else `.`.",
-    ),
-    text(
-        "ssl_sigalg",
-        |request, out| put(request, out, |it| scheme(it.seen.signature)),
-        "The algorithm of the server's signature.",
-    ),
-    text(
-        "ssl_sigalgs",
-        |request, out| put(request, out, schemes),
-        "Signature schemes that the client supports.",
-    ),
-];
+/// The variables of requests, or of sessions, each with the function that writes its value; the function returns `false` if there is
+/// none.
+pub(super) struct Rows<R>(PhantomData<R>);
+
+impl<R: OnConnection> Rows<R> {
+    /// The variables.
+    pub(super) const VARIABLES: &'static [Variable<R>] = &[
+        text(
+            "ssl_alpn_protocol",
+            |request, out| put(request, out, |it| not_empty(&it.alpn)),
+            "The protocol that ALPN selected.",
+        ),
+        text(
+            "ssl_cipher",
+            |request, out| put(request, out, |it| Some(it.cipher.into())),
+            "The cipher suite of the connection.",
+        ),
+        text(
+            "ssl_ciphers",
+            |request, out| put(request, out, suites),
+            "Cipher suites that the client offers.",
+        ),
+        text(
+            "ssl_client_cert",
+            |request, out| put(request, out, tabbed),
+            "The client's certificate in PEM, with a tab before each line except the first.",
+        ),
+        text(
+            "ssl_client_escaped_cert",
+            |request, out| put(request, out, escaped),
+            "The client's certificate in PEM, escaped as in URLs.",
+        ),
+        text(
+            "ssl_client_fingerprint",
+            |request, out| of_client(request, out, Certificate::fingerprint),
+            "The SHA-1 of the client's certificate.",
+        ),
+        text(
+            "ssl_client_i_dn",
+            |request, out| of_client(request, out, |it| it.issuer(NameForm::Rfc2253)),
+            "Issuer DN of the client's certificate (RFC 2253).",
+        ),
+        text(
+            "ssl_client_i_dn_legacy",
+            |request, out| of_client(request, out, |it| it.issuer(NameForm::Legacy)),
+            "Issuer DN of the client's certificate, in the older format.",
+        ),
+        text(
+            "ssl_client_raw_cert",
+            |request, out| put(request, out, |it| pem_of(it).map(String::into_bytes)),
+            "The client's certificate in PEM.",
+        ),
+        text(
+            "ssl_client_s_dn",
+            |request, out| of_client(request, out, |it| it.subject(NameForm::Rfc2253)),
+            "Subject DN of the client's certificate (RFC 2253).",
+        ),
+        text(
+            "ssl_client_s_dn_legacy",
+            |request, out| of_client(request, out, |it| it.subject(NameForm::Legacy)),
+            "Subject DN of the client's certificate, in the older format.",
+        ),
+        text(
+            "ssl_client_serial",
+            |request, out| of_client(request, out, Certificate::serial),
+            "The serial number of the client's certificate.",
+        ),
+        text(
+            "ssl_client_sigalg",
+            |request, out| put(request, out, |it| scheme(it.seen.client_signature)),
+            "The algorithm of the client's signature.",
+        ),
+        text(
+            "ssl_client_v_end",
+            |request, out| of_client(request, out, Certificate::not_after),
+            "End of the validity of the client's certificate.",
+        ),
+        text(
+            "ssl_client_v_remain",
+            |request, out| of_client(request, out, remaining_days),
+            "Days until the client's certificate expires.",
+        ),
+        text(
+            "ssl_client_v_start",
+            |request, out| of_client(request, out, Certificate::not_before),
+            "Start of the validity of the client's certificate.",
+        ),
+        text(
+            "ssl_client_verify",
+            |request, out| put(request, out, |it| Some(verdict(it).into_bytes())),
+            "`SUCCESS`, `FAILED:reason`, or `NONE` without a certificate.",
+        ),
+        text(
+            "ssl_curve",
+            |request, out| put(request, out, |it| Some(it.curve.into())),
+            "The group of the key exchange.",
+        ),
+        text(
+            "ssl_curves",
+            |request, out| put(request, out, offered_groups),
+            "Groups that the client offers.",
+        ),
+        text(
+            "ssl_early_data",
+            |request, out| put(request, out, early),
+            "`1` for a request in early data (0-RTT), until the handshake has ended.",
+        ),
+        text(
+            "ssl_ech_outer_server_name",
+            |_, _| false,
+            "The public name of Encrypted Client Hello, which is not supported.",
+        ),
+        text("ssl_ech_status", |_, _| false, "The result of Encrypted Client Hello, which is not supported."),
+        text(
+            "ssl_protocol",
+            |request, out| put(request, out, |it| Some(it.protocol.into())),
+            "The version of TLS.",
+        ),
+        text(
+            "ssl_server_name",
+            |request, out| put(request, out, |it| it.name.as_deref().map(|name| name.as_bytes().to_vec())),
+            "The server name that the client sent (SNI).",
+        ),
+        text(
+            "ssl_session_id",
+            |request, out| put(request, out, session_id),
+            "The identifier of the session, in hexadecimal digits.",
+        ),
+        text(
+            "ssl_session_reused",
+            |request, out| put(request, out, |it| Some(if it.is_resumed { "r" } else { "." }.into())),
+            "`r` for a resumed session, else `.`.",
+        ),
+        text(
+            "ssl_sigalg",
+            |request, out| put(request, out, |it| scheme(it.seen.signature)),
+            "The algorithm of the server's signature.",
+        ),
+        text(
+            "ssl_sigalgs",
+            |request, out| put(request, out, schemes),
+            "Signature schemes that the client supports.",
+        ),
+    ];
+}
 
 /// Returns a variable that can be set, as in nginx: behind a proxy that terminates TLS, a configuration sets it from a field.
-const fn text(name: &'static str, get: fn(&Request, &mut Vec<u8>) -> bool, help: &'static str) -> Variable {
+const fn text<R>(name: &'static str, get: fn(&R, &mut Vec<u8>) -> bool, help: &'static str) -> Variable<R> {
     Variable { name, get, set: Some(Assign::Replace), help }
 }
 
 /// Writes a value from the facts of a TLS connection.
-fn put(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Secured) -> Option<Vec<u8>>) -> bool {
-    let value = request.conn.secured.get().and_then(|secured| get(secured));
+fn put<R: OnConnection>(
+    request: &R,
+    out: &mut Vec<u8>,
+    get: impl FnOnce(&Secured) -> Option<Vec<u8>>,
+) -> bool {
+    let value = request.conn().secured.get().and_then(|secured| get(secured));
     value.is_some_and(|value| {
         out.extend_from_slice(&value);
         true
@@ -160,7 +178,11 @@ fn put(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Secured) -> Optio
 }
 
 /// Writes a value from the client certificate.
-fn of_client(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Certificate) -> Option<String>) -> bool {
+fn of_client<R: OnConnection>(
+    request: &R,
+    out: &mut Vec<u8>,
+    get: impl FnOnce(&Certificate) -> Option<String>,
+) -> bool {
     put(request, out, |secured| get(secured.client.as_ref()?.parsed()?).map(String::into_bytes))
 }
 

@@ -4,10 +4,12 @@
 //! a reserve for the files, upstreams and temporary files of accepted connections. If connections, descriptors or
 //! receive buffers run out, the connections that cost least are closed first; `waiting` has the order.
 //!
-//! Connections to upstreams leave the last slots to clients. A request that gets no slot for its upstream fails after about a second,
-//! or at once if no connection can be closed in this time, and releases the slot of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
+//! Connections to upstreams leave the last slots to clients. Requests without a slot for their upstream wait in a queue
+//! (`slot_queue`), for about a second. A request fails earlier if no connection ends or can be closed in this time, and releases the slot
+//! of its client connection. Otherwise a proxy that passes requests to itself would wait for itself.
 
 mod descriptors;
+mod slot_queue;
 mod waiting;
 mod windows;
 
@@ -20,6 +22,7 @@ use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
 use descriptors::Descriptors;
+use slot_queue::{SlotQueue, Turn};
 use telemetry::limited::Limited;
 pub use waiting::Waits;
 pub(crate) use waiting::{Entry, GRACE};
@@ -67,8 +70,21 @@ const PINNED_MAX: u64 = rt::net::UNSENT_MAX as u64 + (128 << 10) + (2 << 20);
 /// Divisor for the share of a thread's memory limit that send queues may occupy with pages of files.
 const PINNED_DIVISOR: u64 = 4;
 
+/// Maximum number of handshakes of QUIC whose clients have not proved their address, and divisor for their share of a thread's slots. Forged
+/// packets could otherwise occupy the slots and the memory of handshakes.
+const UNVALIDATED_MAX: usize = 1000;
+const UNVALIDATED_DIVISOR: usize = 4;
+
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
 const RECHECK_EVERY: Duration = Duration::from_millis(250);
+
+/// Time after the last choice of a connection during which the chosen connections may not have ended yet. The end takes a few event-loop
+/// turns; on a busy machine these take longer than [`GRACE`].
+const ENDING: Duration = STALL;
+
+/// Maximum time for which a request waits for a slot for its upstream: until the connections that are in use now can turn out to stall,
+/// and until connections have been closed for the requests that came before.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The limits of one thread, and its connections that may be closed.
 pub struct Capacity {
@@ -77,6 +93,8 @@ pub struct Capacity {
     /// Counts client connections and upstream connections.
     slots: WaitGroup,
     slots_max: usize,
+    /// Number of connections so far.
+    entered: Cell<u64>,
     /// Maximum number of connections since the last query.
     most: Cell<usize>,
     threads: u64,
@@ -84,6 +102,10 @@ pub struct Capacity {
     /// Number of free descriptors at the last count, and number of accepts since.
     free_at_count: Cell<u64>,
     accepted_since: Cell<u64>,
+    /// Requests that wait for a slot for their upstream.
+    slot_queue: SlotQueue,
+    /// Time at which a connection was last chosen to be closed.
+    chosen_at: Cell<Option<Instant>>,
     /// Whether accepting waits for a free slot.
     is_awaited: Cell<bool>,
     changed: Event,
@@ -92,6 +114,8 @@ pub struct Capacity {
     pub(crate) making: WaitGroup,
     /// Counts request bodies that stay in memory for lack of a temporary file.
     pub bodies: WaitGroup,
+    /// Counts handshakes of QUIC whose clients have not proved their address.
+    pub unvalidated: WaitGroup,
     /// Rate limits of the log lines about exhausted resources.
     pub alarms: Alarms,
     /// The memory for bodies over HTTP/2.
@@ -125,16 +149,20 @@ impl Capacity {
             began: rt::now(),
             slots: WaitGroup::new(),
             slots_max: slots_max.max(1),
+            entered: Cell::new(0),
             most: Cell::new(0),
             threads: threads.max(1) as u64,
             descriptors: Descriptors::open(),
             free_at_count: Cell::new(0),
             accepted_since: Cell::new(0),
+            slot_queue: SlotQueue::new(),
+            chosen_at: Cell::new(None),
             is_awaited: Cell::new(false),
             changed: Event::new(),
             listeners: RefCell::default(),
             making: WaitGroup::new(),
             bodies: WaitGroup::new(),
+            unvalidated: WaitGroup::new(),
             alarms: Alarms::default(),
             windows: Windows::default(),
         }
@@ -143,6 +171,7 @@ impl Capacity {
     /// Takes a slot for a connection, until the result is dropped.
     pub fn enter(&self) -> Counted {
         let counted = self.slots.enter();
+        self.entered.set(self.entered.get() + 1);
         self.most.set(self.most.get().max(self.slots.count()));
         counted
     }
@@ -159,17 +188,37 @@ impl Capacity {
 
     /// Registers a connection as [`Capacity::waits`] does, for a wait that began earlier.
     pub fn waits_since(&self, kind: Waits, timer: &Timer, socket: &Fd, since: Instant) -> Waiting<'_> {
+        Waiting { capacity: self, entry: self.begin_wait(kind, timer, Some(socket), since) }
+    }
+
+    /// Registers a connection that waits. Without a socket, which may be shared, its client is taken for silent.
+    pub(crate) fn begin_wait(
+        &self,
+        kind: Waits,
+        timer: &Timer,
+        socket: Option<&Fd>,
+        since: Instant,
+    ) -> Entry {
         let entry = self.lists.insert(kind, timer, socket, self.ms_at(since), None);
         if self.is_awaited.get() {
             self.changed.pulse();
         }
-        Waiting { capacity: self, entry }
+        entry
+    }
+
+    /// Removes a connection that was registered by [`Capacity::begin_wait`].
+    pub(crate) fn end_wait(&self, entry: Entry) {
+        self.lists.remove(entry);
+        // Other connections may be closed as soon as no new connection can turn out to be silent.
+        if self.is_awaited.get() && !self.lists.has_firsts() {
+            self.changed.pulse();
+        }
     }
 
     /// Registers a connection that has sent `progress` bytes and whose client reads nothing at present. Its timer expires when it is
     /// chosen to be closed.
     pub(crate) fn begin_stall(&self, timer: &Timer, socket: &Fd, progress: u64) -> Entry {
-        self.lists.insert(Waits::Reads, timer, socket, self.now_ms(), Some(progress))
+        self.lists.insert(Waits::Reads, timer, Some(socket), self.now_ms(), Some(progress))
     }
 
     /// Removes a connection that was registered by [`Capacity::begin_stall`].
@@ -229,7 +278,7 @@ impl Capacity {
     /// Returns the resource that is missing for one more accepted connection. Queries the number of free descriptors
     /// from the kernel if it is uncertain.
     pub fn exhausted(&self) -> Option<Resource> {
-        if self.free_slots() == 0 {
+        if self.free_slots() <= self.slot_queue.held() {
             return Some(Resource::Connection);
         }
         let Some(descriptors) = &self.descriptors else { return None };
@@ -239,6 +288,12 @@ impl Capacity {
             self.accepted_since.set(0);
         }
         (self.free_at_count.get() <= self.reserve()).then_some(Resource::Descriptor)
+    }
+
+    /// Whether a handshake may begin whose client has not proved its address.
+    pub fn admits_unvalidated(&self) -> bool {
+        let most = UNVALIDATED_MAX.min((self.slots_max / UNVALIDATED_DIVISOR).max(1));
+        self.unvalidated.count() < most && self.free_slots() > self.slot_queue.held()
     }
 
     fn reserve(&self) -> u64 {
@@ -280,28 +335,59 @@ impl Capacity {
     }
 
     /// Returns the number of slots that upstreams leave to clients.
-    pub(crate) fn slots_for_clients(&self) -> usize {
+    fn slots_for_clients(&self) -> usize {
         self.slots_max / CLIENTS_DIVISOR
     }
 
-    /// Whether a new upstream connection leaves enough slots to clients.
-    pub(crate) fn has_slot_for_upstream(&self) -> bool {
-        self.free_slots() > self.slots_for_clients()
+    /// Returns the number of connections that have to end before there is a slot for an upstream.
+    pub(crate) fn missing_for_upstream(&self) -> usize {
+        (self.slots_for_clients() + 1).saturating_sub(self.free_slots())
+    }
+
+    /// Takes a slot for a connection to an upstream, if there is one and no other request waits for it.
+    pub(crate) fn enter_for_upstream(&self) -> Option<Counted> {
+        (self.missing_for_upstream() == 0 && self.slot_queue.is_empty()).then(|| self.enter())
+    }
+
+    /// Waits until this request is the first that gets a slot for its upstream; `None` if this takes too long.
+    pub(crate) async fn turn_for_upstream(
+        &self,
+        connection: Option<u64>,
+        began: Instant,
+    ) -> Option<Turn<'_>> {
+        let turn = self.slot_queue.turn(connection, &self.changed);
+        match rt::select(turn, rt::sleep_until(began + SLOT_WAIT_MAX)).await {
+            rt::Either::Left(turn) => Some(turn),
+            rt::Either::Right(()) => None,
+        }
+    }
+
+    /// Returns the number of connections that have ended so far.
+    pub(crate) fn ended(&self) -> u64 {
+        self.entered.get() - self.slots.count() as u64
+    }
+
+    /// Holds the slots of chosen connections for the first request, so that accepted connections do not take them.
+    pub(crate) fn hold_for_upstream(&self, turn: &Turn<'_>, chosen: usize) {
+        turn.hold(chosen, self.slots_for_clients() + 1);
+    }
+
+    /// Whether connections that were chosen to be closed may not have ended yet.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.chosen_at.get().is_some_and(|at| rt::now() < at + ENDING)
     }
 
     /// Waits until there may be a slot for an upstream connection, or a connection to close for it.
     pub(crate) async fn changed_for_upstream(&self) {
-        let enough = self.slots_max.saturating_sub(self.slots_for_clients() + 1);
+        let enough = self.slots.count().saturating_sub(self.missing_for_upstream());
         rt::select(self.slots.at_most(enough), rt::sleep_until(rt::now() + GRACE)).await;
     }
 
-    /// Returns how long it takes until a present connection can be closed, if it turns out to stall or to be silent; `None` if there
-    /// is no such connection.
-    pub(crate) fn grace(&self) -> Option<Duration> {
-        match self.lists.has_stalls() {
-            true => Some(STALL + GRACE),
-            false => self.has_silent().then_some(GRACE),
-        }
+    /// Whether a slot may become free soon for a request that has waited for this time: a chosen connection ends, or a present
+    /// connection can be closed, if it turns out to stall or to be silent.
+    pub(crate) fn may_free_slot(&self, waited: Duration) -> bool {
+        let grace = if self.lists.has_stalls() { STALL + GRACE } else { GRACE };
+        waited < SLOT_WAIT_MAX && (self.is_ending() || waited < grace)
     }
 
     /// Whether there are connections that may turn out to be silent.
@@ -329,22 +415,63 @@ impl Capacity {
         time.saturating_duration_since(self.began).as_millis() as u32
     }
 
-    /// Chooses connections that are closed when their tasks run next. Returns the number of client connections among them, or `None`
-    /// if no connection can be closed.
-    pub(crate) fn reclaim(&self, close_idle: impl FnOnce() -> bool) -> Option<usize> {
+    /// Chooses connections that are closed when their tasks run next, at least `wanted` if there are as many quiet ones. `close_idle`
+    /// closes an idle connection to an upstream.
+    pub(crate) fn reclaim(&self, wanted: usize, close_idle: impl FnOnce() -> bool) -> Chosen {
+        let chosen = self.choose(wanted, close_idle);
+        debug_assert!(chosen.clients <= RECLAIMED_MAX, "one call closes a limited number of connections");
+        if chosen.total() > 0 {
+            self.chosen_at.set(Some(rt::now()));
+        }
+        chosen
+    }
+
+    /// Chooses connections that linger after their last response. An idle connection of HTTP/2 that was chosen lingers until its client has
+    /// closed it, so this ends it.
+    pub(crate) fn choose_lingering(&self, wanted: usize) -> usize {
+        let chosen =
+            self.lists.choose(Rank::Lingering, wanted.clamp(1, RECLAIMED_MAX), Duration::ZERO, self.now_ms());
+        if chosen > 0 {
+            self.chosen_at.set(Some(rt::now()));
+        }
+        chosen
+    }
+
+    fn choose(&self, wanted: usize, close_idle: impl FnOnce() -> bool) -> Chosen {
+        let lingering = self.choose_lingering(wanted);
+        if lingering > 0 {
+            return Chosen { clients: lingering, upstreams: 0 };
+        }
         let now_ms = self.now_ms();
-        let most = (self.lists.quiet() / RECLAIMED_DIVISOR).clamp(1, RECLAIMED_MAX);
+        let most = (self.lists.quiet() / RECLAIMED_DIVISOR).max(wanted).clamp(1, RECLAIMED_MAX);
         let quiet = self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms);
-        if quiet > 0 || close_idle() {
-            return Some(quiet);
+        if quiet > 0 {
+            return Chosen { clients: quiet, upstreams: 0 };
+        }
+        if close_idle() {
+            return Chosen { clients: 0, upstreams: 1 };
         }
         // A connection that was just accepted may turn out to be silent soon. Idle connections are no reason to wait: clients that send
         // their requests one after another would always have some that are too young to be closed.
         if self.lists.has_firsts() {
-            return None;
+            return Chosen::default();
         }
         let mut ranks = [Rank::Head, Rank::Body, Rank::Reads].into_iter();
-        ranks.any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0).then_some(1)
+        let any = ranks.any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0);
+        Chosen { clients: usize::from(any), upstreams: 0 }
+    }
+}
+
+/// Number of connections that were chosen to be closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    pub(crate) clients: usize,
+    pub(crate) upstreams: usize,
+}
+
+impl Chosen {
+    pub(crate) fn total(self) -> usize {
+        self.clients + self.upstreams
     }
 }
 
@@ -363,10 +490,6 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.capacity.lists.remove(self.entry);
-        // Other connections may be closed as soon as no new connection can turn out to be silent.
-        if self.capacity.is_awaited.get() && !self.capacity.lists.has_firsts() {
-            self.capacity.changed.pulse();
-        }
+        self.capacity.end_wait(self.entry);
     }
 }

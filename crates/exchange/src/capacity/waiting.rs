@@ -1,7 +1,8 @@
 //! Connections that wait for their client, in the order in which they are closed when a resource runs out.
 //!
 //! ```text
-//!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several per call
+//!   Lingering  the last response was sent: nothing is lost               oldest first, several per call
+//!   Quiet  idle, or silent since accept: no request is lost              least recent first, several per call
 //!   Head   a part of a header section was received                      oldest first
 //!   Body   a part of a body was received, nothing more for a second      longest stall first
 //!   Reads  the client has read nothing of its response for a second     longest stall first
@@ -37,6 +38,7 @@ pub enum Waits {
 /// The rank of a connection: the less is lost by closing it, the earlier it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
+    Lingering,
     Quiet,
     Head,
     Body,
@@ -47,7 +49,8 @@ pub(super) enum Rank {
 impl Waits {
     fn rank(self) -> Rank {
         match self {
-            Waits::First | Waits::Idle | Waits::Lingering => Rank::Quiet,
+            Waits::Lingering => Rank::Lingering,
+            Waits::First | Waits::Idle => Rank::Quiet,
             Waits::Head => Rank::Head,
             Waits::Body => Rank::Body,
             Waits::Reads => Rank::Reads,
@@ -79,6 +82,7 @@ const CHECKS_MAX: usize = 64;
 /// All waiting connections of a thread.
 #[derive(Default)]
 pub(super) struct Lists {
+    lingering: RefCell<Recency<Wait>>,
     quiet: RefCell<Recency<Wait>>,
     /// Number of connections in `quiet` that have sent nothing since they were accepted.
     firsts: Cell<usize>,
@@ -94,7 +98,8 @@ struct Wait {
     since_ms: u32,
     /// `None` once the connection has been chosen.
     timer: Option<Timer>,
-    socket: Fd,
+    /// `None` if the socket is shared with other connections, as in QUIC.
+    socket: Option<Fd>,
     /// Progress of the socket at the start of the wait, if it decides whether the connection stalls.
     progress: Option<u64>,
 }
@@ -102,15 +107,16 @@ struct Wait {
 impl Wait {
     /// Whether the client may send or read soon, so that another connection is chosen. Also begins the wait again after progress.
     fn is_active(&mut self, now_ms: u32) -> bool {
+        let Some(socket) = &self.socket else { return false };
         if let Some(before) = self.progress {
-            let progress = rt::net::progress(&self.socket, u64::MAX);
+            let progress = rt::net::progress(socket, u64::MAX);
             if progress != before {
                 (self.progress, self.since_ms) = (Some(progress), now_ms);
             }
             return progress != before;
         }
         // A connection with received bytes is about to be served.
-        self.kind != Waits::Reads && !rt::net::is_silent(&self.socket)
+        self.kind != Waits::Reads && !rt::net::is_silent(socket)
     }
 }
 
@@ -121,6 +127,7 @@ pub(crate) struct Entry(Rank, ListSlot);
 impl Lists {
     fn list(&self, rank: Rank) -> &RefCell<Recency<Wait>> {
         match rank {
+            Rank::Lingering => &self.lingering,
             Rank::Quiet => &self.quiet,
             Rank::Head => &self.heads,
             Rank::Body => &self.bodies,
@@ -134,13 +141,13 @@ impl Lists {
         &self,
         kind: Waits,
         timer: &Timer,
-        socket: &Fd,
+        socket: Option<&Fd>,
         since_ms: u32,
         progress: Option<u64>,
     ) -> Entry {
         let rank = kind.rank();
         self.firsts.set(self.firsts.get() + usize::from(kind == Waits::First));
-        let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.clone(), progress };
+        let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.cloned(), progress };
         Entry(rank, self.list(rank).borrow_mut().insert(wait))
     }
 
@@ -176,12 +183,13 @@ impl Lists {
                 chosen += 1;
             }
         }
+        debug_assert!(chosen <= most, "no more connections are chosen than wanted");
         chosen
     }
 
     /// Releases the memory of unused slots at the end of the lists.
     pub(super) fn trim(&self) {
-        for list in [&self.quiet, &self.heads, &self.bodies, &self.reads, &self.protected] {
+        for list in [&self.lingering, &self.quiet, &self.heads, &self.bodies, &self.reads, &self.protected] {
             list.borrow_mut().trim();
         }
     }

@@ -151,6 +151,11 @@ impl Budget {
         );
         let sums = [Some(&self.reserved), is_upstream.then_some(&self.reserved_upstreams)];
         sums.into_iter().flatten().for_each(|sum| sum.set(sum.get() - before + bytes));
+        debug_assert!(self.reserved.get() <= WINDOWS_BYTES_MAX, "shares reserve only free bytes");
+        debug_assert!(
+            self.reserved_upstreams.get() <= UPSTREAMS_BYTES_MAX,
+            "responses leave half to clients"
+        );
     }
 
     /// Chooses connections that hold more than a stopped one and have been silent for long.

@@ -14,7 +14,7 @@ use crate::files::root_len;
 use crate::refusals::{self, Access};
 use crate::request::{Request, ThreadConfig};
 use transfer::body::choose;
-use transfer::files::cache::{CacheId, CacheResult, HELD, Rules, Terms};
+use transfer::files::cache::{CacheId, CacheResult, CacheSettings, HELD, Rules};
 use transfer::files::root::RootFacts;
 use transfer::files::{Failure, FileKind, Opened, OpenedPath};
 
@@ -46,9 +46,9 @@ pub(super) fn rules(request: &Request, path: &[u8]) -> Rules {
 }
 
 /// Returns the open-file cache, with the settings of the request's location.
-fn cache(request: &Request) -> Option<(CacheId, Terms)> {
+fn cache(request: &Request) -> Option<(CacheId, CacheSettings)> {
     let opening = &request.scope().core.files.opening;
-    opening.cache.map(|id| (id, opening.terms))
+    opening.cache.map(|id| (id, opening.settings))
 }
 
 /// Opens `path` for reading, or returns the result cached by `open_file_cache`.
@@ -72,14 +72,14 @@ pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<OpenedPa
 
 fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<OpenedPath, Failure>> {
     let rules = rules(request, path);
-    let Some((id, terms)) = cache(request) else {
+    let Some((id, settings)) = cache(request) else {
         return match may_hold(request, rules) {
             true => open_held(request, path, rules),
             false => open_resident(request, path, rules),
         };
     };
     let caches = &request.thread_config.open_files;
-    let found = match caches.look_up(id, path, rules, terms) {
+    let found = match caches.look_up(id, path, rules, settings) {
         CacheResult::Valid(Ok(OpenedPath::File(opened))) if facts(request).local => {
             match opened.file.stat_inline() {
                 // The file was edited in place: with the old size the response would be cut off, or the file.
@@ -91,7 +91,7 @@ fn try_open_by_rules(request: &Request, path: &mut Vec<u8>) -> Option<Result<Ope
         CacheResult::Unchecked(opened) => recheck_resident(request, path, rules, opened)?,
         CacheResult::Miss => open_resident(request, path, rules)?,
     };
-    caches.store(id, path, rules, terms, &found);
+    caches.store(id, path, rules, settings, &found);
     Some(found)
 }
 
@@ -243,13 +243,13 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
 
 /// Does the same as [`open_by_engine`], with all rules and the cache.
 async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<OpenedPath, Failure> {
-    let Some((id, terms)) = cache(request) else { return open_new(request, path.to_vec(), rules).await };
+    let Some((id, settings)) = cache(request) else { return open_new(request, path.to_vec(), rules).await };
     let caches = &request.thread_config.open_files;
     let found = match caches.earlier(id, path, rules) {
         Some(opened) => open_again(request, path, rules, opened).await,
         None => open_new(request, path.to_vec(), rules).await,
     };
-    caches.store(id, path, rules, terms, &found);
+    caches.store(id, path, rules, settings, &found);
     found
 }
 

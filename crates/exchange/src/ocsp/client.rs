@@ -10,9 +10,8 @@ use ::tls::ocsp::{Status, Subject, Verification};
 use ::tls::x509::Distrust;
 use ::tls::{CertificateDer, Trust};
 
-use super::{Fetch, Inquiry, Responder, StatusCache, now};
+use super::{BlockRef, Fetch, Inquiry, Responder, StatusCache, now};
 use crate::thread::Thread;
-use site::config::{Config, LocationId};
 use telemetry::tally::OcspVerdict;
 
 /// The certificates of a chain that are checked.
@@ -58,7 +57,7 @@ fn failed(failure: String) -> RefusedClient {
 /// Returns the reason for refusing the client.
 pub async fn check(
     thread: &Rc<Thread>,
-    at: (&Arc<Config>, LocationId),
+    at: &BlockRef,
     checks: &ClientChecks,
     trust: &Trust,
     shown: &[CertificateDer<'_>],
@@ -101,7 +100,7 @@ impl Drop for Counted<'_> {
 /// Returns the status of one certificate from the cache or from its responder.
 async fn status(
     thread: &Rc<Thread>,
-    (config, location): (&Arc<Config>, LocationId),
+    at: &BlockRef,
     checks: &ClientChecks,
     trust: &Trust,
     subject: &Subject,
@@ -123,7 +122,7 @@ async fn status(
         failed(format!("{message} while requesting certificate status, responder: {}", responder.host))
     };
     let Fetch(fetch) = *thread.local::<Fetch>();
-    let at = (Arc::clone(config), location);
+    let at = at.clone();
     let by_system = checks.responder.is_some();
     let inquiry = Inquiry { responder: responder.clone(), request, at, by_system };
     let response = fetch(Rc::clone(thread), inquiry).await.map_err(about)?;

@@ -22,7 +22,7 @@ pub use cache::{StatusCache, named as named_cache};
 pub use staple::{Staple, StapleSettings};
 
 use crate::thread::Thread;
-use site::config::{Config, LocationId};
+use site::config::{Config, Scope, Section, ServerId};
 
 /// Port of a URL without a port.
 const PORT: u16 = 80;
@@ -79,14 +79,32 @@ impl Responder {
     }
 }
 
+/// A server block of a configuration.
+#[derive(Clone)]
+pub struct BlockRef {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The block that has the server.
+    pub section: Section,
+    /// The server.
+    pub server: ServerId,
+}
+
+impl BlockRef {
+    /// Returns the settings of the server.
+    pub fn scope(&self) -> &Scope {
+        self.config.section(self.section).server_scope(self.server)
+    }
+}
+
 /// A request to a responder.
 pub struct Inquiry {
     /// Receiver of the request.
     pub responder: Responder,
     /// Content of the request (OCSPRequest, RFC 6960 section 4.1.1).
     pub request: Vec<u8>,
-    /// Configuration, and the block whose `resolver` resolves the responder's name.
-    pub at: (Arc<Config>, LocationId),
+    /// The block whose `resolver` resolves the responder's name.
+    pub at: BlockRef,
     /// Whether the system resolves the responder's name if no `resolver` is set. Never true for a name from a client's certificate.
     pub by_system: bool,
 }

@@ -12,10 +12,9 @@ use ::tls::ocsp::{Status, Subject, ValidResponse, Verification};
 use ::tls::server::Slot;
 use ::tls::x509::Roots;
 
-use super::{Fetch, Inquiry, Responder, now};
+use super::{BlockRef, Fetch, Inquiry, Responder, now};
 use crate::error_log;
 use crate::thread::Thread;
-use site::config::{Config, LocationId};
 use telemetry::Level;
 use telemetry::tally::StaplingFetch;
 
@@ -94,8 +93,9 @@ impl Staple {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes an expired response, and starts the next request when it is due. Each handshake calls this function.
-    pub fn tend(self: &Arc<Self>, thread: &Rc<Thread>, config: &Arc<Config>, location: LocationId) {
+    /// Removes an expired response, and starts the next request when it is due. Each handshake calls this function. `at` returns the
+    /// block that has the certificate.
+    pub fn tend(self: &Arc<Self>, thread: &Rc<Thread>, at: impl Fn() -> BlockRef) {
         let now = now();
         let mut times = self.times();
         if times.until.is_some_and(|until| until < now) {
@@ -107,12 +107,12 @@ impl Staple {
         }
         times.is_loading = true;
         drop(times);
-        let (staple, thread, at) = (Arc::clone(self), Rc::clone(thread), (Arc::clone(config), location));
+        let (staple, thread, at) = (Arc::clone(self), Rc::clone(thread), at());
         rt::spawn(async move { staple.load(&thread, at).await });
     }
 
     /// Fetches a response. A failure is logged and changes only the time of the next request.
-    async fn load(&self, thread: &Rc<Thread>, at: (Arc<Config>, LocationId)) {
+    async fn load(&self, thread: &Rc<Thread>, at: BlockRef) {
         let _loading = Loading(self);
         // Set before the fetch: if this task is dropped, the next request is made after `PAUSE_S`, not immediately.
         self.times().refresh = now() + PAUSE_S;
@@ -144,7 +144,7 @@ impl Staple {
     async fn fetch(
         &self,
         thread: &Rc<Thread>,
-        at: (Arc<Config>, LocationId),
+        at: BlockRef,
     ) -> Result<(Vec<u8>, ValidResponse), (StaplingFetch, String)> {
         let StapleSettings { subject, responder, roots, verification, .. } = &self.settings;
         let failed = |message| (StaplingFetch::Failed, message);

@@ -164,7 +164,7 @@ const DATE_MAX: i64 = 253_402_300_799;
 
 /// Replaces the fields of an upstream's response; several `Cache-Control` fields become one.
 fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
-    let fields = &mut request.response.fields;
+    let fields = request.response.fields.to_mut();
     for (name, value) in [("Expires", expires), ("Cache-Control", cache_control)] {
         let is_same = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
         match fields.iter().position(|(known, _)| is_same(known)) {

@@ -1,8 +1,9 @@
-//! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to responses.
+//! `add_header`, `add_trailer`, `expires` and `http3_alt_svc`: fields that the configuration adds to responses.
 //!
 //! As in nginx, values are computed before other modules change the body. So `$status` in a value is 200 for a file even
 //! if only a range of the file will be sent.
 
+mod alt_svc;
 mod expires;
 
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use conf::{Args, Error, Spec};
 use http::conditional::Etag;
 
 use crate::{Declaration, Directive, Module};
+use exchange::http3::Http3;
 use exchange::request::Request;
 use site::config::{Cx, Inner, Scope, Settings, SettingsType};
 use site::declaration::LEVELS_AND_IF;
@@ -22,6 +24,9 @@ pub(crate) static MODULE: Module = Module {
     add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             plan.filter(scope.shared::<Conf>(), filter);
+        }
+        if let Some(seconds) = scope.of::<Http3>().alt_svc {
+            plan.filter(Arc::new(seconds), alt_svc::add);
         }
     },
     ..Module::of(Declaration {

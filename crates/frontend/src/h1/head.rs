@@ -11,7 +11,7 @@ use http::response::encode::{ConnectionField, HeadWriter, ResponseHead};
 
 use exchange::request::Request;
 use exchange::response::Body;
-use exchange::response_head;
+use exchange::response_head::{self, OtherField};
 use site::settings::core::Core;
 
 /// Determines how the client finds the end of the body. A body of unknown length, or with trailers, is sent in chunks. HTTP/1.0
@@ -56,8 +56,9 @@ pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bo
         let mut opening = request.conn.thread.opening.borrow_mut();
         let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
         let mut ok = true;
-        response_head::each_other_field(&request.response, |name, value| {
-            ok &= writer.field(name, value).is_ok();
+        response_head::each_other_field(&request.response, |field| match field {
+            OtherField::One(name, value) => ok &= writer.field(name, value).is_ok(),
+            OtherField::Shared(fields) => writer.lines(fields.lines()),
         });
         writer.finish();
         if !ok {

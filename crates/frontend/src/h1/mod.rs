@@ -124,7 +124,7 @@ impl Connection {
             if !pipelined && !self.remains_served() {
                 return;
             }
-            let DefaultServer { thread_config, id } = &self.default;
+            let DefaultServer { thread_config, id, .. } = &self.default;
             let mut request = self.thread.take_request(thread_config, &self.info, *id);
             request.pipelined = pipelined;
             let received = match self.begin(&mut request) {

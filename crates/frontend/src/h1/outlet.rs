@@ -18,7 +18,7 @@ use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header, p
 use io::segments::{SEGMENTS_MAX, Source};
 use io::{Errno, Segments};
 use rt::Timer;
-use rt::net::FilePart;
+use rt::net::{FilePart, Pipe};
 
 use crate::h1::departure::Departure;
 use crate::wire::{ProgressTimeout, Wire};
@@ -387,6 +387,23 @@ impl Outlet for Http1Outlet<'_> {
                 }
             }
         }
+    }
+
+    fn accepts_pipes(&self) -> bool {
+        // The rate and the size of reads are those of pieces in memory.
+        self.calls_directly && self.chunk_bytes.is_none() && self.accepts_files()
+    }
+
+    fn poll_splice(&mut self, context: &mut Context<'_>, pipe: &mut Pipe) -> Poll<Result<(), SendError>> {
+        debug_assert!(self.flushing.is_none() && self.in_flight.is_none(), "callers flush");
+        if self.nodelay {
+            self.wire.set_nodelay();
+        }
+        let held = pipe.held();
+        let polled = self.wire.poll_splice(context, pipe);
+        self.sent += (held - pipe.held()) as u64;
+        let room = self.thread.map(|thread| self.wire.room(thread));
+        self.progress_timeout.follow(context, self.timer, polled, room, || self.wire.progress())
     }
 
     fn set_cork(&self, on: bool) {

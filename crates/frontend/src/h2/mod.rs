@@ -8,19 +8,12 @@
 //!       wait <-- one send <-- frames that are ready: acknowledgements, heads, bodies by priority
 //! ```
 //!
-//! A stream that switches to another protocol is a [`duplex`]. [`shared`] is the state common to the tasks, [`stream`] one request.
-//! `exchange::pump` runs a request until its response, through the [`transport`] of its stream: [`head`] encodes, [`outlet`] sends
-//! bodies that are not in memory, [`body`] reads. `http::h2` implements the protocol itself.
+//! [`shared`] is the state common to the tasks, [`stream`] one request, and [`link`] its interface for `streams`, which has the code common to
+//! several protocols. `http::h2` implements the protocol itself.
 
-mod body;
-mod client;
-mod duplex;
-mod head;
-mod held;
-mod outlet;
+mod link;
 mod shared;
 mod stream;
-mod transport;
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -34,12 +27,13 @@ use rt::Timer;
 
 use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::opening::Opened;
+use crate::streams::held::HeldRequests;
 use crate::wire::{ProgressTimeout, Wire};
 use exchange::capacity::Waits;
 use exchange::effect;
 use exchange::request::ConnInfo;
-use held::HeldRequests;
 use shared::{CONNECTION_WINDOW, Input, OUT_BYTES_MAX, Shared};
+use site::config::Section;
 use site::settings::core::Core;
 use site::settings::keepalive::LingeringClose;
 use telemetry::tally::{self, Http2Limit, Stage};
@@ -184,7 +178,7 @@ struct Connection {
     /// Number of body bytes in both directions at the start of the last stall, and its time.
     stall: (u64, Instant),
     /// Requests that have not begun.
-    held: HeldRequests,
+    held: HeldRequests<stream::DecodedRequest>,
     /// Time of the next receive from a client that has sent too many frames without effect.
     slow_until: Option<Instant>,
     /// Maximum number of requests in progress, including the work of cancelled requests.
@@ -597,7 +591,7 @@ impl Connection {
     fn trace(&self, event: &Event) {
         let write = |what: std::fmt::Arguments<'_>| {
             let thread_config = self.shared.thread.thread_config();
-            let server = self.listen_socket.default_server(&thread_config, &self.info);
+            let server = self.listen_socket.default_server(Section::Http, &thread_config, &self.info);
             let message = format_args!("HTTP/2: {what}");
             self.shared.thread.log_about(&thread_config, &self.info, server, Level::Debug, message);
         };
@@ -631,7 +625,7 @@ impl Connection {
     fn complain(&self, level: Level, what: std::fmt::Arguments<'_>) {
         let thread = &self.shared.thread;
         let thread_config = thread.thread_config();
-        let server = self.listen_socket.default_server(&thread_config, &self.info);
+        let server = self.listen_socket.default_server(Section::Http, &thread_config, &self.info);
         let (client, address) = (&self.info.peer, &self.listen_socket.address);
         let message =
             format_args!("{what} while processing HTTP/2 connection, client: {client}, server: {address}");
@@ -764,7 +758,12 @@ impl Connection {
 
     /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
-        let default = DefaultServer::of(self.shared.thread.thread_config(), &self.listen_socket, &self.info);
+        let default = DefaultServer::of(
+            Section::Http,
+            self.shared.thread.thread_config(),
+            &self.listen_socket,
+            &self.info,
+        );
         let Core { reading, keepalive, .. } = default.core();
         if !is_in_head {
             self.head_until = None;

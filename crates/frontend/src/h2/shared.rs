@@ -18,6 +18,8 @@ use io::segments::Source;
 use io::{Buf, Errno, Segments};
 use rt::local::Event;
 
+use crate::streams::inbox::Inbox;
+use crate::streams::{SlotWaits, WINDOW_MIN};
 use crate::wire::WireHandle;
 use exchange::capacity::{Share, Waits};
 use exchange::thread::Thread;
@@ -77,16 +79,9 @@ const READ_AHEAD_ALL: usize = 512 << 10;
 /// cost nearly as much, and most of its space would go to less urgent streams.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=124 << 10;
 
-/// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is.
-pub(super) const WINDOW_MIN: u32 = 64 << 10;
-
 /// Number of body bytes that a client may send on all streams of a connection, without a share of the thread's memory for bodies:
 /// the windows of two streams, so that one whose bytes are not consumed does not stop the other.
 pub(super) const CONNECTION_WINDOW: u32 = 2 * WINDOW_MIN;
-
-/// Capacity in bytes of a buffer of a body outside of the pool. Short frames share it: a piece of its own for each of them would take
-/// many times the memory of its bytes.
-const PIECE_OUTSIDE: u32 = 64 << 10;
 
 /// Number of bytes of unsent frames from which on no more input of the client is read: otherwise acknowledgements would accumulate
 /// for a client that does not read them.
@@ -104,32 +99,12 @@ pub(super) struct Stream {
     priority: Cell<Priority>,
     /// Maximum payload of its frames in bytes (`http2_chunk_size`).
     pub(super) chunk_bytes: Cell<usize>,
+    /// Whether its request waits for a slot for its upstream.
+    pub(super) slot_waits: SlotWaits,
     /// Whether the client has disconnected or cancelled the stream.
     is_closed: Cell<bool>,
     /// Notifies waiting tasks of `is_closed`; created when the first task waits.
     closed: OnceCell<Event>,
-}
-
-/// A body received from the client.
-#[derive(Default)]
-pub(super) struct Inbox {
-    /// Copies, so that the engine's buffers are released immediately.
-    pieces: VecDeque<Source>,
-    held: Held,
-    /// The result, once the body has ended.
-    end: Option<Result<(), BodyAborted>>,
-    /// The trailers, which arrive at the end of the body.
-    pub(super) trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Waker of the task that waits for the next piece.
-    taker: Option<Waker>,
-}
-
-/// Counts the bytes in an inbox.
-#[derive(Default)]
-struct Held {
-    bytes: usize,
-    /// The share of the connection, in which they are counted too.
-    share: Option<Rc<Share>>,
 }
 
 /// A body to be sent to the client.
@@ -158,10 +133,11 @@ impl Stream {
     pub(super) fn new(id: u32, priority: Priority, share: Option<&Rc<Share>>) -> Rc<Stream> {
         Rc::new(Stream {
             id,
-            inbox: RefCell::new(Inbox { held: Held { bytes: 0, share: share.cloned() }, ..Inbox::default() }),
+            inbox: RefCell::new(Inbox::new(share)),
             outbox: RefCell::default(),
             priority: Cell::new(priority),
             chunk_bytes: Cell::new(8 << 10),
+            slot_waits: SlotWaits::default(),
             is_closed: Cell::new(false),
             closed: OnceCell::new(),
         })
@@ -191,95 +167,6 @@ impl Stream {
         let mut outbox = self.outbox.borrow_mut();
         outbox.writer_waker.take().into_iter().for_each(Waker::wake);
         self.closed.get().into_iter().for_each(Event::set);
-    }
-}
-
-/// Minimum capacity in bytes of a buffer that collects bytes of a body.
-const PIECE_MIN: usize = 4 << 10;
-
-impl Inbox {
-    /// Adds a copy of bytes.
-    pub(super) fn add(&mut self, mut bytes: &[u8]) {
-        self.held.add(bytes.len());
-        // Frames may be short: bytes are appended to the last buffer if they fit.
-        if let Some(Source::Buf(last)) = self.pieces.back_mut() {
-            bytes = &bytes[last.append(bytes)..];
-        }
-        while !bytes.is_empty() {
-            // Bytes that wait for their consumer must not take the buffers that others need.
-            let waits = self.held.bytes > WINDOW_MIN as usize && rt::buffers_are_scarce();
-            let buf = if waits { None } else { rt::pool().get(bytes.len().max(PIECE_MIN)) };
-            let piece = match buf.or_else(|| Buf::outside_pools(PIECE_OUTSIDE)) {
-                Some(mut buf) => {
-                    bytes = &bytes[buf.append(bytes)..];
-                    Source::Buf(buf)
-                }
-                None => Source::Vec(std::mem::take(&mut bytes).to_vec()),
-            };
-            self.pieces.push_back(piece);
-        }
-        self.taker.take().into_iter().for_each(Waker::wake);
-    }
-
-    /// Ends the body.
-    pub(super) fn finish(&mut self, result: Result<(), BodyAborted>) {
-        self.end.get_or_insert(result);
-        self.taker.take().into_iter().for_each(Waker::wake);
-    }
-
-    /// Whether the complete body has been received.
-    pub(super) fn is_complete(&self) -> bool {
-        self.end == Some(Ok(()))
-    }
-
-    /// Drops the received bytes.
-    pub(super) fn clear(&mut self) {
-        self.pieces.clear();
-        self.held.remove(self.held.bytes);
-    }
-
-    /// Returns the number of bytes in the inbox.
-    pub(super) fn held(&self) -> usize {
-        self.held.bytes
-    }
-
-    /// Whether the client may send more of the body.
-    pub(super) fn is_open(&self) -> bool {
-        self.end.is_none()
-    }
-
-    /// Returns the next piece; `None` at the end.
-    pub(super) fn poll_piece(&mut self, context: &Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
-        if let Some(piece) = self.pieces.pop_front() {
-            self.held.remove(piece.bytes().len());
-            return Poll::Ready(Ok(Some(piece)));
-        }
-        match self.end {
-            Some(end) => Poll::Ready(end.map(|()| None)),
-            None => {
-                self.taker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Held {
-    fn add(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        self.share.iter().for_each(|share| share.hold(bytes));
-    }
-
-    fn remove(&mut self, bytes: usize) {
-        assert!(bytes <= self.bytes, "only bytes of the queue are removed");
-        self.bytes -= bytes;
-        self.share.iter().for_each(|share| share.release(bytes));
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.remove(self.bytes);
     }
 }
 
@@ -777,7 +664,7 @@ impl ConnectionState {
     }
 
     /// Returns what the client keeps all open requests waiting for; `None` if a request does not wait for the client, or bytes are to
-    /// be sent.
+    /// be sent. Requests that wait for a slot for their upstream do not count: the connection may have to be closed for this slot.
     pub(super) fn awaited(&self) -> Option<Waits> {
         if !self.out.is_empty() {
             return None;
@@ -786,7 +673,8 @@ impl ConnectionState {
         for (_, stream) in self.session.each() {
             let outbox = stream.outbox.borrow();
             awaited = match outbox.has_begun {
-                false if stream.inbox.borrow().taker.is_some() => awaited.or(Some(Waits::Body)),
+                false if stream.slot_waits.any() => awaited,
+                false if stream.inbox.borrow().is_awaited() => awaited.or(Some(Waits::Body)),
                 true if outbox.writer_waker.is_some() && self.session.sendable(stream.id) == 0 => {
                     Some(Waits::Reads)
                 }

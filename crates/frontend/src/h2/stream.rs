@@ -1,24 +1,22 @@
 //! One stream, from the header section of its request to its end.
 
 use std::cell::RefCell;
-use std::pin::pin;
 use std::rc::Rc;
 
 use http::fields::{BodyLength, HeaderId};
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
 use io::segments::Source;
-use rt::Timer;
 
-use crate::h2::client::Http2Client;
+use crate::h2::link::Http2Link;
 use crate::h2::shared::{Shared, Stream};
-use crate::h2::transport::StreamTransport;
 use crate::listen_socket::ListenSocket;
-use exchange::cut_off;
+use crate::streams::client::StreamClient;
+use crate::streams::held::HeldRequest;
+use crate::streams::{requests, run};
+use exchange::effect;
 use exchange::request::{ConnInfo, Request};
-use exchange::transport::{After, Received};
-use exchange::{course, effect, pump};
-use rt::panics::catch;
-use telemetry::{ForLog, Level};
+use exchange::transport::Received;
+use site::config::Section;
 
 /// A request with a decoded header section.
 pub(super) struct DecodedRequest {
@@ -32,20 +30,18 @@ pub(super) struct DecodedRequest {
     reset: Option<ErrorCode>,
 }
 
-impl DecodedRequest {
-    /// Whether the client has cancelled the request, or disconnected.
-    pub(super) fn is_cancelled(&self) -> bool {
+impl HeldRequest for DecodedRequest {
+    fn is_cancelled(&self) -> bool {
         self.stream.is_closed()
-    }
-
-    /// Returns the request to be ended without processing, as nginx logs it.
-    pub(super) fn abandoned(self) -> DecodedRequest {
-        DecodedRequest { received: Received::Abandoned(CLIENT_CLOSED), ..self }
     }
 }
 
-/// Status in the log of a request whose client has left.
-const CLIENT_CLOSED: u16 = 499;
+impl DecodedRequest {
+    /// Returns the request to be ended without processing, as nginx logs it.
+    pub(super) fn abandoned(self) -> DecodedRequest {
+        DecodedRequest { received: Received::Abandoned(requests::CLIENT_CLOSED), ..self }
+    }
+}
 
 /// A header block, and the state for decoding it.
 pub(super) struct Head<'a> {
@@ -76,14 +72,14 @@ pub(super) fn begin(
     let stream = Stream::new(id, Priority::default(), (!ends).then_some(&shared.share));
     let thread = &shared.thread;
     let thread_config = thread.thread_config();
-    let server = listen_socket.default_server(&thread_config, info);
+    let server = listen_socket.default_server(Section::Http, &thread_config, info);
     let conn = info_of(shared, &stream, info);
     let mut request = thread.take_request(&thread_config, &conn, server);
     // As in nginx, the settings of the server apply: the requests of a connection may use several locations.
     let keepalive = &request.scope().core.keepalive;
     shared.is_ending.set(!keepalive.permits(info.requests.get(), rt::now().duration_since(info.opened)));
     let policy = effect::policy(&request.scope().core);
-    let mut raw = Vec::with_capacity(RAW_BYTES);
+    let mut raw = Vec::with_capacity(requests::RAW_BYTES);
     // The server that `:authority` selects may accept field names that the default server drops.
     let choose = |host: &[u8]| listen_socket.named_policy(&thread_config, &info.local, host, policy);
     let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy).choosing(&choose);
@@ -116,28 +112,12 @@ pub(super) fn begin(
     // Only `:protocol` of extended CONNECT (RFC 8441) yields an `Upgrade` field.
     let is_tunnel = finished.is_ok() && request.header(HeaderId::Upgrade).is_some();
     open(shared, &stream, (ends, length), is_tunnel);
-    if let Some(line) = request.head.first_ignored() {
-        let line = line.of(request.bytes()).for_log();
-        request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
-    }
-    let (received, reset) = verdict(&mut request, finished);
+    let (received, is_malformed) = requests::verdict(&mut request, finished);
+    let reset = is_malformed.then_some(ErrorCode::Protocol);
     if reset.is_some() && ends {
         shared.with(|state| state.session.mark_malformed(id));
     }
     Ok(DecodedRequest { stream, request, received, reset })
-}
-
-/// Returns whether the header section is valid, and the error code to end the stream with. Logs the reason of a refusal.
-fn verdict(request: &mut Request, finished: Result<(), HeadFault>) -> (Received, Option<ErrorCode>) {
-    let Err(fault) = finished else { return (Received::Head, None) };
-    if request.head.is_started() {
-        // For the log. The request is already refused; an invalid URI makes no difference.
-        let _ = course::read_uri(request);
-    }
-    let message = fault.message();
-    request.log(Level::Info, format_args!("{message} while reading client request headers"));
-    let is_malformed = matches!(fault, HeadFault::Malformed(_));
-    (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
 }
 
 /// Opens the stream of a request. `length` is the announced length of its body; if `ends` is true, no body follows.
@@ -154,65 +134,22 @@ fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>
     }
 }
 
-/// Initial capacity in bytes, enough for most header sections.
-const RAW_BYTES: usize = 512;
-
 /// Sets the priority from the request, unless a frame has set it before.
 fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
     let update = shared.with(|state| state.session.take_update(stream.id));
-    // The values of several field lines are one dictionary (RFC 9651 section 4.2).
-    let values: Vec<&[u8]> = request.head.named(request.bytes(), b"priority").collect();
-    let field = (!values.is_empty()).then(|| values.join(&b", "[..]));
-    if let Some(priority) = update.or_else(|| field.as_deref().map(Priority::read)) {
+    if let Some(priority) = update.or_else(|| requests::priority(request)) {
         stream.set_priority(priority);
     }
 }
 
 /// Returns the facts of the connection, for one of its streams.
 fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<ConnInfo> {
-    let client = Http2Client { shared: Rc::clone(shared), stream: Rc::clone(stream) };
+    let client = StreamClient(Http2Link::new(shared, stream));
     Rc::new(ConnInfo { client: RefCell::new(Some(Rc::new(client))), ..info.clone() })
 }
 
 /// Runs a request until its end.
 pub(super) async fn run(shared: Rc<Shared>, listen_socket: Rc<ListenSocket>, decoded: DecodedRequest) {
-    let DecodedRequest { stream, mut request, mut received, reset } = decoded;
-    let mut transport = StreamTransport {
-        shared,
-        stream,
-        listen_socket,
-        timer: Timer::new(),
-        earlier: 0,
-        stored_window: None,
-    };
-    // No handler reads a body of length 0, so bytes that the client sends nevertheless would be noticed too late.
-    let is_empty = matches!(request.head.body(), BodyLength::Exactly(0));
-    if is_empty
-        && matches!(received, Received::Head)
-        && let Err(refused) = transport.receive_end(&mut request).await
-    {
-        received = refused;
-    }
-    let ran = cut_off::unless(catch(pin!(pump::run(&mut transport, &mut request, received)))).await;
-    let after = pump::end_of_run(&mut transport, &mut request, ran);
-    let StreamTransport { shared, stream, .. } = transport;
-    // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.
-    if let Some(background) = request.background.take() {
-        background.wait_empty().await;
-    }
-    if let Some(body) = request.body.take() {
-        body.clean().await;
-    }
-    // Pooled requests still refer to their last stream.
-    request.conn.client.take();
-    let reset = match after {
-        // The codes of nginx: the client has sent its body too slowly, or `return 444` refuses the request.
-        After::Drop if request.sent == 0 && matches!(request.response.status, 408 | 444) => {
-            Some(ErrorCode::Protocol)
-        }
-        After::Drop => None,
-        After::KeepAlive | After::Close => reset,
-    };
-    shared.release(&stream, reset);
-    shared.thread.recycle_request(request);
+    let DecodedRequest { stream, request, received, reset } = decoded;
+    run::run(Http2Link { shared, stream }, listen_socket, request, received, reset).await;
 }

@@ -19,12 +19,14 @@ use std::rc::Rc;
 use io::Errno;
 use rt::Timer;
 
+pub(crate) use self::proxy::NoHeader;
 use crate::input::Input;
 use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::wire::Wire;
 use exchange::error_log;
 use exchange::request::{Address, ConnInfo};
 use exchange::thread::Thread;
+use site::config::Section;
 use telemetry::{Level, Reason, tally};
 
 /// A connection whose protocol is known.
@@ -63,11 +65,10 @@ pub enum Protocol {
 pub async fn open(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd) -> Option<Opened> {
     // Counted before anything that can fail: the number of a connection needs the count.
     let stage = thread.tally.connection();
-    let mut opening = match Opening::begin(thread, listen_socket, fd, stage) {
+    let mut opening = match Opening::begin(Section::Http, thread, listen_socket, fd, stage) {
         Ok(opening) => opening,
-        Err(Unusable { thread, call, errno }) => {
-            let why = Reason(errno);
-            error_log::write(&thread, Level::Crit, format_args!("{call} failed ({why})"));
+        Err(unusable) => {
+            unusable.log();
             return None;
         }
     };
@@ -75,7 +76,7 @@ pub async fn open(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: Owned
         opening.trace_accept();
     }
     // Boxed, because most connections need neither.
-    if opening.info.is_proxied && !Box::pin(opening.read_proxy_header()).await {
+    if opening.info.is_proxied && Box::pin(opening.read_proxy_header()).await.is_err() {
         return opening.end();
     }
     if opening.info.is_tls {
@@ -88,27 +89,37 @@ pub async fn open(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: Owned
 }
 
 /// A connection that is being opened.
-struct Opening {
-    thread: Rc<Thread>,
-    listen_socket: Rc<ListenSocket>,
-    info: Rc<ConnInfo>,
-    default: DefaultServer,
-    early: Input,
-    timer: Timer,
-    stage: tally::Counted,
-    wire: Wire,
+pub(crate) struct Opening {
+    pub(crate) thread: Rc<Thread>,
+    pub(crate) listen_socket: Rc<ListenSocket>,
+    pub(crate) info: Rc<ConnInfo>,
+    pub(crate) default: DefaultServer,
+    pub(crate) early: Input,
+    pub(crate) timer: Timer,
+    pub(crate) stage: tally::Counted,
+    pub(crate) wire: Wire,
 }
 
 /// A socket whose addresses the kernel does not return.
-struct Unusable {
+pub(crate) struct Unusable {
     thread: Rc<Thread>,
     /// The name of the failed call.
     call: &'static str,
     errno: Errno,
 }
 
+impl Unusable {
+    /// Logs the failed call.
+    pub(crate) fn log(&self) {
+        let (call, why) = (self.call, Reason(self.errno));
+        error_log::write(&self.thread, Level::Crit, format_args!("{call} failed ({why})"));
+    }
+}
+
 impl Opening {
-    fn begin(
+    /// Begins to open a connection for a block.
+    pub(crate) fn begin(
+        section: Section,
         thread: Rc<Thread>,
         listen_socket: Rc<ListenSocket>,
         fd: OwnedFd,
@@ -123,11 +134,11 @@ impl Opening {
         if !is_same_machine(&peer, &local) {
             wire.set_zero_copy(thread_config.config.events().zero_copy.map(|bytes| bytes as usize));
         }
-        let listen = listen_socket.listen(&thread_config);
+        let listen = listen_socket.listen_in(section, &thread_config);
         let is_tls = listen.is_some_and(|listen| listen.is_tls(&local));
         let is_proxied = listen.is_some_and(|listen| listen.expects_proxy_protocol(&local));
         let info = Rc::new(ConnInfo { is_proxied, is_tls, ..ConnInfo::new(&thread, peer, local) });
-        let default = DefaultServer::of(thread_config, &listen_socket, &info);
+        let default = DefaultServer::of(section, thread_config, &listen_socket, &info);
         let (early, timer) = (Input::default(), Timer::new());
         Ok(Opening { thread, listen_socket, info, default, early, timer, stage, wire })
     }
@@ -189,14 +200,14 @@ impl Opening {
     }
 
     /// Logs a failed step, with the addresses of the socket instead of a request, as in nginx.
-    fn log_failure(&self, level: Level, what: impl fmt::Display, step: &str) {
+    pub(crate) fn log_failure(&self, level: Level, what: impl fmt::Display, step: &str) {
         let (client, server) = (&self.info.peer, &self.listen_socket.address);
         self.log(level, format_args!("{what} while {step}, client: {client}, server: {server}"));
     }
 
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        let DefaultServer { thread_config, id } = &self.default;
-        self.thread.log_about(thread_config, &self.info, *id, level, message);
+        let (thread_config, log) = (&self.default.thread_config, &self.default.core().error_log);
+        error_log::write_about(thread_config, &self.info, log, level, message);
     }
 }
 

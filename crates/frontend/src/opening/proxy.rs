@@ -6,13 +6,14 @@ use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::opening::Opening;
 use exchange::capacity::Waits;
+use site::config::Section;
 use telemetry::{ForLog, Level, Reason};
 
 impl Opening {
-    /// Reads the header; `false` if it is missing or invalid, so that the connection must end. It may arrive in pieces of any size,
-    /// but completely within `client_header_timeout`.
-    pub(super) async fn read_proxy_header(&mut self) -> bool {
-        let end = rt::now() + self.default.core().reading.client_header_timeout;
+    /// Reads the header; an error means that the connection must end. It may arrive in pieces of any size, but completely within
+    /// `client_header_timeout`, in `stream` `proxy_protocol_timeout`.
+    pub(crate) async fn read_proxy_header(&mut self) -> Result<(), NoHeader> {
+        let end = rt::now() + self.default.proxy_header_timeout();
         loop {
             match proxy_protocol::parse(self.early.bytes()) {
                 Ok(Progress::Complete { len, header }) => {
@@ -24,12 +25,12 @@ impl Opening {
                         // The cell is empty: this runs once per connection.
                         let _ = self.info.proxy.set(Box::new(header));
                     }
-                    return true;
+                    return Ok(());
                 }
                 Ok(Progress::Incomplete) => {}
                 Err(error) => {
                     self.complain(Level::Error, Complaint { error, input: self.early.bytes() });
-                    return false;
+                    return Err(NoHeader::Invalid);
                 }
             }
             // A reload may wake this wait, so the deadline is set each time.
@@ -39,31 +40,32 @@ impl Opening {
             let is_given_up = waiting.is_chosen();
             drop(waiting);
             match received {
-                Err(rt::Elapsed) if is_given_up => return false,
+                Err(rt::Elapsed) if is_given_up => return Err(NoHeader::Ended),
                 Ok(Ok(Some(buf))) => match self.early.add(buf, V2_LEN_MAX) {
                     true => {}
-                    false => return false,
+                    false => return Err(NoHeader::Ended),
                 },
                 // A peer that disconnects without sending a byte may be a port check.
                 Ok(Ok(None)) if self.early.bytes().is_empty() => {
                     self.complain(Level::Info, format_args!("client closed connection"));
-                    return false;
+                    return Err(NoHeader::Ended);
                 }
                 Ok(Ok(None)) => {
                     let (error, input) = (ProxyError::Broken, self.early.bytes());
                     self.complain(Level::Error, Complaint { error, input });
-                    return false;
+                    return Err(NoHeader::Invalid);
                 }
                 Ok(Err(errno)) => {
                     self.complain(Level::Info, format_args!("recv() failed ({})", Reason(errno)));
-                    return false;
+                    return Err(NoHeader::Ended);
                 }
-                // Woken to release a configuration version, not by the deadline.
-                Err(rt::Elapsed) if rt::now() < end && self.renew() => {}
+                // Woken to release a configuration version, not by the deadline. A session of `stream` keeps its version.
+                Err(rt::Elapsed)
+                    if rt::now() < end && (self.renew() || self.default.section == Section::Stream) => {}
                 Err(rt::Elapsed) => {
                     let what = format_args!("client timed out (110: Connection timed out)");
                     self.complain(Level::Info, what);
-                    return false;
+                    return Err(NoHeader::Ended);
                 }
             }
         }
@@ -72,6 +74,15 @@ impl Opening {
     fn complain(&self, level: Level, what: impl fmt::Display) {
         self.log_failure(level, what, "reading PROXY protocol");
     }
+}
+
+/// The reason why a connection has no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    /// The received bytes are not a header.
+    Invalid,
+    /// The connection ended, or the time limit has passed.
+    Ended,
 }
 
 /// An invalid header, formatted with nginx's message.

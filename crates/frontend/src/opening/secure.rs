@@ -25,25 +25,28 @@ use ::tls::x509::Distrust;
 use ::tls::{Hello, Server};
 use rt::Socket;
 
-use crate::listen_socket::ListenSocket;
+use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::opening::Opening;
 use crate::wire::Wire;
 use exchange::acme::tls_challenge;
 use exchange::capacity::Waits;
 use exchange::certificates::{LoadError, NamedCertificates};
+use exchange::ocsp::BlockRef;
 use exchange::ocsp::client::{self, RefusedClient};
-use exchange::request::ConnInfo;
+use exchange::request::{ConnInfo, ThreadConfig};
 use exchange::secured::Secured;
+use exchange::session::Session;
 use exchange::thread::Thread;
-use exchange::tls;
-use site::config::ServerId;
+use exchange::{error_log, tls};
+use site::config::{Section, ServerId};
+use site::settings::listen::Listen;
 use telemetry::tally;
 use telemetry::{ForLog, Level, Reason};
 
 impl Opening {
     /// Performs the handshake within `client_header_timeout`; `None` if the connection must end. A client that uses plain HTTP
     /// continues with it and gets an error response.
-    pub(super) async fn secured(mut self) -> Option<Opening> {
+    pub(crate) async fn secured(mut self) -> Option<Opening> {
         let received = self.early.bytes().to_vec();
         if !handshake::is_tls(&received) {
             return Some(self);
@@ -79,10 +82,9 @@ impl Opening {
 
     /// Performs the handshake with a time limit. The connection may be closed during this time to make room.
     async fn shake_hands(&mut self, received: Vec<u8>) -> Result<Shaken, Failure> {
-        let core = self.default.core();
-        let end = rt::now() + core.reading.client_header_timeout;
-        let nodelay = core.sending.tcp_nodelay;
-        let Opening { wire, timer, thread, .. } = self;
+        let end = rt::now() + self.default.handshake_timeout();
+        let nodelay = self.default.core().sending.tcp_nodelay;
+        let Opening { wire, timer, thread, default, .. } = self;
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
         // As in nginx. Otherwise a small first response would wait until the client has acknowledged the session tickets.
         if nodelay {
@@ -90,7 +92,8 @@ impl Opening {
         }
         let waiting = thread.capacity.waits(Waits::First, timer, socket.fd());
         timer.set(end);
-        let handshake = HandshakeContext { thread, listen_socket: &self.listen_socket, info: &self.info };
+        let (listen_socket, info) = (&self.listen_socket, &self.info);
+        let handshake = HandshakeContext { thread, listen_socket, info, default };
         let mut shaking = std::pin::pin!(handshake.shake_hands(socket, received));
         loop {
             match timer.limit(shaking.as_mut()).await {
@@ -108,9 +111,11 @@ impl Opening {
         self.renew();
         let thread_config = &self.default.thread_config;
         // If a reload has removed the address, the connection ends before its first request.
-        let Some(listen) = self.listen_socket.listen(thread_config) else { return };
+        let section = self.default.section;
+        let Some(listen) = self.listen_socket.listen_in(section, thread_config) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
-        let settings = tls::settings_of(&thread_config.config, server, listen, &self.info.local);
+        let settings =
+            tls::settings_of(thread_config.config.section(section), server, listen, &self.info.local);
         // The cell is empty: this runs once per connection.
         let _ = self.info.secured.set(Secured::new(
             handshaken,
@@ -148,9 +153,22 @@ struct HandshakeContext<'c> {
     thread: &'c Rc<Thread>,
     listen_socket: &'c ListenSocket,
     info: &'c Rc<ConnInfo>,
+    default: &'c DefaultServer,
 }
 
 impl HandshakeContext<'_> {
+    /// Returns the configuration of the handshake: for `http` the active one, for a session of `stream` that of the session.
+    fn thread_config(&self) -> Rc<ThreadConfig> {
+        match self.default.section {
+            Section::Http => self.thread.thread_config(),
+            Section::Stream => Rc::clone(&self.default.thread_config),
+        }
+    }
+
+    fn listen<'g>(&self, thread_config: &'g ThreadConfig) -> Option<&'g Listen> {
+        self.listen_socket.listen_in(self.default.section, thread_config)
+    }
+
     /// Reads the client hello, chooses a server by its name, and performs the handshake.
     async fn shake_hands(&self, socket: &mut Socket, mut received: Vec<u8>) -> Result<Shaken, Failure> {
         let hello = handshake::greet(socket, &mut received).await?;
@@ -173,20 +191,22 @@ impl HandshakeContext<'_> {
 
     /// Checks the client's certificate by OCSP if the server has `ssl_ocsp`; returns the verdict if it refuses the client.
     async fn check(&self, hello: &Hello, handshaken: &Handshaken) -> Option<Distrust> {
-        let thread_config = self.thread.thread_config();
-        let config = &thread_config.config;
-        let listen = self.listen_socket.listen(&thread_config)?;
+        let thread_config = self.thread_config();
+        let section = self.default.section;
+        let block = thread_config.config.section(section);
+        let listen = self.listen(&thread_config)?;
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
-        let root = config.server(server).root;
-        let settings = tls::settings_of(config, server, listen, &self.info.local);
+        let settings = tls::settings_of(block, server, listen, &self.info.local);
+        let at = BlockRef { config: Arc::clone(&thread_config.config), section, server };
         let (checks, trust) = (settings.checks.as_ref()?, settings.trust.as_ref()?);
         let chain = handshaken.with_session(|session| session.peer_certificates().to_vec());
         let RefusedClient { verdict, failure } =
-            client::check(self.thread, (config, root), checks, trust, &chain).await.err()?;
+            client::check(self.thread, &at, checks, trust, &chain).await.err()?;
         if let Some(failure) = failure {
             let (client, address) = (&self.info.peer, &self.listen_socket.address);
             let message = format_args!("{failure}, client: {client}, server: {address}");
-            self.thread.log_about(&thread_config, self.info, server, Level::Error, message);
+            let log = &block.server_scope(server).core.error_log;
+            error_log::write_about(&thread_config, self.info, log, Level::Error, message);
         }
         Some(verdict)
     }
@@ -194,14 +214,16 @@ impl HandshakeContext<'_> {
     /// Returns the settings of a handshake, and certificates with variables in their file names. `None` if the handshake is
     /// refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
-        let thread_config = self.thread.thread_config();
-        let listen = self.listen_socket.listen(&thread_config)?;
+        let thread_config = self.thread_config();
+        let section = self.default.section;
+        let block = thread_config.config.section(section);
+        let listen = self.listen(&thread_config)?;
         let default = listen.lookup(&self.info.local).0;
         // A CA that checks a challenge offers only this protocol (RFC 8737 section 3).
         if hello.alpn == [ACME_PROTOCOL] {
             return Some((tls_challenge(hello.name.as_deref()?)?, None));
         }
-        let settings = |server| tls::settings_of(&thread_config.config, server, listen, &self.info.local);
+        let settings = |server| tls::settings_of(block, server, listen, &self.info.local);
         let asked = tls::server_of(hello.name.as_deref(), listen, &self.info.local).0;
         if settings(asked).rejects {
             return None;
@@ -209,11 +231,8 @@ impl HandshakeContext<'_> {
         // As in nginx, a server without a certificate uses the certificate of the default server of the address. If the rest of its
         // settings is the same too, so is the handshake.
         let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
-        let root = thread_config.config.server(shown).root;
-        settings(shown)
-            .staples
-            .iter()
-            .for_each(|staple| staple.tend(self.thread, &thread_config.config, root));
+        let at = || BlockRef { config: Arc::clone(&thread_config.config), section, server: shown };
+        settings(shown).staples.iter().for_each(|staple| staple.tend(self.thread, at));
         let named = settings(shown).named.clone().map(|named| (named, shown));
         settings(shown).server.clone().map(|server| (server, named))
     }
@@ -232,9 +251,23 @@ impl HandshakeContext<'_> {
             secured: OnceCell::from(Secured::hello(hello)),
             ..ConnInfo::clone(self.info)
         });
-        let request = self.thread.take_request(&self.thread.thread_config(), &info, id);
-        let names = named.names(&request);
-        self.thread.recycle_request(request);
+        let names = match self.default.section {
+            Section::Http => {
+                let request = self.thread.take_request(&self.thread.thread_config(), &info, id);
+                let names = named.names(&*request);
+                self.thread.recycle_request(request);
+                names
+            }
+            Section::Stream => {
+                let thread_config = self.thread_config();
+                let Some(index) = self.listen_socket.stream_index(&thread_config) else {
+                    return Ok(server);
+                };
+                let mut session = Session::new(thread_config, info, index);
+                session.set_server(id);
+                named.names(&session)
+            }
+        };
         Ok(server.with_identities(&named.load(names).await?))
     }
 }

@@ -18,7 +18,7 @@ mod script;
 use crate::Module;
 use crate::passing::{self, Rows};
 pub use advice::advice;
-use conf::FastCgi;
+pub(crate) use conf::FastCgi;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -17,6 +17,7 @@ use caching::purge::{self, Purged};
 use caching::settings::{Caches, Zone};
 use caching::tasks::Cache;
 use caching::{ModuleFunctions, UpstreamRequest, policy, record};
+use exchange::rehearsal::Passed;
 use exchange::request::Request;
 use telemetry::{ForLog, Level};
 
@@ -103,6 +104,30 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
             Ok(Some(Arc::clone(zone.state())))
         }
     }
+}
+
+/// Returns where a rehearsed request would be passed on to, and its cache.
+pub(super) fn rehearse(request: &mut Request, via: Via<'_>, prefix: &'static str) -> Result<Passed, u16> {
+    let conf = via.conf;
+    let is_cached_method = conf.cache.has_method(request.method);
+    let destination = pass::target(request, conf)?.1;
+    let zone = match &conf.cache.zone {
+        Zone::Off => None,
+        Zone::Named(zone) => Some(zone.name().to_owned()),
+        Zone::Variable(template) => Some(String::from_utf8_lossy(&template.rendered(request)).into_owned())
+            .filter(|name| !matches!(name.as_str(), "" | "off")),
+    };
+    let cache = zone.map(|zone| {
+        let key = match &conf.cache.key {
+            Some(template) => template.rendered(request),
+            None => via.protocol.default_key(conf, request, &destination),
+        };
+        (zone, key)
+    });
+    let parts = &destination.target_parts;
+    let url = if prefix == "proxy" { &parts.key_start } else { &parts.host };
+    let url = String::from_utf8_lossy(url).into_owned();
+    Ok(Passed { prefix, url, cache, is_cached_method })
 }
 
 /// Executes a purge request and returns the status for it. Returns `None` if the request is not a purge or has no cache: as in

@@ -13,9 +13,32 @@ use site::config::{Keywords, Scope, Start};
 use transfer::temp_directory::TempDirectory;
 use upstream::Settings;
 
+/// The owner of the settings that the shared directives change: a protocol of `http`, or the proxy of `stream`.
+pub(crate) trait HasConf: 'static {
+    /// Prefix of the directives.
+    const DIRECTIVES: &'static str;
+    /// See [`Family::NEXT_UPSTREAM`].
+    const REASONS: &'static [(&'static str, u64)];
+    /// See [`Family::TLS_NAME_DEFAULT`].
+    const TLS_NAME: Option<&'static str>;
+
+    /// Returns the settings of a block, mutable.
+    fn conf_mut(scope: &mut Scope) -> &mut Conf;
+}
+
+impl<F: Family> HasConf for F {
+    const DIRECTIVES: &'static str = F::PREFIX;
+    const REASONS: &'static [(&'static str, u64)] = F::NEXT_UPSTREAM;
+    const TLS_NAME: Option<&'static str> = F::TLS_NAME_DEFAULT;
+
+    fn conf_mut(scope: &mut Scope) -> &mut Conf {
+        &mut scope.make_mut::<Passing<F>>().conf
+    }
+}
+
 /// Returns the settings of a block, mutable.
-pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
-    &mut scope.make_mut::<Passing<F>>().conf
+pub(crate) fn conf<F: HasConf>(scope: &mut Scope) -> &mut Conf {
+    F::conf_mut(scope)
 }
 
 /// The settings of a block that all protocols have.
@@ -32,7 +55,7 @@ pub(crate) struct Conf {
     /// Whether upstreams use HTTP/2.
     pub(crate) is_http2: bool,
     /// `proxy_ssl_*`
-    pub(super) ssl: Arc<ssl::Conf>,
+    pub(crate) ssl: Arc<ssl::Conf>,
     /// `proxy_pass_request_headers`
     pub(crate) pass_fields: bool,
     /// `proxy_pass_request_body`

@@ -7,15 +7,15 @@ use conf::value;
 use conf::{Args, Error, Spec, Support};
 
 use crate::Directive;
-use crate::passing::conf::{Conf, NEXT_OFF, conf};
-use crate::passing::protocol::{Family, Rows};
+use crate::passing::conf::{Conf, HasConf, NEXT_OFF, conf};
+use crate::passing::protocol::Rows;
 use crate::passing::reply;
 use crate::passing::spec::row;
 use site::config::Cx;
 use site::declaration::{LEVELS, OWN};
 use upstream::{Bind, BindAddr, NextUpstream};
 
-impl<F: Family> Rows<F> {
+impl<F: HasConf> Rows<F> {
     /// Connections that switch to another protocol.
     pub(crate) const TUNNELS: &'static [Directive] = &[
         // nginx closes both sides when one has ended. Protocols that end one direction first get this time for the other.
@@ -67,7 +67,7 @@ impl<F: Family> Rows<F> {
             row("_next_upstream", Args::AtLeast(1), "When the next upstream is tried.")
                 .default("error timeout")
                 .many(),
-            |scope, cx| set_next_upstream(F::NEXT_UPSTREAM, conf::<F>(scope), cx),
+            |scope, cx| set_next_upstream(F::REASONS, conf::<F>(scope), cx),
         ),
         // Each try may use a complete timeout, so without this limit a client may wait for a multiple of it.
         Directive::scope(
@@ -264,7 +264,7 @@ impl<F: Family> Rows<F> {
                 .state(Support::Idle("Linux has no such socket option")),
             |_, cx| {
                 cx.size(&mut 0)?;
-                cx.warn(format_args!("\"{}_send_lowat\" is not supported, ignored", F::PREFIX));
+                cx.warn(format_args!("\"{}_send_lowat\" is not supported, ignored", F::DIRECTIVES));
                 Ok(())
             },
         ),

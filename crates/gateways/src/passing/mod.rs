@@ -9,7 +9,7 @@
 //! | `send` | one request to the upstream |
 //! | [`request`] | the body for the upstream, and the cache's changes to a request |
 //! | [`params`] | parameters of FastCGI, SCGI and uwsgi |
-//! | [`reply`] | the response for the client |
+//! | [`reply`], `converted` | the response for the client; header sections of cache entries, converted for a location |
 //! | `store` | copies of responses as files |
 //! | `ssl` | TLS to upstreams |
 //! | `cache_conf`, `cache_path` | cache directives; `caching` implements them |
@@ -25,6 +25,7 @@ mod cache_conf;
 mod cache_path;
 mod cached;
 pub(crate) mod conf;
+mod converted;
 mod directives;
 pub(crate) mod early_hints;
 mod invalidate;
@@ -49,8 +50,10 @@ use ::conf::Error;
 use caching::settings::Caches;
 use exchange::module::ThreadHooks;
 use exchange::phases::{Phase, Step};
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use exchange::request_body;
+use http::fields::Method;
 use site::config::{HttpType, Scope, SettingsType};
 use site::declaration::BlockHooks;
 use upstream::Failure;
@@ -58,7 +61,10 @@ use upstream::Failure;
 /// The shared module: the caches, and `early_hints`, which has no prefix.
 pub(crate) static MODULE: Module = Module {
     thread: ThreadHooks {
-        make: |locals| locals.insert(caching::tally::ThreadTallies::default()),
+        make: |locals| {
+            locals.insert(caching::tally::ThreadTallies::default());
+            locals.insert(converted::ConvertedHeads::default());
+        },
         configured: caching::tasks::tend,
         drain: |thread| caching::tasks::stop(&thread.thread_config()),
         ..ThreadHooks::NONE
@@ -92,7 +98,7 @@ pub(crate) const fn module<F: Family>(
                 plan.now_or_later(
                     Phase::Content,
                     passing,
-                    |passing, request| begin(passing.via(), request),
+                    |passing, request| without_wait(passing.via(), Passing::<F>::ORIGIN, request),
                     |passing, request| match passing.conf.cache.zone.is_on() {
                         true => Box::pin(run_with_cache(passing.via(), Passing::<F>::ORIGIN, request)),
                         false => Box::pin(run(passing.via(), request)),
@@ -100,6 +106,7 @@ pub(crate) const fn module<F: Family>(
                 );
             }
         },
+        rehearse: |request| Some(rehearse::<F>(request)),
         ..Module::of(Declaration {
             prefix: F::PREFIX,
             directives,
@@ -150,10 +157,37 @@ pub(crate) const fn module<F: Family>(
     }
 }
 
+/// Notes in a rehearsal where the request would be passed on to.
+fn rehearse<F: Family>(request: &mut Request) -> Step {
+    let thread_config = Rc::clone(&request.thread_config);
+    let via = thread_config.config.location(request.location).scope.of::<Passing<F>>().via();
+    if !via.protocol.admits(request.method) {
+        return Step::Status(405);
+    }
+    match cached::rehearse(request, via, F::PREFIX) {
+        Ok(passed) => {
+            request.note(|| Event::Passed(passed));
+            // The upstream decides; access checks by a subrequest pass with this status.
+            request.response.status = 200;
+            Step::Done
+        }
+        Err(status) => Step::Status(status),
+    }
+}
+
 /// Whether requests of this block are passed on with this protocol. An `if` inherits the `*_pass` of its location, unless the
 /// `if` has its own, of any protocol.
 fn is_active<F: Family>(scope: &Scope) -> bool {
     scope.core.pass == F::PREFIX && scope.of::<Passing<F>>().conf.pass.is_some()
+}
+
+/// Takes the steps that need no wait: requests the client's body, or serves the request from memory.
+fn without_wait(
+    via: Via<'_>,
+    origin: &'static caching::ModuleFunctions,
+    request: &mut Request,
+) -> Option<Step> {
+    begin(via, request).or_else(|| hit_in_memory(via, origin, request))
 }
 
 /// Requests the client's body first: the complete body, or its pieces as they arrive.
@@ -186,6 +220,31 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     // Pinned, because passing the future by value would copy its large state.
     let answered = pin!(send::send(request, via, None)).await;
     step(request, via, answered)
+}
+
+/// Serves a request from the memory of its cache. `None` if it has no such cache, or if [`run_with_cache`] has to decide.
+fn hit_in_memory(
+    via: Via<'_>,
+    origin: &'static caching::ModuleFunctions,
+    request: &mut Request,
+) -> Option<Step> {
+    let conf = &via.conf.cache;
+    let is_plain = conf.zone.has_memory()
+        && conf.purge.items().is_empty()
+        && conf.purge_all.items().is_empty()
+        && matches!(request.method, Method::Get | Method::Head)
+        && !invalidate::is_invalidation(request);
+    if !is_plain {
+        return None;
+    }
+    let (cache, text) = match cached::lookup(request, via) {
+        Ok(keyed) => keyed?,
+        Err(status) => return Some(Step::Status(status)),
+    };
+    let reply = caching::serve_from_memory(request, origin, &cache, text)?;
+    let step = reply::apply(request, via, reply);
+    caching::record::publish(request, conf.status_name.as_deref());
+    Some(step)
 }
 
 /// Works like [`run`], with a cache.

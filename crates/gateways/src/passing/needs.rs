@@ -2,6 +2,7 @@
 //!
 //! The destination may have variables. Their known values ([`site::known_values`]) determine the ports.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ::conf::Span;
@@ -10,6 +11,7 @@ use peers::resolve::{Conf as ResolverConf, HttpConf};
 use peers::{Destination, Group, Upstreams};
 use site::config::{Http, Scope};
 use site::known_values::{KnownText, known_texts, written};
+use site::template::Template;
 use site::uses::{FileUse, UsedPath, Uses};
 
 use super::conf::Conf;
@@ -17,12 +19,17 @@ use super::pass::{Pass, To, after_scheme, split};
 use super::protocol::Family;
 use super::store::Store;
 use io::op::PeerAddr;
+use upstream::BindAddr;
 
 /// The port of name servers. libc uses TCP for responses that a datagram cannot hold.
 const NAME_SERVER_PORT: u16 = 53;
 
 /// Variables whose values begin with a slash or a question mark, so that they end the address before them.
 const URI_VARIABLES: [&str; 4] = ["uri", "request_uri", "document_uri", "is_args"];
+
+/// Variables whose values are addresses without a port.
+const ADDRESS_VARIABLES: [&str; 5] =
+    ["proxy_protocol_addr", "proxy_protocol_server_addr", "realip_remote_addr", "remote_addr", "server_addr"];
 
 impl Conf {
     /// Adds what a block needs that passes requests on with these settings.
@@ -34,13 +41,23 @@ impl Conf {
             let directive = format!("{}_temp_path", F::PREFIX);
             uses.add(&directive, None, UsedPath::fixed(self.upstream.temp_path.path(), FileUse::Write));
         }
+        self.add_ports(http, scope, uses);
+    }
+
+    /// Adds the ports and sockets that a block needs to pass requests or sessions on with these settings.
+    pub(crate) fn add_ports(&self, http: &Http, scope: &Scope, uses: &mut Uses) {
         uses.connects(NAME_SERVER_PORT);
         let resolvers = [&scope.of::<ResolverConf>().resolver, &http.of::<HttpConf>().0.resolver];
         for resolver in resolvers.into_iter().flatten() {
             resolver.ports().for_each(|port| uses.connects(port));
         }
+        match self.upstream.bind.as_ref().map(|bind| &bind.address) {
+            Some(BindAddr::Fixed(address)) => uses.binds(address.port()),
+            Some(BindAddr::Text(template)) => add_local_ports(template, http, uses),
+            None => {}
+        }
         let Some(pass) = &self.pass else { return };
-        let mut found = Ports { directive: format!("{}_pass", F::PREFIX), uses };
+        let mut found = Ports { directive: format!("{}_pass", self.prefix), uses };
         match &pass.to {
             To::Written { group, .. } => found.add_group(group),
             To::Variables(template, span) => {
@@ -49,6 +66,29 @@ impl Conf {
                         let text = written(template, &http.registry);
                         found.uses.connects_to_any_port(&found.directive, Some(span), &text);
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the ports of a local address with variables: those of its known values. If only a request determines the address, all ports
+/// are added, except for an address without a port, such as `$remote_addr`.
+fn add_local_ports(template: &Template, http: &Http, uses: &mut Uses) {
+    let text = written(template, &http.registry);
+    let (name, port) = text.split_once(':').unwrap_or((&text, "0"));
+    if name.strip_prefix('$').is_some_and(|name| ADDRESS_VARIABLES.contains(&name))
+        && let Ok(port) = port.parse()
+    {
+        return uses.binds(port);
+    }
+    for known in known_texts(template, &http.registry) {
+        match known.unknown {
+            Some(_) => uses.binds_any_port(),
+            // Another text is no address, and has no effect.
+            None => {
+                if let Ok(address) = known.text.parse::<SocketAddr>() {
+                    uses.binds(address.port());
                 }
             }
         }

@@ -13,9 +13,10 @@ use crate::passing::protocol::{Family, Passing};
 use exchange::request::Request;
 use peers::address::{self, Fault, Url};
 use peers::{Group, Upstreams};
-use site::config::{Cx, Scope};
+use site::config::{Cx, Scope, Section};
 use site::settings::core::FoundBy;
 use site::template::Template;
+use site::variables::HasVariables;
 use telemetry::{ForLog, Level};
 use upstream::Target;
 
@@ -28,7 +29,7 @@ pub(crate) struct Pass {
     /// The schemes of an address.
     pub(super) schemes: &'static [Scheme],
     /// Whether an address may have a URI.
-    pub(super) has_uri: bool,
+    pub(crate) has_uri: bool,
 }
 
 /// Destination of a `proxy_pass`.
@@ -41,7 +42,7 @@ pub(super) enum To {
 }
 
 /// The parts of an address, except the server.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetParts {
     /// Scheme and host, the start of the default cache key.
     pub(crate) key_start: Vec<u8>,
@@ -60,6 +61,14 @@ impl Pass {
     pub(crate) fn written(&self) -> Option<(&str, &TargetParts)> {
         match &self.to {
             To::Written { url, target_parts, .. } => Some((url, target_parts)),
+            To::Variables(..) => None,
+        }
+    }
+
+    /// Returns the group of the address, if it has no variables.
+    pub(crate) fn group(&self) -> Option<&Arc<Group>> {
+        match &self.to {
+            To::Written { group, .. } => Some(group),
             To::Variables(..) => None,
         }
     }
@@ -118,31 +127,46 @@ pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) 
         FoundBy::Exact(path) | FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
         _ => None,
     };
-    let template = cx.template(text)?;
-    let to = match template.constant() {
-        None => To::Variables(template, cx.statement.span().clone()),
-        Some(text) => written::<F>(text, location.is_some(), cx)?,
-    };
-    let location = location.unwrap_or_default().into();
-    let pass = Arc::new(Pass { to, location, schemes: F::SCHEMES, has_uri: F::HAS_URI });
+    let pass = read(text, location, F::SCHEMES, F::HAS_URI, cx)?;
     let conf = &mut scope.make_mut::<Passing<F>>().conf;
     (conf.pass, conf.pass_block) = (Some(pass), cx.block);
     scope.core.pass = F::PREFIX;
     Ok(())
 }
 
+/// Parses a destination with one of these schemes. `location` is the path that a URI replaces.
+pub(crate) fn read(
+    text: &str,
+    location: Option<&str>,
+    schemes: &'static [Scheme],
+    has_uri: bool,
+    cx: &mut Cx<'_>,
+) -> Result<Arc<Pass>, Error> {
+    let template = cx.template(text)?;
+    let to = match template.constant() {
+        None => To::Variables(template, cx.statement.span().clone()),
+        Some(text) => written(text, location.is_some(), (schemes, has_uri), cx)?,
+    };
+    Ok(Arc::new(Pass { to, location: location.unwrap_or_default().into(), schemes, has_uri }))
+}
+
 /// Parses an address without variables.
-fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
-    let found = after_scheme(F::SCHEMES, text.as_bytes());
+fn written(
+    text: &str,
+    has_path: bool,
+    (schemes, has_uri): (&'static [Scheme], bool),
+    cx: &mut Cx<'_>,
+) -> Result<To, Error> {
+    let found = after_scheme(schemes, text.as_bytes());
     let (scheme, rest) = found.ok_or_else(|| {
         let error = cx.error("invalid URL prefix");
-        let known: Vec<_> = F::SCHEMES.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
+        let known: Vec<_> = schemes.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
         error.advise(format_args!("it must begin with {}", known.join(" or ")))
     })?;
     // The scheme is ASCII, so the rest of the string begins at a character boundary.
     debug_assert!(text.as_bytes().ends_with(rest), "the scheme is the start of the text");
     let rest = &text[text.len() - rest.len()..];
-    let (authority, uri) = split(rest, F::HAS_URI);
+    let (authority, uri) = split(rest, has_uri);
     let url = Url::parse(authority, scheme.port).map_err(|fault| {
         let error = cx.error(format_args!("{fault} in upstream \"{rest}\""));
         match rest.split_once("://") {
@@ -154,6 +178,9 @@ fn written<F: Family>(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To,
     let group = cx.http.make_mut::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
     if lacks_port(&url) && group.port.is_some() {
+        if cx.http.section == Section::Stream {
+            return Err(cx.error(format_args!("no port in upstream \"{rest}\"")));
+        }
         return Err(cx.undefined(Object::Upstream, rest));
     }
     // The request's path has no prefix that the URI could replace.
@@ -236,24 +263,31 @@ pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Dest
     Ok((target, destination))
 }
 
-fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
+fn found(request: &Request, conf: &Conf) -> Result<(Target, Destination), u16> {
     let Some(pass) = &conf.pass else { return Err(500) };
+    evaluated(conf.prefix, pass, request, request.config().http.of::<Upstreams>()).ok_or(500)
+}
+
+/// Returns the destination of a request or session among these groups; `None` if its address is invalid, which is logged.
+pub(crate) fn evaluated<R: HasVariables>(
+    prefix: &'static str,
+    pass: &Pass,
+    request: &R,
+    upstreams: &Upstreams,
+) -> Option<(Target, Destination)> {
     match &pass.to {
         To::Written { group, target_parts, .. } => {
-            let destination = Destination {
-                target_parts: Arc::clone(target_parts),
-                is_evaluated: false,
-                prefix: conf.prefix,
-            };
-            Ok((Target::Group(Arc::clone(group)), destination))
+            let destination =
+                Destination { target_parts: Arc::clone(target_parts), is_evaluated: false, prefix };
+            Some((Target::Group(Arc::clone(group)), destination))
         }
         To::Variables(template, position) => {
             let text = template.rendered(request);
-            evaluate(conf.prefix, pass, request, &text).map_err(|fault| {
+            let evaluated = evaluate(prefix, pass, upstreams, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
-                request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {position}", conf.prefix));
-                500
-            })
+                request.log(Level::Error, format_args!("{shown} of \"{prefix}_pass\" in {position}"));
+            });
+            evaluated.ok()
         }
     }
 }
@@ -284,7 +318,7 @@ impl Wrong {
 fn evaluate(
     prefix: &'static str,
     pass: &Pass,
-    request: &Request,
+    upstreams: &Upstreams,
     text: &[u8],
 ) -> Result<(Target, Destination), Wrong> {
     let (scheme, rest) = after_scheme(pass.schemes, text).ok_or(Wrong::Scheme)?;
@@ -305,7 +339,6 @@ fn evaluate(
     let url = Url::parse(authority, scheme.port).map_err(Wrong::Address)?;
     let target_parts = Arc::new(TargetParts::of(scheme, &url, authority, uri));
     let destination = Destination { target_parts, is_evaluated: true, prefix };
-    let upstreams = &request.config().http.of::<Upstreams>();
     // Groups are searched first: the name of a group is not a host name and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),

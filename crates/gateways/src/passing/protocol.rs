@@ -141,7 +141,7 @@ impl<F: Family> Passing<F> {
     pub(super) const SETTINGS: &'static [SettingsType] = &[SettingsType::of::<Passing<F>>()];
 
     /// Returns the settings without the type of the protocol.
-    pub(super) fn via(&self) -> Via<'_> {
+    pub(crate) fn via(&self) -> Via<'_> {
         Via { conf: &self.conf, protocol: &self.protocol }
     }
 

@@ -25,6 +25,7 @@ use http::response::encode;
 use http::response::parse::ParsedResponse;
 
 use crate::passing::conf::Conf;
+use crate::passing::converted::{ConvertedHeads, FoundHead};
 use crate::passing::protocol::Via;
 use crate::passing::request::Context;
 use crate::passing::store;
@@ -114,13 +115,18 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     request.response.is_stored = reply.stored.is_some();
     // Any range of an entry can be read, even if the upstream does not support ranges.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
-    head(request, via, &heading);
+    match reply.stored.is_some() {
+        true => stored_head(request, via, &heading),
+        false => head(request, via, &heading),
+    }
     request.response.never_indexed = heading.never_indexed().cloned().map(Box::new);
     if let Some(stored) = reply.stored {
         Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;
         if let Some(age_s) = stored.age_s {
-            push(request, b"Age", age_s.to_string().into_bytes());
+            let mut age = Vec::new();
+            http::push_decimal(&mut age, age_s.into());
+            push(request, b"Age", age);
         }
     }
     // From here on this is a response like any other: filters do not depend on the source of a body.
@@ -256,6 +262,20 @@ fn is_kept(line: FieldLine<'_>) -> bool {
     known || line.name.eq_ignore_ascii_case(b"Content-Disposition")
 }
 
+/// Works like [`head`] for a response from a cache, whose header section may have been converted for an earlier request.
+fn stored_head(request: &mut Request, via: Via<'_>, heading: &Heading) {
+    let thread = Rc::clone(&request.conn.thread);
+    let heads = thread.local::<ConvertedHeads>();
+    match heads.find(request, heading) {
+        FoundHead::Converted(converted) => converted.apply(&mut request.response),
+        FoundHead::Wanted => {
+            head(request, via, heading);
+            heads.store(request, heading);
+        }
+        FoundHead::No => head(request, via, heading),
+    }
+}
+
 /// Copies status and fields into the response.
 fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let (conf, head, raw) = (via.conf, heading.head(), heading.raw());
@@ -330,7 +350,8 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
         HeaderId::AcceptRanges if via.conf.force_ranges || request.response.allow_ranges => {}
         HeaderId::WwwAuthenticate => request.response.challenges.values.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),
-        HeaderId::Date => request.response.date = Some(value.to_vec()),
+        // An invalid date is replaced by that of this server.
+        HeaderId::Date => request.response.date = http::date::normalise(value),
         HeaderId::Location => location(request, via, name, value),
         HeaderId::Refresh => {
             let value = refresh(request, via, value);

@@ -1,5 +1,4 @@
-//! Creates the table row of a directive of the family. The module and the prefix of its name are added for each protocol
-//! ([`exchange::module::Module::prefix`]).
+//! Creates the table row of a directive of the family. The module and the prefix of its name are added for each protocol.
 
 use conf::{Args, Spec};
 

@@ -12,8 +12,8 @@ use ::tls::{Trust, ciphers, groups};
 use conf::{Args, Error, Span, Spec};
 
 use crate::Directive;
-use crate::passing::conf::{Conf as PassingConf, conf};
-use crate::passing::protocol::{Family, Rows};
+use crate::passing::conf::{Conf as PassingConf, HasConf, conf};
+use crate::passing::protocol::Rows;
 use crate::passing::spec::row;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::tls_arguments::{
@@ -29,7 +29,7 @@ const ONE: Args = Args::Exactly(1);
 
 /// Settings of the directives.
 #[derive(Clone, Debug)]
-pub(super) struct Conf {
+pub(crate) struct Conf {
     certificate: Option<PemSource>,
     key: Option<PemSource>,
     /// The base directory of relative names with variables.
@@ -73,7 +73,7 @@ impl Default for Conf {
     }
 }
 
-impl<F: Family> Rows<F> {
+impl<F: HasConf> Rows<F> {
     /// TLS to upstreams.
     pub(crate) const TLS: &'static [Directive] = &[
         Directive::scope(
@@ -110,7 +110,7 @@ impl<F: Family> Rows<F> {
         ),
         Directive::scope(
             Spec {
-                default: F::TLS_NAME_DEFAULT,
+                default: F::TLS_NAME,
                 ..row("_ssl_name", ONE, "Name to verify in the upstream's certificate, and for SNI.")
             },
             |scope, cx| {
@@ -173,7 +173,7 @@ impl<F: Family> Rows<F> {
 
 /// Reads the file of a certificate or key; a name with variables is evaluated at each handshake. An empty name cancels an inherited
 /// one.
-fn read_origin<F: Family>(
+fn read_origin<F: HasConf>(
     scope: &mut Scope,
     cx: &mut Cx<'_>,
     what: &str,
@@ -187,23 +187,26 @@ fn read_origin<F: Family>(
 }
 
 /// Returns the settings of this block, copied at its first directive.
-fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
+fn own<F: HasConf>(scope: &mut Scope) -> &mut Conf {
     Arc::make_mut(&mut conf::<F>(scope).ssl)
 }
 
 /// Prepares the TLS client at the end of a block that may use TLS.
 pub(super) fn finish(conf: &mut PassingConf, span: &Span) -> Result<(), Error> {
+    // Without ALPN the protocol is HTTP/1.
+    let alpn = if conf.is_http2 { vec![b"h2".to_vec()] } else { Vec::new() };
     conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
-        Some(_) => Some(Arc::new(
-            conf.ssl.settings(conf.prefix, conf.is_http2).map_err(|message| Error::at(span, message))?,
-        )),
+        Some(_) => {
+            Some(Arc::new(conf.ssl.settings(conf.prefix, alpn).map_err(|message| Error::at(span, message))?))
+        }
         None => None,
     };
     Ok(())
 }
 
 impl Conf {
-    fn settings(&self, prefix: &str, is_http2: bool) -> Result<SecureSettings, String> {
+    /// Prepares the TLS client, which offers these protocols by ALPN.
+    pub(crate) fn settings(&self, prefix: &str, alpn: Vec<Vec<u8>>) -> Result<SecureSettings, String> {
         let chosen = Commands::of(self.commands.items()).map_err(|refused| refused.to_string())?;
         let suites = ciphers::parse(chosen.ciphers.as_ref().unwrap_or(&self.ciphers));
         let versions = chosen.versions(self.versions);
@@ -226,8 +229,7 @@ impl Conf {
             groups: groups.map_or_else(groups::auto, |groups| groups.supported),
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
-            // Without ALPN the protocol is HTTP/1.
-            alpn: if is_http2 { vec![b"h2".to_vec()] } else { Vec::new() },
+            alpn,
         });
         let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
         Ok(SecureSettings { client, named, name: self.name.clone(), trust: self.trust(prefix)? })

@@ -161,7 +161,10 @@ const CDN_LOOP: &[u8] = b"CDN-Loop";
 
 /// Returns the default cache key: scheme and host of the destination, and the URI that is sent.
 pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
-    let mut key = destination.target_parts.key_start.clone();
+    let (start, uri) = (&destination.target_parts.key_start, &destination.target_parts.uri);
+    let mut key =
+        Vec::with_capacity(start.len() + uri.len() + request.uri.len() + "?".len() + request.args.len());
+    key.extend_from_slice(start);
     push_uri(request, conf, destination, &mut key);
     key
 }

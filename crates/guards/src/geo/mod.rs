@@ -6,23 +6,30 @@ mod table;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, Statement};
 
 use crate::realip::behind_proxies;
 use crate::{Declaration, Directive, Module};
-use exchange::request::{Address, Request};
-use site::config::Cx;
+use exchange::module::compute;
+use exchange::request::{Address, OnConnection};
+use site::config::{Cx, Section};
 use site::network::Network;
 use site::template::Template;
 use site::var_ref::VarRef;
-use site::variables::{self, Compute};
+use site::variables::Compute;
 use table::{Added, Networks, Ranges, Stretches, ValueIndex};
 
 /// The module.
 pub(crate) static MODULE: Module =
     Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_geo") });
+
+/// The same directive in `stream`, without `proxy` and `proxy_recursive`.
+pub(crate) static STREAM: Module = Module::of(Declaration {
+    directives: &[DIRECTIVES],
+    twin: Some(&[]),
+    ..Declaration::named("stream_geo")
+});
 
 /// The value is computed at its first use, so an unused `geo` costs a request nothing.
 const DIRECTIVES: &[Directive] = &[Directive::http(
@@ -91,7 +98,7 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
     let geo = reader.finish(source);
     let values = geo.values.iter().map(|value| Template::text(value));
     cx.http.registry.add_values(&VarRef::Slot(slot), values);
-    variables::compute(cx.http, slot, Arc::new(geo));
+    compute(cx.http, slot, geo);
     Ok(())
 }
 
@@ -126,6 +133,8 @@ impl<'a> Reader<'a> {
     /// Parses a row. Keywords without a value are switches. Of the rows with a value only `proxy` does not change the table.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
+        // Sessions of `stream` have no fields with addresses.
+        let is_http = cx.http.section == Section::Http;
         match (key, row.args.as_slice()) {
             ("ranges", []) if self.has_networks => {
                 return Err(
@@ -133,10 +142,10 @@ impl<'a> Reader<'a> {
                 );
             }
             ("ranges", []) => drop(self.ranges.get_or_insert_default()),
-            ("proxy_recursive", []) => self.recursive = true,
+            ("proxy_recursive", []) if is_http => self.recursive = true,
             ("volatile", []) => self.volatile = true,
             // The value of `proxy` is a network even with `ranges`, because `proxy` does not change the table.
-            ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
+            ("proxy", [network]) if is_http => self.proxies.push(network_of(&network.text, cx)?),
             // As in nginx, the preceding rows determine the form of a row.
             (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
             (_, [value]) => return self.network_row(key, &value.text, cx),
@@ -275,9 +284,9 @@ fn range_of(text: &str) -> Option<(u32, u32)> {
 impl Geo {
     /// Returns the effective address: the value of the variable, or the client's address, or the address that a trusted
     /// proxy reports.
-    fn address(&self, request: &Request) -> Option<Address> {
+    fn address<R: OnConnection>(&self, request: &R) -> Option<Address> {
         let start = match &self.source {
-            None => request.client().clone(),
+            None => request.client_address().clone(),
             Some(variable) => {
                 let mut text = Vec::new();
                 let found = variable.value(request, &mut text);
@@ -289,8 +298,8 @@ impl Geo {
     }
 }
 
-impl Compute<Request> for Geo {
-    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+impl<R: OnConnection> Compute<R> for Geo {
+    fn value(&self, request: &R, out: &mut Vec<u8>) -> bool {
         let ip = match self.address(request) {
             // An IPv4-mapped client address is looked up as IPv4.
             Some(Address::Inet(address)) => address.ip().to_canonical(),

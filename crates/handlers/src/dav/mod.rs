@@ -41,6 +41,7 @@ use crate::{Declaration, Module};
 pub(crate) use directives::Conf;
 use exchange::files;
 use exchange::phases::{Phase, Step};
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use exchange::stored_file;
 use locks::Change;
@@ -59,6 +60,15 @@ pub(crate) static MODULE: Module = Module {
                 Box::pin(run(conf, request))
             });
         }
+    },
+    rehearse: |request| {
+        let changes = request.scope().of::<Conf>().has(request.method);
+        changes.then(|| {
+            let text = "WebDAV handles this method, which may change files: not carried out".to_owned();
+            request.note(|| Event::Said { label: "dav", text });
+            request.response.status = 200;
+            Step::Done
+        })
     },
     ..Module::of(Declaration {
         directives: &[directives::DIRECTIVES],

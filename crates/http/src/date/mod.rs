@@ -5,7 +5,7 @@
 
 mod parse;
 
-pub use parse::{parse_as_written, parse_expiration, parse_http};
+pub use parse::{normalise, parse_as_written, parse_expiration, parse_http};
 
 /// Length of an HTTP date: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub const HTTP_LEN: usize = 29;
@@ -59,8 +59,7 @@ impl Civil {
             hour: (second_of_day / 3600) as u8,
             minute: (second_of_day / 60 % 60) as u8,
             second: (second_of_day % 60) as u8,
-            // 1970 began on a Thursday.
-            weekday: (days + 4).rem_euclid(7) as u8,
+            weekday: weekday_of(days),
         }
     }
 
@@ -70,6 +69,12 @@ impl Civil {
         let days = days_of_date(i64::from(self.year), i64::from(self.month), i64::from(self.day));
         days * DAY_S + i64::from(self.hour) * 3600 + i64::from(self.minute) * 60 + i64::from(self.second)
     }
+}
+
+/// Returns the weekday of a day, counted from 1970; 0 is Sunday.
+fn weekday_of(days: i64) -> u8 {
+    // 1970 began on a Thursday.
+    (days + 4).rem_euclid(7) as u8
 }
 
 /// Days from 1 March to the start of the month. The calendar year starts in March here, so that the leap day is last. The lengths

@@ -3,7 +3,7 @@
 //! As tolerant as nginx: the weekday is not checked, and text after the time is ignored (`GMT`, or `; length=` from old browsers).
 //! Two-digit years below 70 belong to this century.
 
-use super::{Civil, HTTP_LEN, MONTHS, WEEKDAYS};
+use super::{Civil, DAY_S, HTTP_LEN, MONTHS, WEEKDAYS, weekday_of};
 use crate::bytes::trim_ows;
 
 /// Parses an HTTP date to seconds since 1970. Returns `None` for any other text; callers then treat the field as absent.
@@ -49,8 +49,17 @@ pub fn parse_expiration(text: &[u8]) -> Option<i64> {
 #[must_use]
 pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     let unix = preferred(text.try_into().ok()?)?;
-    let weekday = WEEKDAYS[usize::from(Civil::from_unix(unix).weekday)];
+    let weekday = WEEKDAYS[usize::from(weekday_of(unix.div_euclid(DAY_S)))];
     (text.ends_with(b" GMT") && text.starts_with(weekday)).then_some(unix)
+}
+
+/// Returns the text that [`super::http`] writes for a date; `None` if [`parse_http`] rejects the date.
+#[must_use]
+pub fn normalise(text: &[u8]) -> Option<[u8; HTTP_LEN]> {
+    match parse_as_written(text) {
+        Some(_) => text.try_into().ok(),
+        None => parse_http(text).map(super::http),
+    }
 }
 
 /// Parses the form that all servers send, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for texts that may have another form.
@@ -211,6 +220,19 @@ mod tests {
         ] {
             assert_eq!(parse_as_written(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn all_forms_are_normalised_to_the_preferred_form() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Mon, 06 nov 1994 08:49:37 UTC",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(normalise(text.as_bytes()), Some(*b"Sun, 06 Nov 1994 08:49:37 GMT"), "{text}");
+        }
+        assert_eq!(normalise(b"Sun, 32 Nov 1994 08:49:37 GMT"), None);
     }
 
     #[test]

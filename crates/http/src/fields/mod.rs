@@ -4,12 +4,14 @@
 
 mod body_length;
 mod header_id;
+mod line;
 mod method;
 mod table;
 mod version;
 
 pub use body_length::BodyLength;
 pub use header_id::HeaderId;
+pub(crate) use line::plain_line;
 pub use method::Method;
 pub(crate) use table::FieldTable;
 pub use table::{Field, FieldLine};

@@ -36,7 +36,7 @@ impl<'a> FieldLine<'a> {
 }
 
 /// The fields in the order of arrival. All spans refer to the buffer that was parsed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldTable {
     pub(crate) lines: Vec<Field>,
     /// Index plus one of the first field of each known name.

@@ -5,7 +5,7 @@ use crate::Span;
 
 /// Protocol of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum UpstreamProtocol {
     /// HTTP/1.0 and 1.1 (RFC 9112).
     Http1,
     /// HTTP/2 (RFC 9113).
@@ -26,7 +26,7 @@ pub enum Protocol {
 /// Encoded header section of a request, with the framing of its body.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    pub(in crate::gateway) protocol: Protocol,
+    pub(in crate::gateway) protocol: UpstreamProtocol,
     pub(in crate::gateway) head: Vec<u8>,
     pub(in crate::gateway) target: Span,
     pub(in crate::gateway) framing: BodyFraming,
@@ -37,12 +37,12 @@ impl Encoded {
     #[must_use]
     pub fn of_connection() -> Self {
         let framing = BodyFraming::Plain;
-        Self { protocol: Protocol::Bytes, head: Vec::new(), target: Span::EMPTY, framing }
+        Self { protocol: UpstreamProtocol::Bytes, head: Vec::new(), target: Span::EMPTY, framing }
     }
 
     /// Returns the protocol of the request and of its response.
     #[must_use]
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> UpstreamProtocol {
         self.protocol
     }
 
@@ -61,7 +61,7 @@ impl Encoded {
     /// Returns the requested key, for memcached.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
-        matches!(self.protocol, Protocol::Memcached { .. }).then(|| memcached::key(&self.head))
+        matches!(self.protocol, UpstreamProtocol::Memcached { .. }).then(|| memcached::key(&self.head))
     }
 
     /// Returns the framing of the request body.

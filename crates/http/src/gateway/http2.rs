@@ -4,7 +4,7 @@
 
 use crate::fields::{BodyLength, HeaderId};
 use crate::gateway::event::BodyFraming;
-use crate::gateway::{Encoded, Protocol};
+use crate::gateway::{Encoded, UpstreamProtocol};
 use crate::h2::hpack::{self, NeverIndexed};
 use crate::{Span, push_decimal};
 
@@ -75,7 +75,7 @@ impl Encoder {
         let start = hpack::push_request(&mut head, &method, scheme.as_bytes(), &target, &authority);
         head.extend_from_slice(&fields);
         let target = Span::new(start, start + target.len());
-        Encoded { protocol: Protocol::Http2, head, target, framing: BodyFraming::Frames }
+        Encoded { protocol: UpstreamProtocol::Http2, head, target, framing: BodyFraming::Frames }
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         encoder.field(b"TE", b"trailers");
         encoder.body(BodyLength::Exactly(3));
         let encoded = encoder.end();
-        assert_eq!((encoded.protocol(), encoded.framing()), (Protocol::Http2, BodyFraming::Frames));
+        assert_eq!((encoded.protocol(), encoded.framing()), (UpstreamProtocol::Http2, BodyFraming::Frames));
         assert_eq!(encoded.target(), b"/a?b");
         let mut fields = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");

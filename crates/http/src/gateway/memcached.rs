@@ -10,7 +10,7 @@
 //! invalid bytes after a complete value are only logged, and the connection is not reused; the client receives the complete value.
 
 use super::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
-use super::{BodyFraming, Encoded, Protocol};
+use super::{BodyFraming, Encoded, UpstreamProtocol};
 use crate::fields::FieldLine;
 use crate::fields::Method;
 use crate::response::parse::{HeadWriter, Limits, ParsedResponse, ResponseError};
@@ -48,7 +48,7 @@ pub fn escaped(key: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn get(key: &[u8], gzip_flag: u64) -> Encoded {
     let head = [COMMAND, &escaped(key), b"\r\n"].concat();
-    let protocol = Protocol::Memcached { gzip_flag };
+    let protocol = UpstreamProtocol::Memcached { gzip_flag };
     Encoded { protocol, head, target: Span::EMPTY, framing: BodyFraming::Plain }
 }
 

@@ -14,7 +14,7 @@ pub mod memcached;
 pub mod scgi;
 pub mod uwsgi;
 
-pub use encoded::{Encoded, Protocol};
+pub use encoded::{Encoded, UpstreamProtocol};
 pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody, join};
 
 use std::ops::Range;
@@ -88,14 +88,16 @@ impl Decoder {
     #[must_use]
     pub fn new(request: &Encoded, method: Method, limits: Limits) -> Self {
         match request.protocol {
-            Protocol::Memcached { gzip_flag } => {
+            UpstreamProtocol::Memcached { gzip_flag } => {
                 let key = memcached::key(&request.head);
                 Self::Memcached(Box::new(memcached::Decoder::new(key, gzip_flag, method, limits)))
             }
-            Protocol::Http1 | Protocol::Bytes => Self::Http1(http1::Decoder::new(method, limits)),
-            Protocol::Http2 => Self::Http1(http1::Decoder::of_stream(method, limits)),
-            Protocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
-            Protocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),
+            UpstreamProtocol::Http1 | UpstreamProtocol::Bytes => {
+                Self::Http1(http1::Decoder::new(method, limits))
+            }
+            UpstreamProtocol::Http2 => Self::Http1(http1::Decoder::of_stream(method, limits)),
+            UpstreamProtocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
+            UpstreamProtocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),
         }
     }
 
@@ -162,6 +164,23 @@ impl Decoder {
             Self::Http1(decoder) => decoder.remaining(),
             Self::FastCgi(decoder) => decoder.remaining(),
             Self::Memcached(decoder) => decoder.remaining(),
+        }
+    }
+
+    /// Returns the remaining bytes of the body if they are the next bytes of the connection, without framing between them.
+    #[must_use]
+    pub fn contiguous(&self) -> Option<u64> {
+        match self {
+            Self::Http1(decoder) => decoder.remaining(),
+            Self::FastCgi(_) | Self::Memcached(_) => None,
+        }
+    }
+
+    /// Skips bytes of the body that another component has received, at most those of [`Decoder::contiguous`].
+    pub fn skip(&mut self, count: u64) {
+        match self {
+            Self::Http1(decoder) => decoder.skip(count),
+            Self::FastCgi(_) | Self::Memcached(_) => debug_assert!(false, "frames must be decoded"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Encoder for SCGI 1 requests (<https://python.ca/scgi/protocol.txt>): parameters as one netstring, then the body.
 //! `CONTENT_LENGTH` is the first parameter, and `SCGI` is required. The response is a CGI response.
 
-use super::{BodyFraming, Encoded, Protocol};
+use super::{BodyFraming, Encoded, UpstreamProtocol};
 use crate::{Span, push_decimal};
 
 /// Encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
@@ -36,7 +36,7 @@ impl Encoder {
         head.push(b':');
         head.extend_from_slice(&self.params);
         head.push(b',');
-        Encoded { protocol: Protocol::Script, head, target: Span::EMPTY, framing: BodyFraming::Plain }
+        Encoded { protocol: UpstreamProtocol::Script, head, target: Span::EMPTY, framing: BodyFraming::Plain }
     }
 }
 

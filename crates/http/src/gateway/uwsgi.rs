@@ -1,7 +1,7 @@
 //! Encoder for uwsgi requests (<https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html>): a header of four bytes, parameters,
 //! then the body. The response is a CGI response.
 
-use super::{BodyFraming, Encoded, Protocol};
+use super::{BodyFraming, Encoded, UpstreamProtocol};
 use crate::Span;
 
 /// Encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
@@ -41,7 +41,7 @@ impl Encoder {
         let len = u16::try_from(self.bytes.len() - HEADER_LEN).ok().filter(|_| self.is_short)?;
         self.bytes[1..3].copy_from_slice(&len.to_le_bytes());
         let (head, framing) = (self.bytes, BodyFraming::Plain);
-        Some(Encoded { protocol: Protocol::Script, head, target: Span::EMPTY, framing })
+        Some(Encoded { protocol: UpstreamProtocol::Script, head, target: Span::EMPTY, framing })
     }
 }
 

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 
 use super::error::{Fault, StreamFault};
 use super::frame;
-use super::session::{Block, Session};
+use super::session::Session;
 use super::settings::WINDOW_MAX;
 use super::stream::Stream;
+use crate::multiplexed::Block;
 
 /// Maximum number of records: the frames of older streams have arrived, or are not checked.
 const LATE_MAX: usize = 64;

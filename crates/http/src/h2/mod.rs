@@ -1,4 +1,4 @@
-//! HTTP/2 without I/O (RFC 9113): frames, streams, flow control, header sections and priorities, for both ends.
+//! HTTP/2 without I/O (RFC 9113): frames, streams, flow control and header compression, for both ends.
 //!
 //! | module | content | source |
 //! |---|---|---|
@@ -7,12 +7,10 @@
 //! | [`calm`] | limits on frames and requests without effect | RFC 9113 section 10.5 |
 //! | [`flow`] | receive windows, which grow with the bytes that are consumed in a round trip | RFC 9113 section 5.2 |
 //! | `late` | frames on streams whose response ended before their request | RFC 9113 section 8.1 |
-//! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
-//! | [`response`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | compression of header sections | RFC 7541 |
-//! | [`priority`] | order in which streams send | RFC 9218 |
 //! | [`frame`], [`settings`], [`error`] | frame encoding, settings, error codes | RFC 9113 sections 4, 6.5, 7 |
 //!
+//! Messages, priorities and limits that HTTP/3 shares are in [`multiplexed`](crate::multiplexed).
 //! No function waits or reads a clock. Output is appended to a vector of the caller, in the order of sending.
 
 pub mod calm;
@@ -21,7 +19,6 @@ mod client_tests;
 pub mod error;
 pub mod flow;
 pub mod frame;
-pub mod head;
 pub mod hpack;
 mod late;
 #[cfg(test)]
@@ -30,8 +27,6 @@ mod limit_tests;
 mod message_tests;
 #[cfg(test)]
 mod must_tests;
-pub mod priority;
-pub mod response;
 mod round;
 pub mod send;
 pub mod session;
@@ -40,11 +35,12 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use calm::Strain;
 pub use error::{ErrorCode, Fault};
 pub use flow::STREAM_WINDOW_MAX;
 pub use frame::PREFACE;
-pub use head::{HeadFault, HeadReader, Malformed, Scratch};
-pub use priority::{Priority, Scheduler};
-pub use response::{ResponseFault, ResponseReader};
-pub use session::{Block, Event, Limits, Session};
+pub use session::{Event, Limits, Session};
+
+pub use crate::multiplexed::{
+    Block, HeadFault, HeadReader, Malformed, Priority, ResponseFault, ResponseReader, Scheduler, Scratch,
+    Strain,
+};

@@ -9,9 +9,6 @@ use super::session::{Role, Session};
 use super::settings::WINDOW_MAX;
 use super::stream::{End, StreamState};
 
-/// Number of frames credited to the peer's budget for a complete message.
-const CREDIT_FOR_MESSAGE: u32 = 4;
-
 /// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each, and grpc-go also PING.
 const CREDIT_FOR_DATA: u32 = 3;
 
@@ -45,7 +42,7 @@ impl<T> Session<T> {
             push_fragments(id, &whole, end_stream, out);
         }
         if ends {
-            self.note_message();
+            self.calm.note_message();
         }
         out.len() - before
     }
@@ -100,17 +97,11 @@ impl<T> Session<T> {
         let flags = if ends && !stream.is_malformed { END_STREAM } else { 0 };
         FrameHeader { len, kind: FrameType::Data, flags, stream: id }.push(out);
         if len >= DATA_MIN || len > 0 && !is_limited || self.role == Role::Client {
-            self.pay_back(CREDIT_FOR_DATA);
+            self.calm.pay_back(CREDIT_FOR_DATA);
         }
         if ends {
-            self.note_message();
+            self.calm.note_message();
         }
-    }
-
-    /// Notes that a message was sent completely.
-    fn note_message(&mut self) {
-        self.pay_back(CREDIT_FOR_MESSAGE);
-        self.forget_waste(1);
     }
 
     /// Resets a stream, unless it has ended.

@@ -6,8 +6,8 @@
 
 use super::{Head, ParseError, Phase, Policy, Progress, Target};
 use crate::Span;
-use crate::bytes::{find_any_control, find_control, find_name_end, find_target_end};
-use crate::fields::{BodyLength, Field, HeaderId, Method, Version};
+use crate::bytes::{find_control, find_name_end, find_target_end};
+use crate::fields::{BodyLength, Field, HeaderId, Method, Version, plain_line};
 use crate::host::{self, HostError};
 
 /// Parses the received bytes in `buf`. After [`Progress::Incomplete`], call again with the same buffer and new bytes appended. For
@@ -271,25 +271,6 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
     let value = Span::new(value_start, value_end);
     add_field(head, buf, Field { name, value, id: HeaderId::Other }, seen, policy)?;
     Ok(Some(next))
-}
-
-/// Parses the line at `start` if it has the form of nearly every line: a plain name, a colon, at most one space, a value without
-/// tabs and without space at its ends, CRLF. Returns `None` for other lines, including invalid ones, which [`field_line`] handles.
-fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
-    let name_end = find_name_end(buf, start);
-    if name_end == start || buf.get(name_end) != Some(&b':') {
-        return None;
-    }
-    let value_end = find_any_control(buf, name_end);
-    if !buf[value_end..].starts_with(b"\r\n") {
-        return None;
-    }
-    let value_start = name_end + 1 + usize::from(buf[name_end + 1] == b' ');
-    let value = &buf[value_start..value_end];
-    if value.starts_with(b" ") || value.ends_with(b" ") {
-        return None;
-    }
-    Some((Span::new(start, name_end), Span::new(value_start, value_end), value_end + 2))
 }
 
 /// Returns the end of the name at `start`, the byte that ends it, and the classes of its bytes; `None` if bytes are missing. Nearly

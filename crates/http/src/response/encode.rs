@@ -164,6 +164,12 @@ impl<'b> HeadWriter<'b> {
         push_field(self.out, name, value)
     }
 
+    /// Appends complete lines, which [`push_field`] has checked and written.
+    pub fn lines(&mut self, lines: &[u8]) {
+        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"), "the lines are complete");
+        self.out.extend_from_slice(lines);
+    }
+
     /// Ends the head.
     pub fn finish(self) {
         self.out.extend_from_slice(b"\r\n");

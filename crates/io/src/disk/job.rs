@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use smallvec::SmallVec;
 
-use crate::disk::{directory, owner};
+use crate::disk::{directory, owner, walk};
 use crate::facts::{DirEntry, Space, Stat};
 use crate::fd::Fd;
 use crate::op::{Completion, DiskOp, NewFile, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, StatTarget};
@@ -326,6 +326,6 @@ fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno
     }
     match how.resolve {
         0 => retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode)),
-        _ => retry_on_intr(|| rustix::fs::openat2(dir, path, flags, mode, resolve)),
+        _ => walk::open(dir, path, flags, mode, resolve),
     }
 }

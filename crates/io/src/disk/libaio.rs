@@ -149,9 +149,9 @@ impl Context {
         // SAFETY: the events follow the header in the same mapping.
         let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
         // SAFETY: the kernel keeps head below the number of events, and the mapping has room for all of them.
-        let place = unsafe { events.add(head as usize) };
+        let event = unsafe { events.add(head as usize) };
         // SAFETY: the event is inside of the mapping, and the acquire load above shows that it is filled.
-        let event = unsafe { place.read() };
+        let event = unsafe { event.read() };
         self.header().head.store(next, Ordering::Release);
         Some(event)
     }
@@ -211,8 +211,8 @@ impl Libaio {
 
     /// Removes a read that was not submitted yet; returns whether it was found.
     pub(crate) fn withdraw(&mut self, id: OpId) -> bool {
-        let place = self.queue.iter().position(|waiting| waiting.data == id.pack());
-        place.is_some_and(|place| self.queue.remove(place).is_some())
+        let index = self.queue.iter().position(|waiting| waiting.data == id.pack());
+        index.is_some_and(|index| self.queue.remove(index).is_some())
     }
 
     /// Submits as many of the queued reads as the depth allows. A read that the kernel rejects completes with the

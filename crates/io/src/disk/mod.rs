@@ -1,8 +1,9 @@
 //! Disk backends, which carry out operations on files and paths. [`job`] carries out an operation on a thread that may
-//! block; [`directory`] and [`owner`] contain operations that need several system calls.
+//! block; [`directory`], [`owner`] and [`walk`] contain operations that need several system calls.
 
 mod directory;
 pub(crate) mod job;
 pub(crate) mod libaio;
 mod owner;
 pub mod threads;
+mod walk;

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::walk;
+
 /// The arguments for opening a component.
 #[derive(Clone, Copy)]
 struct How {
@@ -83,7 +85,7 @@ impl How {
         let How { flags, mode, resolve } = self;
         match resolve.is_empty() {
             true => retry_on_intr(|| rustix::fs::openat(dir, &name, flags, mode)),
-            false => retry_on_intr(|| rustix::fs::openat2(dir, &name, flags, mode, resolve)),
+            false => walk::open(dir, &name, flags, mode, resolve),
         }
     }
 }

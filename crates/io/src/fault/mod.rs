@@ -325,11 +325,11 @@ impl FaultEngine {
     /// Moves the due completions into `batch`.
     fn deliver(&mut self, batch: &mut Vec<Completion>) {
         let now = Instant::now();
-        let mut place = 0;
-        while place < self.delayed.len() {
-            match self.delayed[place].0 <= now {
-                true => self.ready.push_back(self.delayed.remove(place).1),
-                false => place += 1,
+        let mut index = 0;
+        while index < self.delayed.len() {
+            match self.delayed[index].0 <= now {
+                true => self.ready.push_back(self.delayed.remove(index).1),
+                false => index += 1,
             }
         }
         while let Some(mut completion) = self.ready.pop_front() {
@@ -436,8 +436,8 @@ impl Engine for FaultEngine {
     }
 
     fn cancel(&mut self, id: OpId) {
-        if let Some(place) = self.parked.iter().position(|(parked, _)| *parked == id) {
-            let (_, op) = self.parked.remove(place);
+        if let Some(index) = self.parked.iter().position(|(parked, _)| *parked == id) {
+            let (_, op) = self.parked.remove(index);
             let (result, payload) = (Err(Errno::CANCELED), op.into_payload());
             return self.ready.push_back(completion(id, result, false, payload));
         }

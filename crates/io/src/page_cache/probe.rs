@@ -203,8 +203,8 @@ fn probe(
             None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, PROBES_MAX),
         },
     };
-    let place = |number: u64| (first + (pages - 1) * number / (probes - 1).max(1)) * page_bytes;
-    let missing = (1..probes).map(place).find(|&at| is_page_resident(file, at) != Ok(true));
+    let offset_of = |number: u64| (first + (pages - 1) * number / (probes - 1).max(1)) * page_bytes;
+    let missing = (1..probes).map(offset_of).find(|&at| is_page_resident(file, at) != Ok(true));
     Ok(missing.map_or(Residency::Resident, |at| Residency::InFlight { at }))
 }
 

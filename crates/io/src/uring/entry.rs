@@ -162,7 +162,9 @@ fn disk(op: &mut DiskOp, mut memory: Memory<'_>) -> Result<Entry, Errno> {
         DiskOp::Read { file, offset, len, buf } => {
             let (target, len) = (buf.as_mut_ptr(), (*len).min(buf.capacity() as u32));
             match memory.fixed {
-                Some(place) => opcode::ReadFixed::new(raw(file), target, len, place).offset(*offset).build(),
+                Some(fixed_index) => {
+                    opcode::ReadFixed::new(raw(file), target, len, fixed_index).offset(*offset).build()
+                }
                 None => {
                     opcode::Read::new(raw(file), target, len).offset(*offset).rw_flags(caching(file)).build()
                 }
@@ -171,7 +173,9 @@ fn disk(op: &mut DiskOp, mut memory: Memory<'_>) -> Result<Entry, Errno> {
         DiskOp::Write { file, offset, buf } => {
             let (source, len, offset) = (buf.as_mut_ptr(), buf.len() as u32, write_offset(file, *offset));
             match memory.fixed {
-                Some(place) => opcode::WriteFixed::new(raw(file), source, len, place).offset(offset).build(),
+                Some(fixed_index) => {
+                    opcode::WriteFixed::new(raw(file), source, len, fixed_index).offset(offset).build()
+                }
                 None => {
                     opcode::Write::new(raw(file), source, len).offset(offset).rw_flags(caching(file)).build()
                 }

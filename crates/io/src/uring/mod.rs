@@ -335,7 +335,7 @@ impl Uring {
     pub(crate) fn trim(&mut self) -> usize {
         self.batch.shrink_to(BATCH_KEPT);
         let (pool, ring) = (&self.pool, &mut self.ring);
-        pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
+        pool.trim(|index| ring.fix_buffer(index, None).is_ok()) + self.flights.trim()
     }
 
     /// Returns the counters since start.
@@ -388,8 +388,8 @@ impl Uring {
     fn fix(&mut self, buf: &Buf) -> Option<u16> {
         let BufferRegistration::Lazy { bytes } = &mut self.registration else { return buf.fixed_index() };
         let (ring, mut refused) = (&mut self.ring, None);
-        let place = buf.fixed_index_or(|place, memory| {
-            let fixed = ring.fix_buffer(place, Some(memory));
+        let index = buf.fixed_index_or(|index, memory| {
+            let fixed = ring.fix_buffer(index, Some(memory));
             refused = fixed.err();
             *bytes += if fixed.is_ok() { CHUNK_BYTES } else { 0 };
             fixed.is_ok()
@@ -398,7 +398,7 @@ impl Uring {
             self.note = Some(Note::BuffersUnregistered { errno, registered_bytes: *bytes });
             self.registration = BufferRegistration::Refused;
         }
-        place
+        index
     }
 
     /// Adds an entry to the submission queue, or to the backlog if the queue is full or entries already wait.

@@ -132,10 +132,10 @@ impl RecvRing {
 
     /// Takes the buffer with the buffer ID of a completion out of its slot.
     pub(super) fn take(&mut self, bid: u16) -> Option<Buf> {
-        let place = bid & !LARGE_BID;
-        let buf = self.held.get_mut(usize::from(place))?.take();
+        let index = bid & !LARGE_BID;
+        let buf = self.held.get_mut(usize::from(index))?.take();
         if buf.is_some() {
-            self.vacant.push(place);
+            self.vacant.push(index);
             assert!(self.vacant.len() <= usize::from(self.entries), "a slot is vacant once");
         }
         buf
@@ -152,7 +152,7 @@ impl RecvRing {
 
     fn refill(&mut self, pool: &Pool) {
         while self.available() < self.fill {
-            let Some(&place) = self.vacant.last() else { break };
+            let Some(&index) = self.vacant.last() else { break };
             let Some(mut buf) = pool.get(self.buffer_bytes) else { break };
             self.vacant.pop();
             let len = buf.capacity().min(self.buffer_bytes) as u32;
@@ -162,9 +162,9 @@ impl RecvRing {
             let entry = &self.shared()[at];
             entry.address.store(address, Relaxed);
             entry.len.store(len, Relaxed);
-            let bid = if self.group == Group::Large { place | LARGE_BID } else { place };
+            let bid = if self.group == Group::Large { index | LARGE_BID } else { index };
             entry.bid.store(bid, Relaxed);
-            let before = self.held[usize::from(place)].replace(buf);
+            let before = self.held[usize::from(index)].replace(buf);
             assert!(before.is_none(), "a slot has one buffer");
             self.tail = self.tail.wrapping_add(1);
         }

@@ -77,7 +77,8 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     shared.write_disks(&mut page);
     shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
     limits::write(http, &mut page);
-    peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);
+    let groups = request.config().sections().into_iter().flat_map(|block| block.of::<Upstreams>().groups());
+    peers::metrics::write(groups, rt::now(), &mut page);
     page.head(&CERTIFICATES);
     for (server, path, expires) in core_modules::expiries(http) {
         let path = path.display().to_string();

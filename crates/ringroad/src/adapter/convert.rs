@@ -24,17 +24,19 @@ use site::settings::main::Sandbox;
 
 pub(crate) use server::acme::issuers;
 pub(crate) use server::directives as table;
-pub(crate) use server::process::{ProcessKey, Resources};
+pub(crate) use server::process::{ProcessKey, Resources, Steering};
 pub(crate) use server::telemetry::shared::set_respawned;
 pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
-pub(crate) use server::{EntryQuery, Filter};
+pub(crate) use server::{Course, Event, Note, Passed, Phase, Question};
 pub(crate) use server::{
-    certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
+    DirectiveEntry, certificate_warnings, configure_arguments, counters, directive_entries, directive_help,
+    directive_names, missing_names, reference, state_files,
 };
+pub(crate) use server::{EntryQuery, Filter};
 pub(crate) use site::config::Config;
 pub(crate) use site::expected_refusals::{ExpectedRefusals, expected_refusals};
-pub(crate) use site::pattern::search as search_pattern;
-pub(crate) use site::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
+pub(crate) use site::ids::LocationId;
+pub(crate) use site::route::{Candidate, FoundLocation, chain_of, covers, find_location, route};
 
 use super::{Files, NotReloaded, Problem, Refused, Settings, Site, strict};
 use crate::contain::contain;
@@ -147,6 +149,13 @@ fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader
         // block.
         syntax_is_ok: error.span().is_none() && matches!(error.kind(), conf::ErrorKind::Message(_)),
     })
+}
+
+/// The files of a configuration, to be read again: from the disk, or those that a server has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reread<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) memory: Option<&'a [(PathBuf, Vec<u8>)]>,
 }
 
 /// Returns an `error_log` directive for the text of `-g`.
@@ -300,14 +309,35 @@ pub(crate) fn explain(config: &Config) -> String {
     server::explain(config, &caps(config.events().method))
 }
 
+/// Loads the files of a configuration again and runs the course of a request, which has no effects outside of this process.
+/// `prepare` is called between the two, to drop privileges that only the reading needs.
+pub(crate) fn rehearse(
+    files: Reread<'_>,
+    question: &Question,
+    prepare: impl FnOnce(&Config) -> Result<(), String>,
+) -> Result<(Arc<Config>, Course), String> {
+    let Reread { request, memory } = files;
+    let loaded = match memory {
+        Some(memory) => load(request, Files::Memory(memory)),
+        None => load(request, Files::Disk),
+    };
+    let mut config = loaded.map_err(|refused| refused.message)?.config;
+    let fresh = Arc::get_mut(&mut config).ok_or("the configuration is in use")?;
+    // The plans of its locations note the steps of their handlers.
+    fresh.http.traces = true;
+    prepare(&config)?;
+    let course = server::rehearse(&config, question)?;
+    Ok((config, course))
+}
+
 /// Returns the default engine for file bodies on this machine.
 pub(crate) fn default_movers() -> String {
     server::movers(&Sending::default(), &caps(None))
 }
 
 /// Returns the engine for the body of a file of this size in a location.
-pub(crate) fn mover(config: &Config, place: &FoundLocation, bytes: u64) -> String {
-    site::route::mover(config, &caps(config.events().method), place, bytes)
+pub(crate) fn mover(config: &Config, location: LocationId, bytes: u64) -> String {
+    site::route::mover(config, &caps(config.events().method), location, bytes)
 }
 
 /// Returns the features of this machine for the method of a configuration.
@@ -407,6 +437,11 @@ impl Worker {
     /// Makes readiness checks fail. Requests are still served.
     pub(crate) fn leave(&self) {
         self.0.leave();
+    }
+
+    /// Ends all connections of QUIC, because another worker uses the sockets from now on.
+    pub(crate) fn end_quic(&self) {
+        self.0.end_quic();
     }
 
     /// Starts or stops draining at an operator's request: readiness checks fail, and requests are still served.

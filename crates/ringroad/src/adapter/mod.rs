@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use convert::{
-    Candidate, Config, EntryQuery, ExpectedRefusals, Filter, FoundLocation, ProcessKey, Resources,
-    WATCHERS_MAX, Watcher, Worker, apply, certificate_warnings, changes, configure_arguments, counters,
-    covers, default_movers, expected_refusals, explain, find_location, issuers, load, missing_names, mover,
-    path_and_query, place_of_directive, place_of_file, problems, publish_reloads, reference, ring_warning,
-    route, sandbox_of, search_pattern, set_respawned, set_ticket_secret, state_files, table, tickets,
+    Candidate, Config, Course, DirectiveEntry, EntryQuery, Event, ExpectedRefusals, Filter, FoundLocation,
+    Note, Passed, Phase, ProcessKey, Question, Reread, Resources, Steering, WATCHERS_MAX, Watcher, Worker,
+    apply, certificate_warnings, chain_of, changes, configure_arguments, counters, covers, default_movers,
+    directive_entries, directive_help, directive_names, expected_refusals, explain, find_location, issuers,
+    load, missing_names, mover, place_of_directive, place_of_file, problems, publish_reloads, reference,
+    rehearse, ring_warning, route, sandbox_of, set_respawned, set_ticket_secret, state_files, table, tickets,
 };
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::log::{ErrorTarget, Level};
 use crate::privilege::UserSpec;
 
 /// A configuration that can be served.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) config: Arc<Config>,
     pub(crate) settings: Settings,

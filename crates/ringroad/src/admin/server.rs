@@ -81,10 +81,10 @@ impl AdminServer {
         self.callers.iter().map(|(_, until)| *until).min()
     }
 
-    /// Accepts callers and receives their packets; returns the calls with the callers' sockets.
-    pub(crate) fn calls(&mut self) -> Vec<(Call, OwnedFd)> {
+    /// Accepts callers, except the processes `children`, and receives their packets; returns the calls with the callers' sockets.
+    pub(crate) fn calls(&mut self, children: &[u32]) -> Vec<(Call, OwnedFd)> {
         self.watchers.retain(|watching| is_silent(&watching.socket));
-        while let Some(caller) = self.socket.as_ref().and_then(AdminSocket::accept) {
+        while let Some(caller) = self.socket.as_ref().and_then(|socket| socket.accept(children)) {
             match caller {
                 Err(foreign) => refuse(&foreign, "only root and the server's user may use the admin socket"),
                 Ok(caller) if self.callers.len() >= CALLERS_MAX => refuse(&caller, "too many callers"),

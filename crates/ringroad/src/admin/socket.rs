@@ -90,11 +90,14 @@ impl AdminSocket {
         &self.path
     }
 
-    /// Accepts the next caller. A caller of another user is returned as an error, whatever the mode of the file is.
-    pub(crate) fn accept(&self) -> Option<Result<OwnedFd, OwnedFd>> {
+    /// Accepts the next caller. A caller of another user is returned as an error, whatever the mode of the file is; so is a process
+    /// of the server (`children`), which may have the user of the master.
+    pub(crate) fn accept(&self, children: &[u32]) -> Option<Result<OwnedFd, OwnedFd>> {
         let caller = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
-        let may_ask = sockopt::socket_peercred(&caller)
-            .is_ok_and(|who| who.uid.is_root() || who.uid == rustix::process::geteuid());
+        let may_ask = sockopt::socket_peercred(&caller).is_ok_and(|who| {
+            let is_child = children.contains(&who.pid.as_raw_nonzero().get().unsigned_abs());
+            (who.uid.is_root() || who.uid == rustix::process::geteuid()) && !is_child
+        });
         Some(if may_ask { Ok(caller) } else { Err(caller) })
     }
 }
@@ -148,6 +151,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    /// Workers of a master without root have its user.
+    #[test]
+    fn a_process_of_the_server_is_no_caller() {
+        let path = std::env::temp_dir().join(format!("ringroad-admin-child-{}", std::process::id()));
+        let socket = AdminSocket::open(&path, false).expect("it is free");
+        let own = std::process::id();
+        for (children, is_accepted) in [(&[own + 1][..], true), (&[own + 1, own], false)] {
+            connect(new_socket().expect("a socket"), &SocketAddrUnix::new(&path).expect("a short path"))
+                .expect("it listens");
+            assert_eq!(socket.accept(children).expect("a caller").is_ok(), is_accepted);
+        }
+    }
 
     #[test]
     fn a_socket_file_of_a_stopped_server_is_replaced() {

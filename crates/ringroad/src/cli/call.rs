@@ -13,7 +13,7 @@ use rustix::net::{
 use serde_json::Value;
 
 use super::options::Arguments;
-use super::run::request_for;
+use super::request::request_for;
 use crate::adapter::{self, Files};
 use crate::listen::errno_text;
 use crate::signals::timeout_until;

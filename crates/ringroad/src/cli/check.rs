@@ -1,15 +1,15 @@
 //! `ringroad check FILE`: which directives of an nginx configuration this server supports.
 //!
 //! Unlike `-t` it continues after errors, missing files and unsupported features, so that one run shows every obstacle
-//! of a migration from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 if
-//! the configuration loads, 2 if it needs unsupported features, and 1 if it is invalid.
+//! of a migration from nginx. Supported directives are only counted, unless `--all` lists each. If the configuration is valid, the
+//! steps of `-t` follow, without creating files. The exit status is 0 if a start would succeed, 2 if the configuration needs
+//! unsupported features, and 1 otherwise.
 
 mod judge;
 mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -18,9 +18,12 @@ use self::judge::{Handling, Judged, Remark, Severity};
 use self::sandbox::SandboxSection;
 use super::options::Arguments;
 use super::output::{print, print_error};
+use super::request::request_of;
+use super::trial::{Trial, try_start};
 use crate::adapter::{self, Files, Site};
 use crate::loader::DiskLoader;
-use crate::paths::{Paths, Request};
+use crate::log::{Level, Log, Messages};
+use crate::paths::Request;
 
 /// Exit status if the configuration needs unsupported features.
 const MISSING: u8 = 2;
@@ -30,17 +33,14 @@ const POSITIONS_MAX: usize = 5;
 
 /// Reports on a file and its includes.
 pub(super) fn run(given: &Arguments) -> ExitCode {
-    let file = PathBuf::from(&given.operands[0]);
     // Relative to the working directory and not to the prefix: the checked file is often not installed.
-    let main = match std::path::absolute(&file) {
-        Ok(main) => main,
+    let request = match request_of(Some(&given.operands[0]), given.value("p")) {
+        Ok(request) => request,
         Err(error) => {
-            print_error(format_args!("ringroad: {}: {error}\n", file.display()));
+            print_error(format_args!("ringroad: {error}\n"));
             return ExitCode::FAILURE;
         }
     };
-    let prefix = main.parent().unwrap_or(&main).to_owned();
-    let request = Request { main, globals: String::new(), places: Paths::below(&prefix), text: None };
     let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(&request));
     let tree = match tree {
         Ok(tree) => tree,
@@ -57,14 +57,29 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     {
         problems.push(judge::unplaced(refused));
     }
-    let judged = judge::all(&tree, &problems);
+    let mut judged = judge::all(&tree, &problems);
+    let mut verdict = verdict;
+    if let Ok(site) = &mut verdict {
+        // The same steps as for `-t`, so that both have the same result.
+        let messages = Messages::default();
+        let tried = try_start(&request, site, &Log::collecting(Level::Warn, &messages), Trial::ChecksOnly);
+        for (level, message) in messages.take() {
+            match level {
+                Level::Warn => site.warnings.push((level, message)),
+                _ if tried.is_err() => judged.remarks.push(judge::obstacle(message)),
+                _ => {}
+            }
+        }
+    }
     match given.has("json") {
         true => print(format!("{}\n", to_json(&request, &judged, verdict.as_ref().ok()))),
         false => print(to_text(&judged, verdict.as_ref().ok(), given.has("all"))),
     }
     match judged.verdict() {
-        Severity::Wrong => ExitCode::FAILURE,
-        Severity::Missing | Severity::Never => ExitCode::from(MISSING),
+        Severity::Wrong | Severity::Unknown | Severity::Misspelt | Severity::Machine => ExitCode::FAILURE,
+        Severity::Missing | Severity::Never | Severity::Commercial | Severity::ThirdParty => {
+            ExitCode::from(MISSING)
+        }
         Severity::Fine => ExitCode::SUCCESS,
     }
 }
@@ -81,7 +96,12 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
     }
     for (kind, title) in [
         (Severity::Wrong, "Wrong"),
+        (Severity::Misspelt, "Misspelt"),
+        (Severity::Unknown, "Unknown"),
+        (Severity::Machine, "A start on this machine fails"),
         (Severity::Missing, "Not supported yet"),
+        (Severity::ThirdParty, "Of third-party modules of nginx"),
+        (Severity::Commercial, "Of the commercial edition of nginx"),
         (Severity::Never, "Will not be supported"),
     ] {
         let remarks: Vec<&Remark> = judged.remarks.iter().filter(|remark| remark.kind == kind).collect();
@@ -139,8 +159,11 @@ fn summary(judged: &Judged) -> String {
     let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
     let verdict = match judged.verdict() {
         Severity::Fine => "loads",
-        Severity::Missing | Severity::Never => "does not load: it needs features that are not supported",
-        Severity::Wrong => "does not load: it has errors",
+        Severity::Missing | Severity::Never | Severity::Commercial | Severity::ThirdParty => {
+            "does not load: it needs features that are not supported"
+        }
+        Severity::Machine => "is valid, but a start on this machine fails, as \"ringroad -t\" does",
+        Severity::Wrong | Severity::Unknown | Severity::Misspelt => "does not load: it has errors",
     };
     let hint = if count(Handling::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
     match counts.is_empty() {
@@ -209,7 +232,8 @@ fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_jso
         differs.map(|row| json!({ "place": row.place, "directive": row.name, "how": row.remark })).collect();
     let warnings: Vec<&String> = site.iter().flat_map(|site| &site.warnings).map(|(_, text)| text).collect();
     json!({
-        "file": request.main, "verdict": judged.verdict().name(), "loads": site.is_some(),
+        "file": request.main, "verdict": judged.verdict().name(),
+        "loads": judged.verdict() == Severity::Fine,
         "directives": directives, "problems": problems, "differs": differs, "warnings": warnings,
         "refused_by_sandbox": site.map(|site| SandboxSection::of(&site.config).to_json()),
     })

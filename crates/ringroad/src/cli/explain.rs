@@ -1,16 +1,15 @@
 //! `ringroad explain URL`: parses the arguments, and explains by a configuration file or by a running server.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use super::call;
 use super::options::Arguments;
 use super::output::{print, print_error};
-use super::run::request_for;
-use crate::adapter::{self, Files};
+use super::request::request_of;
+use crate::adapter::{self, Config, Files, Reread};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
-use crate::paths::{DEFAULT_PREFIX, Paths, Request, default_conf};
+use crate::privilege;
 
 /// Explains one request.
 pub(super) fn run(given: &Arguments) -> ExitCode {
@@ -35,27 +34,21 @@ fn explained(given: &Arguments) -> Result<String, String> {
         let text = answer["text"].as_str().ok_or("the server sent no explanation")?;
         return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
-    let request = request(given)?;
+    let request = request_of(given.value("c"), given.value("p"))?;
     let site = adapter::load(&request, Files::Disk).map_err(|refused| refused.message)?;
     let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
         .map_err(|error| error.to_string())?;
-    explain(&site, &tree, &query).map(|explained| explained.text)
+    let files = Reread { request: &request, memory: None };
+    explain(&site, files, &tree, &query, become_worker).map(|explained| explained.text)
 }
 
-/// Returns the configuration and the prefix that a server with these options would use. With one exception: without `-p` the
-/// prefix of a file other than the default one is its directory, so that a configuration can be tested anywhere.
-fn request(given: &Arguments) -> Result<Request, String> {
-    let prefix = given.value("p").map(Path::new);
-    let Some(file) = given.value("c").map(Path::new) else { return Ok(request_for(prefix, None)) };
-    let absolute =
-        |path: &Path| std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()));
-    let main = absolute(file)?;
-    let prefix = match prefix {
-        Some(prefix) => absolute(prefix)?,
-        None if main == Path::new(default_conf()) => DEFAULT_PREFIX.into(),
-        None => main.parent().unwrap_or(&main).to_owned(),
-    };
-    Ok(Request { main, globals: String::new(), places: Paths::below(&prefix), text: None })
+/// If started as root, changes to the user of the workers, so that files are opened with the permissions of a worker.
+fn become_worker(config: &Config) -> Result<(), String> {
+    let resolved = privilege::resolve(config.main().user.as_ref())?;
+    match resolved.credentials {
+        Some(credentials) => credentials.assume(false).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
 }
 
 /// Returns the request to explain.

@@ -58,7 +58,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
 
 /// Replaces the content of a file. The new content is complete on the disk before the old one is removed. Symbolic links, owner and
 /// mode are preserved; hard links are not. Without permission to create a file in the directory, the file is written in place.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let path = std::fs::canonicalize(path)?;
     let (file, draft) = match draft_of(&path) {
         Ok(created) => created,

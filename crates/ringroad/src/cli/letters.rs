@@ -37,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) diff: bool,
     /// `--any-process`
     pub(crate) any_process: bool,
+    /// `--no-wait`
+    pub(crate) no_wait: bool,
 }
 
 /// The signal of `-s` to a running server.
@@ -95,6 +97,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
         if arg.len() > 2 && arg.as_bytes().starts_with(b"--") {
             match arg.as_bytes() {
                 b"--any-process" => options.any_process = true,
+                b"--no-wait" => options.no_wait = true,
                 b"--diff" => (options.test, options.diff) = (true, true),
                 _ => return Err(OptionError::Long(arg.to_string_lossy().into_owned())),
             }

@@ -104,7 +104,7 @@ fn describe(line: &Value, out: &mut String) {
         text("host"),
         text("uri"),
         text("client"),
-        place(&text("server"), &text("location")),
+        server_and_location(&text("server"), &text("location")),
         number(&line["sent"]),
         ms(&phases["last_byte"]),
         ms(&phases["received"]),
@@ -140,7 +140,7 @@ fn describe(line: &Value, out: &mut String) {
 
 /// Returns server and location, or only the server if the request has no location. A server without a name is shown as
 /// `_`.
-pub(super) fn place(server: &str, location: &str) -> String {
+pub(super) fn server_and_location(server: &str, location: &str) -> String {
     let server = if server.is_empty() { "_" } else { server };
     if location.is_empty() { server.to_owned() } else { format!("{server} {location}") }
 }
@@ -184,7 +184,10 @@ mod tests {
              153 bytes in 3.004 ms: received 0.000, found 0.010, opened 1.200, first byte 1.200; engine sendfile-threads; \
              cache MISS (uri-miss, stored); upstream 127.0.0.1:80 200: connect -, header 0.900, response 2.000\n"
         );
-        assert_eq!((place("", ""), place("", "/p")), ("_".to_owned(), "_ /p".to_owned()));
+        assert_eq!(
+            (server_and_location("", ""), server_and_location("", "/p")),
+            ("_".to_owned(), "_ /p".to_owned())
+        );
         let mut out = String::new();
         let hostile =
             json!({ "code": "\u{9b}2J", "sent": "\u{9b}2J", "upstreams": [{ "code": "\u{9b}2J" }] });

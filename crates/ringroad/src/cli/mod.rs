@@ -15,16 +15,19 @@ mod explain;
 mod fmt;
 mod help;
 mod letters;
+mod lint;
 mod log;
 mod man;
 mod options;
 mod output;
+mod request;
 mod run;
 mod serve;
 mod signal;
 mod stat;
 mod test;
 mod top;
+mod trial;
 mod version;
 
 use std::ffi::OsString;
@@ -91,7 +94,9 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
     let read = options::read(command, args).and_then(|mut given| {
         // Whether the word after `--tls` is a list of names or the directory is only known after all arguments are
         // parsed.
-        given.value_as_operand("tls");
+        if !command.operands.is_empty() {
+            given.value_as_operand("tls");
+        }
         options::check_operands(command, &given).map(|()| given)
     });
     let given = match read {
@@ -103,10 +108,11 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
         Err(misuse) => return misused(command, &misuse),
     };
     match command.name {
-        "serve" => serve::run(&given),
+        "serve" | "proxy" => serve::run(&given),
         "check" => check::run(&given),
         "explain" => explain::run(&given),
         "fmt" => fmt::run(&given),
+        "lint" => lint::run(&given),
         "engines" => engines::run(&given),
         "stat" => stat::run(&given),
         "log" => log::run(&given),
@@ -131,9 +137,31 @@ fn reference(command: &'static Command, given: &Arguments) -> ExitCode {
     match given.operands.first().map(|page| page.to_string_lossy()).as_deref() {
         None => print(adapter::reference()),
         Some("counters") => print(adapter::counters()),
+        Some("lint") => print(::lint::page()),
+        Some("json") => print(directives_as_json()),
         Some(other) => return misused(command, &Misuse::TooMany(other.to_owned())),
     }
     ExitCode::SUCCESS
+}
+
+/// Returns the directives as a JSON array, for editors.
+fn directives_as_json() -> String {
+    let entry = |entry: adapter::DirectiveEntry| {
+        let contexts: Vec<&str> = entry.contexts.split(", ").collect();
+        serde_json::json!({
+            "name": entry.name,
+            "module": entry.module,
+            "contexts": contexts,
+            "syntax": entry.syntax,
+            "default": entry.default,
+            "effect": entry.effect,
+            "has_effect": entry.has_effect,
+            "examples": entry.examples,
+            "nginx": entry.nginx,
+        })
+    };
+    let rows: Vec<_> = adapter::directive_entries().map(entry).collect();
+    format!("{:#}\n", serde_json::Value::Array(rows))
 }
 
 /// Reports a usage error of a command, and its usage.
@@ -193,14 +221,28 @@ fn without_bench() -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
-/// Handles `help`, with or without the name of a command, and `--help`.
+/// Suggests the command or the directive that was probably meant.
+fn unknown_topic(name: &str) -> ExitCode {
+    let known = COMMANDS.iter().map(|command| command.name).chain(adapter::directive_names());
+    let hint = match conf::similar(name, known) {
+        Some(meant) => format!("did you mean \"{meant}\"?"),
+        None => "\"ringroad -h\" lists the commands, \"ringroad reference\" the directives".to_owned(),
+    };
+    print_error(format_args!("ringroad help: \"{name}\" is neither a command nor a directive; {hint}\n"));
+    ExitCode::from(MISUSED)
+}
+
+/// Handles `help`, with or without the name of a command or a directive, and `--help`.
 fn help(given: &Arguments) -> ExitCode {
     let page = match given.operands.first().map(|name| name.to_string_lossy()).as_deref() {
         None => help::usage(),
         Some("man") => man::page(),
         Some(name) => match options::find(name) {
             Some(command) => help::help_text(command),
-            None => return unknown_command(name),
+            None => match adapter::directive_help(name) {
+                Some(text) => text,
+                None => return unknown_topic(name),
+            },
         },
     };
     print(page);

@@ -114,7 +114,7 @@ pub(crate) const LETTERS: &[Opt] = &[
     letter(
         's',
         Value::Needed("signal", Hint::Words(&["stop", "quit", "reopen", "reload"])),
-        "send signal to a master process: stop, quit, reopen, reload",
+        "send signal to a master process: stop, quit, reopen, reload; reload waits for the result, at most a minute",
     ),
     letter('p', Value::Needed("prefix", Hint::Directory), "set prefix path"),
     letter('e', Value::Needed("filename", Hint::File), "set error log file"),
@@ -138,6 +138,10 @@ pub(crate) const LONG: &[Opt] = &[
         "any-process",
         "with -s: signal the process of the pid file even if it is not ringroad, for example nginx",
     ),
+    flag(
+        "no-wait",
+        "with -s reload: exit when the signal is sent, as nginx does, without waiting for the result",
+    ),
 ];
 
 /// Shells with completions.
@@ -156,6 +160,30 @@ const FILTER: Opt = letter(
 /// The configuration that contains the path of the admin socket.
 const CONF: Opt =
     letter('c', Value::Needed("FILE", Hint::File), "configuration file with the admin_socket of the server");
+
+/// `--listen` of `serve` and `proxy`.
+const LISTEN: Opt = valued(
+    "listen",
+    "ADDR",
+    Hint::Nothing,
+    "address to listen on: PORT (of 127.0.0.1), :PORT (all addresses), IP:PORT or [IPV6]:PORT",
+);
+
+/// `--tls` of `serve` and `proxy`.
+const TLS: Opt = Opt {
+    letter: None,
+    long: Some("tls"),
+    value: Value::Optional("NAME,...", Hint::Nothing),
+    help: "serve over https, with a certificate of a local CA; with NAME, with a certificate for public names by ACME",
+};
+
+/// `--acme-directory` of `serve` and `proxy`.
+const ACME_DIRECTORY: Opt = valued(
+    "acme-directory",
+    "URL",
+    Hint::Nothing,
+    "ACME directory of the CA for --tls NAME (default: that of Let's Encrypt)",
+);
 
 /// The prefix, for use with `-c`.
 const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "prefix path of the server");
@@ -176,34 +204,41 @@ pub(crate) const COMMANDS: &[Command] = &[
                 address is printed when the server is ready. Requests and errors are logged to standard error. Symbolic links \
                 to files outside the directory are not followed. Directories without an index.html are listed.",
         operands: &[needed("DIR", Hint::Directory)],
-        options: &[
-            valued(
-                "listen",
-                "ADDR",
-                Hint::Nothing,
-                "address to listen on: PORT (of 127.0.0.1), :PORT (all addresses), IP:PORT or [IPV6]:PORT",
-            ),
-            Opt {
-                letter: None,
-                long: Some("tls"),
-                value: Value::Optional("NAME,...", Hint::Nothing),
-                help: "serve over https, with a certificate of a local CA; with NAME, with a certificate for public names by ACME",
-            },
-            valued(
-                "acme-directory",
-                "URL",
-                Hint::Nothing,
-                "ACME directory of the CA for --tls NAME (default: that of Let's Encrypt)",
-            ),
-        ],
+        options: &[LISTEN, TLS, ACME_DIRECTORY],
         exits: &[(0, "the server was stopped by a signal"), (1, "the server could not start")],
         examples: &["serve .", "serve site --listen :8000", "serve site --tls"],
+    },
+    Command {
+        name: "proxy",
+        summary: "pass requests on to an application, without a configuration",
+        about: "Passes all requests on to an application in the foreground, from 127.0.0.1:8080 unless --listen names another \
+                address. The address is printed when the server is ready. Requests and errors are logged to standard error. The \
+                application gets the fields Host, X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto; WebSocket works.",
+        operands: &[],
+        options: &[
+            valued(
+                "to",
+                "TARGET",
+                Hint::Nothing,
+                "the application: PORT or :PORT (of 127.0.0.1), HOST:PORT, unix:PATH, or a URL with http or https",
+            ),
+            LISTEN,
+            TLS,
+            ACME_DIRECTORY,
+        ],
+        exits: &[(0, "the server was stopped by a signal"), (1, "the server could not start")],
+        examples: &[
+            "proxy --to :3000",
+            "proxy --to app.internal:8080 --listen :80",
+            "proxy --to :3000 --tls",
+        ],
     },
     Command {
         name: "check",
         summary: "check whether an nginx configuration is supported",
         about: "Reads an nginx configuration with all included files and reports all its problems in one run: errors, and features \
-                that are not supported, grouped by nginx module. A missing file, such as a certificate, does not end the report.",
+                that are not supported, grouped by nginx module. A missing file, such as a certificate, does not end the report. \
+                Then it tries the steps of a start as -t does: user, log files, sockets. It creates no files.",
         operands: &[needed("FILE", Hint::File)],
         options: &[
             flag(
@@ -211,11 +246,16 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "list every directive with its state, and for each location the engine that sends its files",
             ),
             flag("json", "print the report as JSON"),
+            letter(
+                'p',
+                Value::Needed("PREFIX", Hint::Directory),
+                "prefix of relative paths (default: the directory of FILE)",
+            ),
         ],
         exits: &[
-            (0, "the configuration loads"),
+            (0, "the configuration loads, and a start would succeed"),
             (2, "the configuration needs features that are not supported, or usage error"),
-            (1, "the configuration has errors"),
+            (1, "the configuration has errors, or a start on this machine would fail"),
         ],
         examples: &["check /etc/nginx/nginx.conf"],
     },
@@ -280,6 +320,46 @@ pub(crate) const COMMANDS: &[Command] = &[
             (1, "the file is unusable, or with --check: it is not formatted"),
         ],
         examples: &["fmt -w nginx.conf"],
+    },
+    Command {
+        name: "lint",
+        summary: "find traps in a configuration",
+        about: "Reads a configuration with all included files and finds directives that are valid, but probably do not what their \
+                author expects: access rules that are never read, header fields that are not inherited, paths out of a root. Each \
+                finding has the name of its rule, which a comment \"# lint: allow RULE\" accepts; docs/lint.md explains the rules.",
+        operands: &[optional("FILE", Hint::File)],
+        options: &[
+            flag("fix", "mend the findings that have a mechanical fix, in the files"),
+            valued(
+                "level",
+                "LEVEL",
+                Hint::Words(&["note", "warning", "error"]),
+                "lowest level of findings (default: note)",
+            ),
+            valued("rule", "RULE", Hint::Nothing, "check only this rule; may be repeated"),
+            valued(
+                "format",
+                "FORMAT",
+                Hint::Words(&["text", "json", "sarif"]),
+                "form of the report (default: text)",
+            ),
+            flag("list", "list all rules"),
+            letter(
+                'p',
+                Value::Needed("PREFIX", Hint::Directory),
+                "prefix of relative paths (default: the directory of FILE)",
+            ),
+        ],
+        exits: &[
+            (0, "no findings, or only notes"),
+            (1, "there are errors or warnings"),
+            (2, "the configuration cannot be read, or usage error"),
+        ],
+        examples: &[
+            "lint /etc/nginx/nginx.conf",
+            "lint --fix --level warning nginx.conf",
+            "lint --format sarif nginx.conf",
+        ],
     },
     Command {
         name: "engines",
@@ -389,13 +469,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "reference",
-        summary: "print all directives, or all counters, as Markdown",
+        summary: "print the tables of directives, counters and rules of lint",
         about: "Prints all directives as Markdown, with contexts, arguments and defaults. With the argument counters, it prints all \
-                metrics with their labels.",
-        operands: &[optional("counters", Hint::Words(&["counters"]))],
+                metrics with their labels; with the argument lint, the rules of ringroad lint; with the argument json, all directives \
+                as a JSON array for editors: name, module, contexts, syntax, default, effect, examples and nginx's documentation.",
+        operands: &[optional("PAGE", Hint::Words(&["counters", "json", "lint"]))],
         options: &[],
         exits: &[(0, "success")],
-        examples: &["reference counters"],
+        examples: &["reference counters", "reference json > directives.json"],
     },
     Command {
         name: "completions",
@@ -412,12 +493,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "help",
-        summary: "show the help of a command; help man prints the manual page",
-        about: "Shows the same text as COMMAND --help. The manual page is in mdoc format.",
-        operands: &[optional("COMMAND", Hint::Words(&["man"]))],
+        summary: "show help on a command or directive; help man: the manual page",
+        about: "Shows the same text as COMMAND --help, or the syntax, the default, the context, the effect and examples of a directive. The \
+                manual page is in mdoc format.",
+        operands: &[optional("COMMAND|DIRECTIVE", Hint::Words(&["man"]))],
         options: &[],
         exits: &[(0, "success")],
-        examples: &["help check", "help man > /usr/share/man/man8/ringroad.8"],
+        examples: &["help check", "help proxy_cache_path", "help man > /usr/share/man/man8/ringroad.8"],
     },
 ];
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::letters::Options;
 use super::output::print_error;
+use super::request::request_for;
 use super::{signal, test};
 use crate::adapter::{self, Files, Problem, Refused, Site};
 use crate::inherit;
@@ -13,7 +14,7 @@ use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
 use crate::owned_links;
-use crate::paths::{DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, default_conf};
+use crate::paths::{Paths, Request};
 
 /// Executes the options.
 pub(super) fn run(options: &Options) -> ExitCode {
@@ -45,7 +46,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     };
     match options.signal {
         Some(command) => match &site.settings.pid {
-            Some(pid_file) => signal::send(command, pid_file, options.any_process, &log),
+            Some(pid_file) => signal::send(command, pid_file, options, &log),
             // Only `serve` has no pid file, and `-s` cannot reach it.
             None => ExitCode::FAILURE,
         },
@@ -105,7 +106,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
     }
 }
 
-/// Omits unsupported directives within an unsupported block, such as `server` in `stream`.
+/// Omits unsupported directives within an unsupported block, such as `server` in `mail`.
 fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
     let mut blocks: Vec<&'static str> = Vec::new();
     let mut is_outside = |problem: &Problem| {
@@ -137,21 +138,6 @@ fn prepare(options: &Options) -> (Request, Log) {
         None => open_default(&mut places),
     };
     (Request { main, globals: options.globals.clone(), places, text: None }, log)
-}
-
-/// Returns the configuration that `-p` and `-c` select, or the default one.
-pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request {
-    let default_conf = match prefix {
-        Some(_) => PREFIX_CONF,
-        None => default_conf(),
-    };
-    let prefix = prefix.unwrap_or(Path::new(DEFAULT_PREFIX));
-    // A relative prefix is made absolute once: several places join names to it, and the working directory may change.
-    // This fails only without a working directory; then the prefix stays relative.
-    let prefix = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
-    // As in nginx a relative name starts from the prefix instead of the working directory.
-    let main = prefix.join(conf.unwrap_or(Path::new(default_conf)));
-    Request { main, globals: String::new(), places: Paths::below(&prefix), text: None }
 }
 
 /// Opens the log of `-e`. A failure is reported and the start continues, as in nginx.

@@ -7,41 +7,30 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::letters::Command;
+use super::letters::{Command, Options};
+use super::output::print_error;
 use crate::listen::error_text;
 use crate::log::{Level, Log};
 use crate::pidfile;
+use crate::reload_report::{ReloadReport, ReportListener};
 
 /// Sends the signal of a command.
-pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &Log) -> ExitCode {
+pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &Log) -> ExitCode {
     log.notice("signal process started");
     let shown = pid_file.display();
-    let text = match pidfile::read_text(pid_file) {
-        Ok(text) => text,
-        Err(error) => {
-            // The file exists as long as a server runs.
-            let remedy = match error.kind() {
-                std::io::ErrorKind::NotFound => "; no server runs with this configuration",
-                _ => "",
-            };
-            let reason = error_text(&error);
-            log.write(Level::Error, format_args!("open() \"{shown}\" failed ({reason}){remedy}"));
+    let pid = match master_of(pid_file) {
+        Ok(pid) => pid,
+        Err(message) => {
+            log.write(Level::Error, message);
             return ExitCode::FAILURE;
         }
     };
-    let number = pidfile::parse(&text).and_then(|pid| i32::try_from(pid).ok());
-    let Some(pid) = number.and_then(Pid::from_raw) else {
-        let what = format_args!(
-            "invalid PID number \"{text}\" in \"{shown}\"; signal the master process by kill(1), or start the server again"
-        );
-        log.write(Level::Error, what);
-        return ExitCode::FAILURE;
-    };
-    // The master handles the signal later; success means that it was sent.
+    // The master handles the signal later. Success means that it was sent, except for a reload.
     let signal = match command {
         Command::Stop => Signal::TERM,
         Command::Quit => Signal::QUIT,
@@ -50,7 +39,8 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     };
     // Opened before the process is checked, so that the pid cannot be reused in between.
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
-    if let Some(other) = other_program(pid).filter(|_| !any_process) {
+    let other = other_program(pid);
+    if let Some(other) = other.as_ref().filter(|_| !options.any_process) {
         log.write(
             Level::Error,
             format_args!(
@@ -61,14 +51,22 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
         );
         return ExitCode::FAILURE;
     }
-    let sent = match descriptor {
+    // Another program sends no result.
+    let waits = command == Command::Reload && !options.no_wait && other.is_none();
+    let listener = waits.then(|| listen_for_report(pid, log)).flatten();
+    let sent = match &descriptor {
         Ok(descriptor) => pidfd_send_signal(descriptor, signal),
         Err(Errno::SRCH) => Err(Errno::SRCH),
         // A system call filter may reject pidfd_send_signal.
         Err(_) => kill_process(pid, signal),
     };
     match sent {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => match listener {
+            Some(listener) => {
+                report(&listener.wait(pid, descriptor.as_ref().ok(), Instant::now() + RELOAD_TIME), options)
+            }
+            None => ExitCode::SUCCESS,
+        },
         Err(errno) => {
             let (number, reason) = (signal.as_raw(), crate::listen::errno_text(errno));
             let remedy = match errno {
@@ -80,6 +78,79 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the process id in a pid file, or the message of an error.
+fn master_of(pid_file: &Path) -> Result<Pid, String> {
+    let shown = pid_file.display();
+    let text = pidfile::read_text(pid_file).map_err(|error| {
+        // The file exists as long as a server runs.
+        let remedy = match error.kind() {
+            std::io::ErrorKind::NotFound => "; no server runs with this configuration",
+            _ => "",
+        };
+        format!("open() \"{shown}\" failed ({}){remedy}", error_text(&error))
+    })?;
+    let number = pidfile::parse(&text).and_then(|pid| i32::try_from(pid).ok());
+    number.and_then(Pid::from_raw).ok_or_else(|| {
+        format!(
+            "invalid PID number \"{text}\" in \"{shown}\"; signal the master process by kill(1), or start the server again"
+        )
+    })
+}
+
+/// Maximum time that `-s reload` waits for the result. A worker that does not apply a new configuration is killed after half of it.
+const RELOAD_TIME: Duration = Duration::from_secs(60);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command line program, and proc(5) has no event for a received signal"
+)]
+/// Listens for the result of a reload, before the signal is sent. Without the socket the command does not wait.
+fn listen_for_report(pid: Pid, log: &Log) -> Option<ReportListener> {
+    // Two pending SIGHUPs are one signal, signal(7), with only one sender, so this command waits until the server has received the
+    // one before. A server that does not respond is reported by the wait for the result.
+    let until = Instant::now() + RELOAD_TIME;
+    while is_pending(pid, Signal::HUP) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let opened = ReportListener::open();
+    if let Err(errno) = &opened {
+        let reason = crate::listen::errno_text(*errno);
+        let what = "the reload is requested without waiting for its result, which is in the error log";
+        log.write(Level::Warn, format_args!("{what}: socket() failed ({reason})"));
+    }
+    opened.ok()
+}
+
+/// Whether a signal was sent to a process that has not received it yet, proc(5).
+fn is_pending(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = pending.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    bits >> (signal.as_raw() - 1) & 1 == 1
+}
+
+/// Prints the result of a reload in one line, and returns the exit status.
+fn report(report: &ReloadReport, options: &Options) -> ExitCode {
+    let failure = match report {
+        ReloadReport::InForce { generation, is_in_place } => {
+            if !options.quiet {
+                let how = if *is_in_place { "in the running worker process" } else { "in a new worker process" };
+                print_error(format_args!("ringroad: reload successful: configuration {generation} is in force, {how}\n"));
+            }
+            return ExitCode::SUCCESS;
+        }
+        ReloadReport::Refused(reason) => format!("reload failed, the old configuration stays in force: {reason}"),
+        ReloadReport::Abandoned => "reload failed: the server does not reload, because it shuts down or is being replaced by a new binary".to_owned(),
+        ReloadReport::Exited => "reload failed: the server has exited".to_owned(),
+        ReloadReport::Late => {
+            let seconds = RELOAD_TIME.as_secs();
+            format!("no result of the reload within {seconds} seconds; the error log of the server will have it")
+        }
+    };
+    print_error(format_args!("ringroad: [emerg] {failure}\n"));
+    ExitCode::FAILURE
 }
 
 /// Returns the program of a process if it is a different program; `None` also if the process has exited.

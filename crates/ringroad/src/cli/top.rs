@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::call::{self, ReceiveResult, lines, shown};
-use super::log::{filter, place};
+use super::log::{filter, server_and_location};
 use super::options::{Arguments, RANKS};
 use super::output::print_error;
 
@@ -158,7 +158,7 @@ impl Seen {
         let path = text("uri").split('?').next().unwrap_or_default();
         count(&mut self.urls, format!("{}{path}", text("host")), sums);
         count(&mut self.clients, text("client").to_owned(), sums);
-        count(&mut self.locations, place(text("server"), text("location")), sums);
+        count(&mut self.locations, server_and_location(text("server"), text("location")), sums);
     }
 
     /// Formats all tables.

@@ -1,5 +1,5 @@
-//! What the master expects from a worker: each message of a worker is the response to a message of the master, with two exceptions
-//! (`Retired`, `Addresses`) that have limits of their own.
+//! What the master expects from a worker: each message of a worker is the response to a message of the master, with three exceptions
+//! (`Retired`, `Addresses`, `Replaced`) that have limits of their own.
 //!
 //! A worker reads bytes from the network, so an attacker may control it. The master therefore believes no number in a message. A
 //! response has to repeat the number of a message that this worker has received and has not answered yet. So a worker cannot answer
@@ -12,7 +12,7 @@
 //!                         Retired G', once for each configuration that a Reloaded has replaced
 //! Acme N ---------------> AcmeDone N, in order
 //! Ping N ---------------> Pong N; one Pong may answer several pings
-//!                         Addresses, within the `Budget`
+//!                         Addresses, Replaced: each within a `Budget`
 //! ```
 
 use std::collections::VecDeque;
@@ -36,6 +36,7 @@ pub(crate) struct Expected {
     /// The numbers of unanswered pings.
     pings: Vec<u64>,
     addresses: Budget,
+    replaced_paths: Budget,
 }
 
 /// The stage of the start, by the messages of the worker.
@@ -57,6 +58,7 @@ impl Expected {
             acme: VecDeque::new(),
             pings: Vec::new(),
             addresses: Budget::new(Instant::now()),
+            replaced_paths: Budget::new(Instant::now()),
         }
     }
 
@@ -102,6 +104,9 @@ impl Expected {
                 self.pings.retain(|sent| sent > number);
             }
             ToMaster::Addresses(_) => expects(self.addresses.take(Instant::now()), "too many addresses")?,
+            ToMaster::Replaced => {
+                expects(self.replaced_paths.take(Instant::now()), "too many reports of replaced paths")?;
+            }
         }
         Ok(())
     }
@@ -113,7 +118,7 @@ mod tests {
     use crate::control::acme::AcmeChange;
 
     fn ready() -> ToMaster {
-        ToMaster::Ready { method: "epoll".to_owned(), remark: None }
+        ToMaster::Ready { method: "epoll".to_owned(), remark: None, is_outdated: false }
     }
 
     /// Returns the state of a worker that serves configuration 1.
@@ -185,5 +190,13 @@ mod tests {
         let count = (0..100_000)
             .take_while(|_| expected.check(&ToMaster::Addresses("group\thost\n".to_owned())).is_ok());
         assert!((1000..10_000).contains(&count.count()));
+    }
+
+    #[test]
+    fn reports_of_replaced_paths_are_limited() {
+        let mut expected = serving();
+        let count = (0..100_000).take_while(|_| expected.check(&ToMaster::Replaced).is_ok());
+        assert!((1000..10_000).contains(&count.count()));
+        assert!(Expected::new(1).check(&ToMaster::Replaced).is_err(), "it is not ready");
     }
 }

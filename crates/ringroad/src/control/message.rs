@@ -8,6 +8,7 @@
 //!   | <---- Reloaded, ReloadFailed -|
 //!   | <------------------- Retired -|   later: the last request under an older configuration has ended
 //!   | <----------------- Addresses -|   later: host names have other addresses; the next worker uses them
+//!   | <------------------- Replaced -|   later: the sandbox has refused a path that was replaced since the start
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
@@ -28,6 +29,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use site::allowed_paths::AllowedPath;
+use site::needs::Access;
+use site::path_snapshot::{Identity, PathSnapshot};
+
 use super::acme::{AcmeChange, put_change, take_change};
 use super::wire::{Malformed, Reader, Writer};
 use crate::limits::ProcessLimits;
@@ -44,7 +49,7 @@ pub(super) const TEXT_MAX: usize = 32 * 1024;
 const NAME_MAX: usize = 64;
 
 /// Version of the message format; changes with every change of the messages.
-const VERSION: u64 = 9;
+const VERSION: u64 = 11;
 
 /// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
 /// log file, then the sockets to the signing process.
@@ -78,6 +83,10 @@ pub(crate) struct Bundle {
     pub(crate) tickets: Vec<u8>,
     /// Number of sockets to the signing process, for [`ToWorker::Start`]; 0 if the worker holds its private keys itself.
     pub(crate) signer_sockets: u64,
+    /// The bank of the sockets of QUIC: 0 or 1.
+    pub(crate) bank: u8,
+    /// The paths of the sandbox, for [`ToWorker::Start`].
+    pub(crate) paths: PathSnapshot,
 }
 
 impl Bundle {
@@ -118,6 +127,8 @@ pub(crate) enum ToWorker {
     Watch(String),
     /// Request signatures through the sockets in the packet from now on.
     Signer,
+    /// End all connections of QUIC: another worker uses the sockets from now on.
+    EndQuic,
 }
 
 /// A message from a worker to the master.
@@ -129,6 +140,9 @@ pub(crate) enum ToMaster {
         method: String,
         /// A remark for the operator about the choice of the engine.
         remark: Option<String>,
+        /// Whether a path of the sandbox was replaced since the master made the bundle, so that the worker has other rules. Even if this is
+        /// not true, the effect is only one more worker.
+        is_outdated: bool,
     },
     /// The worker cannot serve and ends.
     Failed(String),
@@ -144,6 +158,9 @@ pub(crate) enum ToMaster {
     AcmeDone(u64),
     /// The event loops of all threads have made a turn since the ping with this number.
     Pong(u64),
+    /// The sandbox has refused a path that leads to another file than at the start of the worker. A hint: the master compares the
+    /// paths itself.
+    Replaced,
 }
 
 impl ToWorker {
@@ -178,6 +195,9 @@ impl ToWorker {
             ToWorker::Signer => {
                 out.u64(13);
             }
+            ToWorker::EndQuic => {
+                out.u64(14);
+            }
             ToWorker::Watch(filter) => {
                 out.u64(9).text(filter);
             }
@@ -205,6 +225,7 @@ impl ToWorker {
             11 => ToWorker::Drain(from.u64()? != 0),
             12 => ToWorker::Reloads(take_reloads(&mut from)?),
             13 => ToWorker::Signer,
+            14 => ToWorker::EndQuic,
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -217,9 +238,11 @@ impl ToMaster {
         let mut out = Writer::default();
         out.u64(VERSION);
         match self {
-            ToMaster::Ready { method, remark } => {
-                out.u64(1).text(method).option(remark.as_deref().map(cut), Writer::text)
-            }
+            ToMaster::Ready { method, remark, is_outdated } => out
+                .u64(1)
+                .text(method)
+                .option(remark.as_deref().map(cut), Writer::text)
+                .u64(u64::from(*is_outdated)),
             ToMaster::Failed(message) => out.u64(2).text(cut(message)),
             ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
             ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(cut(message)),
@@ -227,6 +250,7 @@ impl ToMaster {
             ToMaster::Addresses(text) => out.u64(6).text(cut(text)),
             ToMaster::AcmeDone(number) => out.u64(7).u64(*number),
             ToMaster::Pong(number) => out.u64(8).u64(*number),
+            ToMaster::Replaced => out.u64(9),
         };
         out.finish()
     }
@@ -235,7 +259,11 @@ impl ToMaster {
         let mut from = Reader::new(bytes);
         check_version(&mut from)?;
         let message = match from.u64()? {
-            1 => ToMaster::Ready { method: from.text_up_to(NAME_MAX)?, remark: from.option(take_text)? },
+            1 => ToMaster::Ready {
+                method: from.text_up_to(NAME_MAX)?,
+                remark: from.option(take_text)?,
+                is_outdated: from.u64()? != 0,
+            },
             2 => ToMaster::Failed(take_text(&mut from)?),
             3 => ToMaster::Reloaded(from.u64()?),
             4 => ToMaster::ReloadFailed(from.u64()?, take_text(&mut from)?),
@@ -243,6 +271,7 @@ impl ToMaster {
             6 => ToMaster::Addresses(take_text(&mut from)?),
             7 => ToMaster::AcmeDone(from.u64()?),
             8 => ToMaster::Pong(from.u64()?),
+            9 => ToMaster::Replaced,
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -284,7 +313,46 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     });
     out.text(&bundle.addresses).u64(bundle.respawned);
     put_reloads(out, &bundle.reloads);
-    out.list(&bundle.acme, put_change).bytes(&bundle.tickets).u64(bundle.signer_sockets);
+    out.list(&bundle.acme, put_change)
+        .bytes(&bundle.tickets)
+        .u64(bundle.signer_sockets)
+        .u64(u64::from(bundle.bank));
+    put_paths(out, &bundle.paths);
+}
+
+/// Encodes the paths of a sandbox. The positions of their directives are not sent.
+fn put_paths(out: &mut Writer, paths: &PathSnapshot) {
+    let rules: Vec<(&AllowedPath, Option<Identity>)> = paths.rules().collect();
+    out.list(&rules, |out, (allowed, identity)| {
+        let AllowedPath { path, access, directive, is_stand_in, .. } = *allowed;
+        out.path(path).u64(u64::from(*access == Access::Write)).text(directive).u64(u64::from(*is_stand_in));
+        out.option(*identity, put_identity);
+    });
+    let observed: Vec<(&PathBuf, &Option<Identity>)> = paths.observed().iter().collect();
+    out.list(&observed, |out, (path, identity)| {
+        out.path(path).option(**identity, put_identity);
+    });
+}
+
+/// Decodes the output of [`put_paths`].
+fn take_paths(from: &mut Reader<'_>) -> Result<PathSnapshot, Malformed> {
+    let rules = from.list(|from| {
+        let path = from.path()?;
+        let access = if from.u64()? == 0 { Access::Read } else { Access::Write };
+        let (directive, is_stand_in) = (from.text()?, from.u64()? != 0);
+        let allowed = AllowedPath { path, access, directive, position: None, is_stand_in };
+        Ok((allowed, from.option(take_identity)?))
+    })?;
+    let observed = from.list(|from| Ok((from.path()?, from.option(take_identity)?)))?;
+    Ok(PathSnapshot::received(rules, observed.into_iter().collect()))
+}
+
+fn put_identity(out: &mut Writer, Identity { device, inode }: Identity) -> &mut Writer {
+    out.u64(device).u64(inode)
+}
+
+fn take_identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
+    Ok(Identity { device: from.u64()?, inode: from.u64()? })
 }
 
 pub(super) fn put_credentials<'w>(out: &'w mut Writer, who: &Credentials) -> &'w mut Writer {
@@ -314,6 +382,8 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         acme: from.list(take_change)?,
         tickets: from.bytes()?.to_vec(),
         signer_sockets: from.u64()?,
+        bank: u8::try_from(from.u64()?).map_err(|_| Malformed)?,
+        paths: take_paths(from)?,
     })
 }
 
@@ -405,6 +475,7 @@ mod tests {
             listeners: vec![
                 (ListenAddr::Tcp("[::1]:80".parse().expect("an address")), 4),
                 (ListenAddr::Unix("/run/a socket".into()), 1),
+                (ListenAddr::Quic("[::1]:80".parse().expect("an address")), 4),
             ],
             logs: vec!["/srv/logs/error.log".into()],
             addresses: "group\thost\n".to_owned(),
@@ -413,7 +484,23 @@ mod tests {
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
             tickets: vec![7; 40],
             signer_sockets: 4,
+            bank: 1,
+            paths: paths(),
         }
+    }
+
+    fn paths() -> PathSnapshot {
+        let rule = |path: &str, access, is_stand_in| AllowedPath {
+            path: path.into(),
+            access,
+            directive: "root".to_owned(),
+            position: None,
+            is_stand_in,
+        };
+        let identity = Some(Identity { device: 1, inode: u64::MAX });
+        let rules =
+            [(rule("/srv/a", Access::Read, false), identity), (rule("/srv", Access::Write, true), None)];
+        PathSnapshot::received(rules, [("/srv/link".into(), identity), ("/srv/b".into(), None)].into())
     }
 
     #[test]
@@ -433,12 +520,13 @@ mod tests {
             ToWorker::Watch("code=5xx".to_owned()),
             ToWorker::Explain(b"text".to_vec()),
             ToWorker::Signer,
+            ToWorker::EndQuic,
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));
         }
         let answers = [
-            ToMaster::Ready { method: "epoll".to_owned(), remark: Some("why".to_owned()) },
+            ToMaster::Ready { method: "epoll".to_owned(), remark: Some("why".to_owned()), is_outdated: true },
             ToMaster::Failed("no".to_owned()),
             ToMaster::Reloaded(9),
             ToMaster::ReloadFailed(9, "why".to_owned()),
@@ -450,7 +538,7 @@ mod tests {
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));
         }
-        assert_eq!(bundle().descriptors(), 10);
+        assert_eq!(bundle().descriptors(), 14);
     }
 
     #[test]

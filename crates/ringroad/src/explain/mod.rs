@@ -1,15 +1,14 @@
 //! `ringroad explain URL`: explains how a configuration would handle one request. The configuration is that of a file
 //! or of a running server.
 //!
-//! Listener, server and location are selected with the same tables as for requests. The remaining lines follow from the
-//! directives in effect: rewriting, access, the handler, the cache. Variables that depend on more than the request are
-//! unknown here, and lines that depend on them are marked. No server is started or contacted. For a running server,
+//! The request passes the real course of a request: the same phases, handlers and filters as one of a client
+//! (`server::rehearse`). Only the text of the configuration is read here, for the positions of directives. No server is
+//! started or contacted; a request to an upstream is described instead of made. For a running server,
 //! [`Explained::entry_query`] is the query to its cache.
 
+mod course;
 mod handler;
 mod readable;
-mod script;
-mod values;
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -17,12 +16,7 @@ use std::net::IpAddr;
 use conf::Statement;
 use serde_json::{Value, json};
 
-use self::script::End;
-use self::values::Values;
-use crate::adapter::{self, EntryQuery, Site};
-
-/// Maximum number of location searches for one request, as in nginx.
-const CYCLES_MAX: usize = 10;
+use crate::adapter::{self, Config, EntryQuery, Question, Reread, Site};
 
 /// The request to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +128,11 @@ impl<'t> Blocks<'t> {
         self.holding(&[name]).last().copied()
     }
 
+    /// Returns the position of the innermost block.
+    pub(super) fn span(&self) -> String {
+        self.chain.last().map(|block| block.span().to_string()).unwrap_or_default()
+    }
+
     /// Returns the first directive with one of these names in the innermost block.
     pub(super) fn own(&self, names: &[&str]) -> Option<&'t Statement> {
         let children = self.chain.last()?.children();
@@ -146,12 +145,15 @@ impl<'t> Blocks<'t> {
 pub(super) struct Report {
     text: String,
     entry_query: Option<EntryQuery>,
+    /// Whether lines are about a subrequest.
+    is_subrequest: bool,
 }
 
 impl Report {
     /// Adds a line; several consecutive lines may share a label.
     pub(super) fn line(&mut self, label: &str, text: impl std::fmt::Display) {
-        let _infallible = writeln!(self.text, "{label:<10} {text}");
+        let about = if self.is_subrequest { "subrequest: " } else { "" };
+        let _infallible = writeln!(self.text, "{label:<10} {about}{text}");
     }
 
     fn end(self) -> Explained {
@@ -167,94 +169,68 @@ pub(crate) fn add_cached(text: &mut String, lines: &[String]) {
     }
 }
 
-/// Explains one request.
-pub(crate) fn explain(site: &Site, tree: &conf::Tree, query: &Query) -> Result<Explained, String> {
+/// Explains one request to the configuration of these files. `prepare` drops privileges that only the reading of the files needs.
+pub(crate) fn explain(
+    site: &Site,
+    files: Reread<'_>,
+    tree: &conf::Tree,
+    query: &Query,
+    prepare: impl FnOnce(&Config) -> Result<(), String>,
+) -> Result<Explained, String> {
     let text = &query.url;
     let url = Url::parse(text)
         .ok_or_else(|| format!("\"{text}\" is not a URL; write http://HOST[:PORT]/PATH or https://…"))?;
     let from: IpAddr = query.from.parse().map_err(|_| format!("\"{}\" is not an IP address", query.from))?;
-    let fields = query.fields.clone();
-    let host = fields
-        .iter()
-        .find(|(name, _)| name == "host")
-        .map_or(url.host.as_str(), |(_, host)| split_port(host).0);
-    let (path, args) = adapter::path_and_query(url.target.as_bytes())?;
-    let values = Values {
-        method: query.method.clone(),
-        scheme: url.scheme,
-        host: host.to_ascii_lowercase(),
-        port: url.port,
-        target: url.target.clone(),
-        from,
-        fields,
-        uri: String::from_utf8_lossy(&path).into_owned(),
-        args: String::from_utf8_lossy(&args).into_owned(),
-    };
-    follow(site, tree, &url, values)
-}
-
-/// Follows the request through the configuration.
-fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Result<Explained, String> {
+    let mut fields = query.fields.clone();
+    if !fields.iter().any(|(name, _)| name == "host") {
+        fields.insert(0, ("host".to_owned(), url.with_port(&url.host)));
+    }
+    let named = fields.iter().find(|(name, _)| name == "host").map_or("", |(_, host)| split_port(host).0);
+    let host = named.to_ascii_lowercase();
     let mut report = Report::default();
-    report.line(
-        "request",
-        format_args!(
-            "{} {}://{}{} from {}",
-            values.method,
-            values.scheme,
-            url.with_port(&values.host),
-            values.target,
-            values.from
-        ),
-    );
-    let route = adapter::route(&site.config, url.ip(), url.port, values.host.as_bytes())?;
+    let shown = url.with_port(&host);
+    let (method, scheme, target) = (&query.method, url.scheme, &url.target);
+    report.line("request", format_args!("{method} {scheme}://{shown}{target} from {from}"));
+    let route = adapter::route(&site.config, url.ip(), url.port, host.as_bytes())?;
     let tls = if route.is_tls { ", TLS" } else { "" };
     report.line("listener", format_args!("{}{tls}", route.listener));
-    if route.is_tls != (url.scheme == "https") {
-        let outcome = if route.is_tls {
-            "responds with 400: plain HTTP was sent to a TLS port"
-        } else {
-            "does not use TLS"
-        };
-        report.line("", format_args!("this address {outcome}"));
+    if url.scheme == "https" && !route.is_tls {
+        report.line("", "this address does not use TLS");
         return Ok(report.end());
     }
+    let question = Question {
+        method: method.clone(),
+        target: target.clone(),
+        fields: fields.clone(),
+        from,
+        to: route.local,
+        tls_name: (url.scheme == "https").then(|| host.clone()),
+    };
+    let reader = readable::FileReader::of(site);
+    let (config, course) = adapter::rehearse(files, &question, prepare)?;
     let https: Vec<&Statement> =
         tree.statements.iter().filter(|statement| statement.name.text == "http").collect();
-    let mut servers = https.iter().flat_map(|http| named(http, "server").map(move |server| (*http, server)));
-    let (http, server) = servers.nth(route.server).ok_or("the server is not in the text")?;
-    report.line("server", server_line(server, &values.host, route.is_named));
-    let mut blocks = Blocks { chain: vec![http, server], http };
-    match script::run(&blocks, &mut values, &mut report) {
-        End::Response => return Ok(report.end()),
-        End::Next | End::Break | End::Again | End::Block(_) => {}
-    }
-    for _ in 0..CYCLES_MAX {
-        let place = adapter::find_location(&site.config, route.server, values.uri.as_bytes())?;
-        blocks.chain.truncate(2);
-        enter(&mut blocks, &place);
-        location_lines(&blocks, &place, &mut report);
-        match script::run(&blocks, &mut values, &mut report) {
-            End::Response => return Ok(report.end()),
-            End::Again => continue,
-            End::Block(block) => blocks.chain.push(block),
-            End::Next | End::Break => {}
-        }
-        handler::lines(site, &blocks, &place, &values, &mut report);
-        return Ok(report.end());
-    }
-    report.line("", format_args!("500: the URI changed more than {CYCLES_MAX} times"));
+    let mut servers =
+        https.iter().flat_map(|http| named_blocks(http, "server").map(move |server| (*http, server)));
+    let (http, server) = servers.nth(course.server.0 as usize).ok_or("the server is not in the text")?;
+    report.line("server", server_line(server, &host, route.is_named));
+    let mut story =
+        course::Story { site, config: &config, course: &course, question: &question, reader, http, server };
+    story.tell(&mut report);
     Ok(report.end())
 }
 
 /// Returns the child blocks with this name.
-pub(super) fn named<'t>(block: &'t Statement, name: &'static str) -> impl Iterator<Item = &'t Statement> {
+pub(super) fn named_blocks<'t>(
+    block: &'t Statement,
+    name: &'static str,
+) -> impl Iterator<Item = &'t Statement> {
     block.children().iter().filter(move |child| child.name.text == name)
 }
 
 /// Returns the line about the server, with the reason for its selection.
 fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
-    let names: Vec<&str> = named(server, "server_name").flat_map(Statement::texts).collect();
+    let names: Vec<&str> = named_blocks(server, "server_name").flat_map(Statement::texts).collect();
     let shown = names.first().copied().filter(|name| !name.is_empty()).unwrap_or("_");
     let is = |test: &dyn Fn(&str) -> bool| names.iter().copied().find(|name| test(name));
     let exact = is(&|name| {
@@ -274,13 +250,13 @@ fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
 }
 
 /// Enters the blocks of a location, which are identified by the text after `location`.
-fn enter<'t>(blocks: &mut Blocks<'t>, found: &adapter::FoundLocation) {
+pub(super) fn enter<'t>(blocks: &mut Blocks<'t>, names: &[String]) {
     let compact = |text: &str| text.replace(char::is_whitespace, "");
-    for name in &found.chain {
+    for name in names {
         let Some(around) = blocks.chain.last().copied() else { return };
         let is_it =
             |location: &&'t Statement| compact(&location.texts().collect::<String>()) == compact(name);
-        match named(around, "location").find(is_it) {
+        match named_blocks(around, "location").find(is_it) {
             Some(location) => blocks.chain.push(location),
             None => return,
         }
@@ -288,7 +264,7 @@ fn enter<'t>(blocks: &mut Blocks<'t>, found: &adapter::FoundLocation) {
 }
 
 /// Reports the location with the reason for its selection, and the other candidates.
-fn location_lines(blocks: &Blocks<'_>, found: &adapter::FoundLocation, report: &mut Report) {
+pub(super) fn location_lines(blocks: &Blocks<'_>, found: &adapter::FoundLocation, report: &mut Report) {
     use adapter::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
     match (found.chain.last(), found.how) {
         (Some(name), how) => {
@@ -317,8 +293,5 @@ fn location_lines(blocks: &Blocks<'_>, found: &adapter::FoundLocation, report: &
             Predicate => "depends on a variable",
         };
         report.line("", format_args!("not {name}: {why}"));
-    }
-    if found.has_predicates {
-        report.line("", "locations whose selection depends on a variable were not considered");
     }
 }

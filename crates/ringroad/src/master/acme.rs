@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use acme::agent::{Challenge, Level as AgentLevel, available, is_challenge_of};
 use acme::settings::{Issuer, Order};
 
-use super::child::ChildProcess;
+use super::child::{ChildProcess, Dying};
+use super::link::Link;
 use super::process::{command_without_log, describe};
 use crate::adapter;
 use crate::agent;
@@ -50,6 +51,8 @@ const WAITING_MAX: usize = 50;
 #[derive(Debug, Default)]
 pub(super) struct Acme {
     agent: Option<Agent>,
+    /// Agents that were killed. The next one starts when they have exited, because they may still write a state.
+    dying: Dying,
     /// Whether an agent has exited, and workers have not yet received the resulting changes.
     has_ended: bool,
     /// The orders for which the agent was started.
@@ -74,7 +77,7 @@ pub(super) struct Acme {
 #[derive(Debug)]
 struct Agent {
     child: ChildProcess,
-    channel: Channel,
+    link: Link,
     started: Instant,
     /// The messages that it may still send.
     messages: Budget,
@@ -94,7 +97,7 @@ struct Waiting {
 impl Agent {
     fn new(child: ChildProcess, channel: Channel) -> Agent {
         let started = Instant::now();
-        Agent { child, channel, started, messages: Budget::new(started) }
+        Agent { child, link: Link::new(channel), started, messages: Budget::new(started) }
     }
 }
 
@@ -134,7 +137,8 @@ impl Acme {
         }
         let changes = self.changes_after_exit();
         self.start_at.take_if(|at| *at <= Instant::now());
-        if self.issuers.is_empty() || self.agent.is_some() || self.start_at.is_some() {
+        let must_wait = self.start_at.is_some() || !self.dying.is_empty();
+        if self.issuers.is_empty() || self.agent.is_some() || must_wait {
             return changes;
         }
         match self.start(cycle) {
@@ -163,7 +167,7 @@ impl Acme {
     }
 
     fn start(&self, cycle: &Cycle) -> Result<Agent, String> {
-        let (mut channel, theirs) = Channel::pair_within(FROM_AGENT)
+        let (channel, theirs) = Channel::pair_within(FROM_AGENT)
             .map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let env = &cycle.site.settings.env;
         let mut command = command_without_log(cycle, "ringroad: acme process", agent::SUBCOMMAND, env);
@@ -185,8 +189,9 @@ impl Acme {
         let (issuers, credentials) = (self.issuers.clone(), cycle.credentials().cloned());
         let is_restricted = !self.is_unrestricted;
         let start = ToAgent::Start { issuers, known, credentials, is_restricted };
-        let _ = channel.send(&start.encode(), Vec::new());
-        Ok(Agent::new(child, channel))
+        let mut agent = Agent::new(child, channel);
+        agent.link.send(&start.encode(), Vec::new());
+        Ok(agent)
     }
 
     fn wait_to_start(&mut self) {
@@ -196,23 +201,32 @@ impl Acme {
 
     /// Kills the agent. This is possible at any time.
     pub(super) fn stop(&mut self) {
-        if let Some(mut agent) = self.agent.take() {
-            agent.child.kill();
-            agent.child.wait();
-            self.has_ended = true;
+        if let Some(agent) = self.agent.take() {
+            self.dying.kill(agent.child);
         }
         self.waiting.clear();
+        self.reap_dying();
+    }
+
+    /// Detects the exit of killed agents.
+    fn reap_dying(&mut self) {
+        self.has_ended |= self.dying.reap();
+    }
+
+    /// Returns the process ID of the agent.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.agent.as_ref().map(|agent| agent.child.id())
     }
 
     /// Returns the channel for poll(2), and whether it has unsent data.
     pub(super) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        use std::os::fd::AsFd;
-        self.agent.as_ref().map(|agent| (agent.channel.as_fd(), agent.channel.wants_to_send()))
+        self.agent.as_ref().and_then(|agent| agent.link.polled())
     }
 
-    /// Returns the time when an agent must be started.
+    /// Returns the time when an agent must be started, or killed because of its channel.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.start_at
+        let limit = self.agent.as_ref().and_then(|agent| agent.link.deadline());
+        self.start_at.into_iter().chain(limit).min()
     }
 
     /// Handles the messages of the agent. `tell` sends a change with its number to the workers, and returns the process IDs of
@@ -220,7 +234,7 @@ impl Acme {
     pub(super) fn hear(&mut self, log: &Log, mut tell: impl FnMut(u64, &AcmeChange) -> Vec<u32>) {
         loop {
             let Some(agent) = &mut self.agent else { return };
-            let packet = match agent.channel.receive() {
+            let packet = match agent.link.receive() {
                 Ok(Received::Packet(packet)) => packet,
                 // `reap` detects the exit of the agent.
                 Ok(Received::Nothing | Received::Closed) => break,
@@ -231,7 +245,7 @@ impl Acme {
             }
             match FromAgent::decode(&packet.body) {
                 Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
-                Ok(FromAgent::Change(..)) if agent.channel.queued() > WAITING_MAX => {
+                Ok(FromAgent::Change(..)) if agent.link.queued() > WAITING_MAX => {
                     return self.give_up(log, "the process does not read its messages");
                 }
                 Ok(FromAgent::Change(agents_number, change)) => {
@@ -247,13 +261,21 @@ impl Acme {
                 Err(_) => return self.give_up(log, "a malformed message"),
             }
         }
-        if let Some(agent) = &mut self.agent {
-            let _ = agent.channel.flush();
+        let Some(agent) = &mut self.agent else { return };
+        agent.link.flush();
+        if let Some(fault) = agent.link.take_fault(Instant::now()) {
+            let pid = agent.child.id();
+            self.end(log, &format!("acme process {pid} {fault}"));
         }
     }
 
     fn give_up(&mut self, log: &Log, reason: &str) {
-        log.alert(format_args!("acme process: control channel: {reason}, killing the process"));
+        self.end(log, &format!("acme process: control channel: {reason}"));
+    }
+
+    /// Kills an agent that breaks a rule. The next one starts after a pause.
+    fn end(&mut self, log: &Log, what: &str) {
+        log.alert(format_args!("{what}, killing the process"));
         self.stop();
         self.wait_to_start();
     }
@@ -316,7 +338,7 @@ impl Acme {
         let Some(agent) = &mut self.agent else { return };
         self.waiting.retain(|waiting| {
             if waiting.workers.is_empty() {
-                let _ = agent.channel.send(&ToAgent::Done(waiting.agents_number).encode(), Vec::new());
+                agent.link.send(&ToAgent::Done(waiting.agents_number).encode(), Vec::new());
             }
             !waiting.workers.is_empty()
         });
@@ -324,6 +346,7 @@ impl Acme {
 
     /// Detects the exit of the agent, and schedules its restart.
     pub(super) fn reap(&mut self, log: &Log) {
+        self.reap_dying();
         let Some(agent) = &mut self.agent else { return };
         let Some(status) = agent.child.try_wait() else { return };
         let (pid, how) = (agent.child.id(), describe(status));
@@ -352,9 +375,9 @@ impl Acme {
         (self.start_at, self.pause) = (None, Duration::ZERO);
     }
 
-    /// Returns the process ID of the agent.
-    pub(super) fn agent_id(&self) -> Option<u32> {
-        self.agent.as_ref().map(|agent| agent.child.id())
+    /// Lets the time pass that an agent has to exit after it has closed the channel.
+    pub(super) fn skip_exit_time(&mut self) {
+        self.agent.iter_mut().for_each(|agent| agent.link.skip_exit_time());
     }
 
     /// Checks that an agent has not exceeded a limit.
@@ -474,6 +497,9 @@ mod tests {
         let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
         let mut acme = Acme { challenges: vec![challenge.clone()], agent, ..Acme::default() };
         acme.stop();
+        while !acme.dying.is_empty() {
+            acme.reap(&Log::echo_only());
+        }
         assert_eq!(acme.changes_after_exit(), [AcmeChange::Remove(challenge)]);
         assert!(acme.challenges.is_empty());
     }

@@ -45,15 +45,6 @@ impl ChildProcess {
         }
     }
 
-    /// Waits for the end of a process that was killed, so this only waits for the kernel.
-    pub(super) fn wait(&mut self) {
-        match self {
-            ChildProcess::Real(child) => drop(child.wait()),
-            #[cfg(test)]
-            ChildProcess::Simulated(_) => {}
-        }
-    }
-
     /// Returns the exit status if the process has exited.
     pub(super) fn try_wait(&mut self) -> Option<ExitStatus> {
         match self {
@@ -62,6 +53,29 @@ impl ChildProcess {
             #[cfg(test)]
             ChildProcess::Simulated(simulated) => simulated.status(),
         }
+    }
+}
+
+/// Processes that were killed. The kernel may wait for a disk until they have exited, and the master never waits.
+#[derive(Debug, Default)]
+pub(super) struct Dying(Vec<ChildProcess>);
+
+impl Dying {
+    /// Kills a process.
+    pub(super) fn kill(&mut self, mut child: ChildProcess) {
+        child.kill();
+        self.0.push(child);
+    }
+
+    /// Forgets the processes that have exited. Returns whether the last one has exited since the preceding call.
+    pub(super) fn reap(&mut self) -> bool {
+        let count = self.0.len();
+        self.0.retain_mut(|child| child.try_wait().is_none());
+        count > 0 && self.0.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -95,6 +109,8 @@ pub(super) mod simulated {
         channel: Option<OwnedFd>,
         /// The raw wait status of a process that has exited.
         status: Option<i32>,
+        /// Whether the process waits for a disk, so that SIGKILL does not end it yet.
+        is_stuck: bool,
     }
 
     /// The master's object for a simulated process.
@@ -112,7 +128,7 @@ pub(super) mod simulated {
             Some(processes) => {
                 processes.last_id += 1;
                 let id = processes.last_id;
-                processes.live.push(Process { id, channel: Some(channel), status: None });
+                processes.live.push(Process { id, channel: Some(channel), status: None, is_stuck: false });
                 Ok(Simulated(id))
             }
             None => Err(channel),
@@ -144,6 +160,11 @@ pub(super) mod simulated {
         with(id, |process| Some(*process.status.get_or_insert(i32::from(code) << 8)));
     }
 
+    /// Lets a process wait for a disk: it is ended only by [`exit`].
+    pub(in super::super) fn stick(id: u32) {
+        with(id, |process| Some(std::mem::replace(&mut process.is_stuck, true)));
+    }
+
     /// Ends all processes.
     pub(in super::super) fn exit_all() {
         PROCESSES.with_borrow_mut(|processes| {
@@ -164,7 +185,7 @@ pub(super) mod simulated {
         }
 
         pub(super) fn kill(&self) {
-            with(self.0, |process| Some(*process.status.get_or_insert(KILLED)));
+            with(self.0, |process| (!process.is_stuck).then(|| *process.status.get_or_insert(KILLED)));
         }
 
         pub(super) fn status(&self) -> Option<ExitStatus> {

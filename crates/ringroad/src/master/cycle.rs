@@ -7,6 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rustix::process::geteuid;
+use site::path_snapshot::PathSnapshot;
+
 use crate::adapter::{self, Resources, Site};
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text, error_text};
@@ -15,9 +18,10 @@ use crate::owned_links;
 use crate::paths::{Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::reloads::Reloads;
+use crate::restrict;
 
 /// A configuration that is ready to be served.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cycle {
     /// Number of the configuration, 1-based; messages of workers contain it.
     pub(crate) generation: u64,
@@ -50,13 +54,9 @@ impl Cycle {
         log: &Log,
     ) -> Result<Cycle, NotOpened> {
         let credentials = resolve_user(&site, log)?;
+        owned_links::distrust(user_of(credentials.as_ref()), restrict::writable_directories(&site.config));
         let logs = open_logs(&site.settings.log_files, request, log)?;
-        if let Some(user) = &credentials {
-            let states = adapter::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
-            let directories: Vec<PathBuf> =
-                site.settings.temp_directories.iter().cloned().chain(states).collect();
-            create_directories(&directories, user, &request.places.prefix, log);
-        }
+        create_directories(&site, credentials.as_ref(), &request.places.prefix, log);
         if let Some(warning) = site.settings.connections_warning() {
             log.write(Level::Warn, warning);
         }
@@ -68,26 +68,36 @@ impl Cycle {
         Ok(Cycle { generation, site, listeners, log: own_log, request, logs, credentials })
     }
 
+    /// Creates the missing directories for workers again.
+    pub(super) fn create_directories(&self) {
+        create_directories(&self.site, self.credentials.as_ref(), &self.request.places.prefix, &self.log);
+    }
+
+    /// Returns the ID of the worker's user.
+    pub(super) fn user(&self) -> u32 {
+        user_of(self.credentials.as_ref())
+    }
+
     /// Returns the user of the worker; `None` stands for the user of the master.
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// Returns the bundle for a worker, and its descriptors.
-    pub(crate) fn bundle(&self) -> (Bundle, Vec<Rc<OwnedFd>>) {
+    /// Returns the bundle for a worker that uses this bank of the sockets of QUIC, and its descriptors.
+    pub(crate) fn bundle(&self, bank: u8) -> (Bundle, Vec<Rc<OwnedFd>>) {
         let listeners = &self.listeners.0;
-        let sockets = listeners.iter().flat_map(|listener| listener.sockets.iter());
-        let files = self.logs.iter().map(|(_, file)| file);
-        let fds = sockets.chain(files).map(Rc::clone).collect();
+        let sockets = listeners.iter().flat_map(|listener| listener.bank(bank));
+        let files = self.logs.iter().map(|(_, file)| log::of_worker(file));
+        let fds = sockets.map(Rc::clone).chain(files).collect();
         let bundle = Bundle {
             generation: self.generation,
             request: self.request.clone(),
-            files: [self.site.files.as_slice(), &self.present_data()].concat(),
+            files: self.files_for_workers(),
             credentials: self.credentials.clone(),
             limits: self.site.settings.limits.clone(),
             listeners: listeners
                 .iter()
-                .map(|listener| (listener.spec.addr.clone(), listener.sockets.len() as u64))
+                .map(|listener| (listener.spec.addr.clone(), listener.bank(bank).len() as u64))
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             addresses: String::new(),
@@ -96,8 +106,15 @@ impl Cycle {
             acme: Vec::new(),
             tickets: Vec::new(),
             signer_sockets: 0,
+            bank,
+            paths: PathSnapshot::default(),
         };
         (bundle, fds)
+    }
+
+    /// Returns all files that a worker reads instead of the disk.
+    pub(super) fn files_for_workers(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        [self.site.files.as_slice(), &self.present_data()].concat()
     }
 
     /// Returns the contents of the other files that were read, such as certificates. Files that workers write are read again, so
@@ -138,13 +155,18 @@ impl Cycle {
         let mut resources = Resources::default();
         for listener in &self.listeners.0 {
             let sockets: std::io::Result<Vec<OwnedFd>> =
-                listener.sockets.iter().map(|socket| socket.try_clone()).collect();
+                listener.bank(0).iter().map(|socket| socket.try_clone()).collect();
             resources.listeners.push((listener.spec.addr.clone(), sockets?));
         }
         for (path, file) in &self.logs {
             resources.logs.push((path.clone(), file.try_clone()?));
         }
         Ok(resources)
+    }
+
+    /// Lets the sockets accept connections again that a worker has shut down: their state is shared by all processes.
+    pub(crate) fn restore_listeners(&mut self) {
+        self.listeners.restore(self.site.settings.threads, &self.log);
     }
 
     /// Reopens the log files after a log rotation, and returns them in the order of the bundle. A file that cannot be opened
@@ -203,19 +225,51 @@ pub(crate) fn open_logs(paths: &[PathBuf], request: &Request, log: &Log) -> Resu
     Ok(logs)
 }
 
+/// Returns why this process could not open a log or a pid file for writing, without creating the file. Permissions are those of
+/// access(2).
+pub(crate) fn log_obstacle(path: &Path, request: &Request) -> Option<String> {
+    use rustix::fs::{Access, access};
+    let denied = match access(path, Access::WRITE_OK) {
+        Ok(()) => return None,
+        Err(rustix::io::Errno::NOENT) => {
+            let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty())?;
+            match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+                Ok(()) => return None,
+                // A start creates this directory.
+                Err(rustix::io::Errno::NOENT) if request.places.creates_log_directory(path) => return None,
+                Err(errno) => errno,
+            }
+        }
+        Err(errno) => errno,
+    };
+    Some(open_failed(path, denied, ""))
+}
+
 /// Creates directories for workers, such as those of temporary files, and makes the worker's user their owner. Without these
-/// directories only large request bodies fail, so an error does not prevent the start.
-fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
-    for path in paths {
+/// directories only large request bodies fail, so an error does not prevent the start. If workers have the user of the master, they report
+/// directories that they cannot use.
+fn create_directories(site: &Site, user: Option<&Credentials>, prefix: &Path, log: &Log) {
+    let issuers = adapter::issuers(&site.config);
+    let states = issuers.iter().filter_map(|issuer| issuer.state_path.as_ref()).filter(|_| user.is_some());
+    for path in site.settings.temp_directories.iter().chain(states) {
         // The default prefix does not exist if no package is installed.
-        if path.parent() == Some(prefix) {
+        if path.parent() == Some(prefix) && user.is_some() {
             let _ = make_passage(prefix);
         }
+        let Some(user) = user else {
+            let _ = owned_links::make_directory(path);
+            continue;
+        };
         if let Err((call, errno)) = owned_links::give_directory(path, user.uid, user.gid) {
             let (path, reason, remedy) = (path.display(), errno_text(errno), owned_links::remedy(errno));
             log.write(Level::Warn, format!("{call} \"{path}\" failed ({reason}){remedy}"));
         }
     }
+}
+
+/// Returns the ID of the user of workers.
+fn user_of(credentials: Option<&Credentials>) -> u32 {
+    credentials.map_or_else(|| geteuid().as_raw(), |user| user.uid)
 }
 
 /// Returns the message about a log that cannot be opened. `place` is the position of its directive, or empty.

@@ -14,6 +14,9 @@
 //! It is a test of this crate, because it needs the complete master. It sends [`FRAMES`] frames; `RINGROAD_FUZZ_FRAMES` sets another
 //! number and `RINGROAD_FUZZ_SEED` another seed.
 
+mod closed;
+mod signer_tests;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -154,7 +157,7 @@ impl Duties {
         };
         let is_short = |text: &str| text.len() <= 32 << 10;
         Some(match message {
-            ToMaster::Ready { method, remark } => {
+            ToMaster::Ready { method, remark, .. } => {
                 !self.has_begun && method.len() <= 64 && remark.as_deref().is_none_or(is_short)
             }
             ToMaster::Failed(text) => !self.has_begun && is_short(text),
@@ -165,7 +168,9 @@ impl Duties {
             ToMaster::AcmeDone(number) => self.acme.front() == Some(number),
             ToMaster::Pong(number) => self.pings.contains(number),
             ToMaster::Addresses(text) if !is_short(text) => false,
-            ToMaster::Addresses(_) => return (self.unrequested < 1000).then_some(true),
+            ToMaster::Addresses(_) | ToMaster::Replaced => {
+                return (self.unrequested < 1000).then_some(true);
+            }
         })
     }
 
@@ -203,7 +208,7 @@ impl Duties {
             Message::Worker(ToMaster::Retired(number)) => self.replaced.retain(|known| known != number),
             Message::Worker(ToMaster::AcmeDone(_)) => drop(self.acme.pop_front()),
             Message::Worker(ToMaster::Pong(number)) => self.pings.retain(|known| known > number),
-            Message::Worker(ToMaster::Addresses(_)) => self.unrequested += 1,
+            Message::Worker(ToMaster::Addresses(_) | ToMaster::Replaced) => self.unrequested += 1,
             Message::Agent(FromAgent::Change(_, AcmeChange::Install(challenge))) => {
                 self.unrequested += 1;
                 self.installed.push(challenge.clone());
@@ -223,7 +228,8 @@ impl Duties {
         }
         if !self.has_begun {
             let remark = random.once_in(2).then(|| "io_uring cannot be used".to_owned());
-            return Message::Worker(ToMaster::Ready { method: "epoll".to_owned(), remark });
+            let (method, is_outdated) = ("epoll".to_owned(), random.once_in(8));
+            return Message::Worker(ToMaster::Ready { method, remark, is_outdated });
         }
         let answers = [
             self.reloads.front().map(|number| match random.once_in(4) {
@@ -256,14 +262,19 @@ impl Duties {
     fn any(&self, random: &mut Random) -> Message {
         let (number, text) = (random.number(), random.text());
         if self.is_agent == random.once_in(20) {
-            return Message::Worker(match random.below(8) {
-                0 => ToMaster::Ready { method: text, remark: random.once_in(2).then(|| random.text()) },
+            return Message::Worker(match random.below(9) {
+                0 => ToMaster::Ready {
+                    method: text,
+                    remark: random.once_in(2).then(|| random.text()),
+                    is_outdated: random.once_in(2),
+                },
                 1 => ToMaster::Failed(text),
                 2 => ToMaster::Reloaded(number),
                 3 => ToMaster::ReloadFailed(number, text),
                 4 => ToMaster::Retired(number),
                 5 => ToMaster::Addresses(text),
                 6 => ToMaster::AcmeDone(number),
+                7 => ToMaster::Replaced,
                 _ => ToMaster::Pong(number),
             });
         }
@@ -345,6 +356,11 @@ fn write_configuration(folder: &Path, threads: usize, text: usize) {
 impl Arena {
     fn new(folder: &Path, random: Random) -> Arena {
         write_configuration(folder, 1, 0);
+        Arena::open(folder, random)
+    }
+
+    /// Starts a master with the configuration in a directory.
+    fn open(folder: &Path, random: Random) -> Arena {
         let main = folder.join("a.conf");
         let request = Request { main, globals: String::new(), places: Paths::below(folder), text: None };
         let site = adapter::load(&request, Files::Disk).expect("a valid configuration");
@@ -447,7 +463,7 @@ impl Arena {
         pending: Option<(u32, u64, bool)>,
     ) {
         let is_alive = match is_agent {
-            true => self.master.acme.agent_id() == Some(id),
+            true => self.master.acme.id() == Some(id),
             false => simulated::is_alive(id),
         };
         match accepted {
@@ -552,18 +568,48 @@ fn begin(name: &str) -> PathBuf {
     folder
 }
 
+/// Writes a configuration with a signing process, and with these directives in block `http`.
+fn write_strict(folder: &Path, http: &str) {
+    let log = folder.join("error.log");
+    let conf = format!(
+        "worker_processes 1; error_log {} debug; pid {}/pid; sandbox strict; events {{}}
+        http {{ access_log off; server {{ listen 127.0.0.1:0; }} {http} }}",
+        log.display(),
+        folder.display()
+    );
+    std::fs::write(folder.join("a.conf"), conf).expect("the directory is writable");
+}
+
+/// Returns a master with a signing process and a worker that serves this configuration.
+fn strict(folder: &Path, http: &str) -> Arena {
+    write_strict(folder, http);
+    let mut arena = Arena::open(folder, Random(1));
+    arena.turn();
+    arena.serve();
+    arena
+}
+
 /// Returns a master with a worker that serves and an agent; returns their process IDs too.
 fn serving(folder: &Path) -> (Arena, u32, u32) {
     let mut arena = Arena::new(folder, Random(1));
     arena.turn();
-    let worker = *arena.processes.keys().next().expect("a worker");
-    arena.tell(worker, &ToMaster::Ready { method: "epoll".to_owned(), remark: None }.encode());
-    arena.turn();
-    let agent = arena.master.acme.agent_id().expect("an agent");
+    let worker = arena.serve();
+    let agent = arena.master.acme.id().expect("an agent");
     (arena, worker, agent)
 }
 
 impl Arena {
+    /// Makes the first worker ready; returns its process ID.
+    fn serve(&mut self) -> u32 {
+        let worker = self.master.workers[0].pid();
+        self.tell(
+            worker,
+            &ToMaster::Ready { method: "epoll".to_owned(), remark: None, is_outdated: false }.encode(),
+        );
+        self.turn();
+        worker
+    }
+
     /// Sends a frame with this body.
     fn tell(&mut self, id: u32, body: &[u8]) {
         let process = self.processes.get_mut(&id).expect("a process");
@@ -580,7 +626,7 @@ fn a_flood_of_messages_ends_its_sender() {
     let log = FromAgent::Log(AgentLevel::Error, "no reason".to_owned()).encode();
     let lines = (0..100_000).take_while(|_| {
         arena.tell(agent, &log);
-        arena.master.acme.agent_id() == Some(agent)
+        arena.master.acme.id() == Some(agent)
     });
     assert!((1000..5000).contains(&lines.count()));
     let addresses = ToMaster::Addresses("group\thost\n".to_owned()).encode();
@@ -623,7 +669,10 @@ fn only_the_worker_that_was_sent_a_configuration_answers_for_it() {
     arena.tell(worker, &ToMaster::Reloaded(generation).encode());
     assert!(!simulated::is_alive(worker) && arena.master.cycle.generation == 1);
     arena.turn();
-    arena.tell(successor, &ToMaster::Ready { method: "epoll".to_owned(), remark: None }.encode());
+    arena.tell(
+        successor,
+        &ToMaster::Ready { method: "epoll".to_owned(), remark: None, is_outdated: false }.encode(),
+    );
     assert_eq!(arena.master.cycle.generation, generation);
     std::fs::remove_dir_all(&folder).expect("it was made here");
 }

@@ -1,6 +1,6 @@
 //! The master process: opens privileged resources, starts the worker, handles signals.
 //!
-//! The master never reads from the network. It has one thread, one `poll` and no signal handler. [`run`] starts a server from a
+//! The master never reads from the network. It has one `poll` and no signal handler, and one thread, besides that of `observer`. [`run`] starts a server from a
 //! parsed configuration; the loop then runs in [`Master`]:
 //!
 //! ```text
@@ -15,7 +15,8 @@
 //! ```
 //! The capabilities of the master are in `capabilities`, reloads in `reload`, replacement of the binary in `upgrade`, systemd in
 //! `supervise`. A worker process is in `process`, a configuration with its sockets in `cycle`. The server without a master is in
-//! `single`, requests of operators are in `operators`, and renewal of expiring certificates is in `upkeep`.
+//! `single`, requests of operators are in `operators`, renewal of expiring certificates is in `upkeep`, and the observation of the
+//! paths of a sandbox is in `observer`.
 
 mod acme;
 mod capabilities;
@@ -24,17 +25,22 @@ mod cycle;
 mod daemon;
 #[cfg(test)]
 mod frame_tests;
+mod link;
+mod observer;
 mod operators;
 mod process;
 mod reload;
 mod respawn;
 mod signer;
+mod signer_line;
 mod single;
 mod supervise;
 mod upgrade;
 mod upkeep;
 
+use std::os::fd::BorrowedFd;
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -42,7 +48,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-pub(crate) use cycle::{Cycle, open_logs, resolve_user};
+pub(crate) use cycle::{Cycle, log_obstacle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
 pub(crate) use upkeep::{Renew, Renewal};
 
@@ -53,19 +59,22 @@ use crate::control::message::{ToMaster, ToWorker};
 use crate::inherit;
 use crate::limits::descriptors_line;
 use crate::listen::{ListenAddr, errno_text, reachable};
-use crate::log::{Level, Log, set_stderr_append};
+use crate::log::{self, Level, Log, set_stderr_append};
 use crate::paths::Request;
 use crate::pidfile::PidFile;
+use crate::reload_report::WaitingCommands;
 use crate::reloads::Reloads;
+use crate::restrict::{self, Plan};
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::systemd::Notifier;
 use acme::Acme;
 use daemon::Readiness;
+use observer::PathObserver;
 use process::{Heard, Stage, WorkerProcess, describe};
 use reload::Pending;
 use respawn::Respawn;
 use signer::Signer;
-use supervise::Pulse;
+use supervise::Liveness;
 use upgrade::{NewBinary, Predecessor};
 use upkeep::Upkeep;
 
@@ -100,10 +109,14 @@ struct Master {
     pending: Option<Pending>,
     /// Whether a reload was requested while another reload was in flight.
     reload_again: bool,
+    /// The commands that wait for the result of a reload.
+    waiting: WaitingCommands,
     /// Signals that affect workers and arrived before the first worker was ready. They are handled when it is ready.
     postponed: Vec<Signal>,
     /// The number of the newest configuration, which may not be in force.
     generation: u64,
+    /// The bank of the sockets of QUIC that the last worker uses, or that of the old master.
+    bank: u8,
     /// Addresses of host names that a worker sent last. The next worker uses them if the name server fails.
     addresses: String,
     /// All live workers: one that serves, one that starts during a reload, any number that finish their requests.
@@ -115,6 +128,8 @@ struct Master {
     signer: Signer,
     /// Checks certificates that expire soon.
     upkeep: Upkeep,
+    /// Finds replaced directories, for which a worker with a sandbox has no rule.
+    observer: PathObserver,
     /// Time when the graceful shutdown begins; clients move to other servers until then (`shutdown_delay`).
     quit_at: Option<Instant>,
     /// The admin socket.
@@ -138,7 +153,7 @@ struct Master {
     /// The number of the configuration that systemd was last notified of; 0 if none.
     notified_generation: u64,
     /// The liveness check of the worker, by pings.
-    pulse: Pulse,
+    liveness: Liveness,
     /// The pipe to the process that waits for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
@@ -154,6 +169,9 @@ struct Master {
 /// `renew` renews certificates that the calling command has created; it is called while the server runs.
 pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) -> ExitCode {
     set_stderr_append();
+    if !restrict::is_supported(&site.config, &log) {
+        return ExitCode::FAILURE;
+    }
     let (daemon, has_master) = (is_daemon(), site.settings.master_process);
     let is_new_binary = inherit::is_new_binary();
     let inherited = inherit::take(daemon, &log);
@@ -191,6 +209,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         admin_server,
         is_detached: daemon || is_new_binary || notifier.is_supervised(),
         predecessor: is_new_binary.then(Predecessor::find),
+        bank: if is_new_binary { 1 - inherit::bank() } else { 0 },
         notifier,
         readiness,
         ..Master::new(request, cycle, signals, upkeep)
@@ -209,14 +228,17 @@ impl Master {
             cycle,
             pending: None,
             reload_again: false,
+            waiting: WaitingCommands::default(),
             postponed: Vec::new(),
             generation: 1,
+            bank: 0,
             addresses: String::new(),
             workers: Vec::new(),
             phase: Phase::Starting,
             acme: Acme::default(),
             signer: Signer::default(),
             upkeep,
+            observer: PathObserver::default(),
             quit_at: None,
             admin_server: AdminServer::default(),
             respawn: Respawn::default(),
@@ -229,7 +251,7 @@ impl Master {
             predecessor: None,
             notifier: Notifier::default(),
             notified_generation: 0,
-            pulse: Pulse::default(),
+            liveness: Liveness::default(),
             readiness: None,
             signals,
             dropped: CapabilitySet::empty(),
@@ -276,6 +298,7 @@ impl Master {
         self.keep_signer();
         self.keep_acme();
         self.keep_certificates();
+        self.keep_paths();
     }
 
     /// Handles everything that has happened: requests of operators, messages, signals, ends of processes, deadlines.
@@ -308,7 +331,10 @@ impl Master {
         if !wanted || there || self.start_at.is_some() {
             return;
         }
-        match self.start_worker(None) {
+        if self.phase == Phase::Running {
+            self.cycle.restore_listeners();
+        }
+        match self.start_worker(None, false) {
             Ok(worker) => self.workers.push(worker),
             Err(message) => {
                 self.cycle.log.alert(&message);
@@ -318,23 +344,51 @@ impl Master {
     }
 
     /// Starts a worker process with the next configuration, or the one in force, and the current state: addresses of names,
-    /// certificates, counters.
-    fn start_worker(&mut self, next: Option<&Cycle>) -> Result<WorkerProcess, String> {
+    /// certificates, counters. `is_renewal` is for a worker that replaces the serving one because of replaced paths.
+    fn start_worker(&mut self, next: Option<&Cycle>, is_renewal: bool) -> Result<WorkerProcess, String> {
         if next.unwrap_or(&self.cycle).site.settings.signs_apart {
             self.start_signer(next)?;
         }
         let cycle = next.unwrap_or(&self.cycle);
         let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
-        let mut sockets = Vec::new();
+        let mut sockets = None;
         if cycle.site.settings.signs_apart {
             acme = self.signer.take_keys(cycle, &acme);
-            sockets = self.signer.connect(cycle.site.settings.threads)?;
+            // The next configuration waits until there is room, a worker in place of one that has exited does not.
+            let must_fit = next.is_some() || self.phase == Phase::Starting;
+            sockets = Some(self.signer.open_line(cycle.site.settings.threads, &self.workers, must_fit)?);
         }
-        let counts = (self.respawned, self.reloads);
-        let mut worker = WorkerProcess::start(cycle, &self.addresses, counts, acme, sockets)?;
+        let (counts, bank) = ((self.respawned, self.reloads), self.free_bank());
+        let plan = match self.plan().filter(|_| is_renewal) {
+            Some(old) => Plan::of_renewal(&cycle.site.config, old),
+            None => Plan::of(&cycle.site.config),
+        };
+        let mut worker = WorkerProcess::start(cycle, &self.addresses, counts, acme, sockets, bank, plan)?;
+        self.bank = bank;
         operators::brief(&self.admin_server, &mut worker);
         self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
         Ok(worker)
+    }
+
+    /// Returns the bank of the sockets of QUIC for the next worker: not that of the last worker while this one finishes its connections. If
+    /// another master serves, its worker uses the other bank.
+    fn free_bank(&self) -> u8 {
+        let is_used = self.workers.iter().any(|worker| worker.bank == self.bank);
+        let is_shared =
+            self.new_binary.is_some() || self.predecessor.as_ref().is_some_and(Predecessor::lives);
+        if is_used && !is_shared { 1 - self.bank } else { self.bank }
+    }
+
+    /// Makes new connections of QUIC go to the newest worker that serves. If an older worker has not finished its connections at the same
+    /// sockets, they end.
+    pub(super) fn steer(&mut self) {
+        let serving = self.workers.iter().filter(|worker| worker.stage == Stage::Serving);
+        let Some(newest) = serving.max_by_key(|worker| worker.generation) else { return };
+        let (bank, pid) = (newest.bank, newest.pid());
+        self.cycle.listeners.steer(bank, &self.cycle.log);
+        for worker in self.workers.iter_mut().filter(|worker| worker.bank == bank && worker.pid() != pid) {
+            worker.send(&ToWorker::EndQuic, Vec::new());
+        }
     }
 
     /// Keeps the ACME process running while workers serve, and handles its messages. The start of the server does not
@@ -364,6 +418,23 @@ impl Master {
         }
     }
 
+    /// Observes the paths of the serving worker's sandbox. If paths were replaced, a new worker with the present configuration
+    /// replaces the worker.
+    fn keep_paths(&mut self) {
+        let Master { observer, workers, cycle, phase, pending, quit_at, .. } = self;
+        if pending.is_some() {
+            return;
+        }
+        let is_serving = *phase == Phase::Running && quit_at.is_none();
+        let serving = workers.iter().find(|worker| worker.stage == Stage::Serving).filter(|_| is_serving);
+        let plan = || Some((Arc::clone(&cycle.site.config), serving?.plan.clone()?));
+        observer.observe(serving.map(|worker| (worker.pid(), worker.generation)), plan, &cycle.log);
+        let leaving = workers.iter().filter(|worker| matches!(worker.stage, Stage::Leaving { .. })).count();
+        if let Some(reasons) = observer.take_due(leaving, &cycle.log, Instant::now()) {
+            self.renew_worker(&reasons);
+        }
+    }
+
     /// Whether this master checks certificates: not while it starts or ends, and not while a new binary runs, which checks them
     /// instead.
     fn checks_certificates(&self) -> bool {
@@ -373,19 +444,10 @@ impl Master {
     /// Waits for a signal, a message, a writable channel, or the next deadline.
     fn wait(&self) {
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        for (channel, is_sending) in self.workers.iter().filter_map(WorkerProcess::channel) {
-            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
-            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
-        }
-        if let Some((channel, is_sending)) = self.acme.channel() {
-            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
-            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
-        }
-        if let Some((channel, is_sending)) = self.signer.channel() {
-            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
-            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
-        }
+        let workers = self.workers.iter().filter_map(WorkerProcess::channel);
+        polled.extend(workers.chain(self.acme.channel()).chain(self.signer.channel()).map(polled_channel));
         polled.extend(self.admin_server.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
+        polled.extend(self.observer.event().map(|event| PollFd::from_borrowed_fd(event, PollFlags::IN)));
         let before = self.predecessor.as_ref().and_then(Predecessor::end);
         polled.extend(before.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         let timeout = self.next_deadline().map(timeout_until);
@@ -397,16 +459,13 @@ impl Master {
 
     /// Returns the earliest deadline.
     fn next_deadline(&self) -> Option<Instant> {
-        let kills = self.workers.iter().filter_map(|worker| match worker.stage {
-            Stage::Leaving { kill_at } => kill_at,
-            Stage::Starting { kill_at } => Some(kill_at),
-            Stage::Serving => None,
-        });
+        let kills = self.workers.iter().filter_map(WorkerProcess::kill_at);
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
         let others = others.chain(self.signer.deadline());
         let others = others.chain(self.notifier.ping_at()).chain(self.admin_server.deadline());
         let others = others.chain(self.workers.iter().filter_map(WorkerProcess::channel_deadline));
         let others = others.chain(self.checks_certificates().then(|| self.upkeep.deadline()));
+        let others = others.chain(self.observer_deadline());
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
@@ -425,6 +484,9 @@ impl Master {
         let (number, name) = (signal as i32, signal.as_str());
         let from = if sender == 0 { String::new() } else { format!(" from {sender}") };
         self.cycle.log.notice(format_args!("signal {number} ({name}) received{from}{action}"));
+        if signal == Signal::SIGHUP {
+            self.waiting.add(sender);
+        }
         if self.phase == Phase::Starting && upgrade::is_postponed(signal) {
             self.postponed.push(signal);
         } else {
@@ -437,7 +499,7 @@ impl Master {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
             Signal::SIGQUIT => self.begin_quit(),
-            Signal::SIGHUP if self.phase == Phase::Ending || self.quit_at.is_some() => {}
+            Signal::SIGHUP if self.phase == Phase::Ending || self.quit_at.is_some() => self.waiting.abandon(),
             Signal::SIGHUP if self.new_binary.is_some() => self.restart_workers(),
             Signal::SIGHUP => self.reload(),
             Signal::SIGUSR2 if self.is_detached => self.change_binary(),
@@ -446,6 +508,7 @@ impl Master {
                 self.phase = Phase::Idle;
                 // The worker of a reload in flight is stopped too. The next reload reads the configuration again.
                 self.abandon_pending();
+                self.waiting.abandon();
                 self.reload_again = false;
                 let limit = self.cycle.site.settings.shutdown_timeout;
                 self.dismiss(|_| true, limit);
@@ -461,6 +524,7 @@ impl Master {
         }
         self.phase = Phase::Ending;
         self.abandon_pending();
+        self.waiting.abandon();
         let kill_at = time.map(|time| Instant::now() + time);
         for worker in &mut self.workers {
             worker.send(message, Vec::new());
@@ -478,6 +542,7 @@ impl Master {
         self.cycle.log.notice(format_args!("readiness checks fail for {} ms", delay.as_millis()));
         // A reload in flight is cancelled, because its new worker would not get the message below.
         self.abandon_pending();
+        self.waiting.abandon();
         self.quit_at = Some(Instant::now() + delay);
         for worker in &mut self.workers {
             worker.send(&ToWorker::Leave, Vec::new());
@@ -517,7 +582,7 @@ impl Master {
         self.cycle.log.notice("reopening logs");
         let message = ToWorker::Reopen(paths);
         for worker in &mut self.workers {
-            worker.send(&message, files.clone());
+            worker.send(&message, files.iter().map(log::of_worker).collect());
         }
     }
 
@@ -545,10 +610,13 @@ impl Master {
     /// Handles a message that was expected from this worker. If the worker is shutting down, most messages have no effect.
     fn handle_message(&mut self, index: usize, message: ToMaster) {
         match message {
-            ToMaster::Ready { method, remark } => {
+            ToMaster::Ready { method, remark, is_outdated } => {
                 let worker = &mut self.workers[index];
                 if matches!(worker.stage, Stage::Starting { .. }) {
                     worker.stage = Stage::Serving;
+                    if let Some(plan) = worker.plan.as_mut().filter(|_| is_outdated) {
+                        plan.note_outdated();
+                    }
                     let generation = worker.generation;
                     log_method(&self.cycle.log, &method, remark.as_deref());
                     self.handle_ready(generation);
@@ -580,11 +648,17 @@ impl Master {
                 self.addresses = addresses;
             }
             ToMaster::Addresses(_) => {}
+            ToMaster::Replaced => {
+                if self.workers[index].stage == Stage::Serving {
+                    self.observer.compare();
+                }
+            }
         }
     }
 
     /// Handles a worker that accepts connections: the first one ends the start, a later one may end a reload.
     fn handle_ready(&mut self, generation: u64) {
+        self.steer();
         match self.phase {
             Phase::Starting => {
                 announce(&self.cycle, None);
@@ -692,9 +766,10 @@ impl Master {
         let now = Instant::now();
         let stuck = self.take_stuck_pending(now);
         for worker in &mut self.workers {
+            let is_late = worker.kill_at().is_some_and(|at| at <= now);
             let what = match worker.stage {
-                Stage::Leaving { kill_at: Some(at) } if at <= now => "did not exit in time",
-                Stage::Starting { kill_at } if kill_at <= now => "did not start in time",
+                Stage::Leaving { .. } if is_late => "did not exit in time",
+                Stage::Starting { .. } if is_late => "did not start in time",
                 Stage::Serving if stuck == Some(worker.pid()) => {
                     "did not apply the new configuration in time"
                 }
@@ -705,12 +780,6 @@ impl Master {
             };
             self.cycle.log.alert(format_args!("worker process {} {what}, killing the process", worker.pid()));
             worker.kill();
-            match &mut worker.stage {
-                Stage::Leaving { kill_at } => *kill_at = None,
-                // The exit of the worker is handled as a fault. Until then, the new time prevents a second SIGKILL.
-                Stage::Starting { kill_at } => *kill_at = now + process::RESPONSE_TIME,
-                Stage::Serving => {}
-            }
         }
     }
 }
@@ -738,6 +807,12 @@ fn send_all(
         told.push(worker.pid());
     }
     told
+}
+
+/// Returns the entry for poll(2) of a control channel. The second value tells whether it has data that can be sent.
+fn polled_channel((channel, is_sending): (BorrowedFd<'_>, bool)) -> PollFd<'_> {
+    let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
+    PollFd::from_borrowed_fd(channel, PollFlags::IN | sending)
 }
 
 /// Logs the version and the system, at the start.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::process::{Stage, WorkerProcess};
 use super::reload::replacement_reasons;
 use super::{Cycle, Master, Phase};
-use crate::adapter::{self, EntryQuery, Files, Filter};
+use crate::adapter::{self, EntryQuery, Files, Filter, Reread};
 use crate::admin::server::{AdminServer, Watching};
 use crate::admin::{Call, contained, pack, refuse, send_response};
 use crate::contain::contain;
@@ -22,7 +22,9 @@ use crate::restrict::Plan;
 impl Master {
     /// Handles the requests of operators.
     pub(super) fn serve_operators(&mut self) {
-        for (call, socket) in calls(&mut self.admin_server, &self.cycle.log) {
+        let workers = self.workers.iter().map(WorkerProcess::pid);
+        let children: Vec<u32> = workers.chain(self.acme.id()).chain(self.signer.id()).collect();
+        for (call, socket) in calls(&mut self.admin_server, &children, &self.cycle.log) {
             let log = self.cycle.log.clone();
             contained(&log, socket, |socket| self.serve_operator(call, socket));
         }
@@ -79,8 +81,8 @@ impl Master {
 }
 
 /// Returns the received calls; none after a fault in their reception.
-pub(super) fn calls(admin_server: &mut AdminServer, log: &Log) -> Vec<(Call, OwnedFd)> {
-    let received = contain("the reception of commands", || admin_server.calls());
+pub(super) fn calls(admin_server: &mut AdminServer, children: &[u32], log: &Log) -> Vec<(Call, OwnedFd)> {
+    let received = contain("the reception of commands", || admin_server.calls(children));
     received.inspect_err(|fault| log.alert(fault)).unwrap_or_default()
 }
 
@@ -138,7 +140,9 @@ pub(super) fn explained(
     let files: MapLoader = cycle.site.files.iter().cloned().collect();
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let tree = conf::parse(&source, &files).map_err(|error| error.to_string());
-    match tree.and_then(|tree| explain(&cycle.site, &tree, query)) {
+    let memory = cycle.files_for_workers();
+    let reread = Reread { request, memory: Some(&memory) };
+    match tree.and_then(|tree| explain(&cycle.site, reread, &tree, query, |_| Ok(()))) {
         Err(message) => refuse(socket, &message),
         Ok(Explained { text, entry_query: Some(entry_query) }) => return Some((text, entry_query)),
         Ok(Explained { text, entry_query: None }) => {

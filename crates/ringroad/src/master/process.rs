@@ -1,7 +1,7 @@
 //! The master's object for a worker process: start, messages, exit.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::rc::Rc;
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use tls::apart::SecretKey;
 
 use super::child::ChildProcess;
+use super::link::Link;
+use super::signer_line::SignerLine;
 use crate::control::acme::AcmeChange;
 use crate::control::expected::Expected;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
@@ -18,6 +20,7 @@ use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
+use crate::owned_links;
 use crate::reloads::Reloads;
 use crate::restrict::Plan;
 use crate::{adapter, worker};
@@ -28,10 +31,6 @@ pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 /// Maximum time for a worker to start, or to swap its configuration. Reading the largest configurations takes a second or two; a
 /// longer time indicates that the worker hangs.
 pub(super) const RESPONSE_TIME: Duration = Duration::from_secs(30);
-
-/// Maximum time from the end of the channel to the end of the process. Only the exit of a worker closes its end, but the kernel may
-/// then wait for a disk.
-const EXIT_TIME: Duration = Duration::from_secs(10);
 
 /// Prefix of variables that a worker inherits without an `env` directive; they are switches for tests.
 const OWN_VARIABLES: &str = "RINGROAD_";
@@ -70,10 +69,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     child: ChildProcess,
-    /// The channel; `None` after the other end was closed.
-    channel: Option<Channel>,
-    /// The time at which the worker is killed, because it has closed the channel without an exit.
-    closed_until: Option<Instant>,
+    link: Link,
     /// The messages that the worker may send.
     expected: Expected,
     pub(crate) stage: Stage,
@@ -83,29 +79,39 @@ pub(crate) struct WorkerProcess {
     pub(super) keys: Option<UsedKeys>,
     /// The sandbox of the process; `None` without one. A reload in place does not change it.
     pub(crate) plan: Option<Plan>,
+    /// Whether the process was killed. It may take the kernel some time to end it.
+    is_killed: bool,
+    /// The bank of the sockets of QUIC that it uses.
+    pub(crate) bank: u8,
 }
 
 /// The keys of the signing process that a worker uses.
 #[derive(Debug)]
 pub(super) struct UsedKeys {
-    /// Number of threads of the worker.
-    pub(super) threads: u32,
+    /// The sockets to the signing process.
+    pub(super) sockets: SignerLine,
     /// The keys of each configuration that the worker has not retired.
     pub(super) by_generation: Vec<(u64, Arc<[SecretKey]>)>,
 }
 
 impl WorkerProcess {
     /// Starts a process and sends it the configuration, with the known addresses of names and the certificates. `counts` are the
-    /// number of workers that exited unexpectedly, and the numbers of reloads. With `signer_sockets` the worker holds no private
+    /// number of workers that exited unexpectedly, and the numbers of reloads. `bank` is that of the sockets of QUIC, `plan` the sandbox. With `signer` the worker holds no private
     /// keys, and `acme` must contain none.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
         counts: (u64, Reloads),
         acme: Vec<AcmeChange>,
-        signer_sockets: Vec<Rc<OwnedFd>>,
+        signer: Option<(SignerLine, Vec<Rc<OwnedFd>>)>,
+        bank: u8,
+        plan: Option<Plan>,
     ) -> Result<WorkerProcess, String> {
-        let (mut channel, theirs) =
+        if let Some(plan) = &plan {
+            owned_links::distrust(cycle.user(), plan.writable());
+            plan.log_omitted(&cycle.log);
+        }
+        let (channel, theirs) =
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND);
@@ -120,28 +126,32 @@ impl WorkerProcess {
         command.env_clear().envs(environment(&cycle.site.settings.env));
         let child = ChildProcess::spawn(command, theirs);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
-        let (bundle, mut fds) = cycle.bundle();
-        let keys = (!signer_sockets.is_empty()).then(|| UsedKeys {
-            threads: cycle.site.settings.threads,
+        let (bundle, mut fds) = cycle.bundle(bank);
+        let (line, signer_sockets) = signer.unzip();
+        let keys = line.map(|sockets| UsedKeys {
+            sockets,
             by_generation: vec![(cycle.generation, Arc::clone(&cycle.site.keys))],
         });
+        let signer_sockets = signer_sockets.unwrap_or_default();
         let sockets = signer_sockets.len() as u64;
         fds.extend(signer_sockets);
         let (addresses, tickets) = (addresses.to_owned(), adapter::tickets());
         let (respawned, reloads) = counts;
+        let paths = plan.as_ref().map(|plan| plan.paths().clone()).unwrap_or_default();
         let bundle =
-            Bundle { addresses, respawned, reloads, acme, tickets, signer_sockets: sockets, ..bundle };
-        // If the send fails because the worker has died, its exit status shows this.
-        let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
+            Bundle { addresses, respawned, reloads, acme, tickets, signer_sockets: sockets, paths, ..bundle };
+        let mut link = Link::new(channel);
+        link.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
             child,
-            channel: Some(channel),
-            closed_until: None,
+            link,
             expected: Expected::new(cycle.generation),
             stage: Stage::Starting { kill_at: Instant::now() + RESPONSE_TIME },
             generation: cycle.generation,
             keys,
-            plan: Plan::of(&cycle.site.config),
+            plan,
+            is_killed: false,
+            bank,
         })
     }
 
@@ -151,7 +161,7 @@ impl WorkerProcess {
 
     /// Returns the channel for poll(2), and whether it has unsent data.
     pub(crate) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        self.channel.as_ref().map(|channel| (channel.as_fd(), channel.wants_to_send()))
+        self.link.polled()
     }
 
     /// Notes the keys of a configuration that replaces the present one in the worker.
@@ -170,42 +180,29 @@ impl WorkerProcess {
 
     /// Sends queued messages.
     pub(crate) fn flush(&mut self) {
-        let broken = self.channel.as_mut().is_some_and(|channel| channel.flush().is_err());
-        if broken {
-            self.channel = None;
-        }
+        self.link.flush();
     }
 
     /// Sends the worker a message. If the channel is closed, the worker is ending and needs no message.
     pub(crate) fn send(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
         self.expected.note(message);
-        let broken =
-            self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
-        if broken {
-            self.channel = None;
-        }
+        self.link.send(&message.encode(), fds);
     }
 
-    /// Returns the reason to kill a worker that does not use its channel as it has to. The reason of a closed channel is returned
-    /// only once.
+    /// Returns the reason to kill a worker that does not use its channel as it has to. It is returned only once.
     pub(crate) fn take_channel_fault(&mut self, now: Instant) -> Option<&'static str> {
-        if self.channel.as_ref().is_some_and(|channel| channel.is_unread(now)) {
-            self.channel = None;
-            return Some("does not read its messages");
-        }
-        self.closed_until.take_if(|until| *until <= now).map(|_| "has closed the control channel and runs")
+        if self.is_killed { None } else { self.link.take_fault(now) }
     }
 
     /// Returns the time at which [`WorkerProcess::take_channel_fault`] may have a reason.
     pub(crate) fn channel_deadline(&self) -> Option<Instant> {
-        self.closed_until.or_else(|| self.channel.as_ref().and_then(Channel::unread_until))
+        self.link.deadline().filter(|_| !self.is_killed)
     }
 
     /// Returns the next message of the worker. A message that is malformed or not expected ends the worker, so the number of
     /// messages is limited.
     pub(crate) fn hear(&mut self) -> Heard {
-        let Some(channel) = &mut self.channel else { return Heard::Nothing };
-        match channel.receive() {
+        match self.link.receive() {
             Ok(Received::Nothing) => Heard::Nothing,
             Ok(Received::Packet(packet)) => match ToMaster::decode(&packet.body) {
                 Ok(message) => match self.expected.check(&message) {
@@ -214,11 +211,7 @@ impl WorkerProcess {
                 },
                 Err(_) => self.give_up("control channel: a malformed message".to_owned()),
             },
-            Ok(Received::Closed) => {
-                self.channel = None;
-                self.closed_until = Some(Instant::now() + EXIT_TIME);
-                Heard::Silence
-            }
+            Ok(Received::Closed) => Heard::Silence,
             Err(error) => self.give_up(error.to_string()),
         }
     }
@@ -230,13 +223,32 @@ impl WorkerProcess {
 
     pub(crate) fn kill(&mut self) {
         self.child.kill();
+        self.is_killed = true;
+    }
+
+    /// Returns the time at which the master kills the worker because of its stage.
+    pub(super) fn kill_at(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Leaving { kill_at } => kill_at,
+            Stage::Starting { kill_at } => Some(kill_at),
+            Stage::Serving => None,
+        }
+        .filter(|_| !self.is_killed)
     }
 
     /// Kills a worker that sent a malformed or unexpected message, because it cannot be trusted to serve.
     pub(crate) fn give_up(&mut self, reason: String) -> Heard {
-        self.channel = None;
+        self.link.close();
         self.kill();
         Heard::Nonsense(reason)
+    }
+}
+
+#[cfg(test)]
+impl WorkerProcess {
+    /// Lets the time pass that the worker has to exit after it has closed the channel.
+    pub(super) fn skip_exit_time(&mut self) {
+        self.link.skip_exit_time();
     }
 }
 

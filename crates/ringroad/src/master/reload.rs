@@ -21,7 +21,7 @@ use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
 use crate::paths::Request;
 use crate::reloads::ReloadOutcome;
-use crate::restrict::Plan;
+use crate::restrict::{self, Plan};
 
 /// A new configuration that is not in force yet.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Pending {
     cycle: Cycle,
     /// The process ID of the worker that will serve it.
     worker: u32,
+    /// Whether it is the configuration in force, for a worker with rules for replaced paths.
+    is_renewal: bool,
     /// For a swap in place: the time at which the worker is killed if it has not responded.
     give_up_at: Option<Instant>,
 }
@@ -62,7 +64,9 @@ impl Master {
         }
         self.cycle.log.notice("reconfiguring");
         self.notifier.reloading();
+        self.waiting.begin();
         let log = self.cycle.log.clone();
+        log.forget_error();
         let site = match adapter::load(&self.request, Files::Disk) {
             Ok(site) => site,
             Err(refused) => {
@@ -77,6 +81,9 @@ impl Master {
             log.emerg(obstacle);
             return self.count_reload(ReloadOutcome::Refused);
         }
+        if !restrict::is_supported(&site.config, &log) {
+            return self.count_reload(ReloadOutcome::Refused);
+        }
         self.generation += 1;
         let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle.listeners), &log)
         else {
@@ -87,7 +94,11 @@ impl Master {
         let in_place = reasons.is_empty();
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
-                let (bundle, fds) = cycle.bundle();
+                // A new worker logs this itself.
+                if let Some(plan) = Plan::of(&cycle.site.config) {
+                    plan.log_omitted(&log);
+                }
+                let (bundle, fds) = cycle.bundle(worker.bank);
                 let mut acme = self.acme.changes(adapter::issuers(&cycle.site.config));
                 if worker.keys.is_some() {
                     acme = self.signer.take_keys(&cycle, &acme);
@@ -96,16 +107,26 @@ impl Master {
                 let bundle = Bundle { acme, ..bundle };
                 worker.send(&ToWorker::Reload(Box::new(bundle)), fds);
                 let give_up_at = Some(Instant::now() + RESPONSE_TIME);
-                self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at });
+                self.pending = Some(Pending { worker: worker.pid(), cycle, is_renewal: false, give_up_at });
             }
             _ => {
                 if !in_place {
                     let reasons = reasons.join(", ");
                     log.notice(format_args!("a new worker process is needed: {reasons}"));
                 }
-                self.replace(cycle);
+                self.replace(cycle, false);
             }
         }
+    }
+
+    /// Starts a new worker process with the present configuration, because paths were replaced since the serving worker was started.
+    pub(super) fn renew_worker(&mut self, reasons: &[String]) {
+        self.cycle.log.notice(format_args!("a new worker process is needed: {}", reasons.join(", ")));
+        self.generation += 1;
+        let mut cycle = self.cycle.clone();
+        cycle.generation = self.generation;
+        cycle.create_directories();
+        self.replace(cycle, true);
     }
 
     /// Returns the sandbox of the serving worker.
@@ -114,25 +135,35 @@ impl Master {
         serving.and_then(|worker| worker.plan.as_ref())
     }
 
-    /// Starts a new worker process for a new configuration.
-    fn replace(&mut self, cycle: Cycle) {
+    /// Starts a new worker process for a configuration.
+    fn replace(&mut self, cycle: Cycle, is_renewal: bool) {
         self.cycle.log.notice("start worker processes");
-        match self.start_worker(Some(&cycle)) {
+        match self.start_worker(Some(&cycle), is_renewal) {
             Ok(worker) => {
-                self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
+                self.pending = Some(Pending { worker: worker.pid(), cycle, is_renewal, give_up_at: None });
                 self.workers.push(worker);
             }
             Err(message) => {
                 self.cycle.log.alert(message);
                 cycle.listeners.forget(Some(&self.cycle.listeners));
-                self.count_reload(ReloadOutcome::Refused);
+                self.note_failure(is_renewal);
             }
+        }
+    }
+
+    /// Handles a worker that could not be started for a configuration.
+    fn note_failure(&mut self, is_renewal: bool) {
+        if is_renewal {
+            self.observer.begin_again();
+        } else {
+            self.count_reload(ReloadOutcome::Refused);
         }
     }
 
     /// Counts a reload, and sends the numbers to the workers, whose pages show them.
     fn count_reload(&mut self, outcome: ReloadOutcome) {
         self.reloads.count(outcome);
+        self.waiting.finish(outcome, self.cycle.generation, &self.cycle.log.first_error());
         let message = ToWorker::Reloads(self.reloads);
         let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
         self.workers.iter_mut().filter(stay).for_each(|worker| worker.send(&message, Vec::new()));
@@ -144,10 +175,15 @@ impl Master {
             Some(pending) => {
                 // The shutdown timeout of the old configuration applies to its worker.
                 let limit = self.cycle.site.settings.shutdown_timeout;
+                if pending.is_renewal && self.notified_generation == self.cycle.generation {
+                    self.notified_generation = generation;
+                }
                 self.commit(pending.cycle);
                 self.phase = Phase::Running;
                 self.dismiss(|worker| worker.generation != generation, limit);
-                self.count_reload(ReloadOutcome::Replacement);
+                if !pending.is_renewal {
+                    self.count_reload(ReloadOutcome::Replacement);
+                }
                 self.catch_up();
             }
             // The worker has replaced a crashed worker.
@@ -182,6 +218,11 @@ impl Master {
         }
     }
 
+    /// Returns the time at which a worker is replaced because of replaced paths. During a reload it waits for the end of the reload.
+    pub(super) fn observer_deadline(&self) -> Option<Instant> {
+        self.observer.deadline().filter(|_| self.pending.is_none())
+    }
+
     /// Returns the time at which a worker that swaps its configuration is killed.
     pub(super) fn pending_deadline(&self) -> Option<Instant> {
         self.pending.as_ref().and_then(|pending| pending.give_up_at)
@@ -214,14 +255,15 @@ impl Master {
         if worker.generation != pending.cycle.generation {
             // The new configuration may have caused the exit, so a worker with the old one serves until the other one is ready.
             self.keep_serving();
-            self.replace(pending.cycle);
+            self.replace(pending.cycle, false);
             return false;
         }
-        self.cycle
-            .log
-            .emerg("the new configuration was not applied, the old one stays in force; reload again");
+        self.cycle.log.emerg(match pending.is_renewal {
+            true => "the worker process was not replaced, and another attempt follows",
+            false => "the new configuration was not applied, the old one stays in force; reload again",
+        });
         pending.cycle.listeners.forget(Some(&self.cycle.listeners));
-        self.count_reload(ReloadOutcome::Refused);
+        self.note_failure(pending.is_renewal);
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
         let still_served = self.workers.iter().any(serves);
         self.catch_up();
@@ -232,6 +274,7 @@ impl Master {
     fn commit(&mut self, cycle: Cycle) {
         announce(&cycle, Some(&self.cycle));
         let old = std::mem::replace(&mut self.cycle, cycle);
+        self.steer();
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
         self.open_admin_server();
@@ -265,7 +308,7 @@ pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) 
 
 /// Returns the reasons why the running process cannot use the new configuration; none if it can. The process settings must
 /// be equal. An address that both configurations have must have the same number of sockets, because the threads keep their
-/// sockets. `plan` is the sandbox of the process, which must permit what the configuration needs.
+/// sockets. `plan` is the sandbox of the process, which must permit what the configuration needs, and nothing else.
 pub(super) fn replacement_reasons(old: &Cycle, new: &Site, plan: Option<&Plan>) -> Vec<String> {
     let key = |site: &Site| adapter::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));

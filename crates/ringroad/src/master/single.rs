@@ -17,7 +17,7 @@ use super::operators::{admit, calls, differences, drain, explained};
 use super::reload::{log_changes, replacement_reasons};
 use super::upgrade::Predecessor;
 use super::upkeep::Upkeep;
-use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, write_pid_file};
+use super::{Cycle, announce, greet, log_method, log_retired, move_pid_file, polled_channel, write_pid_file};
 use crate::adapter::{self, Files, NotReloaded, Resources, Worker};
 use crate::admin::feed::Feed;
 use crate::admin::server::AdminServer;
@@ -27,6 +27,7 @@ use crate::inherit;
 use crate::listen::{Listeners, error_text};
 use crate::paths::Request;
 use crate::pidfile::PidFile;
+use crate::reload_report::WaitingCommands;
 use crate::reloads::{ReloadOutcome, Reloads};
 use crate::restrict::Plan;
 use crate::signals::{Arrived, Signals, timeout_until};
@@ -80,8 +81,7 @@ pub(super) fn run(
     if let Some(readiness) = readiness {
         readiness.notify(&cycle.log);
     }
-    let feed = Feed::default();
-    let (quit_at, ping) = (None, 0);
+    let (feed, quit_at, ping) = (Feed::default(), None, 0);
     let reloads = Reloads::default();
     let mut single = Single {
         request,
@@ -96,6 +96,7 @@ pub(super) fn run(
         notifier,
         ping,
         reloads,
+        waiting: WaitingCommands::default(),
         pid_file,
     };
     single.notifier.ready("serving configuration 1");
@@ -155,6 +156,8 @@ struct Single {
     ping: u64,
     /// Numbers of reloads since the start.
     reloads: Reloads,
+    /// The commands that wait for the result of a reload.
+    waiting: WaitingCommands,
     pid_file: Option<PidFile>,
 }
 
@@ -168,10 +171,7 @@ impl Single {
             }
             let events = PollFd::from_borrowed_fd(self.worker.events(), PollFlags::IN);
             let mut polled = vec![PollFd::new(signals, PollFlags::IN), events];
-            if let Some((channel, is_sending)) = self.acme.channel() {
-                let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
-                polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
-            }
+            polled.extend(self.acme.channel().map(polled_channel));
             polled
                 .extend(self.admin_server.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
             self.feed.poll(&mut polled);
@@ -204,7 +204,7 @@ impl Single {
 
     /// Handles the requests of operators.
     fn serve_operators(&mut self) {
-        for (call, socket) in calls(&mut self.admin_server, &self.cycle.log) {
+        for (call, socket) in calls(&mut self.admin_server, &[], &self.cycle.log) {
             let log = self.cycle.log.clone();
             contained(&log, socket, |socket| self.serve_operator(call, socket));
         }
@@ -273,6 +273,7 @@ impl Single {
             }
             Signal::SIGHUP if self.is_leaving() => {}
             Signal::SIGHUP => {
+                self.waiting.add(sender);
                 self.notifier.reloading();
                 self.reload();
                 if self.notifier.is_reloading() {
@@ -315,8 +316,11 @@ impl Single {
 
     /// Reloads the configuration, and counts the reload.
     fn reload(&mut self) {
+        self.waiting.begin();
+        self.cycle.log.forget_error();
         let outcome = if self.reload_in_place() { ReloadOutcome::InPlace } else { ReloadOutcome::Refused };
         self.reloads.count(outcome);
+        self.waiting.finish(outcome, self.cycle.generation, &self.cycle.log.first_error());
         adapter::publish_reloads(self.reloads);
     }
 

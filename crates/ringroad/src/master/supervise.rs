@@ -8,7 +8,7 @@ use crate::control::message::ToWorker;
 
 /// State of the liveness check of the worker.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct Liveness {
     /// The number of the last ping.
     number: u64,
     /// The process ID of the worker that received the ping.
@@ -56,17 +56,17 @@ impl Master {
         let serves = |worker: &&mut WorkerProcess| worker.stage == Stage::Serving;
         let Some(worker) = self.workers.iter_mut().find(serves) else { return self.notifier.ping() };
         let pid = worker.pid();
-        if self.pulse.is_waiting && self.pulse.worker == pid {
+        if self.liveness.is_waiting && self.liveness.worker == pid {
             return;
         }
-        self.pulse = Pulse { number: self.pulse.number + 1, worker: pid, is_waiting: true };
-        worker.send(&ToWorker::Ping(self.pulse.number), Vec::new());
+        self.liveness = Liveness { number: self.liveness.number + 1, worker: pid, is_waiting: true };
+        worker.send(&ToWorker::Ping(self.liveness.number), Vec::new());
     }
 
     /// Handles the response of the worker, which proves that both processes are alive.
     pub(super) fn handle_pong(&mut self, number: u64, pid: u32) {
-        if self.pulse.is_waiting && self.pulse.number == number && self.pulse.worker == pid {
-            self.pulse.is_waiting = false;
+        if self.liveness.is_waiting && self.liveness.number == number && self.liveness.worker == pid {
+            self.liveness.is_waiting = false;
             self.notifier.ping();
         }
     }

@@ -99,7 +99,7 @@ impl Master {
             return self.cycle.log.alert(format_args!("{message}, the binary is not changed"));
         }
         let (command, name) = command();
-        let started = execute(command, &self.cycle.listeners);
+        let started = execute(command, &self.cycle.listeners, self.bank);
         inherit::close_on_exec(&self.cycle.listeners);
         match started {
             Ok(child) => {
@@ -130,6 +130,8 @@ impl Master {
         }
         self.restore_pid_file(pid_path);
         self.restore_admin_server();
+        // The new binary has steered them to its worker.
+        self.steer();
         // SIGWINCH stopped the workers in favour of the new binary, which has exited.
         if self.phase == Phase::Idle {
             self.phase = Phase::Running;
@@ -144,6 +146,7 @@ impl Master {
     /// Handles SIGHUP while a new binary runs: starts workers with the present configuration, as nginx does. The file may have
     /// been changed for the new binary.
     pub(super) fn restart_workers(&mut self) {
+        self.waiting.abandon();
         if self.phase == Phase::Idle {
             self.cycle.log.notice("start worker processes");
             self.phase = Phase::Running;
@@ -204,8 +207,8 @@ fn command() -> (Command, OsString) {
     (command, name)
 }
 
-/// Executes the new binary with the sockets.
-fn execute(mut command: Command, listeners: &crate::listen::Listeners) -> Result<Child, String> {
-    inherit::pass_sockets(&mut command, listeners).map_err(crate::listen::errno_text)?;
+/// Executes the new binary with the sockets. `bank` is that of the sockets of QUIC in use.
+fn execute(mut command: Command, listeners: &crate::listen::Listeners, bank: u8) -> Result<Child, String> {
+    inherit::pass_sockets(&mut command, listeners, bank).map_err(crate::listen::errno_text)?;
     command.spawn().map_err(|error| error_text(&error))
 }

@@ -67,12 +67,12 @@ pub(crate) fn assert_claims(section: &Value) {
 
 /// Returns the rows of reports that judge the claims of the write-ups: scenario, start of a title, start of a claim.
 fn claimed_rows() -> Vec<(String, String, String)> {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src/report/seeds");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src/report/write_ups");
     let files = std::fs::read_dir(directory).expect("the directory of write-ups").flatten();
     let read = |path| std::fs::read_to_string(path).expect("a write-up");
     let mut rows = Vec::new();
-    for seed in files.map(|file| serde_json::from_str::<Value>(&read(file.path())).expect("JSON")) {
-        for row in list(&seed["claims"]).iter().flat_map(|claim| list(&claim["rows"])) {
+    for write_up in files.map(|file| serde_json::from_str::<Value>(&read(file.path())).expect("JSON")) {
+        for row in list(&write_up["claims"]).iter().flat_map(|claim| list(&claim["rows"])) {
             rows.push(serde_json::from_value(row.clone()).expect("three texts"));
         }
     }

@@ -7,6 +7,8 @@ mod common;
 mod faults;
 mod fetches;
 mod freshness;
+mod leader;
+mod memory;
 mod purge;
 mod purge_rate;
 mod ranges;

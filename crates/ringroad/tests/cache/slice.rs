@@ -1,7 +1,7 @@
 //! `slice`, tested with the binary: large responses fetched and stored in slices, ranges of them, and slices of
 //! different versions. Debian's nginx passes the same tests.
 
-use crate::common::cache::wait_for_entries;
+use crate::common::cache::{entries, wait_for_entries};
 use crate::common::{BINARY, against_nginx};
 use testkit::origin::{Etag, Object, Objects, Origin, OriginRequest, Reply};
 use testkit::{Client, Deadline, Server, Setup};
@@ -38,6 +38,26 @@ fn start(origin: &Origin) -> Option<(Setup, Server)> {
         false => setup.start(BINARY),
     };
     Some((setup, server))
+}
+
+/// Starts the server with a page of metrics, for [`wait_for_stored`].
+fn start_with_metrics(origin: &Origin) -> (Setup, Server) {
+    let conf =
+        CONF.replace("    location /plain/", "    location = /metrics { metrics; }\n    location /plain/");
+    let setup = Setup::new(&conf).origin(origin);
+    let server = setup.start(BINARY);
+    (setup, server)
+}
+
+/// Waits until this number of entries exists, and no response is being written: such a response counts as current, also for a
+/// moment after its file has its final name.
+fn wait_for_stored((setup, server): (&Setup, &Server), count: usize) {
+    wait_for_entries(setup, count);
+    let is_idle = || {
+        let page = Client::connect(server.addr(0)).get("/metrics").text();
+        page.lines().any(|line| line == "ringroad_cache_fetches{zone=\"c\"} 0").then_some(())
+    };
+    testkit::wait::until("no fetch in flight", Deadline::default(), is_idle).expect("all entries are stored");
 }
 
 /// Returns the ranges that the origin received, in order, except those of revalidations.
@@ -138,7 +158,7 @@ fn a_changed_object_does_not_break_ranges_over_its_stored_slices() {
     let objects = Objects::new();
     objects.put("/a", Object::new(3 * SLICE));
     let origin = Origin::objects(&objects);
-    let Some((setup, server)) = start(&origin) else { return };
+    let (setup, server) = start_with_metrics(&origin);
     let get = |range: String| {
         let mut client = Client::connect(server.addr(0));
         client.send(testkit::client::request_bytes("GET", "/a", &[("Range", &range)]));
@@ -148,12 +168,12 @@ fn a_changed_object_does_not_break_ranges_over_its_stored_slices() {
     let of_one = |slice: u64| format!("bytes={}-{}", slice * SLICE, slice * SLICE + 9);
     // The old version of the middle slice, the new one of the others.
     assert_eq!(get(of_one(1)).expect("a response").status, 206);
-    wait_for_entries(&setup, 1);
+    wait_for_stored((&setup, &server), 1);
     objects.renew("/a");
     let first = get(over(0)).expect("the old slice is replaced");
     let new = objects.content("/a");
     assert_eq!(first.body, new.bytes(5..2 * SLICE - 4), "new slices before the old one");
-    wait_for_entries(&setup, 2);
+    wait_for_stored((&setup, &server), 2);
     // The old version of the first slice: it is replaced before the head is sent.
     objects.renew("/a");
     assert_eq!(get(of_one(2)).expect("a response").status, 206);
@@ -178,7 +198,7 @@ fn a_changed_object_is_sent_completely_whatever_slices_are_stored() {
     }
     let objects = Objects::new();
     let origin = Origin::objects(&objects);
-    let Some((setup, server)) = start(&origin) else { return };
+    let (setup, server) = start_with_metrics(&origin);
     let mut client = Client::connect(server.addr(0));
     let mut of_others = 0;
     let kinds = [StoredSlice::No, StoredSlice::Old, StoredSlice::New];
@@ -205,7 +225,7 @@ fn a_changed_object_is_sent_completely_whatever_slices_are_stored() {
             store(StoredSlice::Old);
             // A response that is still being written counts as current.
             let of_this = stored.iter().filter(|kind| **kind == StoredSlice::Old).count();
-            wait_for_entries(&setup, of_others + of_this);
+            wait_for_stored((&setup, &server), of_others + of_this);
             of_others += 3;
             // Without validators, versions differ in their length only.
             objects.put(&target, object.version(2).size(length - 11));
@@ -240,10 +260,10 @@ fn a_stored_first_slice_is_confirmed_and_not_fetched_again() {
     let objects = Objects::new();
     objects.put("/a", Object::new(3 * SLICE));
     let origin = Origin::objects(&objects);
-    let Some((setup, server)) = start(&origin) else { return };
+    let (setup, server) = start_with_metrics(&origin);
     let mut client = Client::connect(server.addr(0));
     assert_eq!(client.request("GET", "/a", &[("Range", "bytes=0-9")]).head.status, 206);
-    wait_for_entries(&setup, 1);
+    wait_for_stored((&setup, &server), 1);
     origin.forget_requests();
     let response = client.get("/a");
     objects.content("/a").assert_body(&response.body);
@@ -257,7 +277,7 @@ fn a_stored_first_slice_is_confirmed_and_not_fetched_again() {
     assert_eq!(client.request("GET", "/b", &[]).head.status, 404);
     objects.put("/b", Object::new(3 * SLICE));
     assert_eq!(client.request("GET", "/b", &[("Range", "bytes=0-9")]).head.status, 206);
-    wait_for_entries(&setup, 4);
+    wait_for_stored((&setup, &server), 4);
     objects.remove("/b");
     assert_eq!(client.get("/b").head.status, 404);
 }
@@ -297,6 +317,39 @@ fn slices_of_different_versions_are_not_combined() {
         client.send(testkit::client::request_bytes("GET", target, &[]));
         assert!(client.try_response().is_err(), "{target} must be truncated");
         server.wait_for_log(expected, Deadline::default());
+    }
+}
+
+/// A response that cannot be served is not stored: the next request gets the slice from the upstream.
+#[test]
+fn a_response_that_is_not_the_slice_is_not_stored() {
+    if against_nginx() {
+        return;
+    }
+    let content = testkit::Content::new(3, 2 * SLICE);
+    for (wrong, place) in
+        [("short", "0-99/204800"), ("other", "102400-204799/204800"), ("unknown", "0-102399/*")]
+    {
+        let origin = Origin::start(move |request| {
+            let start = if request.header("Range") == slices(&[1]).pop() { SLICE } else { 0 };
+            let (start, end, place) = match request.sequence {
+                1 if wrong == "short" => (0, 100, place.to_owned()),
+                1 if wrong == "other" => (SLICE, 2 * SLICE, place.to_owned()),
+                1 => (0, SLICE, place.to_owned()),
+                _ => (start, start + SLICE, format!("{start}-{}/{}", start + SLICE - 1, 2 * SLICE)),
+            };
+            let reply = Reply::new(206).body(content.bytes(start..end)).header("ETag", "\"a\"");
+            reply.header("Content-Range", format!("bytes {place}"))
+        });
+        let Some((setup, server)) = start(&origin) else { return };
+        let mut client = Client::connect(server.addr(0));
+        assert_eq!(client.get("/a").head.status, 500, "{wrong}");
+        // Longer than an entry takes to be published.
+        testkit::wait::let_pass(std::time::Duration::from_millis(100));
+        assert_eq!(entries(&setup).len(), 0, "{wrong}");
+        let response = Client::connect(server.addr(0)).get("/a");
+        assert_eq!(response.head.status, 200, "{wrong}");
+        content.assert_body(&response.body);
     }
 }
 

@@ -5,6 +5,7 @@
 //! difference. The row is verified: compared with the page's version of nginx, the responses must differ. Skipped, with
 //! the reason printed, if nginx is not installed.
 
+use std::path::Path;
 use std::process::Command;
 
 use testkit::response::{BodyLength, Fault};
@@ -54,12 +55,19 @@ impl Case {
 /// Sends the cases sequentially, each on a separate connection, and compares the responses. `ROOT` in the configuration
 /// is the files' directory.
 pub(crate) fn compare(conf: &str, site: &TempDir, cases: Vec<Case>) {
+    compare_permitting(None, conf, site, cases);
+}
+
+/// As [`compare`]. The sandbox of our server permits a directory too (`sandbox_path`).
+pub(crate) fn compare_permitting(permitted: Option<&Path>, conf: &str, site: &TempDir, cases: Vec<Case>) {
     let conf = conf.replace("ROOT", &site.path().display().to_string());
     // With the same server name, pages and their lengths are equal too.
     let ours = conf.replace("server_tokens off;", "server_tokens \"nginx\";");
     // This server starts first: if nginx refuses a configuration that this server accepts, nginx was built without a
     // module.
-    let ours = Server::start(super::BINARY, &ours);
+    let builder = Server::builder(super::BINARY).conf(&ours);
+    let paths = permitted.into_iter().map(|path| path.display().to_string());
+    let ours = paths.fold(builder, |builder, path| builder.sandbox_path(&path)).start();
     let Some(theirs) = nginx::start(&conf) else { return };
     let strict = version().contains(COMPARED);
     let mut wrong = Vec::new();

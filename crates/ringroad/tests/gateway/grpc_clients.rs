@@ -353,7 +353,9 @@ fn ghz_gets_a_response_to_each_call() {
     let passed = count("[OK]");
     let kept_back = count("desc = the connection is draining");
     let kept_back = kept_back + count("desc = transport is closing");
-    assert_eq!(passed + kept_back, 3000, "{said}");
+    // ghz sometimes makes a call more than it was told to.
+    let calls = count("Count:");
+    assert!(calls >= 3000 && passed + kept_back == calls, "{said}");
     assert!(kept_back <= 30, "{said}");
     let log = server.wait_for_access_log(passed, Deadline::default());
     let of_200 = log.lines().filter(|line| line.contains("\" 200 ")).count();

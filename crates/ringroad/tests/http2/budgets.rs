@@ -4,16 +4,16 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::StreamOwned;
 
-use crate::common::http2::{Http2, SETTINGS, setting};
+use crate::common::http2::{END, HEADERS, Http2, SETTINGS, WHOLE, block, frame, setting};
 use crate::common::http2_origin::{Asked, Conn, Http2Origin};
 use crate::common::{BINARY, tls};
 use testkit::origin::{Origin, Reply};
@@ -294,7 +294,7 @@ fn connected(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn exchange<S: std::io::Read + Write>(mut client: Http2<S>) {
+fn exchange<S: Read + Write>(mut client: Http2<S>) {
     assert_eq!(client.get("/ok").text(), "ok");
     for (path, fields) in [("/post", &[][..]), ("/two/post", &[]), ("/grpc/call", GRPC)] {
         assert_eq!(client.post(path, fields, &vec![b'x'; BODY]).text(), BODY.to_string(), "{path}");
@@ -338,4 +338,54 @@ fn whoever_takes_a_shared_budget_others_are_served_within_a_second() {
         assert!(*best < TIME_MAX, "{name}: {slowest} took {best:?} of {times:?}");
         drop(taken);
     }
+}
+
+/// A slow client makes requests without a slot wait, because it may turn out to stall. Meanwhile the greedy client always has a request
+/// that waits, and does not read the responses that take all slots.
+#[test]
+fn requests_that_wait_for_a_slot_do_not_protect_unread_responses() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let origin = Origin::start(|request| match request.target.as_str() {
+        "/up/big" => Reply::text("x".repeat(1 << 20)),
+        _ => Reply::text("served"),
+    });
+    let text = "worker_processes 1; events { worker_connections 32; } http { http2 on; root html; server { listen 127.0.0.1:0;
+                location / { } location /up/ { proxy_buffering off; proxy_pass http://@ORIGIN@; } } }";
+    let setup = Setup::new(text).origin(&origin);
+    let server = setup.builder(BINARY).file("html/big.html", Content::new(1, 16 << 20)).try_start();
+    let server = server.unwrap_or_else(|reason| panic!("{reason}"));
+    let address = server.addr(0).tcp();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut slow = connected(address);
+        slow.write_all(b"GET /big.html HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is sent");
+        scope.spawn(|| {
+            let mut slow = slow;
+            while !is_over.load(Ordering::Relaxed)
+                && slow.read(&mut [0; 64 << 10]).is_ok_and(|count| count > 0)
+            {
+                wait::let_pass(PATIENCE);
+            }
+        });
+        let mut greedy = Http2::over(connected(address), &setting(4, 0));
+        // Two slots are reserved for clients, and two are in use by clients.
+        let unread: Vec<u32> = (0..28).map(|_| greedy.ask("/up/big")).collect();
+        greedy.until(|client| {
+            unread.iter().all(|stream| client.streams.get(stream).is_some_and(|got| got.status == 200))
+        });
+        scope.spawn(|| {
+            let mut greedy = greedy;
+            let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/up/"), (":authority", "here")];
+            while !is_over.load(Ordering::Relaxed) {
+                let stream = greedy.next_stream();
+                if greedy.try_send(&frame(HEADERS, WHOLE | END, stream, &block(&fields))).is_err() {
+                    break;
+                }
+                wait::let_pass(PATIENCE);
+            }
+        });
+        let response = catch_unwind(|| Client::connect(server.addr(0)).get("/up/").text());
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(response.unwrap_or_else(|failure| resume_unwind(failure)), "served");
+    });
 }

@@ -55,6 +55,30 @@ fn every_command_has_a_summary_and_a_help_text() {
 }
 
 #[test]
+fn help_describes_directives() {
+    let shown = printed(&["help", "limit_req"]);
+    assert!(shown.starts_with("Syntax:   limit_req zone=NAME [burst=NUMBER]"), "{shown}");
+    assert!(shown.contains("\nContext:  http, server, location\n"), "{shown}");
+    assert!(shown.contains("\nExamples:\n  limit_req zone="), "{shown}");
+    let said = run(BINARY, &["help", "proxy_past"]);
+    assert_eq!(said.status.code(), Some(2));
+    assert_eq!(
+        said.stderr,
+        "ringroad help: \"proxy_past\" is neither a command nor a directive; did you mean \"proxy_pass\"?\n"
+    );
+}
+
+#[test]
+fn editors_get_all_directives_as_json() {
+    let rows: serde_json::Value = serde_json::from_str(&printed(&["reference", "json"])).expect("JSON");
+    let rows = rows.as_array().expect("an array");
+    assert!(rows.len() > 600, "{}", rows.len());
+    let row = rows.iter().find(|row| row["name"] == "ring_entries").expect("it is a directive");
+    assert_eq!(row["syntax"], "ring_entries NUMBER;");
+    assert_eq!((&row["default"], &row["contexts"][0]), (&"1024".into(), &"events".into()));
+}
+
+#[test]
 fn each_option_is_in_the_manual_and_in_all_completions() {
     let page = printed(&["help", "man"]);
     let scripts = ["bash", "zsh", "fish"].map(|shell| (shell, printed(&["completions", shell])));
@@ -146,10 +170,13 @@ fn misspelled_arguments_get_a_suggestion_and_status_2() {
         (&["sevre"][..], "ringroad: unknown command \"sevre\"; did you mean \"serve\"?\n"),
         (&["frobnicate"], "ringroad: unknown command \"frobnicate\"; \"ringroad -h\" lists the commands\n"),
         (&["--verison"], "ringroad: unknown option \"--verison\"; did you mean \"--version\"?\n"),
-        (&["help", "chek"], "ringroad: unknown command \"chek\"; did you mean \"check\"?\n"),
+        (
+            &["help", "chek"],
+            "ringroad help: \"chek\" is neither a command nor a directive; did you mean \"check\"?\n",
+        ),
         (
             &["check", "--jsno", "a"],
-            "ringroad check: unknown option \"--jsno\"; did you mean \"--json\"?\nUsage: ringroad check [--all] [--json] FILE\n",
+            "ringroad check: unknown option \"--jsno\"; did you mean \"--json\"?\nUsage: ringroad check [--all] [--json] [-p PREFIX] FILE\n",
         ),
         (
             &["completions", "csh"],

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::control::BINARY;
 use rustix::process::Signal;
+use testkit::origin::{Origin, Reply};
 use testkit::program::{Program, run};
 use testkit::{Client, Deadline, ListenAddr, TempDir};
 
@@ -43,6 +44,39 @@ fn serve_serves_a_directory_and_nothing_outside_it() {
     assert!(program.wait_until_ended(Deadline::default()).success());
     assert!(program.stderr().contains("\"GET /style.css HTTP/1.1\" 200"), "{}", program.stderr());
     assert!(!dir.path().join("logs").exists(), "nothing is written into the directory");
+}
+
+#[test]
+fn proxy_passes_requests_on_with_the_fields_of_the_client() {
+    let origin = Origin::start(|request| {
+        let field = |name| request.header(name).unwrap_or_default();
+        let names =
+            ["Host", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Upgrade", "Connection"];
+        Reply::text(names.map(field).join("|"))
+    });
+    let target = origin.addr().to_string();
+    let mut program = Program::start(BINARY, &["proxy", "--to", &target, "--listen", "127.0.0.1:0"]);
+    let line = program.wait_for_output("http://", Deadline::default());
+    let address = line.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
+    let address = address.and_then(|address| address.parse().ok()).expect("a URL alone on its line");
+    let mut client = Client::connect(&ListenAddr::Tcp(address));
+    // A client cannot choose its own address.
+    let sent = [("Host", "app.example"), ("X-Forwarded-For", "192.0.2.1"), ("X-Forwarded-Proto", "https")];
+    let response = client.request("GET", "/a?b", &sent);
+    assert_eq!(response.text(), "app.example|127.0.0.1|app.example|http||");
+    assert_eq!(origin.last_request().target, "/a?b");
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+    for (args, said) in [
+        (&["proxy"][..], "ringroad: proxy needs the address of the application: --to :3000, for example\n"),
+        (
+            &["proxy", "--to", "ftp://a"],
+            "ringroad: \"ftp://a\" is not the address of an application; write PORT, :PORT, HOST:PORT, unix:PATH, or a URL with http or https\n",
+        ),
+    ] {
+        let output = run(BINARY, args);
+        assert_eq!((output.status.code(), output.stderr.as_str()), (Some(1), said));
+    }
 }
 
 #[test]
@@ -159,15 +193,16 @@ fn check_lists_what_the_sandbox_refuses_and_the_directive_that_allows_it() {
     std::os::unix::fs::symlink(top.join("www/sub/a.txt"), top.join("www/inside")).unwrap();
     let (shown, www) = (top.display(), top.join("www"));
     let text = format!(
-        "sandbox on; events {{}}\nhttp {{\n  map $host $known {{ default {0}; }}\n  server {{\n    root {0};\n    location /a {{ root \
+        "sandbox on; sandbox_path /no-such-directory; events {{}}\nhttp {{\n  map $host $known {{ default {0}; }}\n  server {{\n    root {0};\n    location /a {{ root \
          $arg_dir; }}\n    location /b {{ root $known; }}\n    location /c {{ proxy_pass http://$arg_to; }}\n  }}\n}}\n",
         www.display()
     );
     let path = dir.write("nginx.conf", text).display().to_string();
     let said = run(BINARY, &["check", &path]);
     let expected = format!(
-        "Refused by the sandbox (2):\n  root \"$arg_dir\": only a request determines the path; allow its directory: \
-         sandbox_path DIRECTORY;\n    {path}:6\n  {shown}/www/sub/mirror: this symbolic link leads to \"{shown}/mirror\", \
+        "Refused by the sandbox (3):\n  root \"$arg_dir\": only a request determines the path; allow its directory: \
+         sandbox_path DIRECTORY;\n    {path}:6\n  the sandbox permits nothing for \"/no-such-directory\" of \"sandbox_path\", which \
+         does not exist: create it in {path}:1\n  {shown}/www/sub/mirror: this symbolic link leads to \"{shown}/mirror\", \
          which no directive names; allow it: sandbox_path {shown}/mirror;\n\n"
     );
     assert!(said.stdout.contains(&expected) && said.status.success(), "{expected}{}", said.stdout);
@@ -175,6 +210,7 @@ fn check_lists_what_the_sandbox_refuses_and_the_directive_that_allows_it() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     let found = &json["refused_by_sandbox"];
     assert_eq!(found["paths"][0]["value"], "$arg_dir");
+    assert_eq!(found["omitted"][0]["path"], "/no-such-directory");
     assert_eq!(found["links"][0]["allow"], format!("sandbox_path {shown}/mirror;"));
     assert_eq!(found["links"].as_array().map(Vec::len), Some(1));
     assert_eq!(found["any_port"][0]["place"], format!("{path}:8"));
@@ -188,7 +224,7 @@ fn check_reports_all_problems_in_one_run() {
         "bad.conf",
         "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n  include \
          gone.conf;\n  server {\n    listen 127.0.0.1:8443 ssl;\n    ssl_certificate gone.pem;\n    ssl_certificate_key \
-         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    index etag; etag 2;\n  }\n}\nstream {}\n",
+         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    index etag; etag 2;\n  }\n}\nmail {}\n",
     );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", "--all", &path]);
@@ -205,7 +241,7 @@ fn check_reports_all_problems_in_one_run() {
         "  module http_degradation (the heap size of this server does not show its load: use limit_conn"
             .to_owned(),
         format!(": 1 directive\n    {path}:3 degradation\n"),
-        format!("{path}:18 stream\n"),
+        format!("{path}:18 mail\n"),
         "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),
         format!("{path}:6: wrong autoindex: "),
         // The error of the next statement on the line quotes a word of this one.
@@ -221,7 +257,7 @@ fn check_reports_all_problems_in_one_run() {
 fn check_distinguishes_missing_features_from_errors() {
     let dir = TempDir::new("check");
     for (text, kind, title) in [
-        ("stream {}", "missing", "Not supported yet (1):\n  module stream of nginx: 1 directive\n"),
+        ("mail {}", "missing", "Not supported yet (1):\n  module mail of nginx: 1 directive\n"),
         (
             "http { geoip_country /a; geoip_city /b; }",
             "never",
@@ -238,8 +274,90 @@ fn check_distinguishes_missing_features_from_errors() {
         let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
         assert_eq!((&json["verdict"], &json["problems"][0]["kind"]), (&kind.into(), &kind.into()));
     }
+    for (text, kind, status, line) in [
+        ("http { sendfil on; }", "misspelt", 1, "Misspelt (1):\n  unknown directive \"sendfil\""),
+        ("http { frobnicate on; }", "unknown", 1, "Unknown (1):\n  unknown directive \"frobnicate\""),
+        (
+            "http { lua_code_cache on; }",
+            "third-party",
+            2,
+            "Of third-party modules of nginx (1):\n  module http_lua, which is not nginx's own",
+        ),
+        (
+            "http { upstream u { server 127.0.0.1; queue 100; } }",
+            "commercial",
+            2,
+            "Of the commercial edition of nginx (1):\n  unknown directive \"queue\"",
+        ),
+        (
+            "http { server { satisfy_any on; } }",
+            "wrong",
+            1,
+            "Wrong (1):\n  unknown directive \"satisfy_any\"",
+        ),
+    ] {
+        let path = dir.write("nginx.conf", format!("events {{}}\n{text}\n")).display().to_string();
+        let said = run(BINARY, &["check", &path]);
+        assert_eq!(said.status.code(), Some(status), "{}", said.stdout);
+        assert!(said.stdout.starts_with(line), "{}", said.stdout);
+        let json = run(BINARY, &["check", "--json", &path]).stdout;
+        let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        assert_eq!((&json["verdict"], &json["problems"][0]["kind"]), (&kind.into(), &kind.into()));
+    }
     assert_eq!(run(BINARY, &["check"]).status.code(), Some(2));
     assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
+}
+
+/// One judgement: `check` must not call a configuration good that cannot be started here.
+#[test]
+fn check_and_the_test_of_a_start_have_the_same_result() {
+    let dir = TempDir::new("check");
+    let prefix = dir.path().display().to_string();
+    let main = "pid here.pid; error_log stderr; events {} ";
+    for (text, reason) in [
+        (format!("{main} http {{ access_log off; server {{ listen 127.0.0.1:0; }} }}"), ""),
+        (
+            format!("user no-such-user; {main} http {{ access_log off; server {{ listen 127.0.0.1:0; }} }}"),
+            "getpwnam(\"no-such-user\") failed",
+        ),
+        (
+            format!("{main} http {{ access_log gone/access.log; server {{ listen 127.0.0.1:0; }} }}"),
+            "gone/access.log\" failed (2: No such file or directory)",
+        ),
+        (
+            format!("{main} http {{ access_log off; server {{ listen 192.0.2.1:8080; }} }}"),
+            "bind() to 192.0.2.1:8080 failed (99: Cannot assign requested address)",
+        ),
+        (
+            "pid gone/a.pid; events {} http { access_log off; error_log stderr; server { listen 127.0.0.1:0; } }".to_owned(),
+            "gone/a.pid\" failed (2: No such file or directory)",
+        ),
+        (format!("admin_socket gone/a.sock; {main} http {{ access_log off; server {{ listen 127.0.0.1:0; }} }}"), "admin_socket: bind() of"),
+    ] {
+        // The user of the worker is only read by root.
+        if reason.starts_with("getpwnam") && !rustix::process::geteuid().is_root() {
+            continue;
+        }
+        let path = dir.write("nginx.conf", &text).display().to_string();
+        let tested = run(BINARY, &["-t", "-p", &prefix, "-c", "nginx.conf"]);
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        let before = files();
+        let checked = run(BINARY, &["check", &path]);
+        assert_eq!(files(), before, "a check creates no files");
+        assert_eq!(
+            tested.status.code(),
+            checked.status.code(),
+            "{text}: {}{}",
+            tested.stderr,
+            checked.stdout
+        );
+        assert_eq!(tested.status.success(), reason.is_empty(), "{text}: {}", tested.stderr);
+        assert!(checked.stdout.contains(reason) && tested.stderr.contains(reason), "{}", checked.stdout);
+        let json = run(BINARY, &["check", "--json", &path]).stdout;
+        let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        let kind = if reason.is_empty() { "works" } else { "machine" };
+        assert_eq!((&json["verdict"], &json["loads"]), (&kind.into(), &reason.is_empty().into()));
+    }
 }
 
 /// A difference means that `cargo xtask reference` has not been run.
@@ -248,6 +366,7 @@ fn pages_of_the_reference_are_current() {
     let pages = [
         ("directives.md", include_str!("../../../../docs/directives.md"), &["reference"][..]),
         ("counters.md", include_str!("../../../../docs/counters.md"), &["reference", "counters"]),
+        ("lint.md", include_str!("../../../../docs/lint.md"), &["reference", "lint"]),
     ];
     for (name, stored, args) in pages {
         let generated = run(BINARY, args).stdout;

@@ -182,13 +182,17 @@ fn explain_prints_listener_server_location_and_handler() {
                 "html/a.txt, 5 bytes, sent by ",
             ][..],
         ),
-        (&["http://x.wild.example:8080/none"], &["wildcard \"*.wild.example\"", "none does not exist: 404"]),
+        (
+            &["http://x.wild.example:8080/none"],
+            &[
+                "wildcard \"*.wild.example\"",
+                "html/none\" failed (2: No such file or directory)",
+                "response   404\n",
+            ],
+        ),
         (
             &["http://other:8080/"],
-            &[
-                "the default server of this listener",
-                "contains none of index.html: 403, \"autoindex\" is off",
-            ],
+            &["the default server of this listener", "html/\" is forbidden", "response   403\n"],
         ),
         (
             &["http://regex.example:8080/a?b"],
@@ -227,19 +231,19 @@ fn explain_prints_listener_server_location_and_handler() {
         ),
         (
             &["http://one.example:8080/try/x"],
-            &["$uri: ", "does not exist", "/a.txt: ", "html/a.txt, 5 bytes"],
+            &["try_files  /try/x: ", "does not exist", "/a.txt: ", "html/a.txt, 5 bytes"],
         ),
-        (&["http://one.example:8080/private/x"], &["access     deny all at CONF:19: 403"]),
+        (
+            &["http://one.example:8080/private/x"],
+            &["access     deny all at CONF:19: 403\n", "response   403\n"],
+        ),
         (
             &["http://one.example:8080/private/x", "--from", "10.1.2.3"],
-            &["access     allow 10.0.0.0/8 at CONF:19\n"],
+            &["access     allow 10.0.0.0/8 at CONF:19: allows the request\n"],
         ),
         (
             &["http://one.example:8080/odd/", "-X", "POST"],
-            &[
-                "($odd) at CONF:20 depends on variables that are not known here",
-                "response   405 by \"return\"",
-            ],
+            &["if         ($odd) at CONF:20 is true", "response   403 by \"return\""],
         ),
         (&["http://127.0.0.1:8080/", "-H", "Host: one.example"], &["exact name \"one.example\""]),
     ] {
@@ -256,7 +260,6 @@ fn explain_prints_listener_server_location_and_handler() {
     for (url, message) in [
         ("one.example/", "is not a URL"),
         ("http://one.example/", "no server listens on this address, only on 127.0.0.1:8080"),
-        ("http://one.example:8080/%2e%2e/", "the path is refused with 400"),
     ] {
         let said = run(BINARY, &["explain", "-c", &file.display().to_string(), url]);
         assert_eq!(said.status.code(), Some(1));
@@ -354,5 +357,148 @@ fn explain_and_the_server_find_the_same_location() {
         let found = names[number];
         let text = explained(&file, &[&format!("http://x:8080{target}")]);
         assert!(text.contains(&format!("\nlocation   {found} at ")), "{target}: {found}\n{text}");
+    }
+}
+
+/// The path of a request that is passed to another location, or is refused: what a client gets, and what `explain` shows.
+#[test]
+fn explain_and_the_server_give_the_same_response() {
+    let conf = "events {} http { access_log off; error_log stderr crit;
+    map $arg_x $odd { default 0; 1 1; }
+    server { listen 127.0.0.1:PORT; root html; error_page 405 /405.txt;
+    location / { }
+    location /internal/ { internal; }
+    location /reached/ { error_page 404 =200 /internal/page.txt; }
+    location /limited/ { limit_except GET { deny all; } alias html/; }
+    location /fallback/ { error_page 404 @named; }
+    location @named { return 202 named; }
+    location /denied/ { deny all; error_page 403 /page.txt; }
+    location /denied-named/ { deny all; error_page 403 @named; }
+    location /satisfy/ { satisfy any; deny all; auth_basic x; auth_basic_user_file users; alias html/; }
+    location /satisfy-allow/ { satisfy any; allow all; auth_basic x; auth_basic_user_file users; alias html/; }
+    location /all/ { deny all; auth_basic x; auth_basic_user_file users; }
+    location /if/ { if ($odd) { return 418; } alias html/; }
+    location /try/ { try_files $uri $uri/ @named; }
+    location /gone/ { return 410; error_page 410 /page.txt; }
+    location /loop/ { rewrite ^ /loop/x last; }
+    location /sub/ { auth_request /internal/none; alias html/; }
+    location /drop/ { return 444; }
+    } }
+";
+    let conf_of = |port: &str| conf.replace("PORT", port);
+    let files = ["a.txt", "page.txt", "405.txt", "internal/page.txt", "dir/index.html", "empty/x.txt"];
+    let mut builder = Server::builder(BINARY).conf(&conf_of("0"));
+    for file in files {
+        builder = builder.text(&format!("html/{file}"), file);
+    }
+    let server = builder.text("users", "user:{PLAIN}word\n").text("conf/users", "user:{PLAIN}word\n").start();
+    let file = server.path("conf/explained.conf");
+    fs::write(&file, conf_of("8080")).expect("it is ours");
+    let prefix = format!("{}/", server.dir().display());
+    let login = "Authorization: Basic dXNlcjp3b3Jk";
+    for (method, target, field) in [
+        ("GET", "/a.txt", ""),
+        ("POST", "/a.txt", ""),
+        ("PUT", "/a.txt", ""),
+        ("GET", "/dir", ""),
+        ("GET", "/dir/", ""),
+        ("GET", "/empty/", ""),
+        ("GET", "/none.txt", ""),
+        ("GET", "/internal/page.txt", ""),
+        ("GET", "/reached/x", ""),
+        ("GET", "/limited/a.txt", ""),
+        ("HEAD", "/limited/a.txt", ""),
+        ("POST", "/limited/a.txt", ""),
+        ("GET", "/fallback/x", ""),
+        ("GET", "/denied/x", ""),
+        ("GET", "/denied-named/x", ""),
+        ("GET", "/satisfy/a.txt", ""),
+        ("GET", "/satisfy/a.txt", login),
+        ("GET", "/satisfy-allow/a.txt", ""),
+        ("GET", "/all/a.txt", login),
+        ("GET", "/if/a.txt?x=1", ""),
+        ("GET", "/if/a.txt?x=2", ""),
+        ("GET", "/try/none", ""),
+        ("GET", "/gone/", ""),
+        ("GET", "/loop/", ""),
+        ("GET", "/sub/a.txt", ""),
+        ("GET", "/a.txt", "If-None-Match: *"),
+        ("GET", "/a.txt", "Range: bytes=1-2"),
+        ("GET", "/a.txt", "Range: bytes=100-"),
+        ("GET", "/%zz", ""),
+    ] {
+        let mut client = Client::connect(server.addr(0));
+        let more = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
+        client.send(format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{more}\r\n"));
+        let head = client.head();
+        let url = format!("http://a:8080{target}");
+        let path = file.display().to_string();
+        let mut args = vec!["explain", "-p", &prefix, "-c", &path, "-X", method, &url];
+        if !field.is_empty() {
+            args.extend(["-H", field]);
+        }
+        let said = run(BINARY, &args);
+        let text = format!("{}{}", said.stdout, said.stderr);
+        let last = said.stdout.lines().last().unwrap_or_default();
+        let shown = last.strip_prefix("response   ").and_then(|rest| rest.split(' ').next());
+        assert_eq!(shown, Some(head.status.to_string().as_str()), "{method} {target} {field}: {text}");
+        if let Some(place) = head.field("Location") {
+            let path = place
+                .trim_start_matches("http://a")
+                .trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
+            assert!(last.contains(path), "{place} {last}");
+        }
+    }
+    let said =
+        run(BINARY, &["explain", "-p", &prefix, "-c", &file.display().to_string(), "http://a:8080/drop/"]);
+    assert!(said.stdout.contains("response   444 by \"return\" at "), "{}", said.stdout);
+}
+
+#[test]
+fn explain_shows_each_step_of_a_redirected_request() {
+    let dir = TempDir::new("explain");
+    let file = dir.write(
+        "nginx.conf",
+        "events {}
+http { access_log off; error_log stderr;
+upstream app { server 127.0.0.1:9; server 127.0.0.1:10 backup; server 127.0.0.1:11 down; }
+server { listen 127.0.0.1:8080;
+location /a/ { satisfy any; deny all; auth_basic x; auth_basic_user_file users; error_page 401 @login; }
+location @login { proxy_pass http://app; }
+location /b/ { auth_request /check; limit_req zone=z; proxy_pass http://app; }
+location = /check { internal; proxy_pass http://app/login; }
+} limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; }
+",
+    );
+    dir.write("users", "");
+    for (url, lines) in [
+        (
+            "http://a:8080/a/x",
+            &[
+                "access     deny all at CONF:5: 403\n",
+                "access     auth_basic x at CONF:5: 401\n",
+                "error_page 401: continues with @login\n",
+                "location   @login at CONF:6: a named location\n",
+                "handler    proxy_pass http://app at CONF:6\n",
+                "upstream   app at CONF:3, round robin: 127.0.0.1:9; backup: 127.0.0.1:10; down: 127.0.0.1:11\n",
+            ][..],
+        ),
+        (
+            "http://a:8080/b/x",
+            &[
+                "location   subrequest: = /check at CONF:8: an exact match\n",
+                "handler    subrequest: proxy_pass http://app/login at CONF:8\n",
+                "           subrequest: its response is unknown here: 200 is assumed\n",
+                "limits     limit_req zone=z at CONF:7: depends on other requests, assumed to pass\n",
+                "handler    proxy_pass http://app at CONF:7\n",
+            ],
+        ),
+    ] {
+        let text = explained(&file, &[url]);
+        let mut rest = text.as_str();
+        for line in lines {
+            let at = rest.find(line).unwrap_or_else(|| panic!("{line}{text}"));
+            rest = &rest[at + line.len()..];
+        }
     }
 }

@@ -5,7 +5,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use testkit::{Client, Content, Deadline, Origin, Reply, Server, Setup};
 
 /// Returns the soft and hard limit of a process, as proc(5) shows them.
-fn limit(pid: i32, name: &str) -> (String, String) {
+pub(crate) fn limit(pid: i32, name: &str) -> (String, String) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("procfs");
     let row = text.lines().find_map(|line| line.strip_prefix(name)).expect("a row").to_owned();
     let mut values = row.split_whitespace().map(str::to_owned);

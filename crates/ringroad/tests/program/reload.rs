@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{BINARY, ask, site, wait_for_answer, wait_until};
 use rustix::process::Signal;
-use testkit::program::signal_process;
+use testkit::program::{Finished, Program, run, signal_process};
 use testkit::{Client, Content, Deadline, Server, TempDir};
 
 /// Connects and makes requests in a loop while `action` runs; every connection must get a complete response.
@@ -315,4 +315,78 @@ fn links_of_the_user_of_workers_are_not_followed_by_the_master() {
     );
     assert_eq!(owner, 0);
     assert_eq!(std::fs::read_to_string(server.path("secret/file")).expect("a file"), "secret");
+}
+
+/// Runs `-s reload` for a server.
+fn reload_command(server: &Server, more: &[&str]) -> Finished {
+    let prefix = format!("{}/", server.dir().display());
+    run(BINARY, &[&["-p", &prefix, "-c", "conf/nginx.conf", "-s", "reload"], more].concat())
+}
+
+#[test]
+fn the_reload_command_reports_whether_the_new_configuration_is_in_force() {
+    for main in ["", "master_process off;"] {
+        let mut server = Server::start(BINARY, &site(main, "v0"));
+        server.rewrite_conf(&site(main, "v1"));
+        let said = reload_command(&server, &[]);
+        let expected =
+            "ringroad: reload successful: configuration 2 is in force, in the running worker process\n";
+        assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), expected));
+        // The command returns after the reload, so no wait is needed.
+        assert_eq!(ask(server.addr(0)), "v1");
+        server.rewrite_conf(&site(main, "v2"));
+        let said = reload_command(&server, &["-q"]);
+        assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), ""));
+        assert_eq!(ask(server.addr(0)), "v2");
+        // The command loads this configuration, but the server cannot open the socket.
+        let bad = "listen 127.0.0.1:0; listen unix:/nonexistent/a.sock;";
+        server.rewrite_conf(&site(main, "v3").replace("listen 127.0.0.1:0;", bad));
+        let said = reload_command(&server, &[]);
+        assert_eq!(said.status.code(), Some(1));
+        let (start, reason) =
+            said.stderr.split_once(": bind() to unix:/nonexistent/a.sock failed (2: ").unwrap();
+        assert_eq!(start, "ringroad: [emerg] reload failed, the old configuration stays in force");
+        assert_eq!(reason.lines().count(), 1, "{reason}");
+        assert_eq!(ask(server.addr(0)), "v2");
+        server.rewrite_conf(&site(main, "v4"));
+        let said = reload_command(&server, &["--no-wait"]);
+        assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), ""));
+        wait_for_answer(&server, "v4");
+    }
+}
+
+#[test]
+fn the_reload_command_reports_a_new_worker_process_and_one_that_cannot_start() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    server.rewrite_conf(&site("worker_processes 2;", "v1"));
+    let said = reload_command(&server, &[]);
+    let expected = "ringroad: reload successful: configuration 2 is in force, in a new worker process\n";
+    assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), expected));
+    assert_eq!(ask(server.addr(0)), "v1");
+    // A reload in flight is cancelled by the end of the server.
+    signal_process(server.workers()[0], Signal::STOP).expect("it runs");
+    server.rewrite_conf(&site("worker_processes 2;", "v2"));
+    let prefix = format!("{}/", server.dir().display());
+    let mut waiting = Program::start(BINARY, &["-p", &prefix, "-c", "conf/nginx.conf", "-s", "reload"]);
+    server.wait_for_log_count(": reconfiguring", 2, Deadline::default());
+    server.signal(Signal::TERM);
+    assert_eq!(waiting.wait_until_ended(Deadline::default()).code(), Some(1));
+    let said = waiting.stderr();
+    assert!(said.contains("reload failed: the server does not reload, because it shuts down"), "{said}");
+}
+
+/// Two pending SIGHUPs are one signal, and the kernel names only one sender.
+#[test]
+fn each_of_several_concurrent_reload_commands_gets_a_result() {
+    let server = Server::start(BINARY, &site("", "v0"));
+    let prefix = format!("{}/", server.dir().display());
+    let start = || Program::start(BINARY, &["-p", &prefix, "-c", "conf/nginx.conf", "-s", "reload"]);
+    signal_process(server.pid(), Signal::STOP).expect("it runs");
+    let mut commands: Vec<Program> = (0..4).map(|_| start()).collect();
+    signal_process(server.pid(), Signal::CONT).expect("it is stopped");
+    for command in &mut commands {
+        let status = command.wait_until_ended(Deadline::default());
+        let said = command.stderr();
+        assert!(status.success() && said.contains("reload successful"), "{said}");
+    }
 }

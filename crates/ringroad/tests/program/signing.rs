@@ -211,6 +211,17 @@ fn the_signing_process_is_confined() {
 }
 
 #[test]
+fn the_signing_process_raises_its_soft_limit_of_open_files() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let server = start(&one("return 200 x;"), |builder| files(builder, "a", &own).shell("ulimit -S -n 256"));
+    let (soft, hard) = crate::limits::limit(signer(&server), "Max open files");
+    assert_eq!(soft, hard);
+    shake(server.addr(0).tcp(), &authority.clients(BOTH, None), "a.test").expect("a handshake");
+    crate::common::assert_no_errors(&server);
+}
+
+#[test]
 fn a_reload_in_place_brings_changed_and_further_keys() {
     let authority = Authority::new("root");
     let (first, second) = (authority.server("a.test"), authority.server("a.test"));
@@ -292,18 +303,31 @@ fn handshakes_fail_with_a_line_while_the_signing_process_does_not_respond() {
     for _ in 0..10 {
         assert!(shake(server.addr(0).tcp(), &clients, "a.test").is_err());
     }
-    // The first one waits for a second, the others fail at once.
-    assert!(begun.elapsed() < std::time::Duration::from_secs(3), "{:?}", begun.elapsed());
-    let line = server.wait_for_log("signing process: it does not respond", Deadline::default());
-    assert!(line.contains("[error]"), "{line}");
+    server.wait_for_log_count("(SSL: unexpected error: signing process: ", 10, Deadline::default());
+    let log = server.error_log();
+    let lines = |reason: &str| log.lines().filter(|line| line.contains(reason)).collect::<Vec<_>>();
+    let (waited, others) = (lines("it does not respond"), lines("it did not respond to an earlier request"));
+    assert_eq!(waited.len() + others.len(), 10, "{log}");
+    assert!([&waited[..], &others].concat().iter().all(|line| line.contains("[error]")), "{log}");
+    // The first one waits for the signing process. The others fail immediately, except one after each three seconds.
+    let waited_max = 1 + begun.elapsed().as_secs() / 3;
+    assert!((1..=waited_max).contains(&(waited.len() as u64)), "{log}");
     signal_process(pid, Signal::CONT).expect("it lives");
     let again = || shake(server.addr(0).tcp(), &clients, "a.test").ok();
     let shown = testkit::wait::until("a handshake", Deadline::default(), again);
     assert_eq!(shown.expect("it succeeds"), der(&own));
 }
 
+/// Returns a configuration with a CA that has this directive.
+fn with_issuer(directive: &str) -> String {
+    let issuer = format!(
+        "acme_issuer a {{ uri https://localhost/; state_path off; accept_terms_of_service; {directive} }} server"
+    );
+    one("return 200 x;").replacen("server", &issuer, 1)
+}
+
 #[test]
-fn keys_that_workers_would_read_are_refused() {
+fn secrets_that_workers_would_read_are_refused_with_a_position() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let inline = one("return 200 x;")
@@ -322,6 +346,19 @@ fn keys_that_workers_would_read_are_refused() {
         ),
         (inline, "\"ssl_certificate_key\" contains the key, so that workers would have it"),
         (
+            one("return 200 x;")
+                .replace("ssl_certificate a", "ssl_password_file data:secret; ssl_certificate a"),
+            "\"ssl_password_file\" contains the secret, so that workers would have it",
+        ),
+        (
+            with_issuer(&format!("account_key \"data:{}\";", own.1)),
+            "\"account_key\" contains the secret, so that workers would have it",
+        ),
+        (
+            with_issuer("external_account_key kid data:Zm9v;"),
+            "\"external_account_key\" contains the secret, so that workers would have it",
+        ),
+        (
             format!("master_process off; {}", one("return 200 x;")),
             "\"sandbox strict\" needs a master process",
         ),
@@ -331,6 +368,7 @@ fn keys_that_workers_would_read_are_refused() {
         let (ended, said) = test(&conf);
         assert!(ended.success(), "{said}");
         let (ended, said) = test(&strict(&conf));
-        assert!(!ended.success() && said.contains(expected), "{expected}: {said}");
+        let line = said.lines().find(|line| line.contains(expected)).unwrap_or_else(|| panic!("{said}"));
+        assert!(!ended.success() && line.contains("conf/nginx.conf:"), "{line}");
     }
 }

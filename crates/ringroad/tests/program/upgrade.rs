@@ -486,7 +486,7 @@ fn the_admin_socket_belongs_to_the_newest_master() {
     let asks = || {
         let said =
             testkit::program::run(BINARY, &["explain", "--socket", &socket.display().to_string(), &url]);
-        said.stdout.contains("response   200 here by \"return\" at ")
+        said.stdout.contains("response   200 by \"return\" at ")
     };
     let file = || fs::metadata(&socket).ok().map(|found| found.ino());
     let old = site.start();

@@ -595,6 +595,7 @@ fn symlinks_in_log_names_with_variables_are_followed_as_configured() {
         ),
         |builder| {
             let builder = builder.text("html/index.html", "index").text("elsewhere/a.log", "");
+            let builder = builder.sandbox_path("elsewhere rw");
             let folder = builder.dir().join("logs");
             testkit::create_dir_all(&folder).expect("it is ours");
             for name in ["logs", "elsewhere", "elsewhere/a.log"] {

@@ -178,12 +178,20 @@ fn busy_clients_do_not_keep_new_clients_out() {
         std::thread::scope(|scope| {
             (0..16).for_each(|_| _ = scope.spawn(busy));
             let _heads = crowd(server, 2 * LIMIT, "GET / HTTP/1.1\r\nHost: a\r\n");
-            let began = std::time::Instant::now();
-            let served = std::panic::catch_unwind(|| Client::connect(server.addr(0)).get("/ok").text());
+            let attempt = |_| {
+                let began = std::time::Instant::now();
+                let served = std::panic::catch_unwind(|| Client::connect(server.addr(0)).get("/ok").text());
+                (served.ok(), began.elapsed())
+            };
+            let attempts: Vec<_> = (0..3).map(attempt).collect();
             is_over.store(true, Relaxed);
-            assert_eq!(served.ok().as_deref(), Some("ok"), "{net}");
-            // By chance all busy clients have a request in progress after a time.
-            assert!(began.elapsed() < Duration::from_secs(5), "{net}: {:?}", began.elapsed());
+            assert!(
+                attempts.iter().all(|(served, _)| served.as_deref() == Some("ok")),
+                "{net}: {attempts:?}"
+            );
+            // By chance all busy clients have a request in progress after a time; the machine may be busy.
+            let fastest = attempts.iter().map(|(_, time)| *time).min().expect("attempts");
+            assert!(fastest < Duration::from_secs(5), "{net}: {attempts:?}");
         });
     });
 }
@@ -420,6 +428,34 @@ fn upstream_connections_count_as_connections() {
             assert_eq!(client.response().text(), "up", "{net}");
         }
         assert_eq!(ask().response().text(), "up", "{net}: there is room again");
+    });
+}
+
+/// An idle connection of HTTP/2 that is chosen lingers after its GOAWAY frame. Meanwhile no further ones are chosen.
+#[test]
+fn a_request_without_a_slot_closes_no_more_connections_than_it_needs() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("http2 on; location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    let line = [(":method", "GET"), (":scheme", "http"), (":path", "/ok"), (":authority", "a")];
+    let request = frame(HEADERS, WHOLE | END, 1, &block(&line));
+    let start = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[]), &request].concat();
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        let connect = |_| {
+            let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("the server listens");
+            stream.write_all(&start).expect("the server reads");
+            stream.read_exact(&mut [0; 1]).expect("a frame");
+            stream
+        };
+        let idle: Vec<TcpStream> = (0..LIMIT - 4).map(connect).collect();
+        assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
+        let is_closed = |mut stream: &TcpStream| {
+            stream.set_nonblocking(true).expect("a socket");
+            let read = stream.read_to_end(&mut Vec::new());
+            !read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        let closed = idle.iter().filter(|stream| is_closed(stream)).count();
+        // An eighth of them is closed in one call.
+        assert!((1..=LIMIT / 4).contains(&closed), "{net}: {closed}");
     });
 }
 

@@ -376,8 +376,11 @@ fn a_relative_user_file_is_found_beside_the_configuration() {
         "map $arg_file $file { default $arg_file; }",
         "auth_basic on; auth_basic_user_file $file; root html;",
     );
-    let server =
-        serve_with(&conf, |builder| builder.text("conf/users", "a:{PLAIN}b\n").text("html/in", "inside"));
+    let server = serve_with(&conf, |builder| {
+        // Only a request determines the file.
+        let builder = builder.sandbox_path("conf");
+        builder.text("conf/users", "a:{PLAIN}b\n").text("html/in", "inside")
+    });
     let ask = |file: &str| {
         let authorization = testkit::client::basic("a:b");
         client(&server)

@@ -387,3 +387,29 @@ fn a_file_drop_works() {
     assert_eq!(get(&server, "/2026/final.txt", &[]).status, 404);
     assert_eq!(get(&server, "/read-me.txt", &[]).status, 200);
 }
+
+/// HTTP/3 itself is tested with another client, in `tests/http3`.
+#[test]
+fn an_http_3_site_works() {
+    let own = crate::common::tls::Authority::new("root");
+    let (certificate, key) = own.server("localhost");
+    let port = testkit::nginx::free_port();
+    let from = examples().join("http3");
+    let conf = fs::read_to_string(from.join("nginx.conf")).expect("the example has a configuration");
+    let server = serve_with(&conf.replace(":8026", &format!(":{port}")), |builder| {
+        let root = builder.dir().to_owned();
+        copy(&from, &root);
+        testkit::copy(examples().join("mime.types"), root.join("mime.types")).expect("it is there");
+        fs::set_permissions(root.join("logs"), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        builder.text("conf/certificate.pem", &certificate).text("conf/key.pem", &key)
+    });
+    let clients = own.clients(&[&rustls::version::TLS13], None);
+    let get = |target: &str| {
+        let response = crate::common::tls::get(&server, &clients, "localhost", target);
+        String::from_utf8_lossy(&response).into_owned()
+    };
+    let page = get("/");
+    assert!(page.contains(&format!("Alt-Svc: h3=\":{port}\"; ma=3600")), "{page}");
+    assert!(page.contains("Served over HTTP/3"), "{page}");
+    assert!(get("/protocol").ends_with("HTTP/1.1\n"));
+}

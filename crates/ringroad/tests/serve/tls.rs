@@ -328,7 +328,9 @@ fn the_client_certificate_for_an_upstream_depends_on_the_request() {
     };
     write("one.pem", "one");
     write("two.pem", "two");
-    let servers = [Some(setup.start(BINARY)), setup.start_nginx()];
+    // Only a request determines the files.
+    let data = setup.data().display().to_string();
+    let servers = [Some(setup.builder(BINARY).sandbox_path(&data).start()), setup.start_nginx()];
     for server in servers.iter().flatten() {
         let mut client = Client::connect(server.addr(0));
         for (name, expected) in [("one.pem", "SUCCESS CN=one"), ("two.pem", "SUCCESS CN=two")] {
@@ -338,7 +340,8 @@ fn the_client_certificate_for_an_upstream_depends_on_the_request() {
         assert_eq!(client.get(&format!("/?file={}", file("none.pem"))).status, 500);
         server.wait_for_log("cannot load certificate", Deadline::default());
     }
-    let kept = Setup::new(&conf("proxy_ssl_certificate_cache max=2 valid=1h;")).start(BINARY);
+    let kept = Setup::new(&conf("proxy_ssl_certificate_cache max=2 valid=1h;"));
+    let kept = kept.builder(BINARY).sandbox_path(&data).start();
     let mut client = Client::connect(kept.addr(0));
     let mut ask = |name: &str| client.get(&format!("/?file={}", file(name))).text();
     assert_eq!(ask("one.pem"), "SUCCESS CN=one");

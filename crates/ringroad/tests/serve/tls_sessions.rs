@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::common::tls::{Authority, BOTH, body, connect, files, get, one, text, to_end};
 use crate::common::{serve_with, tls::Tls};
-use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process};
+use rustix::process::{Resource, Signal, getrlimit};
 use rustls::client::Resumption;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, version};
 use testkit::{Deadline, Server, process, wait};
 
 fn signal(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("it runs");
+    testkit::program::signal_process(pid, signal).expect("it runs");
 }
 
 fn only_worker(server: &Server) -> i32 {

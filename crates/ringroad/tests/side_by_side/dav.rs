@@ -39,9 +39,18 @@ http {
 /// A time long before any test run, in seconds.
 const OLD_S: u64 = 800_000_000;
 
-/// Creates the files and directories for a request.
+/// Creates the files and directories for a request. The root remains the same directory: for another one the server would start a
+/// new worker, which `replaced_paths` of suite `program` tests.
 fn plant(site: &Path) {
-    let _ = fs::remove_dir_all(site);
+    fs::create_dir_all(site).expect("a directory");
+    for entry in fs::read_dir(site).expect("it exists").map(|entry| entry.expect("an entry").path()) {
+        let removed = if entry.is_dir() && !entry.is_symlink() {
+            fs::remove_dir_all(&entry)
+        } else {
+            fs::remove_file(&entry)
+        };
+        removed.expect("it is ours");
+    }
     for folder in ["dir/sub/deeper", "empty", "other/sub", "full"] {
         fs::create_dir_all(site.join(folder)).expect("a directory");
     }
@@ -451,7 +460,13 @@ fn a_copy_of_a_link_has_all_bytes_of_its_file() {
 
 #[test]
 fn a_move_that_cannot_be_complete_preserves_the_source() {
-    let ours = Side::start("dav-source", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    let other = TempDir::on_other_filesystem("dav-other");
+    let permitted = other.as_ref().map(|other| format!("{} rw", other.path().display()));
+    let start = |conf: &str| {
+        let builder = Server::builder(BINARY).conf(conf);
+        Some(permitted.iter().fold(builder, |builder, path| builder.sandbox_path(path)).start())
+    };
+    let ours = Side::start("dav-source", start).expect("it starts");
     let run = |from: &str, to: &str| case("MOVE", from).field("Destination", to).send(&ours.server);
     // The destination is inside the source through a link.
     plant(&ours.site);
@@ -460,7 +475,7 @@ fn a_move_that_cannot_be_complete_preserves_the_source() {
     assert!(run("/dirlink/", "/new/").starts_with("404"));
     assert!(run("/dirlink/", "/other/").starts_with("404"));
     assert_eq!(shown(&ours.site), site, "the source and an existing destination");
-    let Some(other) = TempDir::on_other_filesystem("dav-other") else { return };
+    let Some(other) = other else { return };
     symlink(other.path(), ours.site.join("far")).expect("a link");
     fs::create_dir(other.path().join("new")).expect("a directory");
     fs::write(other.path().join("new/old.txt"), "old").expect("a file");
@@ -481,7 +496,9 @@ fn a_move_that_cannot_be_complete_preserves_the_source() {
 #[test]
 fn a_link_is_moved_to_another_file_system_as_its_file() {
     let Some(other) = TempDir::on_other_filesystem("dav-other-link") else { return };
-    let ours = Side::start("dav-far-link", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    let permitted = format!("{} rw", other.path().display());
+    let start = |conf: &str| Some(Server::builder(BINARY).conf(conf).sandbox_path(&permitted).start());
+    let ours = Side::start("dav-far-link", start).expect("it starts");
     plant(&ours.site);
     symlink(other.path(), ours.site.join("far")).expect("a link");
     assert!(case("MOVE", "/link").field("Destination", "/far/new").send(&ours.server).starts_with("204"));

@@ -202,18 +202,18 @@ impl File {
         }
     }
 
-    /// Reads bytes at `offset` into a new buffer: at least one byte, at most `most`. Fails at the end of the file.
+    /// Reads bytes at `offset` into a new buffer: at least one byte, at most `bytes_max`. Fails at the end of the file.
     ///
     /// Without a free buffer in the pool, it reads at most [`OUTSIDE_BYTES`] into memory outside of the pool. It must not
     /// wait for a buffer: the caller's request may hold buffers that only its own progress releases, and so may all
     /// other requests that wait.
-    pub async fn read_piece(&self, offset: u64, most: u32, disk: Disk) -> Result<Buf, Errno> {
+    pub async fn read_piece(&self, offset: u64, bytes_max: u32, disk: Disk) -> Result<Buf, Errno> {
         // A buffer for bodies, however little is read: a lack of the smaller ones, which are for header sections, closes
         // connections of other clients.
-        let pooled = self.0.reactor.pool.get((most as usize).max(OUTSIDE_BYTES as usize + 1));
-        let buf = pooled.or_else(|| Buf::outside_pools(most.min(OUTSIDE_BYTES))).ok_or(Errno::NOMEM)?;
-        let most = most.min(buf.capacity() as u32);
-        match self.read_at(offset, most, buf, disk).await {
+        let pooled = self.0.reactor.pool.get((bytes_max as usize).max(OUTSIDE_BYTES as usize + 1));
+        let buf = pooled.or_else(|| Buf::outside_pools(bytes_max.min(OUTSIDE_BYTES))).ok_or(Errno::NOMEM)?;
+        let bytes_max = bytes_max.min(buf.capacity() as u32);
+        match self.read_at(offset, bytes_max, buf, disk).await {
             (Ok(1..), Some(buf)) => Ok(buf),
             (read, _) => Err(read.err().unwrap_or(Errno::IO)),
         }

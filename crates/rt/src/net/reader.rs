@@ -17,8 +17,9 @@ use io::op::RecvInto;
 use io::{Buf, Errno, Fd, NetOp, Op, Payload};
 use rustix::net::RecvFlags;
 
+use super::pipe::Pipe;
 use super::receiving::Receiving;
-use crate::op_table::{Outcome, UNLIMITED};
+use crate::op_table::{OpHandle, Outcome, UNLIMITED};
 use crate::reactor::Reactor;
 
 /// Maximum number of received buffers that wait for the connection's task before receiving stops. A pipelining client
@@ -48,6 +49,16 @@ enum Target {
     Once,
     /// `None` while a receive has the buffer.
     Into(Option<Buf>),
+}
+
+/// The result of [`Reader::poll_splice`].
+pub enum Filled {
+    /// A pipe with bytes.
+    Pipe(Pipe),
+    /// The end of the stream.
+    End,
+    /// No pipe is free: the bytes must be received.
+    NoPipe,
 }
 
 /// The result of [`Reader::recv_append`].
@@ -197,6 +208,66 @@ impl Reader {
         }
     }
 
+    /// Whether the next bytes can be moved to a pipe: no received bytes are in memory, and no receive is in flight.
+    pub fn can_splice(&self) -> bool {
+        self.stored.is_none() && !matches!(self.state, Receiving::Armed(_))
+    }
+
+    /// Moves at most `len` received bytes to a pipe, and waits until any have arrived; the wait occupies no pipe. Only if
+    /// [`Reader::can_splice`] is true. Dropping the future loses no bytes.
+    pub fn poll_splice(&mut self, context: &mut Context<'_>, len: usize) -> Poll<Result<Filled, Errno>> {
+        loop {
+            match self.state {
+                _ if self.end => return Poll::Ready(Ok(Filled::End)),
+                Receiving::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                Receiving::Idle => {
+                    let Some(mut pipe) = Pipe::get(&self.reactor) else {
+                        return Poll::Ready(Ok(Filled::NoPipe));
+                    };
+                    self.reactor.note_received();
+                    match pipe.fill(&self.fd, len) {
+                        Ok(0) => self.end = true,
+                        Ok(_) => return Poll::Ready(Ok(Filled::Pipe(pipe))),
+                        Err(Errno::AGAIN) => self.state = Receiving::poll(&self.reactor, &self.fd),
+                        Err(Errno::INTR) => {}
+                        Err(errno) => return Poll::Ready(Err(errno)),
+                    }
+                }
+                Receiving::Polling(wait) => ready!(self.poll_arrival(context, wait))?,
+                Receiving::Armed(_) => return Poll::Ready(Err(Errno::BUSY)),
+            }
+        }
+    }
+
+    /// Cancels a receive in flight. Returns its results one after the other; `None` when it has ended.
+    pub fn poll_disarmed(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Option<Buf>, Errno>>> {
+        if let Some(stored) = self.stored.take() {
+            return Poll::Ready(Some((*stored).map(Some)));
+        }
+        while let Receiving::Armed(wait) = self.state {
+            if !self.reactor.has_result(wait) {
+                self.reactor.cancel(wait);
+            }
+            let outcome = ready!(self.reactor.poll_wait(wait, context));
+            if let Some(result) = self.handle(outcome) {
+                return Poll::Ready(Some(result));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// Waits for the result of a poll for readiness.
+    fn poll_arrival(&mut self, context: &mut Context<'_>, wait: OpHandle) -> Poll<Result<(), Errno>> {
+        let outcome = ready!(self.reactor.poll_wait(wait, context));
+        if !outcome.more {
+            self.state = Receiving::Idle;
+        }
+        match outcome.result {
+            Err(errno) if !matches!(errno, Errno::INTR | Errno::CANCELED) => Poll::Ready(Err(errno)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Acknowledges received bytes immediately instead of after the kernel's delay, or together with the next bytes that are sent
     /// (`TCP_QUICKACK`, tcp(7)). For messages without a response; fails on sockets of other families, where it is not needed.
     pub fn acknowledge(&self) {
@@ -257,17 +328,7 @@ impl Reader {
                         return Poll::Ready(result);
                     }
                 }
-                Receiving::Polling(wait) => {
-                    let outcome = ready!(self.reactor.poll_wait(wait, context));
-                    if !outcome.more {
-                        self.state = Receiving::Idle;
-                    }
-                    if let Err(errno) = outcome.result
-                        && !matches!(errno, Errno::INTR | Errno::CANCELED)
-                    {
-                        return Poll::Ready(Err(errno));
-                    }
-                }
+                Receiving::Polling(wait) => ready!(self.poll_arrival(context, wait))?,
             }
         }
     }

@@ -10,6 +10,7 @@ use io::op::Interest;
 use io::{Disk, DiskOp, Errno, Fd, NetOp, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
+use super::pipe::Pipe;
 use crate::file::File;
 use crate::op_table::{OpHandle, Outcome, UNLIMITED};
 use crate::reactor::{self, Reactor};
@@ -33,7 +34,7 @@ pub struct Writer {
 ///                  |  +------> Blocked --writable--+
 ///                  +-------------------------------+
 ///   Ready --sendfile--> Moving (waits for space first if the socket is full) --count--> Ready
-///   Ready --writable--> Awaiting --> Ready
+///   Ready --writable, splice--> Awaiting --> Ready
 ///   an error, or an operation abandoned before it completed: Torn
 /// ```
 enum WriterState {
@@ -214,6 +215,11 @@ impl Writer {
         match self.state {
             WriterState::Ready if data.is_empty() => return Poll::Ready(Ok(())),
             WriterState::Ready => self.start(std::mem::take(data), more),
+            // The task that waited for space has given up.
+            WriterState::Awaiting { .. } => {
+                self.abandon();
+                self.start(std::mem::take(data), more);
+            }
             WriterState::Sending { .. } | WriterState::Returning { .. } | WriterState::Blocked { .. } => {}
             _ => return Poll::Ready(Err(Errno::CONNABORTED)),
         }
@@ -359,6 +365,33 @@ impl Writer {
             Err(errno) => {
                 self.state = WriterState::Torn;
                 Err(errno)
+            }
+        }
+    }
+
+    /// Moves all bytes of a pipe to the socket, and waits while the socket is full. Polled as [`Writer::poll_send`].
+    pub fn poll_splice(&mut self, context: &mut Context<'_>, pipe: &mut Pipe) -> Poll<Result<(), Errno>> {
+        loop {
+            match self.state {
+                _ if pipe.held() == 0 => return Poll::Ready(Ok(())),
+                WriterState::Ready => match pipe.drain(&self.fd) {
+                    Ok(count) => {
+                        self.sent.set(self.sent.get() + count as u64);
+                        if pipe.held() > 0 {
+                            self.state = WriterState::Awaiting { wait: self.start_to_poll() };
+                        }
+                    }
+                    Err(Errno::AGAIN) => {
+                        self.state = WriterState::Awaiting { wait: self.start_to_poll() };
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => {
+                        self.state = WriterState::Torn;
+                        return Poll::Ready(Err(errno));
+                    }
+                },
+                WriterState::Awaiting { .. } => ready!(self.poll_writable(context))?,
+                _ => return Poll::Ready(Err(Errno::CONNABORTED)),
             }
         }
     }

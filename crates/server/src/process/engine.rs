@@ -194,6 +194,12 @@ fn uses_pool(config: &Config, ring: bool) -> bool {
     !ring || settings.any(|core| matches!(core.sending.aio, Aio::Threads(_) | Aio::Libaio))
 }
 
+/// Creates the pools of a rehearsal, with the numbers that locations use and one thread each: a rehearsal is one request.
+pub(crate) fn pools_for_rehearsal(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {
+    let pool = |name: &str| ThreadPool::new(name, 1, 64).map_err(StartError::Pool);
+    config.http.pools.names().map(pool).collect()
+}
+
 /// Creates the pools that locations name, in order of their numbers; `default` exists implicitly.
 fn pools(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {
     let specs = &config.main().thread_pools;

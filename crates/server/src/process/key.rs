@@ -22,7 +22,7 @@ pub struct ProcessKey {
     /// Determines the capabilities that a worker retains.
     binds_transparently: bool,
     /// The mode, and whether patterns are compiled to machine code, which the restrictions of calls depend on. The files and
-    /// ports are compared separately, because a running process can use a configuration that needs fewer of them.
+    /// ports are compared separately, because they depend on the disk too.
     sandbox: (Sandbox, bool),
 }
 

@@ -24,10 +24,13 @@ use crate::memory::Ledger;
 use crate::process::notes::Written;
 use caching::inspect::EntryQuery;
 pub use engine::Choice;
+pub(crate) use engine::pools_for_rehearsal;
 use events::{Events, InForce, Running, Turn};
 use exchange::files::root_facts;
 use exchange::module::ModuleTable;
 use exchange::thread::ConfigVersion;
+use frontend::quic::Forwards;
+pub use frontend::quic::Steering;
 pub use key::ProcessKey;
 use modules::status::watch::{Filter, admits};
 use peers::Upstreams;
@@ -47,11 +50,13 @@ pub struct Resources {
     pub listeners: Vec<(ListenAddr, Vec<OwnedFd>)>,
     /// Open log files.
     pub logs: Vec<(PathBuf, OwnedFd)>,
+    /// The sockets of QUIC that belong to the process, or to a thread.
+    pub steering: Steering,
 }
 
 impl Resources {
     fn try_clone(&self) -> std::io::Result<Resources> {
-        let mut copy = Resources::default();
+        let mut copy = Resources { steering: self.steering, ..Resources::default() };
         for (address, fds) in &self.listeners {
             let fds: std::io::Result<Vec<OwnedFd>> = fds.iter().map(OwnedFd::try_clone).collect();
             copy.listeners.push((address.clone(), fds?));
@@ -162,7 +167,9 @@ impl Worker {
         addresses: &str,
     ) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
-        config.http.of::<Upstreams>().begin_with(addresses);
+        for block in config.sections() {
+            block.of::<Upstreams>().begin_with(addresses);
+        }
         let spare = resources.try_clone().map_err(StartError::Descriptor)?;
         let (worker, started) = Worker::start_threads(modules, config, choice, resources)?;
         let Err(error) = started else { return Ok(worker) };
@@ -191,6 +198,7 @@ impl Worker {
         let for_lines = Arc::clone(&events);
         shared.watch.set_bell(move || for_lines.note_lines());
         let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
+        let forwards = Arc::new(Forwards::default());
         let newest = AtomicU64::new(1);
         let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
         let mut worker = Worker {
@@ -216,6 +224,7 @@ impl Worker {
                 notes: Arc::clone(&notes),
                 version: version.clone(),
                 resources: part,
+                forwards: Arc::clone(&forwards),
                 events: (number == 0).then(|| Arc::clone(&worker.events)),
                 alone: count == 1,
                 orders,
@@ -256,7 +265,9 @@ impl Worker {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
-        config.http.of::<Upstreams>().begin(in_force.http.of::<Upstreams>());
+        for (block, before) in config.sections().into_iter().zip(in_force.sections()) {
+            block.of::<Upstreams>().begin(before.of::<Upstreams>());
+        }
         names::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);
@@ -294,7 +305,11 @@ impl Worker {
     /// called after [`Worker::take_retired`].
     pub fn take_addresses(&self) -> Option<String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        self.events.take_names().then(|| config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX))
+        self.events.take_names().then(|| {
+            let known = config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX);
+            let left = ADDRESSES_MAX.saturating_sub(known.len());
+            known + &config.stream.of::<Upstreams>().known_addresses(left)
+        })
     }
 
     /// Requests an event-loop turn of every thread. [`Worker::events`] becomes readable when all have completed one.
@@ -327,6 +342,13 @@ impl Worker {
         for orders in &self.orders {
             // A thread that does not receive the order has ended.
             let _ = send(orders, Order::Quit(patience));
+        }
+    }
+
+    /// Ends all connections of QUIC, because another process uses the sockets from now on.
+    pub fn end_quic(&self) {
+        for orders in &self.orders {
+            let _ = send(orders, Order::EndQuic);
         }
     }
 
@@ -411,7 +433,10 @@ fn send(orders: &mailbox::Sender<Order>, order: Order) -> Result<(), StartError>
 /// Splits resources for the threads. Each thread gets a separate socket of an address if one exists for each thread,
 /// otherwise a duplicate.
 fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartError> {
-    let mut parts: Vec<Resources> = (0..count).map(|_| Resources::default()).collect();
+    let number = |index: usize| u16::try_from(index).unwrap_or(u16::MAX);
+    let steering = |index| Steering { thread: number(index), threads: number(count), ..resources.steering };
+    let part = |index| Resources { steering: steering(index), ..Resources::default() };
+    let mut parts: Vec<Resources> = (0..count).map(part).collect();
     for (address, fds) in resources.listeners {
         if fds.len() == count {
             for (part, fd) in parts.iter_mut().zip(fds) {

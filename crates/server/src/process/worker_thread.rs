@@ -1,5 +1,6 @@
 //! A worker thread: accepts connections, executes orders, ends.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,6 +23,8 @@ use exchange::error_log;
 use exchange::reclaim;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::ThreadListeners;
+use frontend::quic::Forwards;
+use peers::resolve::refresher::Refresher;
 use site::config::Config;
 use telemetry::files::LogFiles;
 use telemetry::reports;
@@ -38,6 +41,8 @@ pub(super) struct Start {
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
+    /// Packets of QUIC for other threads.
+    pub(super) forwards: Arc<Forwards>,
     /// Set for the first thread only, which performs the tasks of the process, such as resolving names.
     pub(super) events: Option<Arc<Events>>,
     /// Whether this is the only thread, which then shares no socket with another thread.
@@ -57,6 +62,8 @@ pub(super) enum Order {
     Inspect(Box<EntryQuery>, ReportLines),
     /// Complete an event-loop turn; dropping the value acknowledges it.
     Turn(Arc<Turn>),
+    /// End all connections of QUIC.
+    EndQuic,
     /// End gracefully.
     Quit(Option<Duration>),
     /// End immediately.
@@ -76,7 +83,7 @@ const CUT_OFF_MAX: Duration = Duration::from_millis(300);
 
 /// Runs the main task of the thread. `refusal` is the reason why the CPU affinity of the thread could not be set.
 pub(super) async fn run(start: Start, refusal: Option<Errno>) {
-    let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
+    let Start { shared, memory, notes, version, resources, forwards, events, alone, mut orders } = start;
     // If a thread cannot be started, all threads are started again with another engine. So before this order no
     // connection is accepted, and nothing is begun that outlives the threads, such as the work on caches.
     let Some(Order::Begin) = orders.recv().await else { return };
@@ -85,7 +92,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     let config = Arc::clone(&version.config);
     let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
     panics::report_to(&thread);
-    let mut listeners = ThreadListeners::new(&thread, alone);
+    let mut listeners = ThreadListeners::new(&thread, alone, resources.steering, forwards);
     listeners.open(resources.listeners);
     thread.begin();
     if let Some(errno) = refusal {
@@ -97,11 +104,8 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     rt::spawn(reclaim::watch_windows(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
-    let keep_names = |config: &Config| {
-        let events = events.clone()?;
-        Some(names::start(&thread, config, move || events.note_names()))
-    };
-    let mut names = keep_names(&config);
+    let begin_work = |config: &Config| Some(ProcessWork::begin(&thread, config, events.clone()?));
+    let mut work = begin_work(&config);
     drop(config);
     while let Some(order) = orders.recv().await {
         match order {
@@ -109,7 +113,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
                 let config = Arc::clone(&version.config);
                 thread.replace(version, resources.logs);
                 // The task of the new configuration is started before the assignment drops the old task.
-                names = keep_names(&config);
+                work = begin_work(&config);
                 listeners.close_unconfigured();
                 listeners.open(resources.listeners);
                 // Fails if `Worker::reload` no longer waits.
@@ -122,11 +126,14 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
                 rt::spawn(async move { report_lines(inspect(&thread_config.config, &entry_query).await) });
             }
             Order::Turn(turn) => drop(turn),
+            Order::EndQuic => listeners.end_quic(),
             Order::Begin => unreachable!("it comes once"),
             Order::Quit(patience) => {
                 listeners.close_all();
                 thread.drain();
-                quit(&thread, &listeners, patience, &mut orders).await;
+                // The next process checks the servers.
+                work.iter_mut().for_each(|work| work.of_modules.clear());
+                quit(&thread, &mut listeners, patience, &mut orders).await;
                 break;
             }
             Order::Stop => {
@@ -139,8 +146,25 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     // Waits for the caches: after a stop, and also if a graceful shutdown has exceeded `patience`. Without caches this
     // returns immediately.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
-    drop(names);
+    drop(work);
     thread.logs.flush(report_to(&thread)).await;
+}
+
+/// The work of the process under a configuration, on its first thread. It ends when the value is dropped.
+struct ProcessWork {
+    /// Keeps names resolved.
+    _names: Vec<Refresher>,
+    /// That of the modules, such as health checks.
+    of_modules: Vec<Box<dyn Any>>,
+}
+
+impl ProcessWork {
+    fn begin(thread: &Rc<Thread>, config: &Config, events: Arc<Events>) -> ProcessWork {
+        let changed: Rc<dyn Fn()> = Rc::new(move || events.note_names());
+        let hooks = thread.thread_config().modules.modules().iter().map(|module| module.thread.process);
+        let of_modules = hooks.filter_map(|process| process(thread, &changed)).collect();
+        ProcessWork { _names: names::start(thread, config, move || changed()), of_modules }
+    }
 }
 
 /// Writes messages of the log writers to the process's error log.
@@ -153,13 +177,14 @@ fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
 /// ends the wait immediately.
 async fn quit(
     thread: &Rc<Thread>,
-    listeners: &ThreadListeners,
+    listeners: &mut ThreadListeners,
     patience: Option<Duration>,
     orders: &mut mailbox::Receiver<Order>,
 ) {
     let patience = patience.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
+    let closed = listeners.closed();
     let last = async {
-        listeners.closed().await;
+        closed.await;
         thread.connections.wait_empty().await;
         thread.fetches.wait_empty().await;
         // The index of each cache is saved, so that the next process can load it quickly.
@@ -171,6 +196,7 @@ async fn quit(
             match order {
                 Order::Stop => return,
                 Order::Reopen(logs) => thread.reopen_logs(logs),
+                Order::EndQuic => listeners.end_quic(),
                 Order::Begin
                 | Order::Configure { .. }
                 | Order::Inspect(..)

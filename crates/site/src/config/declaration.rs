@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conf::{Contexts, Error, Spec, Statement, Support, Table};
+use conf::{Args, Block, Contexts, Error, Spec, Statement, Support, Table};
 
 use crate::config::{
-    BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Requirements, Scope, SettingsTable, SettingsType,
+    BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Requirements, Scope, Section, SettingsTable,
+    SettingsType,
 };
 use crate::registry::VariableNames;
 use crate::settings::events::EventsConf;
@@ -22,6 +23,8 @@ pub const OWN: &str = "ringroad";
 /// The reason why directives for hash table sizes have no effect.
 pub const NO_HASH: &str = "tables grow by themselves";
 
+/// `stream` and its `server`.
+pub const STREAM_LEVELS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
 /// `http` and `server`.
 pub const SERVER_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 /// `http`, `server` and `location`.
@@ -38,17 +41,19 @@ pub struct Declarations {
     /// The directives, by the address of their `Spec`.
     by_spec: HashMap<usize, &'static Directive>,
     variables: Arc<VariableNames>,
+    /// Those of sessions.
+    session_variables: Arc<VariableNames>,
     settings: SettingsTable,
     http: Vec<HttpType>,
 }
 
 impl Declarations {
-    /// Prepares the declarations of modules, whose variables have these names. `computed` is the type that collects how
-    /// the configuration's variables are computed.
+    /// Prepares the declarations of modules, whose variables have these names, in `http` and in `stream`. `computed` are the
+    /// types that collect how the configuration's variables are computed.
     pub fn new(
         modules: Vec<&'static Declaration>,
-        variables: VariableNames,
-        computed: HttpType,
+        [variables, session_variables]: [VariableNames; 2],
+        computed: [HttpType; 2],
     ) -> Declarations {
         let directives: Vec<_> = modules.iter().flat_map(|module| module.directives()).collect();
         let by_spec = |directive: &&'static Directive| (address(&directive.spec), *directive);
@@ -58,8 +63,9 @@ impl Declarations {
             by_spec: directives.iter().map(by_spec).collect(),
             directives,
             variables: Arc::new(variables),
+            session_variables: Arc::new(session_variables),
             settings: SettingsTable::new(modules.iter().flat_map(|module| module.settings).copied()),
-            http: http.chain([computed]).collect(),
+            http: http.chain(computed).collect(),
             modules,
         }
     }
@@ -79,9 +85,12 @@ impl Declarations {
         &self.specs
     }
 
-    /// Returns the names of the variables of all modules.
-    pub fn variables(&self) -> &Arc<VariableNames> {
-        &self.variables
+    /// Returns the names of the variables of all modules in a block.
+    pub fn variables(&self, section: Section) -> &Arc<VariableNames> {
+        match section {
+            Section::Http => &self.variables,
+            Section::Stream => &self.session_variables,
+        }
     }
 
     /// Returns the types of settings of all modules.
@@ -121,10 +130,15 @@ pub struct Declaration {
     pub prefix: &'static str,
     /// Its directives, in tables.
     pub directives: &'static [&'static [Directive]],
+    /// For a module of `stream` that has the directives of a module of `http`: the tables are those of `http`, except these
+    /// directives. Rows of the module itself are unchanged.
+    pub twin: Option<&'static [&'static str]>,
     /// The types of its settings.
     pub settings: &'static [SettingsType],
     /// The types of its values for all of `http`.
     pub http: &'static [HttpType],
+    /// The block whose hooks these are. The hooks of a module run only for this block.
+    pub section: Section,
     /// Its hooks for blocks while the configuration is read.
     pub blocks: BlockHooks,
     /// Completes settings of servers that depend on the other servers of their addresses, after all blocks were read.
@@ -185,36 +199,66 @@ impl Declaration {
             name,
             prefix: "",
             directives: &[],
+            twin: None,
             settings: &[],
             http: &[],
+            section: Section::Http,
             blocks: BlockHooks::NONE,
             addresses: |_| Ok(()),
             check: |_, _| Ok(()),
         }
     }
 
-    /// Returns its directives with their complete names. Rows of a module with a prefix are created and leaked, once
-    /// per process.
+    /// Returns its directives with their complete names. Rows of a module with a prefix, and of a twin, are created and
+    /// leaked, once per process.
     fn directives(&self) -> impl Iterator<Item = &'static Directive> {
-        self.directives.iter().copied().flatten().map(|directive| match self.prefix {
-            "" => directive,
-            _ => &*Box::leak(Box::new(Directive { spec: self.completed(&directive.spec), ..*directive })),
+        self.directives.iter().copied().flatten().filter_map(|directive| match (self.prefix, self.twin) {
+            ("", None) => Some(directive),
+            _ => {
+                let spec = self.completed(&directive.spec);
+                let is_own = directive.spec.module == self.name;
+                let is_left_out = !is_own && self.twin.is_some_and(|without| without.contains(&spec.name));
+                (!is_left_out).then(|| &*Box::leak(Box::new(Directive { spec, ..*directive })))
+            }
         })
     }
 
-    /// Returns the row of a shared directive with this module's prefix.
+    /// Returns the row of a shared directive with this module's prefix, and in the contexts of this module's block.
     fn completed(&self, spec: &Spec) -> Spec {
         let whole = |text: &'static str| match text.starts_with('_') {
             true => &*format!("{}{text}", self.prefix).leak(),
             false => text,
         };
-        Spec {
+        let spec = Spec {
             name: whole(spec.name),
             module: if spec.module.is_empty() { self.name } else { spec.module },
             default: spec.default.map(whole),
             ..spec.clone()
+        };
+        match self.twin {
+            Some(_) => {
+                let block = match spec.block {
+                    Block::Statements(inside) => Block::Statements(of_stream(inside)),
+                    block => block,
+                };
+                Spec { module: self.name, contexts: of_stream(spec.contexts), block, ..spec }
+            }
+            None => spec,
         }
     }
+}
+
+/// Returns the contexts of `stream` that correspond to contexts of `http`.
+fn of_stream(contexts: Contexts) -> Contexts {
+    const PAIRS: [(Contexts, Contexts); 3] = [
+        (Contexts::HTTP, Contexts::STREAM),
+        (Contexts::SERVER, Contexts::STREAM_SERVER),
+        (Contexts::UPSTREAM, Contexts::STREAM_UPSTREAM),
+    ];
+    // A row of `stream` itself is unchanged.
+    let own = contexts & (STREAM_LEVELS | Contexts::STREAM_UPSTREAM);
+    let found = PAIRS.iter().filter(|(http, _)| contexts.intersects(*http));
+    found.fold(own, |all, (_, stream)| all | *stream)
 }
 
 /// A directive: its description and its setter.
@@ -256,7 +300,8 @@ impl Directive {
 
     /// Returns a directive that is accepted without effect, for this reason.
     pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
-        Directive { spec: spec.state(Support::Accepted(why)), set: Set::Nothing }
+        let is_flag = matches!(spec.args, Args::Flag);
+        Directive { spec: spec.state(Support::Accepted(why)), set: Set::Nothing { is_flag } }
     }
 
     /// Returns a directive that is a block of directives.
@@ -279,7 +324,10 @@ pub enum Set {
     /// Settings of all of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
     /// No settings: the directive tunes a feature that this server lacks, as its help states.
-    Nothing,
+    Nothing {
+        /// Whether the argument must be `on` or `off`.
+        is_flag: bool,
+    },
     /// A block with directives, which the resolver reads.
     Walk(Walk),
 }
@@ -291,6 +339,8 @@ pub enum Walk {
     Events,
     /// `http`
     Http,
+    /// `stream`
+    Stream,
     /// `server`
     Server,
     /// `location`

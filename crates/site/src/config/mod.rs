@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::config::cx::Cx;
-pub use crate::ids::{LocationId, ServerId};
+pub use crate::ids::{LocationId, Section, ServerId};
 pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;
 pub use conf::Layered;
@@ -65,13 +65,18 @@ pub struct Config {
     pub events: EventsConf,
     /// The `http` block; empty if the configuration has none.
     pub http: Http,
+    /// The `stream` block; empty if the configuration has none. Parts that belong to the process, such as zones and log
+    /// targets, are in `http`.
+    pub stream: Http,
     /// Requirements of the configuration on the process.
     pub requirements: Requirements,
 }
 
-/// The `http` block.
+/// The `http` block, or the `stream` block, which has the same parts: each of its servers has one location, its own scope.
 #[derive(Debug, Default)]
 pub struct Http {
+    /// Which of the blocks this is.
+    pub section: Section,
     /// Listening addresses without duplicates; a connection refers to its address by index.
     pub listens: Vec<Listen>,
     /// The servers, by [`ServerId`].
@@ -127,6 +132,27 @@ impl Http {
         Path::new(OsStr::from_bytes(&self.prefix))
     }
 
+    /// Moves the parts that belong to the process to the other block, which is read next: log targets, zones, files.
+    pub(crate) fn hand_over(&mut self, next: &mut Http) {
+        next.targets = std::mem::take(&mut self.targets);
+        next.traces = self.traces;
+        next.traced_clients = std::mem::take(&mut self.traced_clients);
+        next.pools = std::mem::take(&mut self.pools);
+        next.zones = std::mem::take(&mut self.zones);
+        next.zones.enter(next.section);
+        next.space_reclaimers = std::mem::take(&mut self.space_reclaimers);
+        next.temp_directories = std::mem::take(&mut self.temp_directories);
+        next.data = std::mem::take(&mut self.data);
+        next.stand_ins = std::mem::take(&mut self.stand_ins);
+        next.open_file_caches = std::mem::take(&mut self.open_file_caches);
+    }
+
+    /// Returns the scope of a server.
+    pub fn server_scope(&self, server: ServerId) -> &Scope {
+        let root = self.servers[server.0 as usize].root;
+        &self.locations[root.0 as usize].scope
+    }
+
     /// Returns the value that a module has for all of `http`.
     pub fn of<T: Any>(&self) -> &T {
         self.values.of()
@@ -176,6 +202,8 @@ pub struct BlockEnd<'a> {
     pub names: &'a [ServerName],
     /// Whether one of the server's addresses has `http2`.
     pub listens_for_http2: bool,
+    /// Whether the server has an address with `quic`.
+    pub listens_for_quic: bool,
     /// The directives of the block.
     pub statements: &'a [conf::Statement],
 }
@@ -183,9 +211,9 @@ pub struct BlockEnd<'a> {
 /// The kinds of blocks that have settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// `http`
+    /// `http` or `stream`
     Http,
-    /// `server`
+    /// `server` in one of them
     Server,
     /// `location`
     Location,
@@ -222,12 +250,26 @@ impl Config {
 
     /// Returns the addresses to listen on, without duplicates.
     pub fn listens(&self) -> impl Iterator<Item = &ListenSpec> {
-        self.http.listens.iter().map(|listen| &listen.spec)
+        self.http.listens.iter().chain(&self.stream.listens).map(|listen| &listen.spec)
     }
 
-    /// Returns the listening sockets with at least one TLS address.
+    /// Returns the blocks that have servers.
+    pub fn sections(&self) -> [&Http; 2] {
+        [&self.http, &self.stream]
+    }
+
+    /// Returns a block.
+    pub fn section(&self, section: Section) -> &Http {
+        match section {
+            Section::Http => &self.http,
+            Section::Stream => &self.stream,
+        }
+    }
+
+    /// Returns the listening sockets with at least one TLS address, without those of QUIC.
     pub fn tls_listens(&self) -> impl Iterator<Item = &ListenSpec> {
-        let all = self.http.listens.iter();
+        let all = self.http.listens.iter().chain(&self.stream.listens);
+        let all = all.filter(|listen| !listen.spec.addr.is_quic());
         all.filter(|listen| listen.tls_defaults().next().is_some()).map(|listen| &listen.spec)
     }
 

@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use conf::{CheckResult, Contexts, Error, ErrorKind, Loader, Source, Statement, Tree};
 
-use crate::config::declaration::{Declarations, Set, Walk};
+use crate::config::declaration::{Declaration, Declarations, Set, Walk};
 use crate::config::settings::Inner;
 use crate::config::{
-    BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Requirements, Scope, Server,
-    ServerId, Start,
+    BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Requirements, Scope, Section,
+    Server, ServerId, Start,
 };
 use crate::registry::Registry;
 use crate::settings::core::LimitExcept;
 use crate::settings::events::EventsConf;
 use crate::settings::listen;
-use crate::settings::listen::ServerDraft;
+use crate::settings::listen::{ListenAddr, ServerDraft};
 use crate::settings::locations::{Locations, Name};
 use crate::settings::main::MainConf;
 use telemetry::Targets;
@@ -37,19 +37,14 @@ pub fn load(
     let mut resolver = Resolver::new(modules, &tree, Bases { prefix, conf: &source.prefix }, loader);
     resolver.main_block(&tree.statements).map_err(|error| first_in_file(error, &tree, modules))?;
     resolver.finish()?;
-    let Resolver { main, events, mut http, warnings, .. } = resolver;
     let mut requirements = Requirements::default();
-    for location in &http.locations {
-        http.servers[location.server.0 as usize].accepts_connect |= location.scope.core.accepts_connect;
-        for module in modules.modules() {
-            (module.blocks.requires)(&http, &location.scope, &mut requirements);
-        }
-    }
-    http.uses.append(std::mem::take(&mut requirements.uses));
+    resolver.gather_requirements(&mut requirements);
+    resolver.in_stream(|resolver| resolver.gather_requirements(&mut requirements));
+    let Resolver { main, events, mut http, other: stream, warnings, .. } = resolver;
     if http.servers.is_empty() {
         add_unreachable_server(modules, prefix, &main, &mut http);
     }
-    let config = Arc::new(Config { main, events, http, requirements });
+    let config = Arc::new(Config { main, events, http, stream, requirements });
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
@@ -102,7 +97,11 @@ pub fn examine(
     match faults.errors.is_empty() {
         true => faults.errors.extend(resolver.finish().err()),
         false => {
-            let names = [resolver.http.registry.finish().err(), resolver.http.zones.finish().err()];
+            let names = [
+                resolver.http.registry.finish().err(),
+                resolver.other.registry.finish().err(),
+                resolver.http.zones.finish().err(),
+            ];
             names.into_iter().flatten().for_each(|error| faults.add(error, None));
         }
     }
@@ -192,7 +191,10 @@ struct Resolver<'a> {
     loader: &'a dyn Loader,
     main: MainConf,
     events: EventsConf,
+    /// The block that is read: `http`, or `stream` while that is read.
     http: Http,
+    /// The other one of the two blocks.
+    other: Http,
     warnings: Vec<Error>,
     /// The server being parsed.
     server: ServerId,
@@ -219,6 +221,15 @@ impl<'a> Resolver<'a> {
         bases: Bases<'a>,
         loader: &'a dyn Loader,
     ) -> Resolver<'a> {
+        let block = |section| Http {
+            section,
+            hostname: hostname(),
+            prefix: directory_base(bases.prefix),
+            conf_prefix: directory_base(bases.conf),
+            registry: Registry::with_modules(Arc::clone(modules.variables(section))),
+            values: modules.http_values(),
+            ..Http::default()
+        };
         Resolver {
             modules,
             tree,
@@ -227,14 +238,8 @@ impl<'a> Resolver<'a> {
             loader,
             main: MainConf::under(bases.prefix),
             events: EventsConf::default(),
-            http: Http {
-                hostname: hostname(),
-                prefix: directory_base(bases.prefix),
-                conf_prefix: directory_base(bases.conf),
-                registry: Registry::with_modules(Arc::clone(modules.variables())),
-                values: modules.http_values(),
-                ..Http::default()
-            },
+            http: block(Section::Http),
+            other: block(Section::Stream),
             warnings: Vec::new(),
             server: ServerId(0),
             blocks: 0,
@@ -245,17 +250,58 @@ impl<'a> Resolver<'a> {
     /// Checks the complete configuration. This is last, because variables and pools may be used above their
     /// definitions.
     fn finish(&mut self) -> Result<(), Error> {
-        self.http.registry.finish()?;
-        for module in self.modules.modules() {
-            (module.addresses)(&mut self.http)?;
-        }
-        for module in self.modules.modules() {
-            (module.check)(&self.http, &mut self.warnings)?;
-        }
+        self.finish_block()?;
+        self.in_stream(Resolver::finish_block)?;
         self.http.zones.finish()?;
         self.main.check_pools(&self.http.pools)?;
         self.main.check_affinity(&mut self.warnings);
         Ok(())
+    }
+
+    /// Checks the complete `http` or `stream` block.
+    fn finish_block(&mut self) -> Result<(), Error> {
+        self.http.registry.finish()?;
+        for module in self.block_modules() {
+            (module.addresses)(&mut self.http)?;
+        }
+        for module in self.block_modules() {
+            (module.check)(&self.http, &mut self.warnings)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the modules with hooks for the block that is read.
+    fn block_modules(&self) -> impl Iterator<Item = &'static Declaration> + use<> {
+        let (modules, section) = (self.modules, self.http.section);
+        modules.modules().iter().copied().filter(move |module| module.section == section)
+    }
+
+    /// Calls a function with `stream` as the block that is read.
+    fn in_stream<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.switch();
+        let done = read(self);
+        self.switch();
+        done
+    }
+
+    /// Makes the other block the one that is read.
+    fn switch(&mut self) {
+        self.http.hand_over(&mut self.other);
+        std::mem::swap(&mut self.http, &mut self.other);
+    }
+
+    /// Adds the requirements of all servers of the block that is read.
+    fn gather_requirements(&mut self, requirements: &mut Requirements) {
+        let http = &mut self.http;
+        for location in &http.locations {
+            http.servers[location.server.0 as usize].accepts_connect |= location.scope.core.accepts_connect;
+        }
+        for location in &self.http.locations {
+            for module in self.block_modules() {
+                (module.blocks.requires)(&self.http, &location.scope, requirements);
+            }
+        }
+        self.http.uses.append(std::mem::take(&mut requirements.uses));
     }
 
     /// For [`examine`], adds an error to the report and returns success; otherwise returns the error.
@@ -269,7 +315,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Reads `main`, then `events` and `http`, in any order of the text.
+    /// Reads `main`, then `events`, `http` and `stream`, in any order of the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
         let (settings, prefix) = (self.modules.settings(), self.prefix);
         // No directive of `main` or `events` changes this scope.
@@ -284,6 +330,9 @@ impl<'a> Resolver<'a> {
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
         }
+        for statement in of_kind(&inner, Walk::Stream) {
+            self.in_stream(|resolver| resolver.stream_block(statement, &scope))?;
+        }
         // nginx checks this last, after everything else was read.
         match of_kind(&inner, Walk::Events).next() {
             Some(_) => Ok(()),
@@ -295,10 +344,21 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Reads `http` with all servers. Their addresses are merged when the last server is known.
+    /// Reads `stream`. No address may be one of `http`.
+    fn stream_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
+        self.http_block(statement, outer)?;
+        let of_http: Vec<&ListenAddr> = self.other.listens.iter().map(|listen| &listen.spec.addr).collect();
+        let both = self.http.listens.iter().find(|listen| of_http.contains(&&listen.spec.addr));
+        let Some(listen) = both else { return Ok(()) };
+        let what = format_args!("a duplicate listen {}: a server of http has this address", listen.spec.addr);
+        let error = Error::at_known(listen.spec.position.as_ref(), what);
+        self.pass(Err(error), statement)
+    }
+
+    /// Reads `http`, or `stream`, with all servers. Their addresses are merged when the last server is known.
     fn http_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
         let mut scope = outer.inherit();
-        let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
+        let inner = self.simple(statement.children(), self.contexts().block, &mut scope, None)?;
         let checked = scope.core.check(&statement.end);
         self.pass(checked, statement)?;
         self.end_block(BlockKind::Http, statement, &mut scope, None)?;
@@ -317,12 +377,13 @@ impl<'a> Resolver<'a> {
 
     /// Reads an `upstream` block, which inherits nothing and has no inner blocks.
     fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
-        let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.upstream);
+        let mut hooks = self.block_modules().filter_map(|module| module.blocks.upstream);
         let Some(hooks) = hooks.next() else { return Ok(()) };
         let (settings, prefix) = (self.modules.settings(), self.prefix);
         let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
-        (hooks.begin)(&mut scope, &self.cx(statement, Contexts::HTTP))?;
-        self.simple(statement.children(), Contexts::UPSTREAM, &mut scope, None)?;
+        let contexts = self.contexts();
+        (hooks.begin)(&mut scope, &self.cx(statement, contexts.block))?;
+        self.simple(statement.children(), contexts.upstream, &mut scope, None)?;
         (hooks.end)(&mut scope, statement, &mut self.http)
     }
 
@@ -332,9 +393,14 @@ impl<'a> Resolver<'a> {
         let id = ServerId(self.http.servers.len() as u32);
         self.server = id;
         let mut draft = ServerDraft::new(id, statement);
-        let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
+        let context = self.contexts().server;
+        let inner = self.simple(statement.children(), context, &mut scope, Some(&mut draft))?;
         let checked = scope.core.check(&statement.end);
         self.pass(checked, statement)?;
+        if self.http.section == Section::Stream && draft.listens.is_empty() {
+            let error = Error::at(statement, "no \"listen\" is defined for server");
+            self.pass(Err(error), statement)?;
+        }
         draft.complete();
         self.end_block(BlockKind::Server, statement, &mut scope, Some(&draft))?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
@@ -444,9 +510,11 @@ impl<'a> Resolver<'a> {
             names: draft.map_or(&[], |draft| &draft.names),
             listens_for_http2: draft
                 .is_some_and(|draft| draft.listens.iter().any(|listen| listen.protocols.http2)),
+            listens_for_quic: draft
+                .is_some_and(|draft| draft.listens.iter().any(|listen| listen.spec.addr.is_quic())),
             statements: statement.children(),
         };
-        for module in self.modules.modules() {
+        for module in self.block_modules() {
             let ended = (module.blocks.end)(&mut self.http, scope, &end);
             self.pass(ended, statement)?;
         }
@@ -456,8 +524,15 @@ impl<'a> Resolver<'a> {
     /// Lets the modules complete their settings of a block and of its `if` blocks.
     fn complete_block(&self, kind: BlockKind, statement: &Statement, scope: &mut Scope) {
         let (span, statements) = (&statement.end, statement.children());
-        let end = BlockEnd { kind, span, names: &[], listens_for_http2: false, statements };
-        for module in self.modules.modules() {
+        let end = BlockEnd {
+            kind,
+            span,
+            names: &[],
+            listens_for_http2: false,
+            listens_for_quic: false,
+            statements,
+        };
+        for module in self.block_modules() {
             (module.blocks.complete)(scope, &end);
         }
     }
@@ -566,7 +641,8 @@ impl<'a> Resolver<'a> {
             (Set::Http(set), _) => set(&mut self.cx(statement, context)),
             (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
             (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
-            (Set::Nothing | Set::Walk(_), _) => Ok(()),
+            (Set::Nothing { is_flag: true }, _) => self.cx(statement, context).flag(&mut false),
+            (Set::Nothing { is_flag: false } | Set::Walk(_), _) => Ok(()),
         }
     }
 
@@ -582,6 +658,7 @@ impl<'a> Resolver<'a> {
             match walk {
                 Walk::Events => drop(self.simple(block, Contexts::EVENTS, &mut inherited, None)?),
                 Walk::Http => self.http_block(statement, scope)?,
+                Walk::Stream => self.in_stream(|resolver| resolver.stream_block(statement, scope))?,
                 Walk::Upstream => self.upstream_block(statement)?,
                 Walk::Server => drop(self.server_block(statement, scope)?),
                 Walk::Location => {
@@ -611,6 +688,32 @@ impl<'a> Resolver<'a> {
             loader: self.loader,
             http: &mut self.http,
             warnings: &mut self.warnings,
+        }
+    }
+}
+
+/// The contexts of `http` or `stream`, of its servers, and of its groups of servers.
+#[derive(Clone, Copy)]
+struct SectionContexts {
+    block: Contexts,
+    server: Contexts,
+    upstream: Contexts,
+}
+
+impl Resolver<'_> {
+    /// Returns the contexts of the block that is read.
+    fn contexts(&self) -> SectionContexts {
+        match self.http.section {
+            Section::Http => SectionContexts {
+                block: Contexts::HTTP,
+                server: Contexts::SERVER,
+                upstream: Contexts::UPSTREAM,
+            },
+            Section::Stream => SectionContexts {
+                block: Contexts::STREAM,
+                server: Contexts::STREAM_SERVER,
+                upstream: Contexts::STREAM_UPSTREAM,
+            },
         }
     }
 }

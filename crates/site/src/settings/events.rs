@@ -21,6 +21,8 @@ pub struct EventsConf {
     pub buffer_pool: Option<usize>,
     /// `zero_copy`: sends of at least this many bytes use zero copy; `None` is off.
     pub zero_copy: Option<u64>,
+    /// `splice`: minimum number of bytes that are passed from socket to socket by splice(2); `None` is off.
+    pub splice: Option<u64>,
     /// `try_cached`: open and read resident files with direct system calls, bypassing the engines.
     pub try_cached: bool,
     /// `engine_fault`: the faults to inject in tests, one per line.
@@ -31,6 +33,11 @@ impl EventsConf {
     /// Whether system calls may bypass the engines. Not if faults are injected, which would not affect such calls.
     pub fn calls_directly(&self) -> bool {
         self.try_cached && self.faults.is_empty()
+    }
+
+    /// Returns the minimum number of bytes that are passed on by splice(2). Its calls bypass the engines.
+    pub fn splice_from(&self) -> Option<u64> {
+        self.splice.filter(|_| self.calls_directly())
     }
 }
 
@@ -58,6 +65,7 @@ impl Default for EventsConf {
             device_share: 4,
             buffer_pool: None,
             zero_copy: Some(16 << 10),
+            splice: Some(16 << 10),
             try_cached: true,
             faults: Vec::new(),
         }

@@ -9,7 +9,7 @@ use crate::settings::types::Types;
 use crate::template::Template;
 use crate::uses::{FileUse, UsedPath, Uses};
 use telemetry::links::Refused;
-use transfer::files::cache::{CacheId, Terms};
+use transfer::files::cache::{CacheId, CacheSettings};
 
 /// `root` or `alias`.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Opening {
     /// Whether `open_file_cache off` is set explicitly: no file stays open after a request, not even briefly.
     pub closes_immediately: bool,
     /// The settings of the open-file cache.
-    pub terms: Terms,
+    pub settings: CacheSettings,
 }
 
 /// `disable_symlinks`

@@ -21,29 +21,61 @@ pub enum ListenAddr {
     Tcp(SocketAddr),
     /// The path of a stream socket in the UNIX domain.
     Unix(PathBuf),
+    /// QUIC: UDP over IPv4 or IPv6.
+    Quic(SocketAddr),
+    /// Datagrams of any protocol: UDP over IPv4 or IPv6.
+    Udp(SocketAddr),
 }
+
+/// Prefix of addresses for QUIC in texts.
+const QUIC: &str = "quic:";
+
+/// Prefix of addresses for UDP in texts.
+const UDP: &str = "udp:";
 
 impl ListenAddr {
     /// Parses the format of `Display`.
     pub fn parse(text: &str) -> Option<ListenAddr> {
-        match text.strip_prefix("unix:") {
-            Some(path) => Some(ListenAddr::Unix(path.into())),
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Some(ListenAddr::Unix(path.into()));
+        }
+        if let Some(address) = text.strip_prefix(UDP) {
+            return address.parse().ok().map(ListenAddr::Udp);
+        }
+        match text.strip_prefix(QUIC) {
+            Some(address) => address.parse().ok().map(ListenAddr::Quic),
             None => text.parse().ok().map(ListenAddr::Tcp),
+        }
+    }
+
+    /// Returns the parameters of `listen` for the address.
+    pub fn directive(&self) -> String {
+        match self {
+            ListenAddr::Quic(address) => format!("listen {address} quic;"),
+            ListenAddr::Udp(address) => format!("listen {address} udp;"),
+            ListenAddr::Tcp(_) | ListenAddr::Unix(_) => format!("listen {self};"),
         }
     }
 
     /// Returns the IP address and port; `None` for a path.
     pub fn inet(&self) -> Option<SocketAddr> {
         match self {
-            ListenAddr::Tcp(addr) => Some(*addr),
+            ListenAddr::Tcp(addr) | ListenAddr::Quic(addr) | ListenAddr::Udp(addr) => Some(*addr),
             ListenAddr::Unix(_) => None,
         }
+    }
+
+    /// Whether the address is one of QUIC.
+    pub fn is_quic(&self) -> bool {
+        matches!(self, ListenAddr::Quic(_))
     }
 
     /// Whether this is the wildcard address that also accepts the connections of `other`: of the same transport, family and port.
     pub fn is_wildcard_for(&self, other: &ListenAddr) -> bool {
         match (self, other) {
-            (ListenAddr::Tcp(wildcard), ListenAddr::Tcp(addr)) => {
+            (ListenAddr::Tcp(wildcard), ListenAddr::Tcp(addr))
+            | (ListenAddr::Quic(wildcard), ListenAddr::Quic(addr))
+            | (ListenAddr::Udp(wildcard), ListenAddr::Udp(addr)) => {
                 wildcard.ip().is_unspecified()
                     && wildcard.is_ipv4() == addr.is_ipv4()
                     && wildcard.port() == addr.port()
@@ -53,11 +85,13 @@ impl ListenAddr {
     }
 }
 
-/// Formats an address as nginx does: `0.0.0.0:80`, `[::]:80`, `unix:/run/x`.
+/// Formats an address as nginx does, `0.0.0.0:80`, `[::]:80`, `unix:/run/x`, with a prefix for QUIC and UDP: `quic:0.0.0.0:443`.
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListenAddr::Tcp(addr) => addr.fmt(f),
+            ListenAddr::Quic(addr) => write!(f, "{QUIC}{addr}"),
+            ListenAddr::Udp(addr) => write!(f, "{UDP}{addr}"),
             ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -179,9 +213,15 @@ impl ListenSpec {
         }
     }
 
-    /// Returns the number of sockets of the address.
+    /// Returns the number of sockets of the address. QUIC has two banks of a socket for each thread: while a worker process
+    /// finishes its connections, its successor uses the other bank.
     pub fn sockets(&self, threads: u32) -> usize {
-        if self.reuseport { threads.max(1) as usize } else { 1 }
+        let threads = threads.max(1) as usize;
+        match self.addr {
+            ListenAddr::Quic(_) => 2 * threads,
+            _ if self.reuseport => threads,
+            _ => 1,
+        }
     }
 }
 
@@ -213,6 +253,8 @@ pub struct TlsServers<'l> {
     pub all: &'l [ServerId],
     /// Whether the address has `http2`.
     pub http2: bool,
+    /// Whether the address has `quic`.
+    pub quic: bool,
 }
 
 impl Listen {
@@ -256,6 +298,7 @@ impl Listen {
             default: servers.default_server,
             all: &servers.all,
             http2: servers.protocols.http2,
+            quic: self.spec.addr.is_quic(),
         })
     }
 
@@ -436,4 +479,21 @@ fn servers_of(
 fn has_wildcard(entries: &[GatheredAddress], addr: &ListenAddr) -> bool {
     let is_specific = addr.inet().is_some_and(|addr| !addr.ip().is_unspecified());
     is_specific && entries.iter().any(|entry| entry.spec.addr.is_wildcard_for(addr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directives_name_the_transport() {
+        for (text, directive) in [
+            ("quic:[::]:443", "listen [::]:443 quic;"),
+            ("127.0.0.1:80", "listen 127.0.0.1:80;"),
+            ("unix:/run/x", "listen unix:/run/x;"),
+        ] {
+            let address = ListenAddr::parse(text).expect("an address");
+            assert_eq!((address.to_string().as_str(), address.directive().as_str()), (text, directive));
+        }
+    }
 }

@@ -50,6 +50,8 @@ pub struct MainConf {
     pub pcre_jit: bool,
     /// `sandbox`
     pub sandbox: Sandbox,
+    /// The position of `sandbox`, if it is written.
+    pub sandbox_position: Option<Span>,
     /// Whether `sandbox off` is written. Then the master and the process of ACME are not restricted either.
     pub is_unrestricted: bool,
 }
@@ -128,7 +130,8 @@ impl Default for MainConf {
             error_log: ErrorLog::default(),
             thread_pools: Vec::new(),
             pcre_jit: false,
-            sandbox: Sandbox::Off,
+            sandbox: Sandbox::On,
+            sandbox_position: None,
             is_unrestricted: false,
         }
     }

@@ -15,4 +15,5 @@ pub mod names;
 pub mod pools;
 pub mod reading;
 pub mod responding;
+pub mod session;
 pub mod types;

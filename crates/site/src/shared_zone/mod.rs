@@ -15,6 +15,8 @@ use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Object, Span, Statement, value};
 
+use crate::ids::Section;
+
 /// The kind of a zone, which defines its content.
 pub trait ZoneKind: fmt::Debug + Send + Sync + 'static {
     /// The content, which the threads share.
@@ -105,14 +107,16 @@ impl DeclaredZone {
     }
 }
 
-/// The zones of a configuration.
+/// The zones of a configuration. The second field is the block that is read.
 #[derive(Debug, Default)]
-pub struct Zones(pub Vec<DeclaredZone>);
+pub struct Zones(pub Vec<DeclaredZone>, Section);
 
 /// A zone and its position in the configuration.
 #[derive(Debug)]
 pub struct DeclaredZone {
     name: String,
+    /// The block that names it: as in nginx `http` and `stream` have no zone in common. Their variables differ.
+    section: Section,
     /// The position at which it was first named.
     position: Span,
     /// The zone.
@@ -120,11 +124,17 @@ pub struct DeclaredZone {
 }
 
 impl Zones {
+    /// Notes that this block is read from now on.
+    pub(crate) fn enter(&mut self, section: Section) {
+        self.1 = section;
+    }
+
     /// Returns the zone of this name; its declaration may follow later in the configuration.
     pub fn named<K: ZoneKind>(&mut self, name: &str, at: &Statement) -> Result<Arc<Zone<K>>, Error> {
         if let Some(entry) = self.0.iter().find(|entry| entry.name == name) {
             let zone: Arc<dyn Any + Send + Sync> = Arc::clone(&entry.zone) as _;
-            return zone.downcast().map_err(|_| {
+            let zone = zone.downcast().ok().filter(|_| entry.section == self.1);
+            return zone.ok_or_else(|| {
                 let what =
                     format_args!("the shared memory zone \"{name}\" is already declared for a different use");
                 Error::at(at, what).advise(format_args!("by {}: choose another name", entry.position))
@@ -134,6 +144,7 @@ impl Zones {
         let zone = Arc::new(Zone::<K> { name: name.to_owned(), declared, state });
         self.0.push(DeclaredZone {
             name: name.to_owned(),
+            section: self.1,
             position: at.span().clone(),
             zone: Arc::clone(&zone) as _,
         });

@@ -181,12 +181,12 @@ impl<T> Entry<'_, T> {
 
 impl<T> Shard<T> {
     fn new(budget: u64, overhead: u64) -> Shard<T> {
-        let most = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
+        let nodes_max = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
         // The kernel allocates the pages of index and nodes at their first write, and no state ever moves.
-        let chains = most.next_power_of_two().min(CHAINS_MAX);
+        let chains = nodes_max.next_power_of_two().min(CHAINS_MAX);
         Shard {
             index: vec![None; chains].into(),
-            nodes: Recency::with_room_for(most),
+            nodes: Recency::with_room_for(nodes_max),
             bytes_left: budget,
             overhead,
         }
@@ -212,6 +212,7 @@ impl<T> Shard<T> {
 
     fn insert(&mut self, key: &[u8], hash: u32, value: T) -> bool {
         let Some(left) = self.bytes_left.checked_sub(cost(self.overhead, key.len())) else { return false };
+        debug_assert!(self.find(key, hash).is_none(), "a key has one state");
         let chain = *self.chain(hash);
         let slot = self.nodes.insert(Node { key: Key::new(key), hash, chain, value });
         *self.chain(hash) = Some(slot);

@@ -140,11 +140,6 @@ pub(crate) fn note(pem: &[u8], der: &[u8], key: &dyn SigningKey) {
     });
 }
 
-/// Whether a PEM text has a private key.
-pub fn has_keys(pem: &[u8]) -> bool {
-    !key_sections(pem).is_empty()
-}
-
 /// Removes all private keys of a PEM text; `None` if it has none. If `keys` contain the first of them, a placeholder with its name
 /// follows the remaining text.
 pub fn without_keys(pem: &[u8], keys: &[SecretKey]) -> Option<Vec<u8>> {
@@ -228,9 +223,6 @@ mod tests {
             }
         }
         assert_eq!(without_keys(certificate.as_bytes(), &[]), None);
-        assert!(
-            !has_keys(certificate.as_bytes()) && has_keys(certificate_and_key(KeyKind::EcdsaP256).as_bytes())
-        );
         let endless = b"a\n-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n";
         assert_eq!(without_keys(endless, &[]).unwrap(), b"a\n");
         let other_end = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END RSA PRIVATE KEY-----\n";

@@ -18,7 +18,7 @@ mod remote;
 mod signer;
 
 pub use handshake_part::{HandshakePart, handshake_part};
-pub use key::{KeyName, SecretKey, collect, has_keys, without_keys};
+pub use key::{KeyName, SecretKey, collect, without_keys};
 pub use remote::{Connection, connect, is_connected};
 pub use signer::{Answer, MESSAGE_BYTES_MAX, Signer};
 

@@ -50,21 +50,32 @@ impl Signer {
 
     /// Adds keys. If `is_complete`, all other keys are forgotten after a minute. Returns the number of keys that cannot be used.
     pub fn set(&self, wanted: Vec<SecretKey>, is_complete: bool, now: Instant) -> usize {
+        self.set_parsed(wanted, is_complete, now, parse)
+    }
+
+    /// Does the work of [`Signer::set`]. `parse` is called without the lock, because a signature must not wait until all keys of a
+    /// large configuration are parsed.
+    fn set_parsed(
+        &self,
+        wanted: Vec<SecretKey>,
+        is_complete: bool,
+        now: Instant,
+        parse: impl Fn(&SecretKey) -> Option<Arc<dyn SigningKey>>,
+    ) -> usize {
+        let count = wanted.len();
+        let known = |name| self.keys().get(&name).map(|held| Arc::clone(&held.key));
+        let usable = wanted.into_iter().filter_map(|secret| {
+            let name = secret.name();
+            Some((name, known(name).or_else(|| parse(&secret))?))
+        });
+        let usable: Vec<_> = usable.collect();
+        let unusable = count - usable.len();
         let mut keys = self.keys();
         for held in keys.values_mut().filter(|_| is_complete) {
             held.forget_at.get_or_insert(now + UNUSED_TIME);
         }
-        let mut unusable = 0;
-        for secret in wanted {
-            if let Some(held) = keys.get_mut(&secret.name()) {
-                held.forget_at = None;
-                continue;
-            }
-            let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(secret.der.as_slice()));
-            match any_supported_type(&der) {
-                Ok(key) => drop(keys.insert(secret.name(), Held { key, forget_at: None })),
-                Err(_) => unusable += 1,
-            }
+        for (name, key) in usable {
+            keys.entry(name).or_insert(Held { key, forget_at: None }).forget_at = None;
         }
         self.changed.notify_all();
         unusable
@@ -117,6 +128,12 @@ impl Signer {
         let (keys, _) = waited.unwrap_or_else(PoisonError::into_inner);
         keys.get(&name).map(|held| Arc::clone(&held.key))
     }
+}
+
+/// Parses a key; `None` if it cannot be used.
+fn parse(secret: &SecretKey) -> Option<Arc<dyn SigningKey>> {
+    let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(secret.der.as_slice()));
+    any_supported_type(&der).ok()
 }
 
 fn is_pkcs1(scheme: SignatureScheme) -> bool {
@@ -235,6 +252,23 @@ mod tests {
         signer.set(vec![first], true, now);
         signer.forget_unused(now + UNUSED_TIME);
         assert_eq!(signer.len(), 1);
+    }
+
+    #[test]
+    fn keys_are_parsed_without_the_lock_of_signatures() {
+        let (signer, now) = (Signer::default(), Instant::now());
+        let keys = vec![secret(KeyKind::EcdsaP256), secret(KeyKind::EcdsaP256)];
+        let parsed = std::cell::Cell::new(0);
+        let parse_unlocked = |secret: &SecretKey| {
+            assert!(signer.keys.try_lock().is_ok(), "signatures wait");
+            parsed.set(parsed.get() + 1);
+            parse(secret)
+        };
+        assert_eq!(signer.set_parsed(keys.clone(), true, now, parse_unlocked), 0);
+        // A known key is not parsed again.
+        assert_eq!(signer.set_parsed(keys, true, now, parse_unlocked), 0);
+        assert_eq!((signer.len(), parsed.get()), (2, 2));
+        assert_eq!(signer.set_parsed(vec![secret(KeyKind::EcdsaP256)], false, now, |_| None), 1);
     }
 
     #[test]

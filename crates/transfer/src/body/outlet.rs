@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use io::segments::Source;
 use io::{Disk, DiskVia, Errno};
 use rt::File;
-use rt::net::FilePart;
+use rt::net::{FilePart, Pipe};
 
 /// Names and values of the trailer fields of a body.
 pub type Trailers = [(Vec<u8>, Vec<u8>)];
@@ -83,6 +83,16 @@ pub trait Outlet {
         part: &FilePart<'_>,
         together: bool,
     ) -> Poll<Result<Result<u32, Errno>, SendError>>;
+
+    /// Whether the bytes of pipes may be sent with [`Outlet::poll_splice`], for a body of any length.
+    fn accepts_pipes(&self) -> bool {
+        false
+    }
+
+    /// Sends the bytes of a pipe, after the flushed bytes. Only for outlets that accept pipes.
+    fn poll_splice(&mut self, _: &mut Context<'_>, _: &mut Pipe) -> Poll<Result<(), SendError>> {
+        Poll::Ready(Err(SendError::Closed(Errno::OPNOTSUPP)))
+    }
 
     /// Sets whether partial packets are held back while ranges of files are sent (`tcp_nopush`).
     fn set_cork(&self, on: bool);

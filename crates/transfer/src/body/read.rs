@@ -87,11 +87,11 @@ pub async fn next(
     // Earlier bytes are sent first, because a body that waits for a buffer must not hold one.
     outlet.release_buffers().await?;
     let left = chunks.left();
-    let most = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
+    let bytes_max = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
     // The unaligned tail of a direct file is read together with its last aligned block.
-    let most = if most == left { buffer_turns::TURN_BYTES } else { most };
+    let bytes_max = if bytes_max == left { buffer_turns::TURN_BYTES } else { bytes_max };
     chunks.first = false;
-    Ok(chunks.next_of(most))
+    Ok(chunks.next_of(bytes_max))
 }
 
 fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
@@ -147,12 +147,12 @@ impl Chunks {
     }
 
     /// Returns the next chunk, of at most this many bytes, or of one aligned block.
-    fn next_of(&mut self, most: u64) -> Option<Chunk> {
+    fn next_of(&mut self, bytes_max: u64) -> Option<Chunk> {
         if self.position == self.end {
             return None;
         }
         let size = if std::mem::take(&mut self.first) { self.chunk.min(FIRST_CHUNK) } else { self.chunk };
-        let size = match size.min(most) {
+        let size = match size.min(bytes_max) {
             size if self.direct => (size / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT).max(DIRECT_ALIGNMENT),
             size => size,
         };

@@ -76,11 +76,11 @@ pub(super) async fn acquire(device: DeviceId, into: Into, bytes: u64) -> ReadQuo
 
 /// Grants quotas in order, as many as the limit allows, but at least one.
 fn serve(key: QueueKey) {
-    let most = most();
+    let bytes_max = bytes_max();
     let mut served = Vec::new();
     with_queue(key, |queue| {
         while let Some(waiter) = queue.waiting.front() {
-            if queue.granted_bytes > 0 && queue.granted_bytes + waiter.bytes > most {
+            if queue.granted_bytes > 0 && queue.granted_bytes + waiter.bytes > bytes_max {
                 break;
             }
             queue.granted_bytes += waiter.bytes;
@@ -97,10 +97,10 @@ fn serve(key: QueueKey) {
 
 /// Whether more than half of the limit is granted, or a body waits.
 pub(super) fn is_scarce(device: DeviceId, into: Into) -> bool {
-    with_queue((device, into), |queue| queue.granted_bytes > most() / 2 || !queue.waiting.is_empty())
+    with_queue((device, into), |queue| queue.granted_bytes > bytes_max() / 2 || !queue.waiting.is_empty())
 }
 
-fn most() -> u64 {
+fn bytes_max() -> u64 {
     rt::pool().bytes_max() / LIMIT_DIVISOR
 }
 

@@ -35,10 +35,10 @@ pub(super) async fn send(
 ) -> Result<(), BodyError> {
     // The kernel holds the header section back until the first bytes of the body.
     outlet.flush(!range.is_empty() || !last).await?;
-    let most = outlet.file_bytes(CHUNK_MAX);
+    let bytes_max = outlet.file_bytes(CHUNK_MAX);
     let mut position = range.start;
     while position < range.end {
-        position += piece(outlet, body, via, position, most.min(range.end - position)).await?;
+        position += piece(outlet, body, via, position, bytes_max.min(range.end - position)).await?;
     }
     Ok(())
 }
@@ -54,14 +54,14 @@ pub(super) async fn send_resident(
     // A short range is read in one piece, because the copy costs less than readahead and waiting.
     let is_long = range.end - range.start > READ_BYTES;
     let is_very_long = range.end - range.start > page_cache_bypass::LONGEST;
-    let most = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
+    let bytes_max = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
     // The end of the resident bytes, and the time of the probe, which another request may have made.
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
     // Offset up to which readahead was started for a very long file, once any of its bytes were missing.
     let mut begun: Option<u64> = None;
     while position < range.end {
-        let len = most.min(range.end - position);
+        let len = bytes_max.min(range.end - position);
         if position + len > resident || !page_cache::is_assumed_resident(since, rt::now()) {
             (resident, since) = (position, rt::now());
             if find(body, position, len) == Residency::Resident {
@@ -84,7 +84,7 @@ pub(super) async fn send_resident(
             }
         }
         let len = len.min(resident - position);
-        let next = position + len..range.end.min(position + len + most);
+        let next = position + len..range.end.min(position + len + bytes_max);
         if begun.is_some_and(|begun| begun <= next.start) {
             begun = Some(next.end);
             read_ahead(body, next);

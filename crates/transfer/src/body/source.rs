@@ -5,8 +5,10 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use io::segments::Source;
+use rt::net::Pipe;
 
 use crate::body::BodyError;
 
@@ -48,10 +50,40 @@ pub trait BodySource {
         SEND_BYTES
     }
 
+    /// Returns the bytes that can be passed on by splice(2), instead of as pieces; `None` if the next bytes must be polled as pieces.
+    fn spliced(&mut self) -> Option<&mut dyn Spliced> {
+        None
+    }
+
+    /// Returns the longest time for which the client may let bytes of a pipe wait; then a body that is read ahead of slow clients is passed
+    /// on in pieces.
+    fn splice_wait_max(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether the body is useless once the client has closed the connection.
     fn needs_client(&self) -> bool {
         true
     }
+}
+
+/// A body whose bytes can be moved from its socket to a pipe.
+pub trait Spliced {
+    /// Returns the bytes that were received before, which precede those of the pipe.
+    ///
+    /// # Errors
+    /// As for [`BodySource::poll_next`].
+    fn take_received(&mut self) -> Result<Option<Source>, BodyError>;
+
+    /// Moves the next bytes to the empty pipe, and waits until any have arrived. Returns their number; 0 at the end of the body, or
+    /// without a free pipe: then the next bytes must be polled as pieces.
+    ///
+    /// # Errors
+    /// As for [`BodySource::poll_next`].
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, BodyError>>;
+
+    /// Returns the pipe, after it was filled. Bytes that remain in it are the first of the next piece.
+    fn pipe(&mut self) -> Option<&mut Pipe>;
 }
 
 /// The result of [`next`].

@@ -46,13 +46,13 @@ pub struct Held(RefCell<Cache>);
 /// an unmount.
 pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 
-/// The terms of held files, which are checked before each use.
-pub const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
+/// The settings for held files, which are checked before each use.
+pub const HELD_SETTINGS: CacheSettings = CacheSettings { valid: Duration::ZERO, min_uses: 1, errors: false };
 
 impl Held {
     /// Returns the recently opened file of a path.
     pub fn find(&self, path: &[u8]) -> Option<Opened> {
-        match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
+        match self.0.borrow_mut().look_up(path, Rules::default(), HELD_SETTINGS.valid, rt::now()) {
             CacheResult::Unchecked(opened) => Some(opened),
             CacheResult::Valid(_) | CacheResult::Miss => None,
         }
@@ -63,7 +63,7 @@ impl Held {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
         match found {
-            Ok(OpenedPath::File(_)) => cache.store(path, Rules::default(), HELD_TERMS, found, rt::now()),
+            Ok(OpenedPath::File(_)) => cache.store(path, Rules::default(), HELD_SETTINGS, found, rt::now()),
             _ => cache.forget(path),
         }
         was_empty && !cache.by_path.is_empty()
@@ -102,7 +102,7 @@ impl Rules {
 
 /// The location's settings for the cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct CacheSettings {
     /// `open_file_cache_valid`
     pub valid: Duration,
     /// `open_file_cache_min_uses`
@@ -111,9 +111,9 @@ pub struct Terms {
     pub errors: bool,
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms { valid: Duration::from_secs(60), min_uses: 1, errors: false }
+impl Default for CacheSettings {
+    fn default() -> CacheSettings {
+        CacheSettings { valid: Duration::from_secs(60), min_uses: 1, errors: false }
     }
 }
 
@@ -136,8 +136,8 @@ impl Caches {
     }
 
     /// Looks a path up.
-    pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> CacheResult {
-        self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
+    pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, settings: CacheSettings) -> CacheResult {
+        self.configured[id.0 as usize].borrow_mut().look_up(path, rules, settings.valid, rt::now())
     }
 
     /// Returns the file of [`CacheResult::Unchecked`] again, for a request that could not check its path without waiting.
@@ -156,18 +156,18 @@ impl Caches {
         id: CacheId,
         path: &[u8],
         rules: Rules,
-        terms: Terms,
+        settings: CacheSettings,
         found: &Result<OpenedPath, Failure>,
     ) {
-        self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
+        self.configured[id.0 as usize].borrow_mut().store(path, rules, settings, found, rt::now());
     }
 
     /// Removes open files that no response uses, the least recently used first, at most this many; returns them to be
     /// closed.
-    pub fn evict(&self, most: usize) -> Vec<rt::File> {
+    pub fn evict(&self, files_max: usize) -> Vec<rt::File> {
         let mut files = Vec::new();
         for cache in self.configured.iter().chain([&self.held.0]) {
-            cache.borrow_mut().evict(most, &mut files);
+            cache.borrow_mut().evict(files_max, &mut files);
         }
         files
     }
@@ -235,19 +235,19 @@ impl Cache {
         &mut self,
         path: &[u8],
         rules: Rules,
-        terms: Terms,
+        settings: CacheSettings,
         found: &Result<OpenedPath, Failure>,
         now: Instant,
     ) {
         let known = self.by_path.get(path).copied();
         // A result that is not stored still removes the old entry, because the path leads to another file now.
-        if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
+        if found.as_ref().is_err_and(|failure| !settings.errors || !failure.is_about_the_path()) {
             self.forget(path);
             return;
         }
         let uses = known.map_or(1, |slot| self.nodes[slot].uses);
         let state = match found {
-            Ok(OpenedPath::File(_)) if uses < terms.min_uses => EntryState::Counts,
+            Ok(OpenedPath::File(_)) if uses < settings.min_uses => EntryState::Counts,
             found => EntryState::Holds(found.clone()),
         };
         match known {
@@ -294,10 +294,10 @@ impl Cache {
     }
 
     /// Moves open files out of their entries into `files`. A file that is being sent would free no descriptor.
-    fn evict(&mut self, most: usize, files: &mut Vec<rt::File>) {
+    fn evict(&mut self, files_max: usize, files: &mut Vec<rt::File>) {
         let mut at = self.nodes.oldest();
         while let Some(slot) = at {
-            if files.len() >= most {
+            if files.len() >= files_max {
                 return;
             }
             at = self.nodes.newer(slot);
@@ -328,7 +328,8 @@ mod tests {
     use super::*;
     use io::Errno;
 
-    const TERMS: Terms = Terms { valid: Duration::from_secs(60), min_uses: 1, errors: true };
+    const SETTINGS: CacheSettings =
+        CacheSettings { valid: Duration::from_secs(60), min_uses: 1, errors: true };
 
     struct Clock(Cache, Instant);
 
@@ -343,7 +344,7 @@ mod tests {
         }
 
         fn put(&mut self, path: &str, found: Result<OpenedPath, Failure>) {
-            self.0.store(path.as_bytes(), Rules::default(), TERMS, &found, self.1);
+            self.0.store(path.as_bytes(), Rules::default(), SETTINGS, &found, self.1);
         }
 
         fn is_known(&mut self, path: &str) -> bool {
@@ -351,7 +352,7 @@ mod tests {
         }
 
         fn look(&mut self, path: &str, rules: Rules) -> CacheResult {
-            self.0.look_up(path.as_bytes(), rules, TERMS.valid, self.1)
+            self.0.look_up(path.as_bytes(), rules, SETTINGS.valid, self.1)
         }
     }
 
@@ -398,8 +399,8 @@ mod tests {
         cache.put("none", failure(Errno::NOENT));
         cache.put("broken", failure(Errno::IO));
         assert_eq!(["none", "broken"].map(|path| cache.is_known(path)), [true, false]);
-        let terms = Terms { errors: false, ..TERMS };
-        cache.0.store(b"none", Rules::default(), terms, &failure(Errno::NOENT), cache.1);
+        let settings = CacheSettings { errors: false, ..SETTINGS };
+        cache.0.store(b"none", Rules::default(), settings, &failure(Errno::NOENT), cache.1);
         assert!(!cache.is_known("none"), "the entry is removed although the new result is not stored");
     }
 }

@@ -196,7 +196,7 @@ impl Heads {
         match self {
             Heads::Head(reader) => reader.field(name, value),
             Heads::Trailers { text, most, is_good } => {
-                let is_field = http::h2::head::is_trailer(name, value);
+                let is_field = http::multiplexed::head::is_trailer(name, value);
                 *is_good &= is_field && text.len() + name.len() + value.len() <= *most;
                 if *is_good {
                     [name, b": ", value, b"\r\n"].into_iter().for_each(|part| text.extend_from_slice(part));

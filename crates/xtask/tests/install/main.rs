@@ -2,8 +2,8 @@
 //! containers.
 //!
 //! The tests need root, debootstrap, a Debian mirror, and a release build, so they are not part of the gate. CONTRIBUTING.md has
-//! the command. No systemd runs in a chroot: the scripts act as on a machine without systemd, and only systemd-analyze checks the
-//! unit (`packaging.rs`).
+//! the command. No systemd runs in a chroot: the scripts act as on a machine without systemd. systemd-analyze checks the unit
+//! (`packaging.rs`), and `units` of the suite `program` starts the service.
 #![forbid(unsafe_code)]
 
 mod chroot;

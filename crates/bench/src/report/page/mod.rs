@@ -345,7 +345,7 @@ What does a request cost?
     #[test]
     fn a_write_up_appears_once_with_its_figures() {
         let mut report = small();
-        report.sections[0].seed = Some("004".to_owned());
+        report.sections[0].write_up = Some("004".to_owned());
         report.sections.push(report.sections[0].clone());
         let text = markdown(&report);
         assert_eq!(

@@ -6,10 +6,10 @@ use minijinja::{Value, context};
 
 use crate::report::model::{Cell, Column, Fact, Finding, Plot, Ranking, Report, Section, Table};
 use crate::report::ranking::{self, Advice, Standing, sentence};
-use crate::report::seeds::{self, Seed};
+use crate::report::write_ups::{self, WriteUp};
 use crate::report::{plot, plot_path, text, timelines};
 
-/// Maximum numbers of columns and rows of a table of published figures (`seeds`) that is shown open. Larger tables are
+/// Maximum numbers of columns and rows of a table of published figures (`write_ups`) that is shown open. Larger tables are
 /// collapsed, because few readers need them.
 const SEED_COLUMNS_MAX: usize = 8;
 const SEED_ROWS_MAX: usize = 12;
@@ -18,7 +18,7 @@ const SEED_ROWS_MAX: usize = 12;
 pub(super) fn report(report: &Report) -> Value {
     let sections = report.sections.iter().enumerate().map(|(at, one)| {
         // A write-up is shown in full at the first scenario that repeats it, independent of which scenarios were run.
-        let is_repeated = report.sections[..at].iter().any(|other| other.seed == one.seed);
+        let is_repeated = report.sections[..at].iter().any(|other| other.write_up == one.write_up);
         let name: String = one.scenario.chars().filter(char::is_ascii_alphanumeric).collect();
         section(one, &format!("s{at}-{name}"), is_repeated)
     });
@@ -94,7 +94,7 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         title => &section.title,
         question => &section.question,
         failed => section.failed.as_deref(),
-        seed => section.seed.as_deref().and_then(seeds::find).map(seed),
+        write_up => section.write_up.as_deref().and_then(write_ups::find).map(write_up),
         charts => section.rankings.iter().filter(|one| has_result(one)).map(chart).collect::<Vec<Value>>(),
         tables => tables(&section.tables),
         plots => figures(&section.plots),
@@ -112,12 +112,12 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
     }
 }
 
-fn seed(seed: &Seed) -> Value {
-    let published = seed.tables.iter().map(|one| {
+fn write_up(write_up: &WriteUp) -> Value {
+    let published = write_up.tables.iter().map(|one| {
         let is_large = one.columns.len() > SEED_COLUMNS_MAX || one.rows.len() > SEED_ROWS_MAX;
         context! { is_large => is_large, ..table(&one.table(), &one.remark) }
     });
-    let Seed { title, author, date, source, url, claims, setting, .. } = seed;
+    let WriteUp { title, author, date, source, url, claims, setting, .. } = write_up;
     let tables: Vec<Value> = published.collect();
     let claims: Vec<String> = claims.iter().map(|claim| claim.sentence.clone()).collect();
     context! { title, author, date, source, url, claims, setting, tables }

@@ -255,7 +255,7 @@ impl EchoPoints {
     }
 
     /// Returns the point that the claims are about: the first size with the most connections.
-    fn most(&self) -> EchoPoint {
+    fn with_most_connections(&self) -> EchoPoint {
         self.at(self.first_size(), self.connections.iter().copied().max().unwrap_or_default())
     }
 
@@ -271,7 +271,7 @@ impl EchoPoints {
 
     /// Returns the points of the most connections with each number of workers.
     fn by_workers(&self) -> Vec<EchoPoint> {
-        self.workers.iter().map(|&workers| EchoPoint { workers, ..self.most() }).collect()
+        self.workers.iter().map(|&workers| EchoPoint { workers, ..self.with_most_connections() }).collect()
     }
 
     /// Returns the points that vary one parameter at a time, or all combinations.
@@ -390,14 +390,17 @@ impl EchoReport<'_> {
         };
         let accepts = self.points.accepts().into_iter().next_back();
         let accepts = accepts.map(|point| ranking("accepted connection", point));
-        [ranking("message", self.points.most())].into_iter().chain(accepts).collect()
+        [ranking("message", self.points.with_most_connections())].into_iter().chain(accepts).collect()
     }
 
     /// Plots the rate by connections, and latencies by percentile.
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
-        let messages =
-            at([("counted", &"messages"), ("bytes", &bytes), ("workers", &self.points.most().workers)]);
+        let messages = at([
+            ("counted", &"messages"),
+            ("bytes", &bytes),
+            ("workers", &self.points.with_most_connections().workers),
+        ]);
         let lines = under(&comparison::rows(&VARIANTS), &messages);
         let rates = self.measurements.plot(
             ("echo-messages", &format!("Echo of {bytes} bytes: messages per second")),
@@ -413,7 +416,7 @@ impl EchoReport<'_> {
 
     fn gain(&self) -> Finding {
         let claim = "With long connections io_uring serves about a fifth more than epoll (the write-up measured nginx; this is an echo server).";
-        let point = self.points.most();
+        let point = self.points.with_most_connections();
         let [single, multi, epoll] = [RING_SINGLE, RING_MULTI, EPOLL].map(|variant| point.of(variant));
         let single = self.measurements.ratio(CPU, &single, &epoll);
         let single = single.map_or_else(|| "–".to_owned(), |ratio| format!("{:.2}", ratio.median));
@@ -426,7 +429,7 @@ impl EchoReport<'_> {
     }
 
     fn calls(&self) -> Finding {
-        let point = self.points.most();
+        let point = self.points.with_most_connections();
         let subject = format!("With {} a message", point.words());
         let claim = "io_uring makes at most a tenth of epoll's system calls.";
         let labels = [&point.of(RING_MULTI), &point.of(EPOLL)];

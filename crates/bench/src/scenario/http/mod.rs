@@ -263,13 +263,15 @@ impl HttpReport<'_> {
     }
 
     /// Returns the point with the most connections and this number of workers.
-    fn most(&self, kind: Persistence, workers: usize) -> Point {
+    fn with_most_connections(&self, kind: Persistence, workers: usize) -> Point {
         let numbers = if kind == LONG { &self.points.connections } else { &self.points.short };
         Point { kind, workers, connections: numbers.last().copied().unwrap_or(CONNECTIONS_OF_WRITE_UP) }
     }
 
     fn by_workers(&self, kind: Persistence) -> Rows {
-        let row = |&workers: &usize| (self.description(workers), self.most(kind, workers).labels());
+        let row = |&workers: &usize| {
+            (self.description(workers), self.with_most_connections(kind, workers).labels())
+        };
         self.points.workers.iter().map(row).collect()
     }
 
@@ -283,7 +285,10 @@ impl HttpReport<'_> {
     /// Returns the write-up's tables first, then further ones.
     fn results(&self, every: &[(String, Labels)]) -> Results {
         let measurements = self.measurements;
-        let (long, short) = (self.most(LONG, 1).connections, self.most(SHORT, 1).connections);
+        let (long, short) = (
+            self.with_most_connections(LONG, 1).connections,
+            self.with_most_connections(SHORT, 1).connections,
+        );
         let one = self.description(self.first());
         let by_connections = self.by_connections();
         let accepts = |name: &str| at([("accepts", &name)]);
@@ -318,13 +323,14 @@ impl HttpReport<'_> {
             measurements.table("Every combination", every, &all),
         ];
         let ranking = |kind: Persistence| {
-            let point = self.most(kind, self.first());
+            let point = self.with_most_connections(kind, self.first());
             let (kind, connections) = (kind.name, point.connections);
             let title = format!("CPU time per request: return 200, {connections} {kind} connections, {one}");
             Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
         let rankings = vec![ranking(LONG), ranking(SHORT)];
-        let findings = self.long().into_iter().chain([self.short(), self.accepts()]).collect();
+        let findings =
+            self.long_connections().into_iter().chain([self.short_connections(), self.accepts()]).collect();
         Results { tables, plots: self.plots(), findings, rankings }
     }
 
@@ -351,8 +357,8 @@ impl HttpReport<'_> {
 
     /// Returns the findings about long connections. System calls depend on the number of responses per turn, not on the
     /// machine.
-    fn long(&self) -> [Finding; 2] {
-        let point = self.most(LONG, self.first());
+    fn long_connections(&self) -> [Finding; 2] {
+        let point = self.with_most_connections(LONG, self.first());
         let (connections, workers) = (point.connections, self.description(point.workers));
         let labels = [&labels_of(&RING, &point.labels()), &labels_of(&EPOLL, &point.labels())];
         let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
@@ -368,11 +374,11 @@ impl HttpReport<'_> {
 
     /// Returns the finding about short connections. The claim says that io_uring brings no gain, so it holds unless
     /// io_uring is faster by more than the noise.
-    fn short(&self) -> Finding {
+    fn short_connections(&self) -> Finding {
         let claim =
             "With short connections io_uring is no faster than epoll, in some cases 5 to 10 % slower.";
         let compared = |&workers: &usize| {
-            let case = self.most(SHORT, workers).labels();
+            let case = self.with_most_connections(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.measurements.ratio(RATE, &of("multishot"), &of("epoll"))?;
             let is_bound = ["multishot", "epoll"]
@@ -393,7 +399,7 @@ impl HttpReport<'_> {
     fn accepts(&self) -> Finding {
         let claim = "Accepting by io_uring costs more than a listener in epoll, because an accept without a connection is wasted work.";
         let cases = self.points.workers.iter().flat_map(|&workers| {
-            let case = self.most(SHORT, workers).labels();
+            let case = self.with_most_connections(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             ["single-shot", "multishot"].map(|accepts| {
                 (format!("{accepts}, {}", self.description(workers)), of(accepts), of("epoll"))

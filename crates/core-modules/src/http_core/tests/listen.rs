@@ -94,7 +94,7 @@ fn wrong_addresses_and_options_are_refused_as_in_nginx() {
         ("80 proxy_protocol=on", "invalid parameter \"proxy_protocol=on\""),
         ("80 foo", "invalid parameter \"foo\""),
         ("80 setfib=1", "invalid parameter \"setfib=1\""),
-        ("80 quic", "\"quic\" in \"listen\" directive is not supported yet"),
+        ("80 multipath", "\"multipath\" in \"listen\" directive is not supported yet"),
         ("80 deferred; listen 80", "a duplicate listen 0.0.0.0:80"),
         ("80; listen *:80 default_server", "a duplicate listen 0.0.0.0:80"),
         ("8080-8082 default_server; listen 8081", "a duplicate listen 0.0.0.0:8081"),

@@ -2,7 +2,7 @@
 
 use super::record::{BEGIN_REQUEST, CONTENT_MAX, HEADER_LEN, PARAMS, header};
 use crate::Span;
-use crate::gateway::{BodyFraming, Encoded, Protocol};
+use crate::gateway::{BodyFraming, Encoded, UpstreamProtocol};
 
 /// Encoder of one request. Call [`param`](Self::param) for each parameter, in order, then [`end`](Self::end).
 #[derive(Clone, Debug)]
@@ -63,7 +63,12 @@ impl Encoder {
             head.truncate(PARAMS_START - HEADER_LEN);
         }
         head.extend_from_slice(&header(PARAMS, 0));
-        Encoded { protocol: Protocol::FastCgi, head, target: Span::EMPTY, framing: BodyFraming::Records }
+        Encoded {
+            protocol: UpstreamProtocol::FastCgi,
+            head,
+            target: Span::EMPTY,
+            framing: BodyFraming::Records,
+        }
     }
 }
 

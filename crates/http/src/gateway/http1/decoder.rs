@@ -153,6 +153,13 @@ impl Decoder {
         }
     }
 
+    pub(in crate::gateway) fn skip(&mut self, count: u64) {
+        if let BodyPart::Length(left) = &mut self.part {
+            debug_assert!(count <= *left, "only bytes of the body are skipped");
+            *left -= count.min(*left);
+        }
+    }
+
     pub(in crate::gateway) fn is_over(&self) -> bool {
         matches!(self.part, BodyPart::Over(_))
     }

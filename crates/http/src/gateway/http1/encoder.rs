@@ -2,7 +2,7 @@
 
 use crate::fields::{BodyLength, Version};
 use crate::gateway::event::BodyFraming;
-use crate::gateway::{Encoded, Protocol};
+use crate::gateway::{Encoded, UpstreamProtocol};
 use crate::{Span, push_decimal};
 
 /// Encoder of one request; see [`crate::gateway::Encoder`].
@@ -64,7 +64,7 @@ impl Encoder {
     pub(in crate::gateway) fn end(mut self) -> Encoded {
         self.head.extend_from_slice(b"\r\n");
         let Self { head, target, framing, .. } = self;
-        Encoded { protocol: Protocol::Http1, head, target, framing }
+        Encoded { protocol: UpstreamProtocol::Http1, head, target, framing }
     }
 }
 

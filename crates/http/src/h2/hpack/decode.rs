@@ -1,7 +1,9 @@
 //! Decoding of header blocks (RFC 7541 sections 3 and 6).
 
-use super::table::{STATIC, Table};
-use super::{HpackError, NeverIndexed, TABLE_BYTES_DEFAULT, huffman, integer};
+use super::static_table::STATIC;
+use super::{HpackError, NeverIndexed, TABLE_BYTES_DEFAULT};
+use crate::multiplexed::coding::{Text, integer, text};
+use crate::multiplexed::table::Table;
 
 /// Maximum capacity in bytes of the memory for a name or a value that an idle connection retains: enough for most cookies.
 const RETAINED_BYTES: usize = 1 << 10;
@@ -42,24 +44,6 @@ enum Name {
     Dynamic(usize),
     /// In the block or, if Huffman-decoded, in the memory for names.
     Literal(Text),
-}
-
-/// A string of a block.
-#[derive(Clone, Copy)]
-enum Text {
-    /// A range of the block.
-    Plain { start: usize, end: usize },
-    /// In separate memory.
-    Decoded,
-}
-
-impl Text {
-    fn of<'a>(self, block: &'a [u8], decoded: &'a [u8]) -> &'a [u8] {
-        match self {
-            Text::Plain { start, end } => &block[start..end],
-            Text::Decoded => decoded,
-        }
-    }
 }
 
 impl Decoder {
@@ -141,7 +125,7 @@ impl Decoder {
         let mut at = start + used;
         let name = match index {
             0 => {
-                let (name, end) = text(block, at, &mut self.name)?;
+                let (name, end) = text(block, at, 7, &mut self.name)?;
                 at = end;
                 Name::Literal(name)
             }
@@ -149,7 +133,7 @@ impl Decoder {
             _ if index - 1 - STATIC.len() < self.table.len() => Name::Dynamic(index - 1 - STATIC.len()),
             _ => return Err(HpackError::Index),
         };
-        let (value, end) = text(block, at, &mut self.value)?;
+        let (value, end) = text(block, at, 7, &mut self.value)?;
         let value = value.of(block, &self.value);
         match name {
             Name::Static(index) => {
@@ -182,18 +166,4 @@ impl Decoder {
         }
         Ok(end - start)
     }
-}
-
-/// Decodes a string (RFC 7541 section 5.2), into `memory` if it is Huffman-coded. Returns the string and its end.
-fn text(block: &[u8], start: usize, memory: &mut Vec<u8>) -> Result<(Text, usize), HpackError> {
-    let input = block.get(start..).unwrap_or_default();
-    let (len, used) = integer(input, 7)?;
-    let (start, end) = (start + used, start + used + len);
-    let coded = block.get(start..end).ok_or(HpackError::Truncated)?;
-    if input[0] & 0x80 == 0 {
-        return Ok((Text::Plain { start, end }, end));
-    }
-    memory.clear();
-    huffman::decode(coded, memory)?;
-    Ok((Text::Decoded, end))
 }

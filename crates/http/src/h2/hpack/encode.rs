@@ -4,9 +4,12 @@
 //! table; this block can be discarded or queued. [`Encoder::compress`] converts it to the block to send. It must be called in the
 //! order of sending, because it changes the table of the connection.
 
-use super::table::{STATIC, Table};
-use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
+use super::TABLE_BYTES_DEFAULT;
+use super::static_table::STATIC;
 use crate::bytes::with_decimal;
+use crate::multiplexed::coding::{integer, push_integer, push_text};
+use crate::multiplexed::table::Table;
+use crate::multiplexed::{BlockWriter, KnownField};
 
 /// Appends `:status`, which must be first.
 pub fn push_status(out: &mut Vec<u8>, code: u16) {
@@ -165,6 +168,51 @@ fn static_name(name: &[u8]) -> Option<usize> {
     candidates.iter().find(is_it).copied()
 }
 
+/// Writer of blocks for HTTP/2.
+#[derive(Clone, Copy, Debug)]
+pub struct Hpack;
+
+impl Hpack {
+    /// Returns the index of a known name in the static table.
+    fn index(name: KnownField) -> usize {
+        match name {
+            KnownField::AcceptRanges => known::ACCEPT_RANGES,
+            KnownField::ContentLength => known::CONTENT_LENGTH,
+            KnownField::ContentType => known::CONTENT_TYPE,
+            KnownField::Date => known::DATE,
+            KnownField::ETag => known::ETAG,
+            KnownField::LastModified => known::LAST_MODIFIED,
+            KnownField::Location => known::LOCATION,
+            KnownField::Server => known::SERVER,
+            KnownField::Vary => known::VARY,
+        }
+    }
+}
+
+impl BlockWriter for Hpack {
+    fn push_status(out: &mut Vec<u8>, code: u16) {
+        push_status(out, code);
+    }
+
+    fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        push_field(out, name, value);
+    }
+
+    fn push_never_indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        push_never_indexed(out, name, value);
+    }
+
+    #[inline]
+    fn push_known(out: &mut Vec<u8>, name: KnownField, value: &[u8]) {
+        push_indexed(out, Hpack::index(name), value);
+    }
+
+    #[inline]
+    fn push_known_decimal(out: &mut Vec<u8>, name: KnownField, value: u64) {
+        push_indexed_decimal(out, Hpack::index(name), value);
+    }
+}
+
 /// Whether values of the name with this index are excluded from the table. Lengths, entity tags, dates and locations are seldom
 /// repeated. Cookies and credentials are secrets: one user could guess those of another user on the same connection from the
 /// length of sent blocks (RFC 7541 section 7.1).
@@ -240,7 +288,7 @@ impl Encoder {
                 out.extend_from_slice(&block[at..end]);
             } else {
                 push_name(out, first & NEVER, 4, &field, false);
-                push_text(out, field.value, true);
+                push_text(out, 0, 7, field.value, true);
             }
             at = end;
         }
@@ -260,7 +308,7 @@ impl Encoder {
             return push_integer(out, 0x80, 7, index + 1 + STATIC.len());
         }
         push_name(out, 0x40, 6, field, true);
-        push_text(out, field.value, true);
+        push_text(out, 0, 7, field.value, true);
         self.table.add(field.name, field.value);
         self.marks.push(mark);
         self.forget_marks();
@@ -322,16 +370,6 @@ fn plain(block: &[u8], start: usize) -> Option<(&[u8], usize)> {
 fn push_name(out: &mut Vec<u8>, first: u8, prefix: u32, field: &Literal<'_>, huffman: bool) {
     push_integer(out, first, prefix, field.index);
     if field.index == 0 {
-        push_text(out, field.name, huffman);
+        push_text(out, 0, 7, field.name, huffman);
     }
-}
-
-fn push_text(out: &mut Vec<u8>, text: &[u8], huffman: bool) {
-    let coded = if huffman { huffman::encoded_len(text) } else { usize::MAX };
-    if coded < text.len() {
-        push_integer(out, 0x80, 7, coded);
-        return huffman::encode(text, out);
-    }
-    push_integer(out, 0, 7, text.len());
-    out.extend_from_slice(text);
 }

@@ -5,18 +5,21 @@
 
 mod decode;
 mod encode;
-mod huffman;
-mod never;
-mod table;
+mod static_table;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(super) use crate::multiplexed::coding::push_integer;
+pub use crate::multiplexed::never::NeverIndexed;
+
 pub use decode::Decoder;
 pub use encode::{
-    Encoder, indexed_name, known, push_field, push_indexed, push_indexed_decimal, push_never_indexed,
+    Encoder, Hpack, indexed_name, known, push_field, push_indexed, push_indexed_decimal, push_never_indexed,
     push_request, push_status,
 };
-pub use never::NeverIndexed;
+
+use crate::multiplexed::CodingError;
 
 /// Reason why a header block cannot be decoded: a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,49 +39,12 @@ pub enum HpackError {
 /// Default size of a dynamic table in bytes (RFC 9113 section 6.5.2).
 pub const TABLE_BYTES_DEFAULT: usize = 4096;
 
-/// Maximum value of a number: more than the length of any block.
-const INTEGER_MAX: u32 = 1 << 24;
-
-/// Decodes a number that begins with the last `prefix` bits of the first byte (RFC 7541 section 5.1). Returns the number and its
-/// length.
-fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
-    let mask = (1u32 << prefix) - 1;
-    let first = u32::from(*input.first().ok_or(HpackError::Truncated)?) & mask;
-    if first < mask {
-        return Ok((first as usize, 1));
-    }
-    let (mut value, mut shift, mut at) = (first, 0, 1);
-    loop {
-        let byte = *input.get(at).ok_or(HpackError::Truncated)?;
-        at += 1;
-        // Four more bytes contain 28 bits.
-        if shift > 21 {
-            return Err(HpackError::Integer);
-        }
-        value += u32::from(byte & 0x7f) << shift;
-        shift += 7;
-        if value > INTEGER_MAX {
-            return Err(HpackError::Integer);
-        }
-        if byte & 0x80 == 0 {
-            return Ok((value as usize, at));
+impl From<CodingError> for HpackError {
+    fn from(error: CodingError) -> HpackError {
+        match error {
+            CodingError::Truncated => HpackError::Truncated,
+            CodingError::Integer => HpackError::Integer,
+            CodingError::Huffman => HpackError::Huffman,
         }
     }
-}
-
-/// Appends a number after the bits of `first` above the prefix.
-#[inline]
-pub(super) fn push_integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
-    let mask = (1usize << prefix) - 1;
-    if value < mask {
-        out.push(first | value as u8);
-        return;
-    }
-    out.push(first | mask as u8);
-    let mut rest = value - mask;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
 }

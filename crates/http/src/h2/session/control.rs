@@ -4,9 +4,9 @@ use super::head::check_dependency;
 use super::{Event, Role, Session};
 use crate::h2::error::{ErrorCode, Fault, StreamFault};
 use crate::h2::frame::{self, ACK, FrameHeader, FrameType};
-use crate::h2::priority::Priority;
 use crate::h2::settings::WINDOW_MAX;
 use crate::h2::stream::{End, StreamState};
+use crate::multiplexed::Priority;
 
 impl<T> Session<T> {
     pub(super) fn control(

@@ -1,13 +1,12 @@
 //! Header sections (RFC 9113 sections 6.2, 6.10 and 8.1), and the streams that they open.
 
 use super::{Block, Event, Gathering, Role, Session};
-use crate::fields::HeaderId;
-use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
 use crate::h2::error::{Fault, StreamFault};
 use crate::h2::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, PADDED};
 use crate::h2::hpack::NeverIndexed;
 use crate::h2::settings::{WINDOW_DEFAULT, WINDOW_MAX};
 use crate::h2::stream::{End, Stream, StreamState};
+use crate::multiplexed::trailers::{TrailerFields, TrailerReader};
 
 /// Maximum number of frames per header block, in addition to one per KiB.
 const FRAGMENTS_MAX: usize = 8;
@@ -275,7 +274,6 @@ impl<T> Session<T> {
     }
 
     /// Handles a header section after a body (RFC 9113 section 8.1): it must end the request, and must have no pseudo-header fields.
-    /// Its maximum length is the same as in HTTP/1.
     fn trailers(
         &mut self,
         id: u32,
@@ -284,18 +282,14 @@ impl<T> Session<T> {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Event, Fault> {
-        let (mut is_good, mut bytes, mut fields) = (ends, 0, Vec::new());
-        self.decode(block, input, |name, value| {
-            bytes += name.len() + value.len();
-            is_good &= crate::h2::head::is_trailer(name, value) && bytes <= TRAILER_LEN_MAX as usize;
-            if is_good && may_be_trailer(HeaderId::of(name)) {
-                fields.push((name.to_vec(), value.to_vec()));
-            }
-        })?;
+        let mut reader = TrailerReader::default();
+        self.decode(block, input, |name, value| reader.field(name, value))?;
         let is_short = self.streams.get(id).and_then(|stream| stream.left).is_some_and(|left| left > 0);
-        if !is_good || is_short {
-            let fault = if is_good { StreamFault::Length } else { StreamFault::Trailers };
-            return self.reset_for(id, fault, out);
+        let Some(fields) = reader.finish().filter(|_| ends) else {
+            return self.reset_for(id, StreamFault::Trailers, out);
+        };
+        if is_short {
+            return self.reset_for(id, StreamFault::Length, out);
         }
         if let Some(stream) = self.streams.get_mut(id) {
             stream.state.end_receiving();
@@ -305,7 +299,7 @@ impl<T> Session<T> {
     }
 
     /// Takes the trailers of the request that the last event ended, without those that must not be passed on.
-    pub fn take_trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub fn take_trailers(&mut self) -> TrailerFields {
         std::mem::take(&mut self.trailers)
     }
 }

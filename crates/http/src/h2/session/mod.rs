@@ -14,15 +14,16 @@ mod control;
 mod data;
 mod head;
 
-use super::calm::Calm;
 use super::error::{Fault, StreamFault};
 use super::frame::{self, ACK, FRAME_HEADER_LEN, FrameHeader, FrameType, PAYLOAD_MAX};
 use super::hpack::{Decoder, Encoder};
 use super::late::LateStreams;
-use super::priority::Priority;
 use super::round::Round;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT};
 use super::stream::Streams;
+use crate::multiplexed::calm::Calm;
+use crate::multiplexed::trailers::TrailerFields;
+use crate::multiplexed::{Block, Priority};
 
 /// Limits and sizes of a connection, from the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -119,15 +120,6 @@ pub enum Event {
     },
 }
 
-/// Location of a header block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
-    /// A range of the input: start and end.
-    Input(usize, usize),
-    /// Memory of the session, since the block arrived in several frames.
-    Gathered,
-}
-
 /// Result of one call of [`Session::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -181,7 +173,7 @@ pub struct Session<T> {
     block: Vec<u8>,
     data: Option<Data>,
     /// Trailers of the request that has just ended.
-    trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    trailers: TrailerFields,
     /// Priorities of streams that are not open yet.
     updates: Vec<(u32, Priority)>,
     /// Streams that ended before their requests.

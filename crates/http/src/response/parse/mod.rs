@@ -59,7 +59,7 @@ impl Default for Limits {
 }
 
 /// A response head; see the module. All spans refer to the buffer that was parsed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedResponse {
     phase: ResponsePhase,
     /// Start of the current line.
@@ -231,6 +231,12 @@ impl ParsedResponse {
     #[must_use]
     pub fn is_chunked(&self) -> bool {
         self.chunked
+    }
+
+    /// Returns the memory that the head occupies, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.fields.lines.capacity() * size_of::<Field>()
     }
 
     /// Returns the index of the start of the current line; after an error, of the offending line, for the log.

@@ -1,12 +1,12 @@
 //! The parser of a response head (RFC 9112 sections 4 and 5, with the behaviour of nginx's upstream module).
 //!
 //! The parser works on one growing buffer and parses a line only when its line feed has arrived. Therefore the result does not
-//! depend on how the head is split; each byte is searched for a line feed once. Only the first five bytes are examined earlier: a
-//! response of HTTP/0.9 may have no line feed.
+//! depend on how the head is split. Lines of the usual form are parsed in one pass; other lines are first searched for their line
+//! feed, each byte once. Only the first five bytes are examined earlier: a response of HTTP/0.9 may have no line feed.
 
 use super::{Limits, ParsedResponse, ResponseError, ResponsePhase, ResponseProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
-use crate::fields::{Field, HeaderId, Version};
+use crate::fields::{Field, HeaderId, Version, plain_line};
 use crate::{Span, StatusCode};
 
 /// Parses the received bytes in `buf`. After [`ResponseProgress::Incomplete`], call again with the same buffer and new bytes appended.
@@ -75,7 +75,12 @@ fn cgi_status(head: &mut ParsedResponse, buf: &[u8]) -> Result<(), ResponseError
 
 /// Parses lines until the head is complete.
 fn lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<ResponseProgress, ResponseError> {
-    while let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) {
+    loop {
+        // A line whose beginning was searched before is not parsed again until its line feed has arrived.
+        if head.phase == ResponsePhase::Fields && head.scanned == head.line_start {
+            plain_field_lines(head, buf, limits)?;
+        }
+        let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) else { break };
         let (start, line_feed) = (head.line_start as usize, head.scanned as usize + len);
         if line_feed >= limits.head_max as usize {
             return Err(ResponseError::HeadTooLong);
@@ -99,6 +104,20 @@ fn lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<Respo
     }
     head.scanned = buf.len() as u32;
     Ok(ResponseProgress::Incomplete)
+}
+
+/// Parses field lines as long as they have the usual form.
+fn plain_field_lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<(), ResponseError> {
+    while let Some((name, value, next)) = plain_line(buf, head.line_start as usize) {
+        if next > limits.head_max as usize {
+            return Err(ResponseError::HeadTooLong);
+        }
+        add_field(head, Field { name, value, id: HeaderId::of_plain(name.of(buf)) })?;
+        check_count(head, limits)?;
+        head.line_start = next as u32;
+        head.scanned = head.line_start;
+    }
+    Ok(())
 }
 
 /// The first bytes of every status line; other bytes mean HTTP/0.9.

@@ -71,7 +71,8 @@ impl HeadWriter {
 }
 
 /// Parses the output of a [`HeadWriter`]. Only finds the bounds of names and values: the input must have a verified checksum.
-/// Returns `None` if the bytes are not a head; bytes after the head are ignored.
+/// Returns `None` if the bytes are not a head; bytes after the head are ignored. The result may be stored for long, so it has no
+/// spare memory.
 #[must_use]
 pub fn parse_written(bytes: &[u8]) -> Option<ParsedResponse> {
     if !bytes.starts_with(VERSION) {
@@ -86,6 +87,7 @@ pub fn parse_written(bytes: &[u8]) -> Option<ParsedResponse> {
         let line = bytes[start..line_feed].strip_suffix(b"\r")?;
         if line.is_empty() {
             head.end_at(&bytes[..=line_feed]).ok()?;
+            head.fields.lines.shrink_to_fit();
             return Some(head);
         }
         let name_len = memchr::memchr(b':', line)?;

@@ -14,7 +14,9 @@ use caching::metrics::Facts;
 use caching::settings::Caches;
 use core_modules::NGINX_VERSION;
 use exchange::request::{Address, Request};
+use peers::health::CheckCounts;
 use peers::{Group, PeerState, Upstreams};
+use site::config::Section;
 use site::shared_zone::DeclaredZone;
 use telemetry::shared::respawned;
 use telemetry::tally::Totals;
@@ -37,7 +39,7 @@ const HTTP: &[&str] = &[
     "upstreams",
 ];
 
-/// Names below `stream`, which are all empty: this server does not proxy TCP and UDP.
+/// Names below `stream`. All but the upstreams are empty.
 const STREAM: &[&str] = &["server_zones", "limit_conns", "keyvals", "zone_sync", "upstreams"];
 
 /// Returns the object at a path after the version.
@@ -59,14 +61,16 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["http", "location_zones", rest @ ..] => (zones(request, location_name), rest),
         ["http", "caches", rest @ ..] => (caches(request), rest),
         ["http", "upstreams", name, "servers", rest @ ..] => (servers(group(request, name)?), rest),
-        ["http", "upstreams", rest @ ..] => (upstreams(request), rest),
+        ["http", "upstreams", rest @ ..] => (upstreams(request, Section::Http), rest),
         ["http", "limit_reqs", rest @ ..] => (limits(request, LimitKind::Requests), rest),
         ["http", "limit_conns", rest @ ..] => (limits(request, LimitKind::Connections), rest),
         ["http", "keyvals", rest @ ..] => (json!({}), rest),
         ["stream"] => (json!(STREAM), &path[1..]),
-        ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync" | "upstreams", rest @ ..] => {
-            (json!({}), rest)
+        ["stream", "upstreams", name, "servers", rest @ ..] => {
+            (servers(group_in(request, Section::Stream, name)?), rest)
         }
+        ["stream", "upstreams", rest @ ..] => (upstreams(request, Section::Stream), rest),
+        ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync", rest @ ..] => (json!({}), rest),
         _ => return None,
     };
     rest.iter().try_fold(value, |mut value, word| match &mut value {
@@ -82,9 +86,13 @@ pub(super) fn is_collection(path: &[&str]) -> bool {
     !matches!(path, ["http", "requests"]) && matches!(path, ["http" | "stream", _] | ["slabs" | "resolvers"])
 }
 
-/// Returns the group of an upstream block.
+/// Returns the group of an upstream block of `http`.
 pub(super) fn group<'r>(request: &'r Request, name: &str) -> Option<&'r std::sync::Arc<Group>> {
-    request.config().http.of::<Upstreams>().groups().find(|group| group.label() == name)
+    group_in(request, Section::Http, name)
+}
+
+fn group_in<'r>(request: &'r Request, section: Section, name: &str) -> Option<&'r std::sync::Arc<Group>> {
+    request.config().section(section).of::<Upstreams>().groups().find(|group| group.label() == name)
 }
 
 /// Formats a time as `2026-11-25T22:00:00.123Z` (RFC 3339).
@@ -261,18 +269,33 @@ fn caches(request: &Request) -> Value {
     caches.iter().map(|zone| (zone.name().to_owned(), cache(Facts::of(zone.state())))).collect()
 }
 
-/// Returns `http/upstreams`: the servers of each group, including implicit groups.
-fn upstreams(request: &Request) -> Value {
+/// Returns `http/upstreams` or `stream/upstreams`: the servers of each group, including implicit groups.
+fn upstreams(request: &Request, section: Section) -> Value {
+    let shown = match section {
+        Section::Http => peer,
+        Section::Stream => session_peer,
+    };
     let group = |group: &Group| {
-        let peers: Vec<Value> = group.peers(rt::now()).iter().map(peer).collect();
+        let peers: Vec<Value> = group.peers(rt::now()).iter().map(shown).collect();
         let mut value = json!({ "peers": peers });
         if let Some(zone) = group.zone() {
             value["zone"] = zone.into();
         }
         value
     };
-    let groups = request.config().http.of::<Upstreams>().groups();
+    let groups = request.config().section(section).of::<Upstreams>().groups();
     groups.map(|one| (one.label(), group(one))).collect()
+}
+
+/// Returns a server of `stream` with its counters.
+fn session_peer(state: &PeerState) -> Value {
+    let mut value = peer(state);
+    if let Value::Object(fields) = &mut value {
+        let connections = fields.remove("requests");
+        fields.insert("connections".to_owned(), connections.unwrap_or_default());
+        fields.remove("responses");
+    }
+    value
 }
 
 /// Returns a server with its counters. Times are averages since the start, in ms.
@@ -292,6 +315,7 @@ fn peer(peer: &PeerState) -> Value {
         "received": counts.received,
         "fails": counts.fails,
         "unavail": counts.unavailable,
+        "health_checks": health_checks(peer.checks.unwrap_or_default()),
     });
     if peer.max_conns > 0 {
         value["max_conns"] = peer.max_conns.into();
@@ -309,6 +333,16 @@ fn peer(peer: &PeerState) -> Value {
         if let Some(time) = time {
             value[name] = time.into();
         }
+    }
+    value
+}
+
+/// Returns the numbers of the active checks of a server; zeros without checks.
+fn health_checks(counts: CheckCounts) -> Value {
+    let CheckCounts { checks, fails, unhealthy, last_passed } = counts;
+    let mut value = json!({ "checks": checks, "fails": fails, "unhealthy": unhealthy });
+    if let Some(last_passed) = last_passed {
+        value["last_passed"] = last_passed.into();
     }
     value
 }

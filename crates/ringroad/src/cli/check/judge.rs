@@ -42,9 +42,19 @@ pub(super) enum Severity {
     Fine,
     /// A feature that will not be supported.
     Never,
+    /// A feature of the commercial edition of nginx.
+    Commercial,
+    /// A feature of a third-party module.
+    ThirdParty,
     /// A feature that is not supported yet.
     Missing,
-    /// An error for nginx too.
+    /// The configuration is valid, but a start on this machine by this user would fail.
+    Machine,
+    /// A directive that no known module has.
+    Unknown,
+    /// An unknown directive with a name like that of a known one.
+    Misspelt,
+    /// Another error for nginx too.
     Wrong,
 }
 
@@ -54,7 +64,12 @@ impl Severity {
         match self {
             Severity::Fine => "works",
             Severity::Never => "never",
+            Severity::Commercial => "commercial",
+            Severity::ThirdParty => "third-party",
             Severity::Missing => "missing",
+            Severity::Machine => "machine",
+            Severity::Unknown => "unknown",
+            Severity::Misspelt => "misspelt",
             Severity::Wrong => "wrong",
         }
     }
@@ -112,6 +127,12 @@ pub(super) fn unplaced(refused: &Refused) -> Problem {
     Problem { level: Level::Emerg, message: refused.message.clone(), excerpt: None, error }
 }
 
+/// Converts an error of the trial of a start to a remark.
+pub(super) fn obstacle(message: String) -> Remark {
+    let (place, directive) = (String::new(), String::new());
+    Remark { kind: Severity::Machine, place, directive, message, group: None, excerpt: None }
+}
+
 /// Classifies all statements and problems.
 pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     let mut judged = Judged::default();
@@ -132,7 +153,7 @@ fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option
         CheckResult::Known(spec) => {
             match problems.iter().find(|problem| is_about(problem, visit.statement)) {
                 Some(problem) => {
-                    let handling = if kind_of(problem).0 == Severity::Wrong {
+                    let handling = if kind_of(problem).0 >= Severity::Unknown {
                         Handling::Wrong
                     } else {
                         Handling::NotSupported
@@ -171,12 +192,18 @@ fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
             Some(instead) => (Severity::Never, Some(format!("module {module} ({instead})"))),
             None => (Severity::Missing, Some(format!("module {module} of nginx"))),
         },
-        ErrorKind::Unknown { name, similar: None, .. } => match conf::third_party_module(name) {
+        ErrorKind::Unknown { name, .. } if conf::instead_of_commercial(name).is_some() => {
+            (Severity::Commercial, None)
+        }
+        ErrorKind::Unknown { similar: Some(_), .. } => (Severity::Misspelt, None),
+        ErrorKind::Unknown { name, .. } => match conf::third_party_module(name) {
             Some(module) => (
-                Severity::Missing,
+                Severity::ThirdParty,
                 Some(format!("module {module}, which is not nginx's own (docs/third-party-modules.md)")),
             ),
-            None => (Severity::Wrong, None),
+            // nginx has removed it, and the message has the replacement.
+            None if conf::is_removed(name) => (Severity::Wrong, None),
+            None => (Severity::Unknown, None),
         },
         ErrorKind::ArgumentNotSupported { directive, argument } => {
             (Severity::Missing, Some(format!("\"{argument}\" in \"{directive}\"")))

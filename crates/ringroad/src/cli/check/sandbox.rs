@@ -23,8 +23,8 @@ impl SandboxSection {
 
     /// Appends the section; nothing if nothing will be refused.
     pub(super) fn write(&self, text: &mut String, all: bool) {
-        let ExpectedRefusals { open, links, .. } = &self.found;
-        let count = open.len() + links.links.len();
+        let ExpectedRefusals { open, omitted, links, .. } = &self.found;
+        let count = open.len() + omitted.len() + links.links.len();
         if count > 0 {
             let _infallible = writeln!(text, "Refused by the sandbox ({count}):");
             for need in open {
@@ -35,6 +35,9 @@ impl SandboxSection {
                 );
                 let position = need.position.as_ref().map(ToString::to_string);
                 list_positions(text, &position.iter().map(String::as_str).collect::<Vec<_>>(), all);
+            }
+            for path in omitted {
+                let _infallible = writeln!(text, "  {path}");
             }
             for link in &links.links {
                 let (from, to, allow) = (link.link.display(), link.target.display(), link.directive());
@@ -54,7 +57,11 @@ impl SandboxSection {
 
     /// Formats the section as JSON.
     pub(super) fn to_json(&self) -> Value {
-        let ExpectedRefusals { open, links, any_ports } = &self.found;
+        let ExpectedRefusals { open, omitted, links, any_ports } = &self.found;
+        let omitted = omitted.iter().map(|path| {
+            let position = path.position.as_ref().map(ToString::to_string);
+            json!({ "directive": path.directive, "path": path.path, "place": position, "reason": path.to_string() })
+        });
         let open = open.iter().map(|need| {
             let position = need.position.as_ref().map(ToString::to_string);
             json!({ "directive": need.directive, "value": need.value, "place": position, "allow": ALLOWS_OPEN })
@@ -67,7 +74,7 @@ impl SandboxSection {
             json!({ "directive": found.directive, "value": found.value, "place": position })
         });
         json!({
-            "paths": open.collect::<Vec<_>>(), "links": found.collect::<Vec<_>>(),
+            "paths": open.collect::<Vec<_>>(), "omitted": omitted.collect::<Vec<_>>(), "links": found.collect::<Vec<_>>(),
             "search_is_complete": !links.is_partial, "any_port": ports.collect::<Vec<_>>(),
         })
     }

@@ -1,7 +1,7 @@
 //! `ringroad serve DIR [--listen ADDR] [--tls [NAME,…]] [--acme-directory URL]`: serves the files of a directory over
-//! HTTP, without a configuration file.
+//! HTTP, without a configuration file. `ringroad proxy --to TARGET` with the same options passes requests on to an application.
 //!
-//! The configuration is generated as text and used like any other: in the foreground, strict about HTTP, and restricted
+//! The configuration is generated as text and used like any other: in the foreground, strict about HTTP, and, for files, restricted
 //! to the directory. Errors and requests are logged to standard error, and the address is printed. With `--tls` a local
 //! authority (`authority`) issues the certificate, and instructions to trust this authority are printed. With names a
 //! public authority (`public`) issues it.
@@ -10,7 +10,7 @@ mod authority;
 mod public;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -50,14 +50,22 @@ const TYPES: &str = "
 /// The parsed options.
 #[derive(Debug, PartialEq, Eq)]
 struct ServeOptions {
-    /// The directory as the user wrote it.
-    directory: PathBuf,
+    content: Content,
     /// The address; port 0 selects any free port.
     listen: SocketAddr,
     /// `--tls`
     tls: Option<CertificateSource>,
     /// Whether the address is the default.
     is_default: bool,
+}
+
+/// Where responses come from.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    /// The files of this directory, as the user wrote it.
+    Directory(PathBuf),
+    /// The application at this URL, the argument of `proxy_pass`.
+    Application(String),
 }
 
 /// The source of the certificates.
@@ -74,6 +82,10 @@ enum CertificateSource {
 enum Unservable {
     /// `--acme-directory` without names.
     NoNames,
+    /// `ringroad proxy` without `--to`.
+    NoTarget,
+    /// `--to` with an invalid target.
+    Target(String),
     /// `--listen` with an invalid address.
     Address(String),
     /// The directory does not exist, or is not readable.
@@ -95,6 +107,13 @@ impl fmt::Display for Unservable {
         match self {
             Unservable::NoNames => f.write_str(
                 "--acme-directory needs public names: write them after --tls, such as --tls example.org",
+            ),
+            Unservable::NoTarget => {
+                f.write_str("proxy needs the address of the application: --to :3000, for example")
+            }
+            Unservable::Target(text) => write!(
+                f,
+                "\"{text}\" is not the address of an application; write PORT, :PORT, HOST:PORT, unix:PATH, or a URL with http or https"
             ),
             Unservable::Address(text) => {
                 write!(
@@ -129,7 +148,7 @@ impl fmt::Display for Unservable {
     }
 }
 
-/// Serves until a signal stops the server.
+/// Serves files, or passes requests on, until a signal stops the server.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     let log = Log::echo_only();
     let prepared = parse(given).and_then(prepare);
@@ -144,7 +163,9 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     super::run::report(&request, &loaded, 1, &log);
     match loaded {
         Ok(site) => {
-            warn_unreadable(&site, &request);
+            if given.value("to").is_none() {
+                warn_unreadable(&site, &request);
+            }
             master::run(request, site, log, renew)
         }
         Err(_) => ExitCode::FAILURE,
@@ -166,7 +187,7 @@ fn warn_unreadable(site: &Site, request: &Request) {
     }
 }
 
-/// Parses `DIR` and the options. The text after `--tls` is a list of names if another argument is `DIR`.
+/// Parses `DIR` or `--to`, and the options. The text after `--tls` is a list of names if another argument is `DIR`.
 fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
     let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
     let (listen, directory) = (text("listen"), text("acme-directory"));
@@ -179,7 +200,11 @@ fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
         None if directory.is_some() => return Err(Unservable::NoNames),
         None => given.has("tls").then_some(CertificateSource::Local),
     };
-    let directory = PathBuf::from(&given.operands[0]);
+    let content = match (given.operands.first(), text("to")) {
+        (Some(directory), _) => Content::Directory(directory.into()),
+        (None, Some(target)) => Content::Application(application(&target).ok_or(Unservable::Target(target))?),
+        (None, None) => return Err(Unservable::NoTarget),
+    };
     let default = match &tls {
         None => DEFAULT_LISTEN,
         Some(CertificateSource::Local) => DEFAULT_LISTEN_TLS,
@@ -188,7 +213,27 @@ fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
     let is_default = listen.is_none();
     let listen = listen.unwrap_or_else(|| default.to_owned());
     let listen = address(&listen).ok_or(Unservable::Address(listen))?;
-    Ok(ServeOptions { directory, listen, tls, is_default })
+    Ok(ServeOptions { content, listen, tls, is_default })
+}
+
+/// Parses the target of `--to`, and returns its URL. A port is one of this machine.
+fn application(target: &str) -> Option<String> {
+    // The characters of addresses, names and paths; others have a meaning in a configuration.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/[]%@+,=".contains(&byte);
+    if target.is_empty() || !target.bytes().all(is_plain) {
+        return None;
+    }
+    let port = target.strip_prefix(':').unwrap_or(target);
+    if port.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port: u16 = port.parse().ok()?;
+        return Some(format!("http://127.0.0.1:{port}"));
+    }
+    match target.split_once("://") {
+        Some(("http" | "https", rest)) if !rest.is_empty() => Some(target.to_owned()),
+        Some(_) => None,
+        None if target.starts_with(':') => None,
+        None => Some(format!("http://{target}")),
+    }
 }
 
 /// Parses `IP:PORT`; a port alone means loopback, and a port after a colon means all addresses.
@@ -213,8 +258,13 @@ fn every_address() -> IpAddr {
 /// Checks the arguments and creates the configuration. Errors are detected here, because messages of a later check
 /// would refer to lines of the generated text.
 fn prepare(
-    ServeOptions { directory, listen, tls, is_default }: ServeOptions,
+    ServeOptions { content, listen, tls, is_default }: ServeOptions,
 ) -> Result<(Request, Option<Renew>), Unservable> {
+    let directory = match &content {
+        Content::Directory(directory) => directory.clone(),
+        // Nothing is read from it or written to it.
+        Content::Application(_) => PathBuf::from("/"),
+    };
     let absolute = std::fs::canonicalize(&directory).and_then(|absolute| {
         // The server has to list the directory.
         std::fs::read_dir(&absolute).map(|_| absolute)
@@ -228,14 +278,17 @@ fn prepare(
         check_address(address)?;
     }
     let (secured, renew) = match tls {
-        None => (Secured { level: "warn", option: "", http: String::new(), server: String::new() }, None),
+        None => (
+            Secured { level: "warn", option: "", quic: false, http: String::new(), server: String::new() },
+            None,
+        ),
         Some(CertificateSource::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
         Some(CertificateSource::Public(public)) => (by_authority(&public, redirected)?, None),
     };
     // No pid file and no log is written into the user's directory.
     let mut places = Paths::below(&absolute);
     (places.error_log, places.pid) = (None, None);
-    let text = configuration(listen, &secured);
+    let text = configuration(listen, &content, &secured);
     let request =
         Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) };
     Ok((request, renew))
@@ -253,6 +306,23 @@ fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
     }
 }
 
+/// Whether HTTP/3 can be offered: the UDP port with the number of the TCP port is free. A port that the kernel selects is different for both.
+fn offers_http3(listen: SocketAddr) -> bool {
+    if listen.port() == 0 {
+        return false;
+    }
+    match UdpSocket::bind(listen) {
+        Ok(_) => true,
+        Err(error) => {
+            let reason = error_text(&error);
+            print_error(format_args!(
+                "ringroad: HTTP/3 is not offered: bind() to UDP {listen} failed ({reason})\n"
+            ));
+            false
+        }
+    }
+}
+
 /// The parts that `--tls` adds to the configuration.
 #[derive(Debug)]
 struct Secured {
@@ -261,6 +331,8 @@ struct Secured {
     level: &'static str,
     /// Parameter after the address of `listen`.
     option: &'static str,
+    /// Whether HTTP/3 is offered.
+    quic: bool,
     /// Directives in `http`.
     http: String,
     /// Directives in `server`.
@@ -275,7 +347,8 @@ fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
     print(authority::advice(&certificates.root));
     let file = quoted(&certificates.server);
     let server = format!("ssl_certificate {file};\n        ssl_certificate_key {file};\n        http2 on;");
-    let secured = Secured { level: "warn", option: " ssl", http: String::new(), server };
+    let secured =
+        Secured { level: "warn", option: " ssl", quic: offers_http3(listen), http: String::new(), server };
     let renew =
         Renew::new(move || authority::renew(&directory, listen).map_err(|unusable| unusable.to_string()));
     Ok((secured, renew))
@@ -289,13 +362,47 @@ fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secur
         format!("\n    server {{\n        listen {address};\n        return 301 https://$host$request_uri;\n    }}")
     });
     let http = public.issuer(&state) + &redirect.unwrap_or_default();
-    Ok(Secured { level: "notice", option: " ssl", http, server: public.server() })
+    Ok(Secured { level: "notice", option: " ssl", quic: false, http, server: public.server() })
 }
 
-/// Returns the configuration; the directory is the prefix, so that its name needs no quoting.
-fn configuration(listen: SocketAddr, secured: &Secured) -> String {
-    let Secured { level, option, http, server } = secured;
+/// The directives that serve the files of the prefix.
+const FILES: &str = "root .;
+        root_beneath on;
+        autoindex on;
+        autoindex_format page;
+        autoindex_localtime on;";
+
+/// Returns the directives that pass requests on. Clients choose neither the fields that name them nor temporary files.
+fn passing(url: &str) -> String {
+    format!(
+        "client_max_body_size 0;
+        location / {{
+            proxy_pass {url};
+            proxy_ssl_server_name on;
+            proxy_request_buffering off;
+            proxy_max_temp_file_size 0;
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-For $remote_addr;
+            proxy_set_header X-Forwarded-Host $http_host;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $connection_to_application;
+        }}"
+    )
+}
+
+/// Returns the configuration; a directory is the prefix, so that its name needs no quoting.
+fn configuration(listen: SocketAddr, content: &Content, secured: &Secured) -> String {
+    let content = match content {
+        Content::Directory(_) => FILES.to_owned(),
+        Content::Application(url) => passing(url),
+    };
+    let Secured { level, option, quic, http, server } = secured;
     let both = if listen.ip() == Ipv6Addr::UNSPECIFIED { " ipv6only=off" } else { "" };
+    let quic = match quic {
+        true => format!("\n        listen {listen} quic{both};\n        http3_alt_svc on;"),
+        false => String::new(),
+    };
     format!(
         "daemon off;
 worker_processes auto;
@@ -306,16 +413,13 @@ http {{
     }}
     default_type application/octet-stream;
     access_log /dev/stderr;
+    map $http_upgrade $connection_to_application {{ default upgrade; \"\" \"\"; }}
     {http}
     server {{
-        listen {listen}{option}{both};
+        listen {listen}{option}{both};{quic}
         {server}
-        root .;
-        root_beneath on;
         http_strict on;
-        autoindex on;
-        autoindex_format page;
-        autoindex_localtime on;
+        {content}
     }}
 }}
 "
@@ -337,8 +441,13 @@ mod tests {
         let args = line.split(' ').map(Into::into).collect();
         let mut given = options::read(command, args).expect("fits the table");
         given.value_as_operand("tls");
-        let shown =
-            |wanted: ServeOptions| (wanted.directory.display().to_string(), wanted.listen.to_string());
+        let shown = |wanted: ServeOptions| {
+            let content = match wanted.content {
+                Content::Directory(directory) => directory.display().to_string(),
+                Content::Application(url) => url,
+            };
+            (content, wanted.listen.to_string())
+        };
         parse(&given).map(shown).map_err(|error| error.to_string())
     }
 
@@ -368,10 +477,29 @@ mod tests {
     }
 
     #[test]
+    fn applications_are_ports_addresses_and_urls() {
+        for (target, url) in [
+            ("3000", "http://127.0.0.1:3000"),
+            (":3000", "http://127.0.0.1:3000"),
+            ("app", "http://app"),
+            ("10.0.0.2:80", "http://10.0.0.2:80"),
+            ("[::1]:80", "http://[::1]:80"),
+            ("unix:/run/app.sock", "http://unix:/run/app.sock"),
+            ("https://app.example", "https://app.example"),
+        ] {
+            assert_eq!(application(target).as_deref(), Some(url), "{target}");
+        }
+        for target in ["", ":", ":x", "65536", "ftp://a", "http://", "a;b", "a b", "$host", "{}", "a\"b"] {
+            assert_eq!(application(target), None, "{target}");
+        }
+    }
+
+    #[test]
     fn a_port_in_use_is_reported_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let listen = taken.local_addr().expect("it is bound");
-        let wanted = ServeOptions { directory: std::env::temp_dir(), listen, tls: None, is_default: false };
+        let content = Content::Directory(std::env::temp_dir());
+        let wanted = ServeOptions { content, listen, tls: None, is_default: false };
         let error = prepare(wanted).expect_err("the port is taken").to_string();
         let expected = format!("{listen} is in use by another program");
         assert!(error.starts_with(&expected) && error.contains("--listen 127.0.0.1:0"), "{error}");

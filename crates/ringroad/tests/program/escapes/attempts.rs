@@ -297,6 +297,12 @@ pub(super) static NETWORK: &[Attempt] = &[
         target.call(49, &[socket, address, 16])?;
         target.call(50, &[socket, 1])
     }),
+    // SO_LOCK_FILTER. Some kernels refuse SO_ATTACH_FILTER to other users than root.
+    refused("attach or lock a packet filter of a socket, setsockopt(2)", Without::Succeeds, |target| {
+        let socket = target.call(41, &[2, 1, 0])?;
+        let one = target.thread.bytes(&[1, 0, 0, 0]);
+        target.call(54, &[socket, 1, 44, one, 4])
+    }),
     refused("create a raw socket, `SOCK_RAW`", Without::Refused, |target| target.call(41, &[2, 3, 1])),
     refused("create a packet socket, `AF_PACKET`", Without::Refused, |target| target.call(41, &[17, 3, 0])),
     // NETLINK_SOCK_DIAG.

@@ -57,7 +57,12 @@ impl Site {
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
         let listeners = vec![(ListenAddr::Tcp(address), vec![listener.into()])];
-        let worker = Worker::start_with_modules(modules, &loaded.config, Resources { listeners, logs }, "");
+        let worker = Worker::start_with_modules(
+            modules,
+            &loaded.config,
+            Resources { listeners, logs, ..Resources::default() },
+            "",
+        );
         let worker = worker.expect("it starts");
         Site { worker: Some(worker), address, folder }
     }

@@ -39,6 +39,7 @@ pub(crate) fn settings() -> ServerSettings {
         prefers_own_ciphers: false,
         prioritizes_chacha: false,
         client_authorities: None,
+        quic_alpn: Vec::new(),
         alpn: Vec::new(),
         tickets: None,
         sessions: None,

@@ -1,0 +1,99 @@
+//! Other implementations of HTTP/3, if they are installed.
+
+use std::process::Command;
+
+use testkit::{Content, TempDir};
+
+use crate::{address, serve, writable};
+
+/// A client of aioquic: requests, an upload, and many concurrent streams.
+const AIOQUIC: &str = include_str!("aioquic_client.py");
+
+/// The same for the transport: Retry, key update, change of the connection ID, resumption, early data.
+const AIOQUIC_TRANSPORT: &str = include_str!("aioquic_transport.py");
+
+/// Returns a Python with aioquic, if there is one.
+fn aioquic() -> Option<String> {
+    let python = std::env::var("RINGROAD_TEST_AIOQUIC").unwrap_or_else(|_| "python3".to_owned());
+    let found = Command::new(&python).args(["-c", "import aioquic.h3"]).output();
+    if found.is_ok_and(|found| found.status.success()) {
+        return Some(python);
+    }
+    testkit::skip(
+        "aioquic is not installed: pip install aioquic, and RINGROAD_TEST_AIOQUIC with the path of its python",
+    );
+    None
+}
+
+/// Runs a script, whose output must end with `done`.
+fn run(python: &str, script: &str, arguments: &[&str]) {
+    let run = Command::new(python).args(["-c", script]).args(arguments).output().expect("python");
+    let (text, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success() && text.trim().ends_with("done"), "{text}\n{errors}");
+}
+
+#[test]
+fn aioquic_sends_and_receives() {
+    let Some(python) = aioquic() else { return };
+    let len = 300 << 10;
+    let data = TempDir::new("http3");
+    let site = writable(&data);
+    let uploads =
+        format!("location /put/ {{ root {}; dav_methods PUT; create_full_put_path on; }}", site.display());
+    let server =
+        serve(2, &format!("location = /hello {{ return 200 'hello $http3'; }} {uploads}"), |builder| {
+            builder.file("html/large.bin", Content::new(3, len as u64))
+        });
+    let port = address(&server).port().to_string();
+    run(&python, AIOQUIC, &[&port, &len.to_string()]);
+    let stored = std::fs::read(site.join("put/x")).expect("a file");
+    assert_eq!(stored.len(), len);
+}
+
+#[test]
+fn aioquic_resumes_and_updates_keys() {
+    let Some(python) = aioquic() else { return };
+    for (retry, mode) in [("on", "retry"), ("off", "early")] {
+        let directives = format!(
+            "quic_retry {retry}; ssl_early_data on; location = /hello {{ return 200 'hello $http3'; }}"
+        );
+        let server = serve(2, &directives, |builder| builder);
+        run(&python, AIOQUIC_TRANSPORT, &[&address(&server).port().to_string(), mode]);
+    }
+}
+
+/// Debian's chromium uses HTTP/3 for a page.
+#[test]
+#[ignore = "starts a browser"]
+fn chromium_uses_http_3() {
+    if !Command::new("chromium").arg("--version").output().is_ok_and(|found| found.status.success()) {
+        return testkit::skip("chromium is not installed (apt-get install chromium)");
+    }
+    let server =
+        serve(2, "location / { default_type text/html; return 200 '<p>$server_protocol</p>'; }", |builder| {
+            builder
+        });
+    let (home, port) = (TempDir::new("chromium"), address(&server).port());
+    let hash = "openssl x509 -in conf/a.pem -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | base64";
+    let hash = Command::new("sh").args(["-c", hash]).current_dir(server.dir()).output().expect("a shell");
+    let hash = String::from_utf8_lossy(&hash.stdout).trim().to_owned();
+    let run = Command::new("chromium")
+        .env("HOME", home.path())
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--enable-quic",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", home.path().join("profile").display()))
+        .arg("--host-resolver-rules=MAP localhost 127.0.0.1")
+        .arg(format!("--origin-to-force-quic-on=localhost:{port}"))
+        .arg(format!("--ignore-certificate-errors-spki-list={hash}"))
+        .arg(format!("https://localhost:{port}/"))
+        .output()
+        .expect("chromium");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(text.contains("<p>HTTP/3.0</p>"), "{text}{}", String::from_utf8_lossy(&run.stderr));
+}

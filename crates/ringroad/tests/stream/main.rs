@@ -1,0 +1,14 @@
+//! `stream`: sessions of TCP and their upstreams.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod health_checks;
+mod limits;
+mod reload;
+mod sessions;
+mod support;
+mod tls;
+mod udp;
+mod upstreams;
