@@ -18,6 +18,7 @@ use crate::load;
 use crate::method::disturbance::Watch;
 use crate::method::workspace::Workspace;
 use crate::method::{SERVER_DESCRIPTORS, machine, namespace, raise_descriptors, signals};
+use crate::peers::port::Ports;
 use crate::peers::tool::{self, Peer};
 use crate::report;
 use crate::report::model::{FORMAT, Fact, Report, Section};
@@ -337,6 +338,7 @@ impl Common {
             scale,
             progress: Progress::new(scenarios),
             workspace: Workspace::new(&work, self.keep)?,
+            ports: Ports::default(),
             is_own_network,
             ringroad,
             peer_paths: self.peer.clone(),

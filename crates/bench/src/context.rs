@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
+use crate::peers::port::Ports;
 use crate::peers::tool::Peer;
 
 /// How much is measured. Scenarios choose their sizes, durations and repetitions by it.
@@ -28,6 +29,7 @@ pub(crate) struct Bench {
     pub(crate) progress: Progress,
     /// The directory for all files of the run; removed at the end unless `--keep` is set.
     pub(crate) workspace: Workspace,
+    pub(crate) ports: Ports,
     /// Whether the network namespace belongs to the run.
     pub(crate) is_own_network: bool,
     /// Path of the ringroad program to measure.

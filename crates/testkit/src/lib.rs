@@ -43,6 +43,7 @@
 //! | [`gate`], [`wait`] | a point at which a test stops a participant; waits with a deadline |
 //! | [`response`], [`socket`] | a strict parser of responses; a connected stream socket |
 //! | [`program`], [`process`] | a program that a test starts; data about a process |
+//! | [`ports`] | reserved ports |
 //! | [`files`], [`filesystem`], [`tempdir`], [`mmdb`] | files of known content; a small file system; temporary directories; databases of `geoip2` |
 //! | [`cgroup`], [`seccomp`], [`takeover`] | a memory limit; a machine that forbids system calls; an attacker who executes calls in a process |
 //! | [`engines`] | the engines that a run tested, and tests that were skipped |
@@ -65,6 +66,7 @@ pub mod memcached;
 pub mod mmdb;
 pub mod nginx;
 pub mod origin;
+pub mod ports;
 pub mod process;
 pub mod program;
 mod receive;

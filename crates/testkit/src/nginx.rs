@@ -4,10 +4,10 @@
 //! to both servers. nginx cannot report the port that the kernel selects for `:0`, so free ports are inserted into the
 //! text. The start is retried if another process has taken such a port.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use crate::conf_text::{with_http_default, with_ports};
+use crate::ports::free_port;
 use crate::server::{ListenAddr, Server, ServerBuilder};
 
 /// Path of Debian's binary.
@@ -66,21 +66,4 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
         }
     }
     None
-}
-
-/// Returns a port of 127.0.0.1 that was free at the time of the call.
-pub fn free_port() -> u16 {
-    free_port_of(Ipv4Addr::LOCALHOST)
-}
-
-/// Returns a port of an address of this machine that was free at the time of the call.
-pub fn free_port_of(ip: Ipv4Addr) -> u16 {
-    let port = TcpListener::bind((ip, 0)).and_then(|listener| {
-        let port = listener.local_addr()?.port();
-        // A child of another test has a copy of the socket between its fork(2) and exec(2). shutdown(2) ends the
-        // listening for all copies.
-        rustix::net::shutdown(&listener, rustix::net::Shutdown::Read)?;
-        Ok(port)
-    });
-    port.unwrap_or_else(|error| panic!("no free port of {ip}: {error}"))
 }

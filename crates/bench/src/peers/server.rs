@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -121,7 +121,7 @@ pub(crate) struct Conditions {
     pub(crate) groups: Vec<PathBuf>,
     /// The address to listen on; if `None`, that of loopback.
     pub(crate) host: Option<Ipv4Addr>,
-    /// The port to listen on; if `None`, any free port.
+    /// The port to listen on, one of [`Bench::ports`]; if `None`, any free port.
     pub(crate) port: Option<u16>,
     /// TLS client settings, if the server speaks TLS: a completed handshake then counts as its first response.
     pub(crate) tls: Option<tls::Client>,
@@ -150,7 +150,7 @@ impl Server {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let directory =
             bench.workspace.directory(&format!("server-{}", NEXT.fetch_add(1, Ordering::Relaxed)))?;
-        let port = port_for(conditions.port)?;
+        let port = conditions.port.map_or_else(|| bench.ports.reserve(), Ok)?;
         let host = conditions.host.unwrap_or(Ipv4Addr::LOCALHOST);
         let instance = Instance { host, port, directory };
         let configuration = format!("{}{}", program.head(&instance), configuration(&instance));
@@ -212,14 +212,4 @@ impl Server {
             other => other,
         }
     }
-}
-
-/// Returns the wanted port if it is free, or any free port.
-pub(crate) fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
-    let port = wanted.unwrap_or(0);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-        .map_err(Failure::kernel(format!("listening on 127.0.0.1:{port}")))?;
-    // The port is free again when this function returns: only this run uses ports of the loopback.
-    let address = listener.local_addr().map_err(Failure::kernel("getsockname"))?;
-    Ok(address.port())
 }

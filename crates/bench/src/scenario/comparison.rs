@@ -232,7 +232,10 @@ pub(crate) fn start_programs(
     for (variant, program) in programs {
         let name = format!("{}{suffix}", variant.name);
         let mut conditions = place.conditions();
-        conditions.port = place.first_port.map(|port| port.saturating_add(servers.len() as u16));
+        if let Some(first) = place.first_port {
+            let port = first.saturating_add(servers.len() as u16);
+            conditions.port = Some(bench.ports.reserve_number(port)?);
+        }
         match Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))
         {
             Ok(server) => {
@@ -440,6 +443,7 @@ mod tests {
             scale: Scale::Instant,
             progress: Progress::new(1),
             workspace: Workspace::new(&directory, false).unwrap(),
+            ports: crate::peers::port::Ports::default(),
             is_own_network: false,
             ringroad: directory.clone(),
             peer_paths: Vec::new(),

@@ -1,6 +1,6 @@
 //! How clients learn of HTTP/3: `http3_alt_svc`, and `ringroad serve --tls`.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 use rustls::version::TLS13;
@@ -14,7 +14,7 @@ use crate::common::{BINARY, serve_with};
 /// Returns a port that is free for TCP and UDP.
 fn free_port() -> u16 {
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|tcp| tcp.local_addr()).expect("a port").port();
+        let port = testkit::ports::free_port();
         if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -18,7 +18,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
 };
 use testkit::dns::DnsServer;
-use testkit::nginx::free_port_of;
+use testkit::ports::free_port_of;
 use testkit::program::Program;
 use testkit::{Deadline, Server, TempDir};
 

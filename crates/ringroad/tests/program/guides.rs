@@ -15,7 +15,7 @@ use std::process::Command;
 use crate::control::BINARY;
 use rustix::process::Signal;
 use testkit::TempDir;
-use testkit::origin::reserved_port;
+use testkit::ports::reserved_port;
 use testkit::program::{Program, signal_process};
 use testkit::{Deadline, skip};
 

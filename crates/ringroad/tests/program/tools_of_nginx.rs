@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use regex_lite::Regex;
+use testkit::ports::free_port;
 use testkit::{Client, Deadline, Server, TempDir, wait};
 
 use crate::common::tls::Authority;
@@ -23,12 +24,6 @@ fn has(program: &str, package: &str) -> bool {
 
 fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Returns a port for a configuration that a program changes, so that the port cannot be 0.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// Certbot finds the server block of the name, adds the certificate, checks the configuration, and reloads the server.

@@ -1,13 +1,13 @@
 //! Installed servers that run the same cases for comparison: nginx, Apache Traffic Server and Squid, each with a cache
 //! in front of the origin and otherwise its defaults.
 
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use testkit::origin::Origin;
+use testkit::ports::free_port;
 use testkit::{Deadline, ListenAddr, Program, TempDir, wait};
 
 use super::Site;
@@ -62,11 +62,6 @@ impl Peer {
             Some(((program, folder), address))
         })
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// Servers started by root drop root's privileges.

@@ -393,7 +393,7 @@ fn a_file_drop_works() {
 fn an_http_3_site_works() {
     let own = crate::common::tls::Authority::new("root");
     let (certificate, key) = own.server("localhost");
-    let port = testkit::nginx::free_port();
+    let port = testkit::ports::free_port();
     let from = examples().join("http3");
     let conf = fs::read_to_string(from.join("nginx.conf")).expect("the example has a configuration");
     let server = serve_with(&conf.replace(":8026", &format!(":{port}")), |builder| {

@@ -324,7 +324,7 @@ impl Drop for Real {
 
 impl Real {
     fn start() -> Option<Real> {
-        let port = testkit::nginx::free_port();
+        let port = testkit::ports::free_port();
         let started = Command::new("memcached")
             .args(["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-p", &port.to_string()])
             .stdout(Stdio::null())

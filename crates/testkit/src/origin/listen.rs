@@ -5,7 +5,7 @@
 //! start and never listens: connections are refused, and the port stays reserved.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 
 use crate::gate::lock;
 use crate::origin::connection::Connection;
 use crate::origin::hub::Hub;
+use crate::ports::{bound, reserved};
 use crate::server::ListenAddr;
 use crate::socket::Socket;
 
@@ -239,33 +240,6 @@ impl Accepting {
             self.hub.fault(format!("no thread for connection {number}: {error}"));
         }
     }
-}
-
-/// Returns a port of 127.0.0.1, and a socket that reserves it as long as it is open. Programs that set SO_REUSEADDR can
-/// listen on the port.
-#[track_caller]
-pub fn reserved_port() -> (OwnedFd, u16) {
-    let (keeper, address) = reserved(([127, 0, 0, 1], 0).into());
-    (keeper, address.port())
-}
-
-/// Returns a socket that reserves a port, and its address with that port.
-#[track_caller]
-fn reserved(address: SocketAddr) -> (OwnedFd, SocketAddr) {
-    let keeper = bound(address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
-    let name = rustix::net::getsockname(&keeper).map(SocketAddr::try_from);
-    let Ok(Ok(address)) = name else { panic!("a bound socket has an address, not {name:?}") };
-    (keeper, address)
-}
-
-/// Returns a TCP socket that is bound and does not listen. socket(7): with SO_REUSEADDR another socket may be bound to
-/// the same port while neither listens, and then listen.
-fn bound(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
 }
 
 #[track_caller]

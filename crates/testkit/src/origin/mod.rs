@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex};
 
 pub use connection::{Connection, Ended};
 pub use hub::Stats;
-pub use listen::{OnAccept, reserved_port};
+pub use listen::OnAccept;
 pub use objects::{Etag, Object, Objects};
 pub use reply::{At, Do, Framing, Reply};
 pub use request::OriginRequest;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use testkit::nginx::free_port;
+use testkit::ports::free_port;
 use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
 
 use super::chroot::{is_root, make_named, run};

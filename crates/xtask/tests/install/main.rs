@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use chroot::{Chroot, is_root, make_package, run, under_load};
-use testkit::nginx::free_port;
+use testkit::ports::free_port;
 use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
 
 #[test]

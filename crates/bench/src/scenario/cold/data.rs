@@ -12,7 +12,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Length;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, port_for};
+use crate::peers::server::Conditions;
 use crate::peers::tool::Peer;
 use crate::scenario::served;
 
@@ -133,7 +133,7 @@ impl<'a> Caches<'a> {
         fillers: &[&ColdServer],
     ) -> Result<Caches<'a>, Failure> {
         let root = bench.workspace.directory("caches")?;
-        let caches = Caches { bench, files, root, origin_port: port_for(None)? };
+        let caches = Caches { bench, files, root, origin_port: bench.ports.reserve()? };
         for filler in fillers {
             for &size in sizes {
                 bench.progress(format_args!(

@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::method::disturbance::Watch;
 use crate::method::pin::{self, Split};
 use crate::method::process::Launch;
-use crate::peers::server::{Conditions, Instance, Program, Server, port_for};
+use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::{Peer, Tool};
 use crate::report::model::{Results, Run, Section};
 
@@ -103,7 +103,7 @@ impl World {
         let directory = bench.workspace.directory("delay")?;
         let body = directory.join("body");
         fs::write(&body, vec![b'd'; BODY_BYTES]).map_err(Failure::file("write", &body))?;
-        let (port, cpu) = (port_for(None)?, split.load_cpu());
+        let (port, cpu) = (bench.ports.reserve()?, split.load_cpu());
         let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
         let origin = Server::start(
             bench,
@@ -215,7 +215,7 @@ impl Scenario for DelayOptions {
         // HTTP/2 without TLS has a separate port beside the one for the readiness check.
         let mut ports = Vec::new();
         for variant in SERVERS {
-            ports.push((variant, port_for(None)?));
+            ports.push((variant, bench.ports.reserve()?));
         }
         let port =
             |variant: &Variant| ports.iter().find(|(other, _)| other == variant).map_or(0, |(_, port)| *port);

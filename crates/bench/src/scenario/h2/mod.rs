@@ -29,7 +29,7 @@ use super::tls::client;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, Instance, Program, Server, port_for};
+use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Results, Section};
 use h2load::Load;
@@ -131,7 +131,7 @@ impl Scenario for CallsOptions {
         // HTTP/2 without TLS has a separate port beside the one for the readiness check.
         let mut ports = Vec::new();
         for variant in CALL_VARIANTS {
-            ports.push((variant, port_for(None)?));
+            ports.push((variant, bench.ports.reserve()?));
         }
         let port =
             |variant: &Variant| ports.iter().find(|(other, _)| other == variant).map_or(0, |(_, port)| *port);
@@ -153,7 +153,7 @@ impl Scenario for CallsOptions {
 /// Starts the origin behind the proxies; returns it and its HTTP/2 port. It responds with 64 bytes and the trailers of
 /// a call.
 fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
-    let (files, port) = (bench.workspace.directory("grpc-files")?, port_for(None)?);
+    let (files, port) = (bench.workspace.directory("grpc-files")?, bench.ports.reserve()?);
     let path = files.join("message");
     fs::write(&path, h2load::MESSAGE).map_err(Failure::file("write", &path))?;
     let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
