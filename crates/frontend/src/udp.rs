@@ -33,6 +33,7 @@ use site::settings::listen::ListenAddr;
 use telemetry::limited::Limited;
 use telemetry::tally::Stage;
 use telemetry::{Level, Reason};
+use transfer::datagram_memory::DatagramMemory;
 use transfer::datagrams::{DatagramClient, DatagramReturn, Joined};
 
 /// Divisor of `worker_connections`: the share of sessions of all UDP sockets of a thread. Each session has a connection to its
@@ -70,6 +71,8 @@ pub(crate) struct UdpSessions {
     /// Sessions that began with one datagram, the oldest first. Some have ended or got further datagrams.
     single: RefCell<VecDeque<Weak<DatagramClient>>>,
     refused: Limited,
+    /// Memory of datagrams that wait for their session.
+    memory: Rc<DatagramMemory>,
 }
 
 impl UdpSessions {
@@ -184,7 +187,8 @@ impl UdpEndpoint {
         }
         let single = &self.of_thread.single;
         let back = ReturnPath { endpoint: Rc::clone(self), key };
-        let client = Rc::new(DatagramClient::new(Box::new(back)));
+        let network = Address::Inet(key.0).client_network().unwrap_or(key.0.ip());
+        let client = Rc::new(DatagramClient::new(Box::new(back), &self.of_thread.memory, network));
         client.push(joined);
         self.sessions.borrow_mut().insert(key, Rc::clone(&client));
         single.borrow_mut().push_back(Rc::downgrade(&client));
@@ -300,7 +304,7 @@ async fn run_phases(session: &mut Session, client: &DatagramClient) -> u16 {
         // A handler that needs more than the first datagram does without.
         session.early = client.look(<[u8]>::to_vec).unwrap_or_default();
         let end = session.run_phase(SessionPhase::Preread).await;
-        session.early.clear();
+        session.early = Vec::new();
         if let PhaseEnd::End(status) = end {
             return status;
         }

@@ -12,12 +12,14 @@
 //! | [`temp_directory`] | directories of temporary files, with the helper threads that create files in them |
 //! | [`duplex`] | a connection after an upgrade to another protocol |
 //! | [`datagrams`] | a client that sends datagrams |
+//! | [`datagram_memory`] | the memory of waiting datagrams, which the clients of a thread share |
 //! | [`coding`] | gzip, brotli, zstd: pooled encoders (`pool`), the limit on the memory of encoders in use (`budget`), bodies that continue without one (`stored`) |
 //! | [`recency`] | values ordered by last use |
 #![forbid(unsafe_code)]
 
 pub mod body;
 pub mod coding;
+pub mod datagram_memory;
 pub mod datagrams;
 pub mod duplex;
 pub mod files;

@@ -47,14 +47,12 @@ pub struct DatagramLimits {
 }
 
 /// The datagrams of a session so far.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     /// Datagrams of the client that were sent to the current upstream.
     requests: u64,
     /// Datagrams that upstreams have sent.
     responses: u64,
-    /// The only datagram so far, until the first response.
-    retained: Option<Joined>,
 }
 
 impl Progress {
@@ -111,7 +109,7 @@ pub async fn pass(
             }
             Err(Failed::Server) => tries.end(session, next.pick, &record, true),
         }
-        let has_datagram = progress.requests == 0 || progress.retained.is_some();
+        let has_datagram = progress.requests == 0 || client.has_retained();
         if !tries.may_repeat(settings) || !has_datagram {
             return BAD_GATEWAY;
         }
@@ -185,7 +183,7 @@ impl Exchange<'_> {
         session.action.set("proxying connection");
         let timer = Timer::new();
         timer.set(rt::now() + self.settings.timeout);
-        if let Some(retained) = progress.retained.take()
+        if let Some(retained) = self.client.take_retained()
             && let Err(errno) = self.send_to_upstream(session, progress, retained)
         {
             return self.broken(session, "send()", errno);
@@ -240,8 +238,11 @@ impl Exchange<'_> {
         } else {
             self.send(&joined.bytes, joined.split())
         };
-        let can_retain = progress.requests == 1 && progress.responses == 0;
-        progress.retained = can_retain.then_some(joined);
+        // The only datagram, until the first response.
+        match progress.requests == 1 && progress.responses == 0 {
+            true => self.client.retain(joined),
+            false => self.client.forget_retained(),
+        }
         match sent {
             Ok(()) => {
                 self.record.sent.set(self.record.sent.get() + bytes);
@@ -284,7 +285,7 @@ impl Exchange<'_> {
         let count = bytes.len().div_ceil(segment.max(1)).max(1) as u64;
         let split = u16::try_from(segment).ok().filter(|_| count > 1);
         progress.responses += count;
-        progress.retained = None;
+        self.client.forget_retained();
         self.record.note_first_byte();
         let add = |cell: &Cell<u64>| cell.set(cell.get() + bytes.len() as u64);
         add(&self.record.received);
@@ -343,8 +344,7 @@ mod tests {
     #[test]
     fn a_session_is_done_after_the_expected_responses() {
         let limits = |requests, responses| DatagramLimits { requests, responses };
-        let done =
-            |requests, responses, limits| Progress { requests, responses, retained: None }.is_done(limits);
+        let done = |requests, responses, limits| Progress { requests, responses }.is_done(limits);
         assert!(!done(1, 9, limits(None, None)), "any number of responses");
         assert!(done(1, 1, limits(None, Some(1))) && !done(2, 1, limits(None, Some(1))));
         assert!(done(1, 0, limits(None, Some(0))) && !done(0, 0, limits(None, Some(0))));

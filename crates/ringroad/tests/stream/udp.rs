@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::support::{serve, serve_with};
-use testkit::{Deadline, Server, wait};
+use testkit::dns::{Answer, Kind};
+use testkit::{Deadline, DnsServer, Gate, Server, process, wait};
 
 /// Returns a socket that does not wait forever.
 fn client() -> UdpSocket {
@@ -208,6 +209,52 @@ fn a_flood_of_addresses_does_not_end_sessions_of_others() {
     }
     assert!(ask_again(&client(), address(&server), "new").ends_with(" new"), "new clients are served too");
     assert_eq!(port(&ask_again(&socket, address(&server), "three")), port(&first), "the session continues");
+}
+
+#[test]
+fn a_flood_that_waits_for_its_upstream_leaves_memory_and_first_datagrams_to_others() {
+    let (dns, gate, upstream) = (DnsServer::start(), Gate::new(), upstream("a"));
+    let late = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
+    dns.set("late.test", Kind::A, late);
+    let conf = format!(
+        "worker_processes 1; error_log logs/error.log notice; events {{ worker_connections 4096; }}
+         stream {{ resolver {} ipv6=off; resolver_timeout 60s; map $protocol $name {{ default late.test; }}
+           server {{ listen 127.0.0.1:0 udp; proxy_pass $name:{}; }}
+           server {{ listen 127.0.0.2:0 udp; proxy_pass {upstream}; }} }}",
+        dns.addr(),
+        upstream.port()
+    );
+    let server = Server::builder(crate::common::BINARY).conf(&conf).start();
+    let worker = server.workers()[0];
+    let first = client();
+    first.send_to(b"first", server.addr(0).tcp()).expect("it is sent");
+    gate.wait_reached();
+    let before = process::resident_bytes(worker);
+    let other = client();
+    // 400 addresses; each sends as much as one session may have: 100 MiB.
+    let bytes = vec![0; 8 << 10];
+    for number in 0..400 {
+        let socket = UdpSocket::bind(format!("127.0.{}.{}:0", 1 + number / 200, 1 + number % 200));
+        let socket = socket.expect("a port");
+        for _ in 0..32 {
+            socket.send_to(&bytes, server.addr(0).tcp()).expect("it is sent");
+        }
+        // The worker has processed the datagrams before this one.
+        assert!(ask_again(&other, server.addr(1).tcp(), "other").ends_with(" other"));
+    }
+    let grown = process::resident_bytes(worker) - before;
+    // 16 MiB, and the sessions themselves.
+    assert!(grown < 48 << 20, "{grown} bytes");
+    assert!(grown > 8 << 20, "{grown} bytes: the flood has arrived");
+    let late = client();
+    late.send_to(b"last", server.addr(0).tcp()).expect("it is sent");
+    assert!(ask_again(&other, server.addr(1).tcp(), "other").ends_with(" other"));
+    gate.open();
+    for (socket, text) in [(first, " first"), (late, " last")] {
+        let mut buffer = [0; 100];
+        let (count, _) = socket.recv_from(&mut buffer).expect("a response");
+        assert!(buffer[..count].ends_with(text.as_bytes()));
+    }
 }
 
 #[test]
