@@ -17,7 +17,7 @@
 //! | [`rewrite`] | `rewrite`, `if`, `return`, `set`, `break` |
 //! | [`try_files`] | the first of several files that exists |
 //! | [`stream_core`] | the block `stream` and its servers |
-//! | [`stream_return`], [`stream_set`], [`stream_ssl_preread`] | a text for the client; variables; the ClientHello of a client |
+//! | [`stream_pass`], [`stream_return`], [`stream_set`], [`stream_ssl_preread`] | another listening address; a text for the client; variables; the ClientHello of a client |
 //! | [`mirror`] | copies of a request whose responses are ignored |
 #![forbid(unsafe_code)]
 
@@ -31,6 +31,7 @@ mod mirror;
 mod rewrite;
 mod ssl;
 mod stream_core;
+mod stream_pass;
 mod stream_return;
 mod stream_set;
 mod stream_ssl_preread;
@@ -65,6 +66,7 @@ pub static MODULES: &[&Module] = &[
     &log::STREAM,
     &stream_set::MODULE,
     &stream_ssl_preread::MODULE,
+    &stream_pass::MODULE,
     &stream_return::MODULE,
 ];
 

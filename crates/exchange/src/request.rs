@@ -112,6 +112,8 @@ pub struct ConnInfo {
     pub is_tls: bool,
     /// Whether the connection uses QUIC (`listen … quic`).
     pub is_quic: bool,
+    /// Number of times that `pass` of `stream` has passed the connection to another listening address.
+    pub passes: u32,
     /// The result of the TLS handshake; empty before the end of the handshake, and for plain HTTP on a TLS address.
     pub secured: OnceCell<Rc<Secured>>,
 }
@@ -133,6 +135,7 @@ impl ConnInfo {
             proxy: OnceCell::new(),
             is_tls: false,
             is_quic: false,
+            passes: 0,
             secured: OnceCell::new(),
         }
     }

@@ -110,6 +110,12 @@ impl From<Buf> for Input {
     }
 }
 
+impl From<Vec<u8>> for Input {
+    fn from(received: Vec<u8>) -> Input {
+        Input { held: Some(Source::Vec(received)), start: 0 }
+    }
+}
+
 /// Receives bytes until the deadline of the timer. Like [`Timer::limit`], but without a nested state machine: with many
 /// connections, access to the state of a waiting connection is a cache miss at each request.
 pub(crate) fn receive_in_time(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rt::local::Counted;
 
 use crate::listen_socket::ListenSocket;
-use crate::opening::{self, Protocol};
+use crate::opening::{self, Opened, Protocol};
 use crate::{h1, h2, stream};
 use exchange::thread::Thread;
 
@@ -18,9 +18,21 @@ pub async fn serve(
     _counted: (Counted, Counted),
 ) {
     if let Some(index) = listen_socket.stream_index(&thread.thread_config()) {
-        return Box::pin(stream::serve(thread, listen_socket, fd, index)).await;
+        return Box::pin(serve_stream(thread, listen_socket, fd, index)).await;
     }
     let Some(opened) = opening::open(thread, listen_socket, fd).await else { return };
+    serve_opened(opened).await;
+}
+
+/// Serves a connection of `stream`, which may continue in `http`.
+async fn serve_stream(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd, index: usize) {
+    let Some(handed_over) = Box::pin(stream::serve(thread, listen_socket, fd, index)).await else { return };
+    let Some(opened) = handed_over.opening.open().await else { return };
+    serve_opened(opened).await;
+}
+
+/// Serves an opened connection of `http`.
+async fn serve_opened(opened: Opened) {
     match opened.protocol {
         Protocol::Http1 => h1::serve(opened).await,
         Protocol::Http2 => Box::pin(h2::serve(opened)).await,

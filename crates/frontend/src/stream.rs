@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   PROXY header --> PostAccept --> Preaccess --> Access --> TLS handshake --> Preread --> Content --> log
+//!                                                                                    `--> Pass: another listening address
 //! ```
 //! Until the content phase a connection counts as one without a request: it is among the first that are closed to make room. Modules
 //! have the handlers; this file has the socket, the handshake and the first bytes. A session ends with the status that nginx logs.
@@ -12,7 +13,7 @@ use std::rc::Rc;
 
 use crate::input::{Input, receive_in_time};
 use crate::listen_socket::ListenSocket;
-use crate::opening::{NoHeader, Opening};
+use crate::opening::{NoHeader, Opening, PassFault, Passed};
 use exchange::capacity::Waits;
 use exchange::cut_off;
 use exchange::session::{PhaseEnd, Session, SessionPhase};
@@ -20,6 +21,8 @@ use exchange::thread::Thread;
 use exchange::tls;
 use site::address::WithPort;
 use site::config::Section;
+use site::extensions::Extensions;
+use site::settings::listen::ListenAddr;
 use site::settings::session::SessionCore;
 use telemetry::tally::Stage;
 use telemetry::{Level, Reason};
@@ -29,17 +32,41 @@ const OK: u16 = 200;
 const BAD_REQUEST: u16 = 400;
 const INTERNAL_ERROR: u16 = 500;
 
-/// Serves a connection at the address of `stream` with this index.
-pub(crate) async fn serve(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd, index: usize) {
+/// Serves a connection at the address of `stream` with this index. Returns the connection if `pass` hands it to an address of `http`.
+pub(crate) async fn serve(
+    thread: Rc<Thread>,
+    listen_socket: Rc<ListenSocket>,
+    fd: OwnedFd,
+    index: usize,
+) -> Option<HandedOver> {
     let stage = thread.tally.connection();
-    match Opening::begin(Section::Stream, thread, listen_socket, fd, stage) {
-        Ok(opening) => run(opening, index).await,
-        Err(unusable) => unusable.log(),
+    let mut opening = match Opening::begin(Section::Stream, thread, listen_socket, fd, stage) {
+        Ok(opening) => opening,
+        Err(unusable) => {
+            unusable.log();
+            return None;
+        }
+    };
+    let (mut index, mut held) = (index, Vec::new());
+    loop {
+        let passed = run(opening, index, &mut held).await?;
+        opening = passed.opening;
+        match passed.stream_index {
+            Some(next) => index = next,
+            None => return Some(HandedOver { opening, _held: held }),
+        }
     }
 }
 
+/// A connection that continues in `http`.
+pub(crate) struct HandedOver {
+    pub(crate) opening: Opening,
+    /// Values of the modules of the sessions before, such as the places of `limit_conn`: as in nginx they last as long as the connection.
+    pub(crate) _held: Vec<Extensions>,
+}
+
 /// Runs the session of an accepted connection.
-async fn run(mut opening: Opening, index: usize) {
+async fn run(mut opening: Opening, index: usize, held: &mut Vec<Extensions>) -> Option<Passed> {
     let thread_config = Rc::clone(&opening.default.thread_config);
     let info = Rc::clone(&opening.info);
     let mut session = Session::new(thread_config, info, index);
@@ -48,24 +75,41 @@ async fn run(mut opening: Opening, index: usize) {
     opening.stage.set(Stage::Reading);
     // The relay ends by itself when sessions are cut off; here it is a session that waits before.
     let phases = cut_off::unless(pin!(run_phases(opening, &mut session))).await;
-    let status = phases.unwrap_or_else(|| {
-        session.log(Level::Info, format_args!("disconnected on shutdown"));
-        OK
-    });
+    let status = match phases {
+        Some(SessionEnd::Status(status)) => status,
+        // As in nginx the session has no line in the log.
+        Some(SessionEnd::Passed(passed)) => {
+            held.push(session.extensions.take());
+            return Some(*passed);
+        }
+        None => {
+            session.log(Level::Info, format_args!("disconnected on shutdown"));
+            OK
+        }
+    };
     session.end(status);
     // Closes the connection, after its line was written as in nginx.
     session.client = None;
+    None
 }
 
-/// Runs the phases of a session. Returns its status.
-async fn run_phases(mut opening: Opening, session: &mut Session) -> u16 {
+/// The end of a session.
+enum SessionEnd {
+    /// The session ends with this status.
+    Status(u16),
+    /// The connection continues at another address.
+    Passed(Box<Passed>),
+}
+
+/// Runs the phases of a session.
+async fn run_phases(mut opening: Opening, session: &mut Session) -> SessionEnd {
     if let Err(Ended(status)) = begin(&mut opening, session).await {
         opening.wire.end(&opening.thread);
-        return status;
+        return SessionEnd::Status(status);
     }
     match secured(opening, session).await {
         Ok(opening) => converse(opening, session).await,
-        Err(Ended(status)) => status,
+        Err(Ended(status)) => SessionEnd::Status(status),
     }
 }
 
@@ -132,15 +176,23 @@ async fn secured(opening: Opening, session: &mut Session) -> Result<Opening, End
     Ok(opening)
 }
 
-/// Examines the first bytes of the client, then runs the session to its end. Returns its status.
-async fn converse(mut opening: Opening, session: &mut Session) -> u16 {
+/// Examines the first bytes of the client, then passes the connection on or runs the session to its end.
+async fn converse(mut opening: Opening, session: &mut Session) -> SessionEnd {
     session.early.extend_from_slice(opening.early.bytes());
     opening.early = Input::default();
     if session.has_phase(SessionPhase::Preread) {
         session.action.set("prereading client data");
         if let Err(Ended(status)) = preread(&mut opening, session).await {
             opening.wire.end(&opening.thread);
-            return status;
+            return SessionEnd::Status(status);
+        }
+    }
+    match session.run_phase(SessionPhase::Pass).await {
+        PhaseEnd::Completed | PhaseEnd::NeedBytes => {}
+        PhaseEnd::Pass(to) => return pass(opening, session, &to),
+        PhaseEnd::End(status) => {
+            opening.wire.end(&opening.thread);
+            return SessionEnd::Status(status);
         }
     }
     session.action.set("");
@@ -150,10 +202,24 @@ async fn converse(mut opening: Opening, session: &mut Session) -> u16 {
         wire.set_nodelay();
     }
     session.client = Some(Box::new(wire));
-    match session.run_phase(SessionPhase::Content).await {
+    SessionEnd::Status(match session.run_phase(SessionPhase::Content).await {
         PhaseEnd::End(status) => status,
         // No handler.
         PhaseEnd::Completed | PhaseEnd::NeedBytes | PhaseEnd::Pass(_) => INTERNAL_ERROR,
+    })
+}
+
+/// Hands the connection to another listening address.
+fn pass(opening: Opening, session: &mut Session, to: &ListenAddr) -> SessionEnd {
+    let early = std::mem::take(&mut session.early);
+    match opening.pass(to, session.client().clone(), early) {
+        Ok(passed) => SessionEnd::Passed(Box::new(passed)),
+        Err((opening, fault)) => {
+            session.log(Level::Error, format_args!("{fault} for \"{to}\""));
+            opening.wire.end(&opening.thread);
+            // The statuses of nginx.
+            SessionEnd::Status(if fault == PassFault::NotFound { OK } else { INTERNAL_ERROR })
+        }
     }
 }
 

@@ -309,6 +309,9 @@ async fn run_phases(session: &mut Session, client: &DatagramClient) -> u16 {
             return status;
         }
     }
+    if let PhaseEnd::End(status) = session.run_phase(SessionPhase::Pass).await {
+        return status;
+    }
     session.action.set("");
     match session.run_phase(SessionPhase::Content).await {
         PhaseEnd::End(status) => status,

@@ -1,7 +1,7 @@
 //! A session of `stream`: one connection of a client, or the datagrams of one client, from the accept to the log line.
 //!
 //! ```text
-//!   accepted --> PostAccept --> Preaccess --> Access --> TLS handshake --> Preread --> Content --> log
+//!   accepted --> PostAccept --> Preaccess --> Access --> TLS handshake --> Preread --> Pass --> Content --> log
 //! ```
 //! `frontend` has the socket, receives the first bytes and performs the handshake; modules have the handlers of the phases, as for a
 //! request. The handler of the content phase gets the client as a [`Duplex`].

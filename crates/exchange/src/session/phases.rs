@@ -17,6 +17,8 @@ pub enum SessionPhase {
     Access,
     /// The first bytes of the client are examined.
     Preread,
+    /// The connection may continue at another listening address, without a content handler.
+    Pass,
     /// The session itself; one handler for a server.
     Content,
 }

@@ -66,9 +66,9 @@ impl Opening {
         false
     }
 
-    /// Whether the handshake negotiated HTTP/2.
+    /// Whether the handshake negotiated HTTP/2. A handshake of `stream`, before its `pass`, is not one of this address.
     pub(super) fn has_agreed_on_http2(&self) -> bool {
-        self.info.secured.get().is_some_and(|secured| secured.alpn == b"h2")
+        self.info.is_tls && self.info.secured.get().is_some_and(|secured| secured.alpn == b"h2")
     }
 
     /// Whether the first byte of the connection may be the first byte of the preface. With TLS the protocol was negotiated.

@@ -9,6 +9,7 @@
 //! of these steps is closed here; a protocol gets only opened connections.
 
 mod choice;
+mod passed;
 mod proxy;
 mod secure;
 
@@ -19,6 +20,7 @@ use std::rc::Rc;
 use io::Errno;
 use rt::Timer;
 
+pub(crate) use self::passed::{PassFault, Passed};
 pub(crate) use self::proxy::NoHeader;
 use crate::input::Input;
 use crate::listen_socket::{DefaultServer, ListenSocket};
@@ -65,26 +67,12 @@ pub enum Protocol {
 pub async fn open(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd) -> Option<Opened> {
     // Counted before anything that can fail: the number of a connection needs the count.
     let stage = thread.tally.connection();
-    let mut opening = match Opening::begin(Section::Http, thread, listen_socket, fd, stage) {
-        Ok(opening) => opening,
+    match Opening::begin(Section::Http, thread, listen_socket, fd, stage) {
+        Ok(opening) => opening.open().await,
         Err(unusable) => {
             unusable.log();
-            return None;
+            None
         }
-    };
-    if opening.is_traced() {
-        opening.trace_accept();
-    }
-    // Boxed, because most connections need neither.
-    if opening.info.is_proxied && Box::pin(opening.read_proxy_header()).await.is_err() {
-        return opening.end();
-    }
-    if opening.info.is_tls {
-        opening = Box::pin(opening.secured()).await?;
-    }
-    match opening.find_protocol().await {
-        Some(protocol) => Some(opening.opened(protocol)),
-        None => opening.end(),
     }
 }
 
@@ -117,6 +105,24 @@ impl Unusable {
 }
 
 impl Opening {
+    /// Opens a connection of `http`; `None` if it has ended.
+    pub(crate) async fn open(mut self) -> Option<Opened> {
+        if self.is_traced() {
+            self.trace_accept();
+        }
+        // Boxed, because most connections need neither.
+        if self.info.is_proxied && Box::pin(self.read_proxy_header()).await.is_err() {
+            return self.end();
+        }
+        if self.info.is_tls {
+            self = Box::pin(self.secured()).await?;
+        }
+        match self.find_protocol().await {
+            Some(protocol) => Some(self.opened(protocol)),
+            None => self.end(),
+        }
+    }
+
     /// Begins to open a connection for a block.
     pub(crate) fn begin(
         section: Section,

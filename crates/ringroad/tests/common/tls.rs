@@ -96,8 +96,13 @@ pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 /// Connects to the first address, before the TLS handshake.
 pub(crate) fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Tls {
+    connect_to(server.addr(0).tcp(), config, name)
+}
+
+/// Connects to an address, before the TLS handshake.
+pub(crate) fn connect_to(address: std::net::SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Tls {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
+    let socket = TcpStream::connect(address).expect("a connection");
     socket.set_read_timeout(testkit::Deadline::default().left()).expect("a timeout");
     StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a session"), socket)
 }

@@ -6,6 +6,7 @@ mod common;
 
 mod health_checks;
 mod limits;
+mod pass;
 mod reload;
 mod sessions;
 mod support;
