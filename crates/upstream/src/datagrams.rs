@@ -13,9 +13,10 @@ use rt::local::Counted;
 use rt::net::{ConnectStep, DatagramListener};
 use rt::{Either, Timer, select};
 
+use crate::choice::name_of;
 use crate::link;
 use crate::outgoing::Target;
-use crate::stream::{Failed, SessionSettings, SessionTry, Tries};
+use crate::stream::{Failed, Probe, ProbeFailure, SessionSettings, SessionTry, Tries, timed_out};
 use exchange::session::Session;
 use site::address::Address;
 use telemetry::{Level, Reason};
@@ -115,6 +116,65 @@ pub async fn pass(
         }
         // The retained datagram is sent again.
         progress.requests = 0;
+    }
+}
+
+/// Checks one server by a datagram. The log has the reason of a failure. Without a test for responses the server passes if no ICMP message
+/// of its host arrives in time; any response ends the wait.
+pub async fn probe(
+    session: &Session,
+    settings: &SessionSettings<'_>,
+    address: &PeerAddr,
+    probe: &Probe<'_>,
+) -> Result<(), ProbeFailure> {
+    session.action.set("connecting to upstream");
+    let record = SessionTry::new(name_of(address));
+    let (socket, peer, _slot) = connect(session, settings, address, &record).await?;
+    let timer = Timer::new();
+    timer.set(rt::now() + probe.timeout);
+    // Boxed, because the future is large only for the few probes in flight.
+    match timer.limit(Box::pin(ask(session, settings, &socket, peer, probe))).await {
+        Ok(result) => result,
+        Err(rt::Elapsed) if probe.expect.is_none() => Ok(()),
+        Err(rt::Elapsed) => Err(timed_out(session).into()),
+    }
+}
+
+/// Sends the datagram of a health check, and receives until a datagram passes the test.
+async fn ask(
+    session: &Session,
+    settings: &SessionSettings<'_>,
+    socket: &DatagramListener,
+    peer: SocketAddr,
+    probe: &Probe<'_>,
+) -> Result<(), ProbeFailure> {
+    let failed = |call: &str, errno| {
+        session.log(Level::Error, format_args!("{call} failed ({})", Reason(errno)));
+        ProbeFailure::Server
+    };
+    session.action.set("sending to upstream");
+    let bytes = [settings.header.as_slice(), probe.send].concat();
+    let message = DatagramsToSend { to: peer, from: None, ecn: 0, segment: None, bytes: &bytes };
+    socket.send(&message).map_err(|errno| failed("send()", errno))?;
+    session.action.set("reading from upstream");
+    loop {
+        socket.readable().await.map_err(|errno| failed("poll()", errno))?;
+        let mut is_expected = false;
+        let received = SPACE.with_borrow_mut(|space| {
+            space.resize(BUFFERS * DATAGRAM_BYTES, 0);
+            socket.receive(space, |facts, bytes| {
+                let mut datagrams = bytes.chunks(facts.segment.max(1));
+                is_expected |= match probe.expect {
+                    Some(expect) => datagrams.any(expect),
+                    None => true,
+                };
+            })
+        });
+        match received {
+            _ if is_expected => return Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Err(failed("recv()", errno)),
+        }
     }
 }
 

@@ -83,7 +83,7 @@ pub struct SessionTry {
 }
 
 impl SessionTry {
-    fn new(name: Arc<str>) -> Rc<SessionTry> {
+    pub(super) fn new(name: Arc<str>) -> Rc<SessionTry> {
         Rc::new(SessionTry {
             name,
             started: rt::now(),
@@ -411,7 +411,7 @@ pub struct Probe<'a> {
     pub send: &'a [u8],
     /// Whether the received bytes pass the test; without a test the connection suffices.
     pub expect: Option<ReceivedTest<'a>>,
-    /// `health_check_timeout`, from the connection on.
+    /// `health_check_timeout`, from the connection on; over UDP from the datagram on.
     pub timeout: Duration,
 }
 
@@ -427,19 +427,13 @@ pub async fn probe(
 ) -> Result<(), ProbeFailure> {
     session.action.set("connecting to upstream");
     let record = SessionTry::new(name_of(address));
-    let mut link = connect(session, settings, address, &record).await.map_err(|failed| match failed {
-        Failed::Server => ProbeFailure::Server,
-        Failed::Local => ProbeFailure::Local,
-    })?;
+    let mut link = connect(session, settings, address, &record).await?;
     let timer = rt::Timer::new();
     timer.set(rt::now() + probe.timeout);
     // Boxed, because the future is large only for the few probes in flight.
     match timer.limit(Box::pin(converse(session, settings, &mut link, probe))).await {
         Ok(result) => result,
-        Err(rt::Elapsed) => {
-            timed_out(session);
-            Err(ProbeFailure::Server)
-        }
+        Err(rt::Elapsed) => Err(timed_out(session).into()),
     }
 }
 
@@ -450,6 +444,15 @@ pub enum ProbeFailure {
     Server,
     /// This server could not make the check.
     Local,
+}
+
+impl From<Failed> for ProbeFailure {
+    fn from(failed: Failed) -> ProbeFailure {
+        match failed {
+            Failed::Server => ProbeFailure::Server,
+            Failed::Local => ProbeFailure::Local,
+        }
+    }
 }
 
 /// Sends the bytes of a health check, and receives until the test is passed.
@@ -494,7 +497,7 @@ async fn converse(
 }
 
 /// Logs a timeout.
-fn timed_out(session: &Session) -> Failed {
+pub(super) fn timed_out(session: &Session) -> Failed {
     session.log(Level::Error, format_args!("upstream timed out ({})", Reason(Errno::TIMEDOUT)));
     Failed::Server
 }

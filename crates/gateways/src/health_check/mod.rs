@@ -92,7 +92,7 @@ const STREAM_DIRECTIVES: &[Directive] = &[
             Contexts::STREAM_SERVER,
             Args::Any,
             "Checks the servers of the group that the server passes sessions to, with `interval=`, `jitter=`, `fails=`, `passes=`, \
-             `match=`, `port=`, `mandatory` and `persistent`.",
+             `match=`, `port=`, `udp`, `mandatory` and `persistent`.",
         )
         .many(),
         |scope, cx| add_check(scope, cx, Section::Stream),
@@ -152,6 +152,8 @@ struct CheckConf {
     is_mandatory: bool,
     is_persistent: bool,
     port: Option<u16>,
+    /// Only in `stream`: the check sends a datagram.
+    is_udp: bool,
     match_name: String,
     /// Only in `http`, without its default.
     uri: Option<String>,
@@ -182,6 +184,7 @@ impl CheckConf {
             is_mandatory: false,
             is_persistent: false,
             port: None,
+            is_udp: false,
             match_name: String::new(),
             uri: None,
             keepalive_time: None,
@@ -212,6 +215,7 @@ impl CheckConf {
             (Some(("grpc_status", text)), Section::Http) => {
                 self.grpc.as_mut()?.status = Some(value::number_in(1, 16)(text).ok()? as u32);
             }
+            (None, Section::Stream) if text == "udp" => self.is_udp = true,
             (None, _) if text == "mandatory" => self.is_mandatory = true,
             (None, _) if text == "persistent" => self.is_persistent = true,
             _ => return None,
@@ -239,9 +243,6 @@ fn is_uri(text: &str) -> bool {
 fn add_check(scope: &mut Scope, cx: &mut Cx<'_>, section: Section) -> Result<(), Error> {
     let mut conf = CheckConf::new(cx.statement.span());
     for text in cx.statement.texts() {
-        if section == Section::Stream && text == "udp" {
-            return Err(cx.not_supported(text));
-        }
         conf.read(text, section).ok_or_else(|| {
             let error = cx.error(format_args!("invalid parameter \"{text}\""));
             match text.split_once('=').map(|(name, _)| name) {

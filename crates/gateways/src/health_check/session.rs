@@ -1,4 +1,4 @@
-//! One probe in `stream`: a connection as `proxy` opens it, bytes that are sent, and a test of the received bytes.
+//! One probe in `stream`: a connection as `proxy` opens it, or a socket of UDP, bytes that are sent, and a test of the received bytes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,8 +32,12 @@ struct SessionCheck {
     listen: usize,
     server: ServerId,
     tests: Option<Arc<Match>>,
+    is_udp: bool,
     timeout: Duration,
 }
+
+/// The datagram of a check over UDP without a `send`, as in nginx's commercial edition.
+const DATAGRAM_DEFAULT: &[u8] = b"nginx health check";
 
 /// Returns the checks of the configuration in use.
 pub(super) fn checks(thread: &Rc<Thread>) -> Vec<HealthCheck> {
@@ -59,6 +63,7 @@ pub(super) fn checks(thread: &Rc<Thread>) -> Vec<HealthCheck> {
                 listen,
                 server: location.server,
                 tests,
+                is_udp: conf.is_udp,
                 timeout: *timeout,
             });
             checks.push(HealthCheck {
@@ -85,6 +90,7 @@ async fn probe(check: Rc<SessionCheck>, address: PeerAddr) -> ProbeResult {
         Some(Match::Text(test)) => (test.send.as_slice(), test.expect.as_ref()),
         _ => (&[][..], None),
     };
+    let send = if check.is_udp && send.is_empty() { DATAGRAM_DEFAULT } else { send };
     let is_expected = expect.map(|expect| |received: &[u8]| expect.is_in(received));
     let probe = Probe {
         send,
@@ -94,7 +100,10 @@ async fn probe(check: Rc<SessionCheck>, address: PeerAddr) -> ProbeResult {
     let Some(settings) = stream_proxy::probe_settings(&session) else {
         return ProbeResult::NotMade("the server passes no sessions on".to_owned());
     };
-    let result = upstream::stream::probe(&session, &settings, &address, &probe).await;
+    let result = match check.is_udp {
+        true => upstream::datagrams::probe(&session, &settings, &address, &probe).await,
+        false => upstream::stream::probe(&session, &settings, &address, &probe).await,
+    };
     let logged = || rehearsal.last_logged().unwrap_or_else(|| "the connection failed".to_owned());
     match result {
         Ok(()) => ProbeResult::Passed,
