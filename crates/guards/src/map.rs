@@ -98,8 +98,12 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
-    cx.http.registry.add_values(&VarRef::Slot(slot), reader.map.values.iter().cloned());
-    compute(cx.http, slot, reader.map);
+    let mut map = reader.map;
+    cx.http.registry.add_values(&VarRef::Slot(slot), map.values.iter().cloned());
+    // Tables may have a million rows, and grow by doubling.
+    map.values.shrink_to_fit();
+    map.texts.shrink_to_fit();
+    compute(cx.http, slot, map);
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! checks [`crate::pressure`] once a second, and frees its unused memory if necessary.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,19 @@ pub(crate) struct Ledger {
     /// Number of bytes of buffers returned to the system.
     bytes: AtomicU64,
     noticed: Mutex<Option<Instant>>,
+    /// Whether a thread has freed blocks whose pages were not released since.
+    has_free_pages: AtomicBool,
 }
 
 impl Ledger {
+    /// Releases the pages of blocks that any thread has freed. Freeing many connections affects all threads at about the same
+    /// time, and the call scans the blocks of all threads, so one thread makes it for all.
+    fn release_pages(&self) {
+        if self.has_free_pages.swap(false, Ordering::Relaxed) {
+            thread_alloc::release_pages();
+        }
+    }
+
     /// Counts freed memory; returns both totals if it is time to report them.
     fn enter(&self, bytes: u64, now: Instant) -> Option<(u64, u64)> {
         let times = self.times.fetch_add(1, Ordering::Relaxed) + 1;
@@ -44,17 +54,19 @@ impl Ledger {
 /// Checks for memory pressure until the thread ends.
 pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
-    let mut connections = DeclineDetector::of(CONNECTIONS_MIN);
+    let threads = thread.thread_config().config.main().workers.count();
+    let mut connections = DeclineDetector::of(CONNECTIONS_MIN.div_ceil(threads));
     let mut encoders = DeclineDetector::of(ENCODERS_MIN);
     loop {
         rt::sleep_until(rt::now() + CHECK_EVERY).await;
+        ledger.release_pages();
         if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
             free_memory_for_others(&thread, &ledger);
         }
         let (bytes, peak) = thread.encoders.budget.bytes();
         if encoders.has_declined((bytes as usize, peak as usize)) {
             thread.encoders.clear();
-            thread_alloc::release_pages();
+            ledger.has_free_pages.store(true, Ordering::Relaxed);
         }
         if connections.has_declined(thread.capacity.connections()) {
             // Operations submitted after the first call get slots at the start of the tables, so that the ends of the
@@ -62,7 +74,7 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
             free_memory(&thread);
             thread.capacity.trim().await;
             free_memory(&thread);
-            thread_alloc::release_pages();
+            ledger.has_free_pages.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -82,7 +94,8 @@ struct DeclineDetector {
 /// Minimum number of bytes of encoders before the drop.
 const ENCODERS_MIN: usize = 16 << 20;
 
-/// Minimum number of connections before the drop: the memory of fewer connections is less than a MiB.
+/// Minimum number of connections of the process before the drop: the memory of fewer connections is less than a MiB. Each thread
+/// compares its share.
 const CONNECTIONS_MIN: usize = 512;
 
 /// Number of consecutive checks after which memory is freed, so that a fluctuating number of connections does not free

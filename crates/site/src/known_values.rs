@@ -3,12 +3,9 @@
 //! Directives that define variables add their values to the [`Registry`]. A variable with another source, such as a module or a
 //! regular expression, ends the known text.
 
-use crate::registry::Registry;
+use crate::registry::{Registry, VALUES_MAX};
 use crate::template::{Part, Template};
 use crate::var_ref::VarRef;
-
-/// Maximum number of values of a text. A longer table of values is treated as unknown.
-const VALUES_MAX: usize = 1024;
 
 /// Maximum depth of values that contain variables. A variable may contain itself: `set $a $a/b;`.
 const DEPTH_MAX: u32 = 8;
@@ -99,7 +96,7 @@ fn known_values(variable: &VarRef, registry: &Registry, depth: u32) -> Option<Ve
 /// Returns a text with the names of its variables.
 pub fn written(template: &Template, registry: &Registry) -> String {
     let mut text = String::new();
-    for part in &template.parts {
+    for part in template.parts.iter() {
         match part {
             Part::Text(part) => text.push_str(part),
             Part::Variable(VarRef::Slot(slot)) => {

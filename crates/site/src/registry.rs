@@ -13,6 +13,9 @@ use conf::{Error, Object, Span, Statement};
 use crate::template::Template;
 use crate::var_ref::{Member, ModuleVar, VarRef};
 
+/// Maximum number of known values of a variable or a text. A longer table of values is treated as unknown.
+pub(crate) const VALUES_MAX: usize = 1024;
+
 /// The name of a module's variable.
 #[derive(Clone, Copy, Debug)]
 pub struct VariableName {
@@ -120,7 +123,7 @@ struct Slot {
     definitions: u32,
     /// Number of directives that have added their values to `values`.
     valued: u32,
-    /// All values that directives assign.
+    /// All values that directives assign; incomplete if there are more than [`VALUES_MAX`].
     values: Vec<Template>,
 }
 
@@ -231,7 +234,9 @@ impl Registry {
     pub fn add_values(&mut self, variable: &VarRef, values: impl IntoIterator<Item = Template>) {
         if let VarRef::Slot(slot) = variable {
             let slot = &mut self.slots[*slot as usize];
-            slot.values.extend(values);
+            // One value more shows that there are too many.
+            let left = (VALUES_MAX + 1).saturating_sub(slot.values.len());
+            slot.values.extend(values.into_iter().take(left));
             slot.valued += 1;
         }
     }

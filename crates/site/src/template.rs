@@ -9,7 +9,8 @@ use crate::var_ref::VarRef;
 /// Text with variables, such as `/data/$host$uri`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
-    pub(crate) parts: Vec<Part>,
+    /// Shared with the clones of the template.
+    pub(crate) parts: Arc<[Part]>,
 }
 
 /// A piece of the text.
@@ -22,8 +23,11 @@ pub(crate) enum Part {
 impl Template {
     /// Returns a template without variables.
     pub fn text(text: &str) -> Template {
-        let parts = if text.is_empty() { Vec::new() } else { vec![Part::Text(text.into())] };
-        Template { parts }
+        if text.is_empty() {
+            Template::default()
+        } else {
+            Template { parts: [Part::Text(text.into())].into() }
+        }
     }
 
     /// Compiles `text`; `$name`, `${name}` and `$1` are variables, which `reference` looks up by name.
@@ -48,21 +52,21 @@ impl Template {
         if !rest.is_empty() {
             parts.push(Part::Text(rest.into()));
         }
-        Ok(Template { parts })
+        Ok(Template { parts: parts.into() })
     }
 
     /// Returns the template with `text` before it.
-    pub(crate) fn after(mut self, text: &str) -> Template {
-        match self.parts.first_mut() {
-            Some(Part::Text(first)) => *first = format!("{text}{first}").into(),
-            _ => self.parts.insert(0, Part::Text(text.into())),
-        }
-        self
+    pub(crate) fn after(self, text: &str) -> Template {
+        let (first, rest) = match &*self.parts {
+            [Part::Text(first), rest @ ..] => (format!("{text}{first}"), rest),
+            parts => (text.to_owned(), parts),
+        };
+        Template { parts: std::iter::once(Part::Text(first.into())).chain(rest.iter().cloned()).collect() }
     }
 
     /// Returns the text, if it has no variables.
     pub fn constant(&self) -> Option<&str> {
-        match self.parts.as_slice() {
+        match &*self.parts {
             [] => Some(""),
             // Adjacent texts never occur, because each extends to the next variable.
             [Part::Text(text)] => Some(text),
@@ -117,7 +121,7 @@ mod tests {
         let files = Template::text("files").after("/a$b/");
         assert_eq!(files.constant(), Some("/a$b/files"));
         assert_eq!(Template::default().after("/a$b/").constant(), Some("/a$b/"));
-        let variable = Template { parts: vec![Part::Variable(VarRef::Capture(1))] };
+        let variable = Template { parts: [Part::Variable(VarRef::Capture(1))].into() };
         assert_eq!(variable.after("/a$b/").parts.len(), 2);
     }
 

@@ -245,7 +245,7 @@ impl Template {
 
     /// As [`Template::render`]; with `escaped`, the groups of the last match are escaped for a query.
     pub fn render_groups<R: HasVariables>(&self, request: &R, escaped: bool, out: &mut Vec<u8>) {
-        for part in &self.parts {
+        for part in self.parts.iter() {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(VarRef::Capture(number)) if escaped => {
@@ -269,7 +269,7 @@ impl Template {
 
     /// As [`Template::rendered`], for a response: constant text is shared.
     pub fn source<R: HasVariables>(&self, request: &R) -> Source {
-        match self.parts.as_slice() {
+        match &*self.parts {
             [Part::Text(text)] => Source::Shared(Arc::clone(text).into()),
             _ => Source::Vec(self.rendered(request)),
         }

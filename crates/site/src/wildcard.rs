@@ -55,6 +55,13 @@ impl<T: Copy> HostTable<T> {
         insert(&mut self.exact, text, value)
     }
 
+    /// Releases the memory for further names.
+    pub fn shrink_to_fit(&mut self) {
+        self.exact.shrink_to_fit();
+        self.heads.shrink_to_fit();
+        self.tails.shrink_to_fit();
+    }
+
     /// Returns the value of a host.
     pub fn find(&self, host: &[u8]) -> Option<T> {
         if let Some(&value) = self.exact.get(host) {

@@ -269,6 +269,8 @@ fn observe(orders: &Receiver<Order>, found: &Found) {
         match order {
             Ok(Order::Observe(served, config, plan)) => {
                 (observed, is_first, gap_since) = (Some((served, config, plan)), true, None);
+                // Usually this was the last user of the old configuration.
+                thread_alloc::release_pages();
             }
             Ok(Order::Pause) => observed = None,
             Ok(Order::Compare) => {

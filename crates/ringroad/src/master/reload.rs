@@ -282,6 +282,9 @@ impl Master {
         if self.new_binary.is_none() {
             move_pid_file(&mut self.pid_file, &self.request, &self.cycle);
         }
+        // The old configuration needs as much memory as the new one. The thread that compares paths may still use it.
+        drop(old);
+        thread_alloc::release_pages();
     }
 
     /// Starts a reload that was requested during the last one.

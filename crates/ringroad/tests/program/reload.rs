@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{BINARY, ask, site, wait_for_answer, wait_until};
 use rustix::process::Signal;
+use testkit::process::resident_bytes;
 use testkit::program::{Finished, Program, run, signal_process};
 use testkit::{Client, Content, Deadline, Server, TempDir};
 
@@ -213,6 +214,32 @@ fn a_replaced_configuration_is_freed_after_its_last_request() {
         line.ends_with(&format!("configuration 1 of worker process {worker} exited with code 0")),
         "{line}"
     );
+}
+
+/// Rows of a table, and the maximum growth of a process by its reload. The table needs 13 MiB in each process.
+const ROWS: u32 = 60_000;
+const GROWTH_MAX: u64 = 6 << 20;
+
+#[test]
+fn the_memory_of_a_replaced_configuration_is_released() {
+    let rows: String = (0..ROWS).map(|row| format!("s{row}.example.org value{row};\n")).collect();
+    let conf = format!(
+        "worker_processes 1; events {{}} http {{ access_log off; map $host $m {{\n{rows}}} \
+         server {{ listen 127.0.0.1:0; location / {{ return 200 a$m; }} }} }}"
+    );
+    let mut server = Server::start(BINARY, &conf);
+    assert_eq!(ask(server.addr(0)), "a");
+    let processes = [server.pid(), server.workers()[0]];
+    let before = processes.map(resident_bytes);
+    for round in 1..=2 {
+        server.rewrite_conf(&conf);
+        server.reload();
+        server.wait_for_log_count("in place", round, Deadline::default());
+    }
+    for (process, before) in processes.into_iter().zip(before) {
+        let is_back = || resident_bytes(process) <= before + GROWTH_MAX;
+        wait_until(&format!("the memory of {before} bytes"), is_back);
+    }
 }
 
 #[test]

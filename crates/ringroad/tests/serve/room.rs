@@ -546,24 +546,35 @@ fn resident(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
+/// Asserts that most of the memory of idle connections is freed when they are closed.
+fn assert_memory_is_freed(server: &Server, of: &str) {
+    let idle = |count| {
+        let mut clients = crowd(server, count, "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
+        clients.iter_mut().for_each(|client| assert_eq!(client.response().text(), "ok", "{of}"));
+        clients
+    };
+    // Memory allocated by the first requests is not released.
+    drop(idle(100));
+    let before = resident(server);
+    let clients = idle(BUFFERS);
+    let most = resident(server);
+    drop(clients);
+    let is_back = || (resident(server) <= before + (most - before) / 2).then_some(());
+    wait::until("memory given back", Deadline::default(), is_back)
+        .unwrap_or_else(|late| panic!("{of}: {late}: {before}, {most}, {} kB", resident(server)));
+}
+
 #[test]
 fn memory_of_closed_connections_is_freed() {
-    on_each_engine("", "", 4096, |server, net| {
-        let idle = |count| {
-            let mut clients = crowd(server, count, "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
-            clients.iter_mut().for_each(|client| assert_eq!(client.response().text(), "ok", "{net}"));
-            clients
-        };
-        // Memory allocated by the first requests is not released.
-        drop(idle(100));
-        let before = resident(server);
-        let clients = idle(BUFFERS);
-        let most = resident(server);
-        drop(clients);
-        let is_back = || (resident(server) <= before + (most - before) / 2).then_some(());
-        wait::until("memory given back", Deadline::default(), is_back)
-            .unwrap_or_else(|late| panic!("{net}: {late}: {before}, {most}, {} kB", resident(server)));
-    });
+    on_each_engine("", "", 4096, assert_memory_is_freed);
+}
+
+#[test]
+fn memory_of_closed_connections_is_freed_by_threads_with_few_of_them() {
+    testkit::burst::allow_fds(DESCRIPTORS);
+    let conf = "worker_processes 4; events { use epoll; worker_connections 4096; } http { access_log off; \
+                server { listen 127.0.0.1:0; location = /ok { return 200 ok; } } }";
+    assert_memory_is_freed(&Server::start(common::BINARY, conf), "four threads");
 }
 
 #[test]

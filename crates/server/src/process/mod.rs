@@ -298,7 +298,13 @@ impl Worker {
     /// configuration. The worker's first configuration has the number 1.
     pub fn take_retired(&self) -> Vec<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
-        self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
+        let retired: Vec<u64> =
+            self.events.take_retired().into_iter().filter(|&number| number != newest).collect();
+        if !retired.is_empty() {
+            // A configuration of many servers has a hundred MiB and more.
+            thread_alloc::release_pages();
+        }
+        retired
     }
 
     /// Returns the addresses of all names if they have changed since the last call, for the successor process. Must be
