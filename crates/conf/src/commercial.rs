@@ -9,7 +9,6 @@ const COMMERCIAL: &[(&[&str], &str)] = &[
         &["status_format", "live_activity_monitoring"],
         "use \"api\", \"metrics\" or \"dashboard\" of this server",
     ),
-    (&["queue"], "use \"max_conns\" of the servers, and \"limit_conn\" with an \"error_page\" for 503"),
     (
         &["ntlm"],
         "connections of NTLM belong to one client: use \"keepalive\" with an application that has another login",
@@ -57,7 +56,7 @@ mod tests {
 
     #[test]
     fn names_and_prefixes_are_found() {
-        for name in ["queue", "session_log_zone", "oidc_provider", "zone_sync_server"] {
+        for name in ["session_log_zone", "oidc_provider", "zone_sync_server"] {
             assert!(instead_of_commercial(name).is_some(), "{name}");
         }
         // The others are nginx's own, or of nothing.

@@ -26,6 +26,7 @@
 //! | [`upstream_block`] | upstream groups and their servers |
 //! | [`upstream_sticky`] | a client returns to the same server |
 //! | [`upstream_keepalive`] | idle connections to the servers of a group |
+//! | [`upstream_queue`] | requests that wait for a server of a group |
 //! | [`upstream_zone`] | the name under which the state of servers passes to the next configuration |
 //! | [`resolver`] | `resolver`, `resolver_timeout` |
 //! | [`ocsp`] | gives worker threads access to OCSP responders |
@@ -58,6 +59,7 @@ mod upstream_ip_hash;
 mod upstream_keepalive;
 mod upstream_least_conn;
 mod upstream_least_time;
+mod upstream_queue;
 mod upstream_random;
 mod upstream_state;
 mod upstream_sticky;
@@ -84,6 +86,7 @@ pub static MODULES: &[&Module] = &[
     &upstream_random::MODULE,
     &upstream_sticky::MODULE,
     &upstream_keepalive::MODULE,
+    &upstream_queue::MODULE,
     &upstream_zone::MODULE,
     &upstream_state::MODULE,
     // These handlers serve a complete location, and also an `if` in a location that another module serves.

@@ -12,7 +12,7 @@ use super::table::{GroupState, Moment, Peer, PeerId, Random, Set, Times};
 const SELECTIONS_MAX: u32 = 20;
 
 /// The choices made for one request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Choices {
     /// Index of the current set: primary servers or backups.
     pub(super) set: usize,
@@ -25,7 +25,7 @@ pub(super) struct Choices {
 }
 
 /// Method of selection, with its position.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Walk {
     /// Round robin.
     Rounds,

@@ -17,6 +17,7 @@
 //! | [`lines`], [`address`], [`change`] | the directives of the block; addresses of servers; changes of servers at run time |
 //! | [`table`], [`counts`], [`metrics`] | the state of the servers; their numbers; the rows of the numbers |
 //! | [`health`] | active health checks and their results |
+//! | [`queue`] | requests that wait for a server |
 //! | [`balance`], [`ring`], [`sticky`] | the next server; consistent hashing; IDs of servers, and the table of sessions |
 //! | [`resolve`] | names to addresses: `system` (configured names, on a helper thread) with `ttl` (their lifetime), `unresolved` (why a name has no address), `resolver` (names from variables, and servers with `resolve`) over `query` and `wire`, `refresher` (resolves the names of the groups again) |
 
@@ -31,6 +32,7 @@ pub mod health;
 mod known;
 pub mod lines;
 pub mod metrics;
+pub mod queue;
 pub mod resolve;
 mod ring;
 pub mod sticky;
@@ -54,9 +56,11 @@ pub use self::groups::Upstreams;
 use self::health::{Check, CheckCounts, Health};
 pub use self::lines::Keepalive;
 use self::lines::{Accepts, Address, Draft, FoundAddress, Line, Method, Named, Source};
+use self::queue::{Overflow, QueueLimits, QueueState, Queued};
 use self::sticky::{Learned, Sid, Sticky, StickyKind};
 use self::table::{GroupState, PeerId, Shape, Times};
 use crate::resolve::resolver::Resolver;
+use site::address::ClientNetwork;
 use site::shared_zone::{self, Zone};
 use site::template::Template;
 use telemetry::time_zone::since_1970;
@@ -95,6 +99,8 @@ pub struct Group {
     method: Method,
     /// `sticky`
     pub sticky: Option<Sticky>,
+    /// `queue`
+    pub queue: Option<QueueLimits>,
     /// `state`: the file that stores changes.
     pub state_file: Option<PathBuf>,
     /// The checks of its servers.
@@ -139,6 +145,7 @@ impl Shared {
         // The lock also ensures that only one thread publishes at a time.
         let mut state = self.lock();
         change(&mut state);
+        state.queue.wake_first();
         self.updates.publish(self.updates.value() + 1);
     }
 }
@@ -163,6 +170,7 @@ impl Group {
             lines: draft.lines.into(),
             method: draft.method.unwrap_or_default(),
             sticky: draft.sticky,
+            queue: draft.queue,
             state_file: draft.state,
             checks: Mutex::default(),
             saves: AtomicU64::new(0),
@@ -185,6 +193,7 @@ impl Group {
             lines: Arc::new([line]),
             method: Method::RoundRobin,
             sticky: None,
+            queue: None,
             state_file: None,
             checks: Mutex::default(),
             saves: AtomicU64::new(0),
@@ -318,6 +327,11 @@ impl Group {
         let sets = [(&state.sets[0], false), (&state.sets[1], true)];
         let all = sets.into_iter().flat_map(|(set, backup)| set.peers.iter().map(move |peer| (peer, backup)));
         all.map(|(peer, backup)| PeerState::of(peer, backup, moment)).collect()
+    }
+
+    /// Returns the numbers of the queue; `None` without one.
+    pub fn queue_state(&self) -> Option<QueueState> {
+        Some(self.state().lock().queue.state(self.queue?))
     }
 
     /// Whether sessions use a cookie, which a filter adds to responses.
@@ -514,13 +528,48 @@ impl Selection {
         self.choose(rt::now())
     }
 
+    /// Selects the first server of a request. With `queue`, and if no server is free or other requests wait, the request can wait
+    /// ([`Selection::wait`]).
+    pub fn first_peer(&mut self) -> Result<Pick, NoPeer> {
+        if self.group.queue.is_none() {
+            return self.next_peer();
+        }
+        if !self.group.state().lock().queue.is_empty() {
+            return Err(NoPeer::Busy);
+        }
+        // A selection without a result may have begun to look at the backups.
+        let before = self.choices.clone();
+        self.next_peer().inspect_err(|_| self.choices = before)
+    }
+
+    /// Adds the request to the queue of the group; `None` if the group has none.
+    pub fn wait(&self, client: ClientNetwork) -> Option<Result<Queued, Overflow>> {
+        Queued::new(&self.group, client)
+    }
+
+    /// Selects a server for a request of the queue, if it is the first one.
+    pub fn peer_in_turn(&mut self, queued: &Queued) -> Result<Pick, NoPeer> {
+        let before = self.choices.clone();
+        self.choose_for(rt::now(), Some(queued)).inspect_err(|_| self.choices = before)
+    }
+
     fn choose(&mut self, now: Instant) -> Result<Pick, NoPeer> {
+        self.choose_for(now, None)
+    }
+
+    fn choose_for(&mut self, now: Instant, queued: Option<&Queued>) -> Result<Pick, NoPeer> {
         let shared = Arc::clone(self.group.state());
         let mut state = shared.lock();
+        if queued.is_some_and(|queued| !state.queue.is_first(queued.key)) {
+            return Err(NoPeer::Busy);
+        }
         let moment = state.moment(now);
         let Some(index) = state.choose(&mut self.choices, moment) else {
             return Err(if state.awaits_names() { NoPeer::Unresolved } else { NoPeer::Busy });
         };
+        if queued.is_some() {
+            state.queue.take_first();
+        }
         let peer = &mut state.sets[self.choices.set].peers[index];
         peer.counts.choose(now);
         Ok(Pick {

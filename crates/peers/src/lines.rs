@@ -13,6 +13,7 @@ use io::op::PeerAddr;
 
 use super::ServersZone;
 use super::address::{HostKind, Url, name_of};
+use super::queue::QueueLimits;
 use super::sticky::Sticky;
 use crate::resolve::resolver::Resolver;
 use site::config::Settings;
@@ -248,6 +249,8 @@ pub struct Draft {
     pub sticky: Option<Sticky>,
     /// `keepalive` and related directives.
     pub keepalive: Keepalive,
+    /// `queue`
+    pub queue: Option<QueueLimits>,
     /// `zone`
     pub zone: Option<Arc<Zone<ServersZone>>>,
     /// `state`
@@ -269,6 +272,7 @@ impl Draft {
             method: None,
             sticky: None,
             keepalive: Keepalive::default(),
+            queue: None,
             zone: None,
             state: None,
             resolver: None,

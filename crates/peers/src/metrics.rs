@@ -68,6 +68,17 @@ const UNHEALTHY: Metric = Metric::counter(
 )
 .labelled(BOTH);
 
+const QUEUE: Metric =
+    Metric::gauge("upstream_queue", "requests", "Requests that wait for a server of the group (queue).")
+        .labelled(&[UPSTREAM]);
+
+const OVERFLOWS: Metric = Metric::counter(
+    "upstream_queue_overflows_total",
+    "requests",
+    "Requests for which the queue of the group was full.",
+)
+.labelled(&[UPSTREAM]);
+
 /// All metrics, in the order of the page.
 pub const METRICS: &[&Metric] = &[
     &REQUESTS,
@@ -81,6 +92,8 @@ pub const METRICS: &[&Metric] = &[
     &ACTIVE,
     &CHECKS,
     &UNHEALTHY,
+    &QUEUE,
+    &OVERFLOWS,
 ];
 
 /// Statistics of all servers with the same name.
@@ -96,7 +109,9 @@ struct Sum {
 /// Appends the metrics of all servers of these groups. A server on several lines is counted as one.
 pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, page: &mut Page) {
     let mut sums: BTreeMap<(String, Arc<str>), Sum> = BTreeMap::new();
+    let mut queues = Vec::new();
     for group in groups {
+        queues.extend(group.queue_state().map(|queue| (group.label(), queue)));
         for peer in group.peers(now) {
             let PeerState { name, condition, active, counts, checks, .. } = peer;
             let sum = sums.entry((group.label(), name)).or_default();
@@ -136,4 +151,12 @@ pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, pag
             page.number(metric, values, checks.unhealthy);
         }
     });
+    page.head(&QUEUE);
+    for (label, queue) in &queues {
+        page.number(&QUEUE, &[label], queue.size as u64);
+    }
+    page.head(&OVERFLOWS);
+    for (label, queue) in &queues {
+        page.number(&OVERFLOWS, &[label], queue.overflows);
+    }
 }

@@ -13,6 +13,7 @@ use io::op::PeerAddr;
 use super::counts::{Counts, Tried};
 use super::health::{Check, PeerChecks};
 use super::lines::{Accepts, Address, FoundAddress, Line, Named, Source};
+use super::queue::WaitQueue;
 use super::ring::Ring;
 use super::sticky::Sid;
 
@@ -254,6 +255,8 @@ pub(super) struct GroupState {
     epoch: Option<Instant>,
     /// Random numbers for `random`.
     pub(super) random: Random,
+    /// Requests that wait for a server.
+    pub(super) queue: WaitQueue,
 }
 
 impl GroupState {
@@ -262,7 +265,9 @@ impl GroupState {
         let found = carried(&shape.lines, found);
         let sets = [Set::default(), Set::default()];
         let random = Random::seeded();
-        let mut state = GroupState { shape, found, sets, generation: 0, next_id: 0, epoch: None, random };
+        let queue = WaitQueue::default();
+        let mut state =
+            GroupState { shape, found, sets, generation: 0, next_id: 0, epoch: None, random, queue };
         state.rebuild();
         state
     }
@@ -451,6 +456,7 @@ impl GroupState {
         now: Moment,
     ) -> bool {
         let is_single = self.sets[0].is_single;
+        self.queue.wake_first();
         let Some(peer) = self.peer(id) else { return false };
         peer.conns = peer.conns.saturating_sub(1);
         tried.into_iter().for_each(|tried| peer.counts.end(tried));

@@ -13,6 +13,7 @@ use crate::outgoing::{Failure, Target};
 use crate::sessions;
 use crate::state::Try;
 use exchange::request::{Address, Request};
+use peers::queue::{Overflow, Queued};
 use peers::resolve::{Conf, Unresolved};
 use peers::{Group, NoPeer, Pick, Selection, TryOutcome};
 use site::variables::HasVariables;
@@ -127,24 +128,41 @@ impl Choice {
         }
     }
 
-    /// Selects the next upstream, or returns the reason why none is available. Boxed, because it exists during the complete try.
-    pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
+    /// Selects the next upstream, or returns the reason why none is available. Boxed, because it exists during the complete try. A
+    /// request whose first try this is does not overtake requests in the queue of the group.
+    pub(super) fn next(&mut self, request: &mut Request, is_first: bool) -> Result<Box<Next>, NoPeer> {
         match self {
             Choice::Group { selection, .. } => {
-                let pick = selection.next_peer()?;
-                sessions::set_cookie(selection.group(), &pick, request);
-                let peer = Peer {
-                    address: pick.address.clone(),
-                    name: Arc::clone(&pick.name),
-                    server: Arc::clone(&pick.server),
-                };
-                Ok(Box::new(Next { peer, pick: Some(pick) }))
+                let pick = if is_first { selection.first_peer()? } else { selection.next_peer()? };
+                Ok(Choice::picked(selection, pick, request))
             }
             Choice::List { left, .. } => {
                 let (address, name) = left.pop_front().ok_or(NoPeer::Busy)?;
                 Ok(Box::new(Next { peer: Peer { address, server: Arc::clone(&name), name }, pick: None }))
             }
         }
+    }
+
+    /// Returns the upstream of a pick, and sets the cookie of `sticky`.
+    fn picked(selection: &Selection, pick: Pick, request: &mut Request) -> Box<Next> {
+        sessions::set_cookie(selection.group(), &pick, request);
+        let (name, server) = (Arc::clone(&pick.name), Arc::clone(&pick.server));
+        Box::new(Next { peer: Peer { address: pick.address.clone(), name, server }, pick: Some(pick) })
+    }
+
+    /// Adds the request to the queue of its group; `None` if there is none.
+    pub(super) fn wait(&self, request: &Request) -> Option<Result<Queued, Overflow>> {
+        match self {
+            Choice::Group { selection, .. } => selection.wait(request.client().client_network()),
+            Choice::List { .. } => None,
+        }
+    }
+
+    /// Selects the upstream of a request in the queue of its group, if it is the first one and an upstream is free.
+    pub(super) fn in_turn(&mut self, request: &mut Request, queued: &Queued) -> Option<Box<Next>> {
+        let Choice::Group { selection, .. } = self else { return None };
+        let pick = selection.peer_in_turn(queued).ok()?;
+        Some(Choice::picked(selection, pick, request))
     }
 
     /// Returns the name of the group, for the log if no server is available.

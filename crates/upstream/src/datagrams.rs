@@ -153,6 +153,7 @@ async fn ask(
         ProbeFailure::Server
     };
     session.action.set("sending to upstream");
+    // As in a session, the header of the PROXY protocol and the first bytes are one datagram.
     let bytes = [settings.header.as_slice(), probe.send].concat();
     let message = DatagramsToSend { to: peer, from: None, ecn: 0, segment: None, bytes: &bytes };
     socket.send(&message).map_err(|errno| failed("send()", errno))?;
@@ -171,6 +172,7 @@ async fn ask(
             })
         });
         match received {
+            // Also if an ICMP message about an earlier datagram has arrived meanwhile.
             _ if is_expected => return Ok(()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(failed("recv()", errno)),

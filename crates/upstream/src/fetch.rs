@@ -11,6 +11,7 @@ use http::fields::Method;
 use http::gateway::UpstreamProtocol;
 use io::op::PeerAddr;
 use io::segments::Source;
+use rt::Timer;
 use rt::net::{ConnectOptions, ConnectStep};
 
 use crate::attempt::{self, TryError, TryResponse};
@@ -29,6 +30,7 @@ use exchange::client;
 use exchange::refusals;
 use exchange::request::Request;
 use exchange::thread::Thread;
+use peers::queue::Overflow;
 use peers::{NoPeer, TryOutcome};
 use telemetry::{Level, Reason};
 
@@ -60,7 +62,11 @@ pub async fn fetch(
         TrySeries { settings, outgoing: &outgoing, choice, started: rt::now(), is_first: true, fresh: None };
     loop {
         let is_fresh = fetch.fresh.is_some();
-        let next = fetch.next(request)?;
+        let next = match fetch.next(request) {
+            // Boxed, because few requests wait.
+            Err(NoPeer::Busy) if fetch.is_first => Box::pin(fetch.queued(request)).await?,
+            next => next.map_err(|reason| fetch.without_server(request, reason))?,
+        };
         if let Some(reply) = fetch.attempt(request, next, is_fresh).await? {
             return Ok(reply);
         }
@@ -79,17 +85,58 @@ struct TrySeries<'a> {
 }
 
 impl TrySeries<'_> {
-    fn next(&mut self, request: &mut Request) -> Result<Box<Next>, Failure> {
-        if let Some(next) = self.fresh.take() {
-            return Ok(next);
+    /// Returns the server of the next try: the last one again if it has closed an idle connection.
+    fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
+        match self.fresh.take() {
+            Some(next) => Ok(next),
+            None => self.choice.next(request, self.is_first),
         }
-        self.choice.next(request).map_err(|reason| {
-            let name = self.choice.name();
-            let record = Tries::of(request).begin(&name, &name, None, self.is_first);
-            record.is_unresolved.set(reason == NoPeer::Unresolved);
-            request.log(Level::Error, format_args!("no live upstreams while connecting to upstream"));
-            failed(&record, 502)
-        })
+    }
+
+    /// Ends a request for which no server is available.
+    fn without_server(&self, request: &mut Request, reason: NoPeer) -> Failure {
+        let name = self.choice.name();
+        let record = Tries::of(request).begin(&name, &name, None, self.is_first);
+        record.is_unresolved.set(reason == NoPeer::Unresolved);
+        request.log(Level::Error, format_args!("no live upstreams while connecting to upstream"));
+        failed(&record, 502)
+    }
+
+    /// Waits in the queue of the group for the first server, until its time is over or the client leaves. Without a queue the request
+    /// ends.
+    async fn queued(&mut self, request: &mut Request) -> Result<Box<Next>, Failure> {
+        let mut queued = match self.choice.wait(request) {
+            None => return Err(self.without_server(request, NoPeer::Busy)),
+            Some(Err(Overflow)) => return Err(self.overflow(request)),
+            Some(Ok(queued)) => queued,
+        };
+        let timer = Timer::new();
+        timer.set(rt::now() + queued.timeout());
+        // A wake-up does not mean that a server is free: another thread may have been faster, or the server has failed.
+        loop {
+            let waited = {
+                let turn = pin!(timer.limit(Box::pin(queued.turn())));
+                watched(request, self.settings, self.outgoing.deadline, turn).await
+            };
+            match waited {
+                Err(aborted) => return Err(aborted.fail(request)),
+                Ok(Err(rt::Elapsed)) => {
+                    request.log(Level::Error, format_args!("upstream queue timed out"));
+                    return Err(self.without_server(request, NoPeer::Busy));
+                }
+                Ok(Ok(Err(Overflow))) => return Err(self.overflow(request)),
+                Ok(Ok(Ok(()))) => {}
+            }
+            if let Some(next) = self.choice.in_turn(request, &queued) {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Ends a request for which the queue is full, or that has left a full queue for another client.
+    fn overflow(&self, request: &mut Request) -> Failure {
+        request.log(Level::Error, format_args!("upstream queue is full"));
+        self.without_server(request, NoPeer::Busy)
     }
 
     /// Begins the record of a try.
@@ -440,12 +487,7 @@ impl Attempt<'_> {
     }
 
     /// Performs the TLS handshake, if the upstream uses TLS, within `proxy_connect_timeout`.
-    async fn secure(
-        &self,
-        request: &Request,
-        link: Box<Link>,
-        timer: &rt::Timer,
-    ) -> Result<Box<Link>, TryError> {
+    async fn secure(&self, request: &Request, link: Box<Link>, timer: &Timer) -> Result<Box<Link>, TryError> {
         let Some(secure) = self.outgoing.secure.clone() else { return Ok(link) };
         timer.set(rt::now() + self.settings.connect_timeout);
         // Boxed, because most requests do not need this future.
@@ -482,7 +524,7 @@ impl Attempt<'_> {
             }
             return Err(TryError::Local);
         };
-        let timer = rt::Timer::new();
+        let timer = Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
         let connecting = pin!(Link::connect(thread, &peer.address, pool.cloned(), options.clone(), slot));
         match timer.limit(connecting).await {

@@ -10,6 +10,7 @@ mod exchange;
 mod health_checks;
 mod hostile;
 mod pass;
+mod queue;
 mod representation;
 mod resolve;
 mod settings;

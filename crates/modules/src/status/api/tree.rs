@@ -15,6 +15,7 @@ use caching::settings::Caches;
 use core_modules::NGINX_VERSION;
 use exchange::request::{Address, Request};
 use peers::health::CheckCounts;
+use peers::queue::QueueState;
 use peers::{Group, PeerState, Upstreams};
 use site::config::Section;
 use site::shared_zone::DeclaredZone;
@@ -280,6 +281,9 @@ fn upstreams(request: &Request, section: Section) -> Value {
         let mut value = json!({ "peers": peers });
         if let Some(zone) = group.zone() {
             value["zone"] = zone.into();
+        }
+        if let Some(QueueState { size, most, overflows }) = group.queue_state() {
+            value["queue"] = json!({ "size": size, "max_size": most, "overflows": overflows });
         }
         value
     };
