@@ -280,6 +280,7 @@ impl Serving {
         adapter::publish_reloads(bundle.reloads);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
         adapter::set_ticket_secret(&bundle.tickets);
+        adapter::set_quic_secret(&bundle.quic_secret);
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);

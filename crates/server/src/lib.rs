@@ -41,7 +41,7 @@ pub use rehearse::{Course, Question, rehearse};
 use site::config;
 pub use synopses::{DirectiveEntry, directive_entries, directive_help, directive_names};
 pub use telemetry;
-pub use tls::tickets;
+pub use tls::{quic, tickets};
 pub use transfer::body::rules::Sending;
 pub use upstream::names::missing as missing_names;
 

@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::io::Cursor;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_lc_rs::{hkdf, hmac};
@@ -381,6 +381,9 @@ impl Session for QuicSession {
     }
 }
 
+/// Length of the [`shared_secret`].
+const SHARED_SECRET_BYTES: usize = 32;
+
 /// The keys of a server for address validation tokens and stateless resets (RFC 9000 sections 8.1 and 10.3), derived from one secret
 /// (`quic_host_key`).
 #[derive(Clone)]
@@ -392,14 +395,9 @@ impl HostKey {
         HostKey(secret.to_vec())
     }
 
-    /// Returns keys for a random secret, which is the same for all threads of the process.
-    pub fn of_process() -> HostKey {
-        static SECRET: LazyLock<[u8; 32]> = LazyLock::new(|| {
-            let mut secret = [0; 32];
-            fill_random(&mut secret);
-            secret
-        });
-        HostKey(SECRET.to_vec())
+    /// Returns keys for the [`shared_secret`].
+    pub fn shared() -> HostKey {
+        HostKey(shared_secret().to_vec())
     }
 
     /// Returns the key of tokens.
@@ -412,6 +410,25 @@ impl HostKey {
         let own = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         let key = hmac::sign(&own, b"ringroad quic stateless resets");
         Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref()))
+    }
+}
+
+static SHARED_SECRET: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// Returns the secret of servers without `quic_host_key`: a random one, unless [`set_shared_secret`] was called before.
+pub fn shared_secret() -> &'static [u8] {
+    SHARED_SECRET.get_or_init(|| {
+        let mut secret = vec![0; SHARED_SECRET_BYTES];
+        fill_random(&mut secret);
+        secret
+    })
+}
+
+/// Sets the secret in a worker process to that of its master: the stateless resets of each worker process are then valid for connections
+/// of the others. Without effect if [`shared_secret`] was called before, or if the length is wrong.
+pub fn set_shared_secret(secret: &[u8]) {
+    if secret.len() == SHARED_SECRET_BYTES {
+        let _ = SHARED_SECRET.set(secret.to_vec());
     }
 }
 

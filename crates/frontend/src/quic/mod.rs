@@ -152,7 +152,7 @@ impl Endpoint {
         let thread_config = thread.thread_config();
         let default = default_server(thread_config, &listen_socket);
         let secret = default.http3().host_key.as_deref().map(|secret| HostKey::new(secret));
-        let host_key = secret.unwrap_or_else(HostKey::of_process);
+        let host_key = secret.unwrap_or_else(HostKey::shared);
         let initial = InitialKeys::new().map_err(|_| ("TLS setup", Errno::NOSYS))?;
         let mut config = EndpointConfig::new(host_key.resets());
         config.supported_versions(vec![VERSION]);

@@ -271,6 +271,16 @@ pub(crate) fn tickets() -> Vec<u8> {
     server::tickets::chain_for_worker().map(|chain| chain.to_bytes()).unwrap_or_default()
 }
 
+/// Returns the secret of QUIC for a worker, for servers without `quic_host_key`.
+pub(crate) fn quic_secret() -> Vec<u8> {
+    server::quic::shared_secret().to_vec()
+}
+
+/// Sets this secret in a worker, before an address of QUIC is opened.
+pub(crate) fn set_quic_secret(secret: &[u8]) {
+    server::quic::set_shared_secret(secret);
+}
+
 /// Sets this secret in a worker. Must be called before the configuration is loaded, so that clients can resume sessions
 /// of an earlier worker.
 pub(crate) fn set_ticket_secret(bytes: &[u8]) {

@@ -15,8 +15,9 @@ pub(crate) use convert::{
     Note, Passed, Phase, ProcessKey, Question, Reread, Resources, Steering, WATCHERS_MAX, Watcher, Worker,
     apply, certificate_warnings, chain_of, changes, configure_arguments, counters, covers, default_movers,
     directive_entries, directive_help, directive_names, expected_refusals, explain, find_location, issuers,
-    load, missing_names, mover, place_of_directive, place_of_file, problems, publish_reloads, reference,
-    rehearse, ring_warning, route, sandbox_of, set_respawned, set_ticket_secret, state_files, table, tickets,
+    load, missing_names, mover, place_of_directive, place_of_file, problems, publish_reloads, quic_secret,
+    reference, rehearse, ring_warning, route, sandbox_of, set_quic_secret, set_respawned, set_ticket_secret,
+    state_files, table, tickets,
 };
 
 use std::sync::Arc;

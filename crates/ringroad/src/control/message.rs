@@ -49,7 +49,7 @@ pub(super) const TEXT_MAX: usize = 32 * 1024;
 const NAME_MAX: usize = 64;
 
 /// Version of the message format; changes with every change of the messages.
-const VERSION: u64 = 11;
+const VERSION: u64 = 12;
 
 /// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
 /// log file, then the sockets to the signing process.
@@ -81,6 +81,8 @@ pub(crate) struct Bundle {
     /// The secret from which keys of session tickets are derived. Only used by [`ToWorker::Start`]; a serving worker already has
     /// it.
     pub(crate) tickets: Vec<u8>,
+    /// The secret of QUIC without `quic_host_key`, for [`ToWorker::Start`].
+    pub(crate) quic_secret: Vec<u8>,
     /// Number of sockets to the signing process, for [`ToWorker::Start`]; 0 if the worker holds its private keys itself.
     pub(crate) signer_sockets: u64,
     /// The bank of the sockets of QUIC: 0 or 1.
@@ -315,6 +317,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     put_reloads(out, &bundle.reloads);
     out.list(&bundle.acme, put_change)
         .bytes(&bundle.tickets)
+        .bytes(&bundle.quic_secret)
         .u64(bundle.signer_sockets)
         .u64(u64::from(bundle.bank));
     put_paths(out, &bundle.paths);
@@ -381,6 +384,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         reloads: take_reloads(from)?,
         acme: from.list(take_change)?,
         tickets: from.bytes()?.to_vec(),
+        quic_secret: from.bytes()?.to_vec(),
         signer_sockets: from.u64()?,
         bank: u8::try_from(from.u64()?).map_err(|_| Malformed)?,
         paths: take_paths(from)?,
@@ -483,6 +487,7 @@ mod tests {
             reloads: Reloads { by_outcome: [1, 2, 3], is_last_refused: true },
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
             tickets: vec![7; 40],
+            quic_secret: vec![8; 32],
             signer_sockets: 4,
             bank: 1,
             paths: paths(),

@@ -105,6 +105,7 @@ impl Cycle {
             reloads: Reloads::default(),
             acme: Vec::new(),
             tickets: Vec::new(),
+            quic_secret: Vec::new(),
             signer_sockets: 0,
             bank,
             paths: PathSnapshot::default(),

@@ -138,8 +138,18 @@ impl WorkerProcess {
         let (addresses, tickets) = (addresses.to_owned(), adapter::tickets());
         let (respawned, reloads) = counts;
         let paths = plan.as_ref().map(|plan| plan.paths().clone()).unwrap_or_default();
-        let bundle =
-            Bundle { addresses, respawned, reloads, acme, tickets, signer_sockets: sockets, paths, ..bundle };
+        let quic_secret = adapter::quic_secret();
+        let bundle = Bundle {
+            addresses,
+            respawned,
+            reloads,
+            acme,
+            tickets,
+            quic_secret,
+            signer_sockets: sockets,
+            paths,
+            ..bundle
+        };
         let mut link = Link::new(channel);
         link.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
