@@ -62,23 +62,19 @@ pub fn later_note_by(thread: &Rc<Thread>, reporter: Reporter) -> OpenErrorObserv
     })
 }
 
-/// Writes a line if the sandbox has caused the error of an upstream connection of a request.
-pub fn note_connect(request: &Request, address: &PeerAddr, errno: Errno) {
-    let (Errno::ACCESS, PeerAddr::Inet(address)) = (errno, address) else { return };
-    let Some(Enforced { ports: Some(ports), .. }) = Enforced::get() else { return };
-    let thread = &request.conn.thread;
-    if !ports.contains(&address.port())
-        && let Some(held_back) = thread.capacity.alarms.sandbox.due(rt::now())
-    {
-        let port = address.port();
-        request.log(
-            Level::Error,
-            format_args!(
-                "the sandbox refuses connections to port {port}, because no directive names this port: a server \
-                 with this port in an \"upstream\" block allows them{held_back}"
-            ),
-        );
+/// Returns a line for the error log if the sandbox has caused the error of a connection, and the line is due.
+pub fn refused_port(thread: &Thread, address: &PeerAddr, errno: Errno) -> Option<String> {
+    let (Errno::ACCESS, PeerAddr::Inet(address)) = (errno, address) else { return None };
+    let Enforced { ports: Some(ports), .. } = Enforced::get()? else { return None };
+    let port = address.port();
+    if ports.contains(&port) {
+        return None;
     }
+    let held_back = thread.capacity.alarms.sandbox.due(rt::now())?;
+    Some(format!(
+        "the sandbox refuses connections to port {port}, because no directive names this port: a server \
+         with this port in an \"upstream\" block allows them{held_back}"
+    ))
 }
 
 /// Whether an error may be that of a sandbox (landlock(7)): a rename between directories with different rules fails with

@@ -7,11 +7,11 @@ use conf::{Args, Contexts, Error, Spec, Statement, value};
 use crate::resolver;
 use crate::{Declaration, Directive, Module, Walk};
 use exchange::module::ThreadHooks;
-use peers::Upstreams;
 use peers::address::Url;
 use peers::lines::{Accepts, Draft, Line, Method, Source};
 use peers::resolve::HttpConf;
 use peers::sticky::SID_MAX;
+use peers::{Destination, Upstreams};
 use site::config::{Cx, Http, HttpType, Scope, Section, SettingsType};
 use site::declaration::{BlockHooks, UpstreamHooks};
 use upstream::Pools;
@@ -128,7 +128,13 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
         let what = "no resolver defined to resolve names at run time in upstream";
         return Err(Error::at(statement, format_args!("{what} \"{}\"", draft.name)));
     }
-    http.make_mut::<Upstreams>().add_block(draft);
+    let group = http.make_mut::<Upstreams>().add_block(draft);
+    // Also if no directive names the group: a request may choose it, or its servers by their addresses.
+    for (destination, _) in group.destinations() {
+        if let Destination::Port(port) = destination {
+            http.uses.connects(port);
+        }
+    }
     Ok(())
 }
 
@@ -264,7 +270,7 @@ fn supported(draft: &Draft, parameter: &str, cx: &Cx<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{error, loaded, warnings};
-    use peers::Upstreams;
+    use peers::{Destination, Upstreams};
 
     #[test]
     fn wrong_servers_cause_the_messages_of_nginx() {

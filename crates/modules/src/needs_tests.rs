@@ -196,6 +196,12 @@ fn ports_in_addresses_with_variables_are_known_or_open() {
         "http { server { location / { proxy_pass http://$arg_a; } location /b { proxy_pass http://127.0.0.1:81; } } }",
     );
     assert_eq!((both.connect, both.known_ports), (Ports::Any, BTreeSet::from([53, 81])));
+    // A request may choose a group that no directive names.
+    let unnamed = needs_of(
+        "http { upstream a { server 127.0.0.1:81; server 127.0.0.1:82 backup; } server { tunnel_pass; } }
+        stream { upstream b { server 127.0.0.1:83; } }",
+    );
+    assert_eq!((unnamed.connect, unnamed.known_ports), (Ports::Any, BTreeSet::from([53, 81, 82, 83])));
 }
 
 #[test]

@@ -40,9 +40,11 @@ impl Upstreams {
         }
     }
 
-    /// Adds the group of a block. All blocks are read before the locations that may name them, regardless of their order.
-    pub fn add_block(&mut self, draft: Draft) {
-        self.0.push(Arc::new(Group::of_block(draft)));
+    /// Adds and returns the group of a block. All blocks are read before the locations that may name them, regardless of their order.
+    pub fn add_block(&mut self, draft: Draft) -> Arc<Group> {
+        let group = Arc::new(Group::of_block(draft));
+        self.0.push(Arc::clone(&group));
+        group
     }
 
     /// Returns the group for an address without variables: that of a block, or an implicit one that is shared by all references to

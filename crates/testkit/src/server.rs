@@ -55,10 +55,21 @@ struct Additions {
     over_http2: bool,
     /// The mode of the sandbox.
     sandbox: Option<String>,
+    /// Whether a test has no [`StrictLimit`].
+    is_strict_possible: bool,
     /// Arguments of `sandbox_path`.
     sandbox_paths: Vec<String>,
     /// Whether the server knows directives that nginx does not have.
     is_ours: bool,
+}
+
+/// What `sandbox strict` does not permit; docs/sandbox.md and docs/tls.md have these limits.
+#[derive(Clone, Copy, Debug)]
+pub enum StrictLimit {
+    /// The configuration or a variable has a private key, so that a worker would know it.
+    KeyInWorker,
+    /// A request determines the port of a connection, and no directive can name it.
+    PortOfRequest,
 }
 
 /// Address of a listener.
@@ -138,6 +149,12 @@ impl ServerBuilder {
     /// Permits a path to the sandbox of the server, unless the server is nginx: `mirror`, `uploads rw`.
     pub fn sandbox_path(mut self, argument: &str) -> ServerBuilder {
         self.additions.sandbox_paths.push(argument.to_owned());
+        self
+    }
+
+    /// Adds `sandbox on` instead of `sandbox strict`, because of a documented limit of `strict`.
+    pub fn not_strict(mut self, _: StrictLimit) -> ServerBuilder {
+        self.additions.is_strict_possible = false;
         self
     }
 
@@ -296,6 +313,7 @@ impl Server {
                 events: events.unwrap_or_default(),
                 over_http2,
                 sandbox,
+                is_strict_possible: true,
                 sandbox_paths: Vec::new(),
                 is_ours,
             },
@@ -342,6 +360,12 @@ impl Server {
         let mut children = process::children(self.pid);
         children.retain(|&pid| !process::command_line_begins(pid, "ringroad: signing process"));
         children
+    }
+
+    /// Whether one worker process runs, and it is none of these.
+    pub fn is_replaced(&self, before: &[Pid]) -> bool {
+        // One list: a worker may start between two.
+        matches!(self.workers()[..], [worker] if !before.contains(&worker))
     }
 
     /// Returns the directory that `-p` names.
@@ -503,7 +527,14 @@ fn complete(conf: &str, additions: &Additions) -> String {
         ("error_log", "error_log logs/error.log notice;"),
     ];
     let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
-    let sandbox = additions.sandbox.iter().filter(|_| main_directive(conf, "sandbox").is_none());
+    // `strict` needs a master, which starts the signing process.
+    let is_strict_possible = additions.is_strict_possible
+        && main_directive(conf, "master_process").is_none_or(|value| value != "off");
+    let mode = additions.sandbox.as_deref().map(|mode| match mode {
+        "strict" if !is_strict_possible => "on",
+        mode => mode,
+    });
+    let sandbox = mode.iter().filter(|_| main_directive(conf, "sandbox").is_none());
     let paths = additions.sandbox_paths.iter().filter(|_| additions.is_ours);
     let paths = paths.map(|path| format!("sandbox_path {path};"));
     let sandbox: Vec<String> = sandbox.map(|mode| format!("sandbox {mode};")).chain(paths).collect();

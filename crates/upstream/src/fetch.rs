@@ -542,7 +542,9 @@ impl Attempt<'_> {
                     ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, TryError::Local),
                 };
                 request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
-                refusals::note_connect(request, &peer.address, error.errno);
+                if let Some(line) = refusals::refused_port(&request.conn.thread, &peer.address, error.errno) {
+                    request.log(Level::Error, format_args!("{line}"));
+                }
                 Err(try_error)
             }
             Err(rt::Elapsed) => {

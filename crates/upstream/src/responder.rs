@@ -19,8 +19,9 @@ use rt::{ConnectOptions, Socket, Timer};
 use crate::link::call;
 use exchange::ocsp::{Fetch, Fetching, Inquiry, Responder};
 use exchange::thread::Thread;
+use exchange::{error_log, refusals};
 use peers::resolve::{Conf, system_addresses};
-use telemetry::{ForLog, Reason};
+use telemetry::{ForLog, Level, Reason};
 use tls::ocsp::RESPONSE_BYTES_MAX;
 
 /// Time limit of a request, for all addresses of the responder together. nginx has the same timeout.
@@ -103,9 +104,13 @@ async fn fetch_from(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> R
     let slot = thread.slot_for_upstream(None).await;
     let _slot = slot.ok_or("worker_connections are not enough")?;
     let options = ConnectOptions { nodelay: true, ..ConnectOptions::default() };
-    let mut socket = match Socket::connect_with(PeerAddr::Inet(address), &options).await {
+    let peer = PeerAddr::Inet(address);
+    let mut socket = match Socket::connect_with(peer.clone(), &options).await {
         Ok(socket) => socket,
         Err(error) => {
+            if let Some(line) = refusals::refused_port(thread, &peer, error.errno) {
+                error_log::write(thread, Level::Error, format_args!("{line}"));
+            }
             let (call, reason) = (call(error.step, &options), Reason(error.errno));
             return Err(format!("{call} to {address} failed ({reason})"));
         }

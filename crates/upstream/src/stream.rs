@@ -26,6 +26,7 @@ use crate::relay::{Call, HalfClose, Relay, RelayCounts, RelayEnd, RelayLimits, S
 use crate::secure::{Secure, SecureError};
 use crate::sessions::client_of;
 use crate::settings::{NextUpstream, Settings};
+use exchange::refusals;
 use exchange::session::Session;
 use peers::counts::Tried;
 use peers::resolve::Conf;
@@ -350,6 +351,9 @@ async fn connect(
                 ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, Failed::Local),
             };
             session.log(level, format_args!("{call} failed ({errno})"));
+            if let Some(line) = refusals::refused_port(thread, address, error.errno) {
+                session.log(Level::Error, format_args!("{line}"));
+            }
             return Err(failed);
         }
     };

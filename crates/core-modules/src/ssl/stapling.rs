@@ -103,8 +103,11 @@ pub(super) fn add_ports(_: &Http, scope: &Scope, requirements: &mut Requirements
     match tls.checks.as_ref().map(|checks| &checks.responder) {
         None => {}
         Some(Some(responder)) => uses.connects(responder.port),
-        // The certificates of clients name their responders.
-        Some(None) => uses.connects_to_any_port("ssl_ocsp", None, "on"),
+        // The certificates of clients name their responders. Authorities use the port of HTTP, and `sandbox strict` permits only this one.
+        Some(None) => {
+            uses.connects(80);
+            uses.connects_to_any_port("ssl_ocsp", None, "on");
+        }
     }
 }
 

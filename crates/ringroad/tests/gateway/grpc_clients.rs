@@ -266,7 +266,7 @@ fn no_call_fails(language: &Language) {
         let text = server.conf().replace("worker_processes 1;", &now).replace("worker_processes 2;", &now);
         server.rewrite_conf(&text);
         server.reload();
-        let is_new = || (server.workers().len() == 1 && server.workers() != before).then_some(());
+        let is_new = || server.is_replaced(&before).then_some(());
         wait::until("another process", Deadline::default(), is_new).expect("the old one ends");
         load.go_on();
     }
@@ -300,7 +300,7 @@ fn a_kill_ends_open_calls(language: &Language) {
     load.go_on();
     let before = server.workers();
     signal_process(before[0], Signal::KILL).expect("it is ours");
-    let is_new = || (server.workers().len() == 1 && server.workers() != before).then_some(());
+    let is_new = || server.is_replaced(&before).then_some(());
     wait::until("another worker", Deadline::default(), is_new).expect("the master starts it");
     load.go_on();
     load.go_on();

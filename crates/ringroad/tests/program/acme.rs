@@ -305,6 +305,8 @@ fn an_external_account_is_bound() {
     desk.server.wait_for_log("[error] ", Deadline::default());
     let log = desk.server.error_log();
     assert!(log.contains("the authority requires an \"external_account_key\""), "{log}");
+    // `sandbox strict` refuses a key in the configuration.
+    desk.main = "sandbox on; ";
     desk.begin(1, "external_account_key kid-1 data:d3Jvbmcga2V5;", &[&line]);
     desk.server.wait_for_log("the authority refuses: ", Deadline::default());
     desk.begin(1, &format!("external_account_key kid-1 data:{key};"), &[&line]);

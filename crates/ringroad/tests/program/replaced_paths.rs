@@ -68,7 +68,7 @@ fn wait_for_text(server: &Server, path: &str, text: &str) {
 }
 
 fn wait_for_new_worker(server: &Server, before: &[i32]) {
-    let is_alone = || (server.workers().len() == 1 && server.workers() != before).then_some(());
+    let is_alone = || server.is_replaced(before).then_some(());
     until("the new worker serves alone", Deadline::default(), is_alone)
         .unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
 }

@@ -79,7 +79,7 @@ fn a_directory_that_the_sandbox_does_not_permit_needs_a_new_worker() {
     server.reload();
     let log = server.wait_for_log("a new worker process is needed: ", Deadline::default());
     assert!(log.contains("/other\" of \"sandbox_path\": the sandbox does not permit it"), "{log}");
-    let is_alone = || (server.workers() != before && server.workers().len() == 1).then_some(());
+    let is_alone = || server.is_replaced(&before).then_some(());
     testkit::wait::until("the new worker serves alone", Deadline::default(), is_alone)
         .expect("a replacement");
     assert_eq!(ask(&server, "/link").text(), "other");
@@ -210,7 +210,7 @@ fn a_reload_that_permits_less_starts_a_new_worker() {
     server.reload();
     let log = server.wait_for_log("a new worker process is needed: ", Deadline::default());
     assert!(log.contains("/other\" of \"sandbox_path\": the sandbox no longer permits it"), "{log}");
-    let is_alone = || (server.workers() != before && server.workers().len() == 1).then_some(());
+    let is_alone = || server.is_replaced(&before).then_some(());
     testkit::wait::until("the new worker serves alone", Deadline::default(), is_alone)
         .expect("a replacement");
     if ask(&server, "/link").status == 200 {

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, SupportedProtocolVersion, version};
 use testkit::program::signal_process;
-use testkit::server::ServerBuilder;
+use testkit::server::{ServerBuilder, StrictLimit};
 use testkit::{Deadline, Server};
 
 use crate::common::serve_with;
@@ -135,7 +135,7 @@ fn no_key_and_no_password_is_in_the_memory_of_a_worker() {
          server {{ listen 127.0.0.1:0 ssl; server_name b.test; ssl_certificate b.pem; ssl_certificate_key b.key;\n\
            ssl_password_file passwords; location / {{ return 200 x; }} }} }}"
     );
-    let prepare = |builder| {
+    let prepare = |builder: ServerBuilder| {
         let builder = files(files(builder, "r", &rsa), "c", &client);
         let builder = files(builder, "b", &(other.0.clone(), locked.clone()));
         builder
@@ -145,7 +145,7 @@ fn no_key_and_no_password_is_in_the_memory_of_a_worker() {
     let secrets = [&ecdsa.1, &rsa.1, &client.1, &locked].map(|pem| line_of(pem));
     let secrets: Vec<_> = secrets.into_iter().chain([PASSWORD.as_bytes().to_vec()]).collect();
     // Without a signing process the worker has the files.
-    let open = serve_with(&conf, prepare);
+    let open = serve_with(&conf, |builder| prepare(builder.not_strict(StrictLimit::KeyInWorker)));
     let Some(found) = found_in_memory(open.workers()[0], &secrets) else {
         return testkit::skip(format_args!("the memory of other processes cannot be read"));
     };
@@ -249,7 +249,7 @@ fn a_reload_in_place_brings_changed_and_further_keys() {
     assert_eq!(shake(address, &clients, "a.test").expect("a handshake"), der(&second));
     assert_eq!((server.workers(), signer(&server)), (worker, pid), "both processes stay");
     // A configuration without a signing process needs another worker; the signing process ends with the old one.
-    server.rewrite_conf(&conf);
+    server.rewrite_conf(&format!("sandbox on; {conf}"));
     server.reload();
     server.wait_for_log("a new worker process is needed", Deadline::default());
     let ended = || (!testkit::process::is_alive(pid)).then_some(());
@@ -364,7 +364,10 @@ fn secrets_that_workers_would_read_are_refused_with_a_position() {
         ),
     ];
     for (conf, expected) in cases {
-        let test = |conf: &str| files(Server::builder(BINARY).conf(conf).arg("-t"), "a", &own).run_to_end();
+        let test = |conf: &str| {
+            let builder = Server::builder(BINARY).conf(conf).arg("-t").not_strict(StrictLimit::KeyInWorker);
+            files(builder, "a", &own).run_to_end()
+        };
         let (ended, said) = test(&conf);
         assert!(ended.success(), "{said}");
         let (ended, said) = test(&strict(&conf));

@@ -7,6 +7,7 @@ use crate::common;
 use rustix::process::Signal;
 use testkit::dns::{Answer, Kind, Record};
 use testkit::program::signal_process;
+use testkit::server::StrictLimit;
 use testkit::{Client, Deadline, DnsServer, Gate, ListenAddr, Origin, Reply, Server, Setup};
 
 use crate::common::BINARY;
@@ -101,7 +102,7 @@ fn by_variable(dns: &DnsServer, more: &str) -> Server {
         "resolver {} {more}; location / {{ proxy_pass http://$arg_to; add_header Asked $upstream_addr always; }}",
         dns.addr()
     );
-    setup(&location, "").start(BINARY)
+    setup(&location, "").builder(BINARY).not_strict(StrictLimit::PortOfRequest).start()
 }
 
 /// Starts an origin that responds with its name.
@@ -170,7 +171,7 @@ fn name_servers_may_have_ipv6_addresses() {
     let gone = std::net::UdpSocket::bind("[::1]:0").and_then(|socket| socket.local_addr());
     let gone = gone.expect("there is IPv6 on the loopback device");
     let text = format!("resolver {gone} {}; location / {{ proxy_pass http://$arg_to; }}", dns.addr());
-    let server = setup(&text, "").start(BINARY);
+    let server = setup(&text, "").builder(BINARY).not_strict(StrictLimit::PortOfRequest).start();
     assert_eq!(common::client(&server).get(&format!("/?to=one.example:{port}")).text(), "here");
 }
 
@@ -374,7 +375,11 @@ fn servers_of_a_service_are_found_in_srv_records() {
     let groups = "upstream service { zone service 64k; server name.example service=http resolve; }";
     let location =
         "location / { proxy_pass http://service; add_header Server-Name $upstream_last_server_name; }";
-    let server = setup(location, &format!("resolver {} ipv6=off; {groups}", dns.addr())).start(BINARY);
+    // Permits the ports of the records in a strict sandbox.
+    let [first, second] = [main.port(), spare.port()];
+    let ports = format!("upstream ports {{ server 127.0.0.1:{first}; server 127.0.0.1:{second}; }}");
+    let server =
+        setup(location, &format!("resolver {} ipv6=off; {groups} {ports}", dns.addr())).start(BINARY);
     let mut client = common::client(&server);
     for _ in 0..4 {
         let response = client.get("/");

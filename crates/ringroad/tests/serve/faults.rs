@@ -428,11 +428,12 @@ fn clients_that_disconnect_leave_no_open_files() {
             let targets = testkit::process::fd_targets(worker(server));
             targets.iter().filter(|target| target.starts_with("socket:") || target.contains("/html/")).count()
         };
+        // The worker's listening socket, and channels to its master and the signing process.
+        let before = open(&server);
         assert_eq!(client(&server).get("/ring/ok.txt").text(), "ok");
         let settle = || {
             let closed = testkit::wait::until("closed descriptors", Deadline::default(), || {
-                // The worker's listening socket and channel to its master.
-                (open(&server) <= 2).then_some(())
+                (open(&server) <= before).then_some(())
             });
             closed.unwrap_or_else(|late| {
                 panic!("{net}: {late}: {:?}", testkit::process::fd_targets(worker(&server)))

@@ -13,6 +13,7 @@ use std::time::Duration;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
 use testkit::program::signal_process;
+use testkit::server::StrictLimit;
 use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server, wait};
 
 /// `worker_connections` of these tests, and a number of connections above that.
@@ -40,6 +41,10 @@ fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&S
             .file("html/a.bin", Content::new(1, 50_000))
             .file("html/big.bin", Content::new(2, 4 << 20));
         let builder = if shell.is_empty() { builder } else { builder.shell(shell) };
+        let builder = match server.contains("$server_port") {
+            true => builder.not_strict(StrictLimit::PortOfRequest),
+            false => builder,
+        };
         match builder.try_start() {
             Ok(server) => test(&server, net),
             Err(reason) if net == "io_uring" && reason.contains("io_uring") => {

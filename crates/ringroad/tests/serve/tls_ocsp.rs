@@ -228,6 +228,7 @@ fn verification_results_are_the_same_as_in_nginx() {
             false => (chain, key),
         };
         let conf = conf(&settings).replacen("events", "error_log logs/error.log info; events", 1);
+        let conf = with_port(&conf, responder.address.port());
         let with = |builder: ServerBuilder| files(builder, "a", &own).text("conf/root.pem", &root.pem);
         let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
         let config = client(&root, &chain, &key);
@@ -274,6 +275,12 @@ fn responder_names_in_client_certificates_need_a_resolver() {
     server.wait_for_log(line, Deadline::default());
 }
 
+/// Adds a directive that names the port of a responder in the certificates of clients: `sandbox strict` permits no other port
+/// but 80.
+fn with_port(conf: &str, port: u16) -> String {
+    conf.replacen("http {", &format!("http {{ upstream responder {{ server 127.0.0.1:{port}; }}"), 1)
+}
+
 /// With a cache one request to the responder serves all threads; without a cache each connection sends a request.
 #[test]
 fn a_cached_status_is_not_requested_again() {
@@ -290,6 +297,7 @@ fn a_cached_status_is_not_requested_again() {
             issue(&root, "client", REVOKED, Some(gate.address), ExtendedKeyUsagePurpose::ClientAuth);
         let conf = one(&format!("ssl_verify_client on; ssl_ocsp on; ssl_ocsp_cache {cache};\n{SHOW}"))
             .replace("worker_processes 1", "worker_processes 2");
+        let conf = with_port(&conf, gate.address.port());
         let server = serve_with(&conf, |builder| files(builder, "a", &own).text("conf/root.pem", &root.pem));
         for _ in 0..3 {
             let response = get(&server, &client(&root, &[&pem], &key), "a.test", "/");
@@ -305,14 +313,16 @@ fn a_stalled_responder_delays_only_its_own_client() {
     let root = Authority::new("root");
     let own = root.server("a.test");
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let at = silent.local_addr().ok();
-    let (pem, key) = issue(&root, "client", GOOD, at, ExtendedKeyUsagePurpose::ClientAuth);
-    let conf = one(&format!("ssl_verify_client optional; ssl_ocsp on;\n{SHOW}"));
+    let at = silent.local_addr().expect("it is bound");
+    silent.set_nonblocking(true).expect("a socket");
+    let (pem, key) = issue(&root, "client", GOOD, Some(at), ExtendedKeyUsagePurpose::ClientAuth);
+    let conf = with_port(&one(&format!("ssl_verify_client optional; ssl_ocsp on;\n{SHOW}")), at.port());
     let server = serve_with(&conf, |builder| files(builder, "a", &own).text("conf/root.pem", &root.pem));
     let mut waiting = connect(&server, &client(&root, &[&pem], &key), "a.test");
     let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     waiting.write_all(request).expect("it is sent");
-    let (asked, _) = silent.accept().expect("the server sends a query");
+    let asked = testkit::wait::until("a query", Deadline::default(), || silent.accept().ok());
+    let (asked, _) = asked.unwrap_or_else(|late| panic!("{late}: {}", server.error_log()));
     let response = get(&server, &root.clients(BOTH, None), "a.test", "/");
     assert_eq!(text(body(&response)), "served NONE");
     let log = server.wait_for_access_log(1, Deadline::default());

@@ -11,7 +11,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::version;
-use testkit::server::ServerBuilder;
+use testkit::server::{ServerBuilder, StrictLimit};
 use testkit::{Deadline, Server};
 
 #[test]
@@ -131,7 +131,10 @@ fn by_name(settings: &str) -> String {
 fn certificates_with_variables_follow_the_sni_name() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
-    let prepare = |builder: ServerBuilder| files(files(builder, "certs/a.test", &a), "certs/b.test", &b);
+    let prepare = |builder: ServerBuilder| {
+        let builder = builder.not_strict(StrictLimit::KeyInWorker);
+        files(files(builder, "certs/a.test", &a), "certs/b.test", &b)
+    };
     for cache in ["", "ssl_certificate_cache max=1 valid=1s;", "ssl_certificate_cache max=10 valid=1h;"] {
         let server = serve_with(&by_name(cache), prepare);
         for _ in 0..2 {
@@ -170,6 +173,7 @@ fn a_damaged_certificate_with_variables_fails_only_its_handshake() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let server = serve_with(&by_name(""), |builder| {
+        let builder = builder.not_strict(StrictLimit::KeyInWorker);
         let builder = files(files(builder, "certs/a.test", &a), "certs/b.test", &(b.0.clone(), a.1.clone()));
         files(builder, "certs/c.test", &("nonsense".to_owned(), a.1.clone()))
     });
@@ -192,7 +196,7 @@ fn pem_text_in_variables_is_used_as_a_certificate() {
          server {{ listen 127.0.0.1:0 ssl; ssl_certificate data:$pem; ssl_certificate_key data:$key; return 200 x; }} }}",
         own.0, own.1
     );
-    let server = serve_with(&conf, |builder| builder);
+    let server = serve_with(&conf, |builder| builder.not_strict(StrictLimit::KeyInWorker));
     assert_eq!(shown(&server, &authority, "a.test"), der(&own.0));
     assert_eq!(shown(&server, &authority, "b.test"), None);
     let log = server.wait_for_log("cannot load certificate", Deadline::default());

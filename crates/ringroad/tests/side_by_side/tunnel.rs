@@ -16,6 +16,8 @@ http {
   log_format l "$request_method $status $upstream_addr $upstream_bytes_sent $upstream_bytes_received";
   access_log logs/access.log l;
   map $host $to { one.test @ECHO@; two.test @OTHER@; default ""; }
+  # Permits the ports of `tunnel_pass` without an argument in a strict sandbox.
+  upstream ports { server @ECHO@; server @OTHER@; }
   upstream tries { server 127.0.0.1:1; server @ECHO@; keepalive 4; }
   server { listen 127.0.0.1:0; @BODY@ }
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use crate::common::{BINARY, Running, ours_only};
 use serde_json::{Value, json};
 use testkit::origin::Reply;
+use testkit::server::StrictLimit;
 use testkit::wait::{self, Deadline};
 use testkit::{Client, Origin, Response, Server, Setup};
 
@@ -41,7 +42,8 @@ struct Site {
 fn start() -> Site {
     let [first, second] = ["first", "second"].map(|name| Origin::start(move |_| Reply::text(name)));
     let setup = Setup::new(CONF).origin(&first).upstream("SECOND", second.addr());
-    Site { server: setup.start(BINARY), first, second, _setup: setup }
+    let server = setup.builder(BINARY).not_strict(StrictLimit::PortOfRequest).start();
+    Site { server, first, second, _setup: setup }
 }
 
 impl Site {
@@ -371,7 +373,8 @@ fn start_with_state() -> (Site, std::path::PathBuf) {
     std::fs::create_dir(&folder).expect("a new directory");
     let open = PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&folder, open).expect("it is ours");
-    (Site { server: setup.start(BINARY), first, second, _setup: setup }, folder)
+    let server = setup.builder(BINARY).not_strict(StrictLimit::PortOfRequest).start();
+    (Site { server, first, second, _setup: setup }, folder)
 }
 
 #[test]
@@ -446,7 +449,7 @@ fn changes_are_stored_in_a_file() {
     for worker in &before {
         testkit::program::signal_process(*worker, rustix::process::Signal::KILL).expect("it runs");
     }
-    let is_new = || (site.server.workers() != before && site.server.workers().len() == 1).then_some(());
+    let is_new = || site.server.is_replaced(&before).then_some(());
     wait::until("another worker", Deadline::default(), is_new).expect("it is started");
     let names = || {
         let mut client = Client::try_connect(site.server.addr(0)).ok()?;

@@ -116,7 +116,7 @@ fn drains(main: &str) {
     open.expect_end();
     assert_eq!(told("drain"), "the server was drained already\n");
     if main.is_empty() {
-        let is_new = |before: &[_]| (server.workers().len() == 1 && server.workers() != before).then_some(());
+        let is_new = |before: &[_]| server.is_replaced(before).then_some(());
         let before = server.workers();
         signal_process(before[0], Signal::KILL).expect("it is ours");
         wait::until("another worker", deadline(), || is_new(&before)).expect("the master starts it");
@@ -125,7 +125,7 @@ fn drains(main: &str) {
         let before = server.workers();
         server.rewrite_conf(&text.replace("worker_processes 1", "worker_processes 2"));
         server.reload();
-        let is_new = || (server.workers().len() == 1 && server.workers() != before).then_some(());
+        let is_new = || server.is_replaced(&before).then_some(());
         wait::until("the worker of the reload", deadline(), is_new).expect("the master starts it");
     } else {
         server.reload();
