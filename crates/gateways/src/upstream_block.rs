@@ -270,7 +270,7 @@ fn supported(draft: &Draft, parameter: &str, cx: &Cx<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{error, loaded, warnings};
-    use peers::{Destination, Upstreams};
+    use peers::Upstreams;
 
     #[test]
     fn wrong_servers_cause_the_messages_of_nginx() {

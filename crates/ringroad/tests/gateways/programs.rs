@@ -22,8 +22,10 @@ impl Drop for Program {
         let pid = Pid::from_child(&self.child);
         // After SIGKILL it would leave sockets and files behind.
         let _ = kill_process(pid, Signal::TERM);
-        // Until it is reaped, no other process group gets its ID.
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        // Until it is reaped, no other process group gets its ID. uWSGI sometimes waits for itself in its signal handler.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let ended = || waitid(WaitId::Pid(pid), options).ok().flatten();
+        let _ = wait::until("the end", Deadline::default(), ended);
         // fcgiwrap does not stop its children.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();

@@ -321,7 +321,7 @@ fn a_stalled_responder_delays_only_its_own_client() {
     let mut waiting = connect(&server, &client(&root, &[&pem], &key), "a.test");
     let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     waiting.write_all(request).expect("it is sent");
-    let asked = testkit::wait::until("a query", Deadline::default(), || silent.accept().ok());
+    let asked = wait::until("a query", Deadline::default(), || silent.accept().ok());
     let (asked, _) = asked.unwrap_or_else(|late| panic!("{late}: {}", server.error_log()));
     let response = get(&server, &root.clients(BOTH, None), "a.test", "/");
     assert_eq!(text(body(&response)), "served NONE");
