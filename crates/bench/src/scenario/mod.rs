@@ -18,6 +18,7 @@ mod nop;
 mod origin;
 mod served;
 mod stream;
+mod stream_proxy;
 mod tls;
 mod wire;
 
@@ -59,6 +60,7 @@ pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<large::LargeOptions>(),
     entry::<isolate::IsolateOptions>(),
     entry::<stream::StreamOptions>(),
+    entry::<stream_proxy::StreamProxyOptions>(),
     entry::<tls::TlsOptions>(),
     entry::<h2::FilesOptions>(),
     entry::<h2::CallsOptions>(),

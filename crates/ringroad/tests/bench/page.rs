@@ -227,8 +227,23 @@ fn a_new_report_of_this_machine_is_drawn_too() {
     check(&browser, &directory, &page, &json);
     let scenarios = scenarios(&json);
     let all = [
-        "nop", "disk", "echo", "wire", "http", "crowd", "cold", "fill", "cache", "large", "isolate",
-        "stream", "tls", "h2", "grpc", "delay",
+        "nop",
+        "disk",
+        "echo",
+        "wire",
+        "http",
+        "crowd",
+        "cold",
+        "fill",
+        "cache",
+        "large",
+        "isolate",
+        "stream",
+        "stream-proxy",
+        "tls",
+        "h2",
+        "grpc",
+        "delay",
     ];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }

@@ -231,6 +231,11 @@ fn stream_runs_without_peers() {
 }
 
 #[test]
+fn stream_proxy_runs_without_peers() {
+    runs_without_peers("stream-proxy", &[]);
+}
+
+#[test]
 fn delay_runs_without_peers() {
     runs_without_peers("delay", &[]);
 }
