@@ -22,9 +22,10 @@ pub fn compose(
 ) -> Result<(), String> {
     let policy = effect::policy(&request.scope().core);
     let line = (method.as_bytes(), target.as_bytes());
+    let version = if request.conn.is_quic { Version::Http3 } else { Version::Http11 };
     let mut raw = Vec::new();
     let refused = |error: &dyn fmt::Debug| format!("the request is refused with 400: {error:?}");
-    let mut composer = Composer::begin(&mut request.head, &mut raw, &policy, Version::Http11, line)
+    let mut composer = Composer::begin(&mut request.head, &mut raw, &policy, version, line)
         .map_err(|error| refused(&error))?;
     for (name, value) in fields {
         composer.field(name.as_bytes(), value.as_bytes()).map_err(|error| refused(&error))?;

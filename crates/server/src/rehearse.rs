@@ -48,6 +48,8 @@ pub struct Question {
     pub to: SocketAddr,
     /// The name of the TLS handshake; `None` without TLS.
     pub tls_name: Option<String>,
+    /// Whether the request is one of HTTP/3.
+    pub is_quic: bool,
 }
 
 /// What happened.
@@ -120,12 +122,13 @@ async fn run(config: &Arc<Config>, version: ConfigVersion, question: &Question) 
     let (from, to) = (SocketAddr::new(question.from, 4711), question.to);
     let thread_config = thread.thread_config();
     let local = Address::Inet(to);
-    let mut listens = config.http.listens.iter();
+    let mut listens =
+        config.http.listens.iter().filter(|listen| listen.spec.addr.is_quic() == question.is_quic);
     let listen = listens.find(|listen| listen.spec.addr.inet().is_some_and(|addr| covers(addr, to)));
     let listen = listen.ok_or("no server listens on this address")?;
     let rehearsal = Rc::new(Rehearsal::default());
     let secured = question.tls_name.as_ref().map(|name| {
-        let alpn = b"http/1.1".to_vec();
+        let alpn = if question.is_quic { b"h3".to_vec() } else { b"http/1.1".to_vec() };
         Rc::new(Secured { name: Some(name.as_str().into()), protocol: "TLSv1.3", alpn, ..Secured::default() })
     });
     let info = Rc::new(ConnInfo {
@@ -133,6 +136,7 @@ async fn run(config: &Arc<Config>, version: ConfigVersion, question: &Question) 
         is_proxied: listen.expects_proxy_protocol(&local),
         rehearsal: Some(Rc::clone(&rehearsal)),
         is_tls: listen.is_tls(&local),
+        is_quic: question.is_quic,
         secured: secured.map_or_else(OnceCell::new, OnceCell::from),
         ..ConnInfo::new(&thread, Address::Inet(from), Address::Inet(to))
     });

@@ -17,18 +17,30 @@ pub struct Route {
     pub local: SocketAddr,
     /// Whether connections to it use TLS.
     pub is_tls: bool,
+    /// Whether connections to it use QUIC.
+    pub is_quic: bool,
     /// The index of the server in the configuration.
     pub server: usize,
     /// Whether a name selected it; otherwise it is the default.
     pub is_named: bool,
 }
 
-/// Returns the socket and the server of a request. `ip` is the address in the URL, if it has one.
-pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
+/// Returns the socket and the server of a request. `ip` is the address in the URL, if it has one. With `wants_quic` the request is one of
+/// HTTP/3.
+pub fn route(
+    config: &Config,
+    ip: Option<IpAddr>,
+    port: u16,
+    host: &[u8],
+    wants_quic: bool,
+) -> Result<Route, String> {
     let on_port = config.http.listens.iter().filter_map(|listen| Some((listen.spec.addr.inet()?, listen)));
     let mut on_port: Vec<_> = on_port.filter(|(address, _)| address.port() == port).collect();
     // Clients begin with TCP.
     on_port.sort_by_key(|(_, listen)| listen.spec.addr.is_quic());
+    if wants_quic {
+        on_port.retain(|(_, listen)| listen.spec.addr.is_quic());
+    }
     let takes = |address: &SocketAddr| match ip {
         Some(ip) if address.ip().is_unspecified() => address.is_ipv4() == ip.is_ipv4(),
         Some(ip) => address.ip() == ip,
@@ -39,7 +51,8 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
     let found = exact.or_else(wildcard).or_else(|| on_port.iter().find(|(address, _)| takes(address)));
     let Some((address, listen)) = found else {
         let all: Vec<&str> = config.http.listens.iter().map(|listen| listen.spec.text.as_str()).collect();
-        return Err(format!("no server listens on this address, only on {}", all.join(", ")));
+        let by = if wants_quic { " by QUIC" } else { "" };
+        return Err(format!("no server listens{by} on this address, only on {}", all.join(", ")));
     };
     let local = ip.unwrap_or_else(|| match (address.ip().is_unspecified(), address.is_ipv4()) {
         (true, true) => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -57,6 +70,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
         listener: listen.spec.addr.to_string(),
         local: address,
         is_tls: listen.is_tls(&local),
+        is_quic: listen.spec.addr.is_quic(),
         server: server.0 as usize,
         is_named: named.is_some(),
     })

@@ -176,6 +176,7 @@ fn ask(folder: &Path, text: &str, random: &mut Random) -> bool {
                 ("host".to_owned(), random.text(&own, 2)),
                 ("cookie".to_owned(), random.text(&own, 2)),
             ],
+            http3: number % 4 == 0,
         };
         let Ok(Call::Explain(received)) = Call::parse(query.to_json().to_string().as_bytes()) else {
             panic!("{query:?} is not received");

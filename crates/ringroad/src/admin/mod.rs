@@ -158,6 +158,7 @@ mod tests {
             from: "::1".to_owned(),
             method: "GET".to_owned(),
             fields: vec![("accept".to_owned(), "text/html".to_owned())],
+            http3: true,
         };
         assert_eq!(read(&query.to_json().to_string()), Ok(Call::Explain(query.clone())));
         let entry_query = EntryQuery {

@@ -68,5 +68,6 @@ fn query(given: &Arguments) -> Result<Query, String> {
         from: text("from", "127.0.0.1"),
         method: text("X", "GET"),
         fields,
+        http3: given.has("http3"),
     })
 }

@@ -288,6 +288,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                 help: "method of the request (default: GET)",
             },
             valued("from", "ADDR", Hint::Nothing, "address of the client (default: 127.0.0.1)"),
+            flag("http3", "a request of HTTP/3, to an address with \"quic\""),
             flag("running", "query the running server, through the admin_socket of the configuration"),
             PREFIX,
             SOCKET,

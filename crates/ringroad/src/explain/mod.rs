@@ -27,13 +27,17 @@ pub(crate) struct Query {
     pub(crate) method: String,
     /// Header fields; names are in lower case.
     pub(crate) fields: Vec<(String, String)>,
+    /// Whether the request is one of HTTP/3.
+    pub(crate) http3: bool,
 }
 
 impl Query {
     /// Encodes the query for the admin socket.
     pub(crate) fn to_json(&self) -> Value {
-        let Query { url, from, method, fields } = self;
-        json!({ "command": "explain", "url": url, "from": from, "method": method, "fields": fields })
+        let Query { url, from, method, fields, http3 } = self;
+        json!({
+            "command": "explain", "url": url, "from": from, "method": method, "fields": fields, "http3": http3
+        })
     }
 
     /// Decodes the output of [`Query::to_json`].
@@ -45,6 +49,7 @@ impl Query {
             from: text(&value["from"]),
             method: text(&value["method"]),
             fields: fields.map(|field| (text(&field[0]), text(&field[1]))).collect(),
+            http3: value["http3"].as_bool().unwrap_or_default(),
         }
     }
 }
@@ -191,9 +196,16 @@ pub(crate) fn explain(
     let shown = url.with_port(&host);
     let (method, scheme, target) = (&query.method, url.scheme, &url.target);
     report.line("request", format_args!("{method} {scheme}://{shown}{target} from {from}"));
-    let route = adapter::route(&site.config, url.ip(), url.port, host.as_bytes())?;
-    let tls = if route.is_tls { ", TLS" } else { "" };
-    report.line("listener", format_args!("{}{tls}", route.listener));
+    let route = adapter::route(&site.config, url.ip(), url.port, host.as_bytes(), query.http3)?;
+    let protocol = match (route.is_quic, route.is_tls) {
+        (true, _) => ", HTTP/3",
+        (false, true) => ", TLS",
+        (false, false) => "",
+    };
+    report.line("listener", format_args!("{}{protocol}", route.listener));
+    if url.scheme == "http" && route.is_quic {
+        return Err("HTTP/3 always uses TLS: write https:// in the URL".to_owned());
+    }
     if url.scheme == "https" && !route.is_tls {
         report.line("", "this address does not use TLS");
         return Ok(report.end());
@@ -205,6 +217,7 @@ pub(crate) fn explain(
         from,
         to: route.local,
         tls_name: (url.scheme == "https").then(|| host.clone()),
+        is_quic: route.is_quic,
     };
     let reader = readable::FileReader::of(site);
     let (config, course) = adapter::rehearse(files, &question, prepare)?;

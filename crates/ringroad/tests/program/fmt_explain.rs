@@ -268,6 +268,29 @@ fn explain_prints_listener_server_location_and_handler() {
 }
 
 #[test]
+fn explain_can_ask_by_http_3() {
+    let dir = TempDir::new("explain-http3");
+    let (certificate, key) = crate::common::tls::Authority::new("root").server("a.test");
+    dir.write("a.pem", certificate);
+    dir.write("a.key", key);
+    let text = "events {} http { ssl_certificate a.pem; ssl_certificate_key a.key;
+        server { listen 127.0.0.1:8443 quic; listen 127.0.0.1:8443 ssl; listen 127.0.0.1:8080;
+          location / { if ($http3) { return 202; } return 201; } } }";
+    let file = dir.write("nginx.conf", text);
+    let url = "https://127.0.0.1:8443/";
+    let by_tcp = explained(&file, &[url]);
+    assert!(by_tcp.contains("listener   127.0.0.1:8443, TLS\n"), "{by_tcp}");
+    assert!(by_tcp.contains("response   201"), "{by_tcp}");
+    let by_quic = explained(&file, &["--http3", url]);
+    assert!(by_quic.contains("listener   quic:127.0.0.1:8443, HTTP/3\n"), "{by_quic}");
+    assert!(by_quic.contains("response   202"), "{by_quic}");
+    let path = file.display().to_string();
+    let refused = |url: &str| run(BINARY, &["explain", "-c", &path, "--http3", url]).stderr;
+    assert!(refused("https://127.0.0.1:8080/").contains("no server listens by QUIC on this address"));
+    assert!(refused("http://127.0.0.1:8443/").contains("HTTP/3 always uses TLS"));
+}
+
+#[test]
 fn explain_reports_whether_the_sandbox_allows_the_file() {
     let dir = TempDir::new("explain");
     let top = fs::canonicalize(dir.path()).unwrap();
