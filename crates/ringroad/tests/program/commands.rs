@@ -284,10 +284,10 @@ fn check_distinguishes_missing_features_from_errors() {
             "Of third-party modules of nginx (1):\n  module http_lua, which is not nginx's own",
         ),
         (
-            "http { upstream u { server 127.0.0.1; queue 100; } }",
+            "http { upstream u { server 127.0.0.1; ntlm; } }",
             "commercial",
             2,
-            "Of the commercial edition of nginx (1):\n  unknown directive \"queue\"",
+            "Of the commercial edition of nginx (1):\n  unknown directive \"ntlm\"",
         ),
         (
             "http { server { satisfy_any on; } }",
