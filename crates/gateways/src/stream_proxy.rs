@@ -311,7 +311,7 @@ fn set_pass(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 async fn run(conf: &Conf, session: &mut Session) -> SessionStep {
     let Some(pass) = &conf.passing.pass else { return SessionStep::End(500) };
     let upstreams = session.config().stream.of::<Upstreams>();
-    let Some((target, destination)) = pass::evaluated("proxy", pass, session, upstreams) else {
+    let Some((target, destination)) = pass::evaluated("proxy", pass, session, || upstreams) else {
         return SessionStep::End(500);
     };
     let settings = settings(conf, &destination.target_parts.host, session);

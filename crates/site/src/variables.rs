@@ -237,6 +237,9 @@ impl Member {
     }
 }
 
+/// Length in bytes for which a rendered text has memory at first: most texts are shorter.
+const RENDERED_LEN: usize = 32;
+
 impl Template {
     /// Appends the text with the variables of `request` to `out`. A variable without a value is empty.
     pub fn render<R: HasVariables>(&self, request: &R, out: &mut Vec<u8>) {
@@ -262,7 +265,7 @@ impl Template {
 
     /// Returns the text with the variables of `request`.
     pub fn rendered<R: HasVariables>(&self, request: &R) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(RENDERED_LEN);
         self.render(request, &mut out);
         out
     }

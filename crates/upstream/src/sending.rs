@@ -54,6 +54,9 @@ enum Unsent {
 /// Size in bytes from which a send may be slow without being stuck: then the progress of the socket is checked.
 const LONG_SEND: usize = 64 << 10;
 
+/// Maximum size in bytes of a direct send, if the engine would make the same call.
+const SENT_DIRECTLY_MAX: usize = 16 << 10;
+
 impl Sending {
     /// Begins to send the complete request. Each send is limited by `proxy_send_timeout`, with the timer of the link, which the
     /// caller polls.
@@ -64,8 +67,10 @@ impl Sending {
         request: &Request,
         record: &Rc<Try>,
     ) -> Sending {
+        let thread = &request.conn.thread;
         let out = Out {
             writer: link.wire.writer(),
+            is_direct: thread.calls_directly && !thread.has_ring,
             timer: link.timer.clone(),
             timeout: settings.send_timeout,
             record: Rc::clone(record),
@@ -229,6 +234,8 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
 /// The sending side of the connection to the upstream.
 struct Out {
     writer: WireWriter,
+    /// Whether small sends are direct calls, as the responses to HTTP/1 clients: io_uring submits many sends with one system call.
+    is_direct: bool,
     timer: Timer,
     timeout: Duration,
     record: Rc<Try>,
@@ -265,6 +272,10 @@ impl Out {
         let len = data.len();
         let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
+        // Several segments need several direct calls, but one of the engine.
+        if self.is_direct && len <= SENT_DIRECTLY_MAX && data.parts().count() == 1 {
+            writer.send_now(&mut data, follows).map_err(SendFailure::Send)?;
+        }
         // A long send completes late; the timeout applies only if the upstream accepts no bytes during it.
         let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };
         let result = poll_fn(|context| {

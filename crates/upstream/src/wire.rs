@@ -209,6 +209,15 @@ impl WireWriter {
         }
     }
 
+    /// Sends the bytes that a plain socket accepts immediately, by a direct call; see [`Writer::send_now`]. Other transports send
+    /// nothing.
+    pub(super) fn send_now(&mut self, data: &mut Segments, follows: Follows) -> Result<(), Errno> {
+        match self {
+            WireWriter::Plain(writer) => writer.send_now(data, follows == Follows::More),
+            WireWriter::Tls(_) | WireWriter::Stream(_) => Ok(()),
+        }
+    }
+
     /// Sets the trailers to send after the body, if the protocol supports them.
     pub(super) fn set_trailers(&mut self, fields: &[(Vec<u8>, Vec<u8>)]) {
         if let WireWriter::Stream(writer) = self {

@@ -505,7 +505,7 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
         if matches!(variable, VarRef::Capture(_)) {
             return Err(cx.undefined(Object::Variable, name));
         }
-        parts.push(Part::Variable(variable));
+        parts.push(Part::of(variable));
         rest = &after[len..];
     }
     if !rest.is_empty() {
@@ -526,6 +526,37 @@ pub(crate) struct LogFormat {
 enum Part {
     Text(Box<str>),
     Variable(VarRef),
+    /// A variable whose values never need escapes.
+    Plain(VarRef),
+}
+
+/// Variables whose values have only digits, letters, and characters such as `.`, `:` and `/`.
+const PLAIN: &[&str] = &[
+    "body_bytes_sent",
+    "bytes_sent",
+    "connection",
+    "connection_requests",
+    "msec",
+    "remote_addr",
+    "remote_port",
+    "request_length",
+    "request_time",
+    "server_port",
+    "status",
+    "time_iso8601",
+    "time_local",
+];
+
+impl Part {
+    fn of(variable: VarRef) -> Part {
+        match &variable {
+            // The configuration cannot assign another value to these.
+            VarRef::Module(_) if variable.module_name().is_some_and(|name| PLAIN.contains(&name)) => {
+                Part::Plain(variable)
+            }
+            _ => Part::Variable(variable),
+        }
+    }
 }
 
 /// `escape=`: how bytes are escaped that could break a line or a string.
@@ -558,7 +589,7 @@ impl LogFormat {
     /// Returns nginx's built-in format.
     fn combined(variables: &VariableNames) -> LogFormat {
         let text = |text: &str| Part::Text(text.into());
-        let variable = |name: &str| Part::Variable(variables.named(name).expect("the modules have it"));
+        let variable = |name: &str| Part::of(variables.named(name).expect("the modules have it"));
         let parts = vec![
             variable("remote_addr"),
             text(" - "),
@@ -585,6 +616,13 @@ impl LogFormat {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Plain(variable) => {
+                    let start = out.len();
+                    if !variable.value(request, out) && self.escape == LogEscape::Default {
+                        out.push(b'-');
+                    }
+                    debug_assert_eq!(http::find_escapable(out, start), out.len(), "{variable:?} is plain");
+                }
                 Part::Variable(variable) => {
                     // The value is rendered into the line and escaped in place, so that most values are copied only
                     // once.

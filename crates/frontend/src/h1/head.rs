@@ -57,6 +57,8 @@ pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bo
         let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
         let mut ok = true;
         response_head::each_other_field(&request.response, |field| match field {
+            // Needs no check.
+            OtherField::One(b"Accept-Ranges", b"bytes") => writer.lines(b"Accept-Ranges: bytes\r\n"),
             OtherField::One(name, value) => ok &= writer.field(name, value).is_ok(),
             OtherField::Shared(fields) => writer.lines(fields.lines()),
         });

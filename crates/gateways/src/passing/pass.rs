@@ -265,15 +265,15 @@ pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Dest
 
 fn found(request: &Request, conf: &Conf) -> Result<(Target, Destination), u16> {
     let Some(pass) = &conf.pass else { return Err(500) };
-    evaluated(conf.prefix, pass, request, request.config().http.of::<Upstreams>()).ok_or(500)
+    evaluated(conf.prefix, pass, request, || request.config().http.of::<Upstreams>()).ok_or(500)
 }
 
 /// Returns the destination of a request or session among these groups; `None` if its address is invalid, which is logged.
-pub(crate) fn evaluated<R: HasVariables>(
+pub(crate) fn evaluated<'u, R: HasVariables>(
     prefix: &'static str,
     pass: &Pass,
     request: &R,
-    upstreams: &Upstreams,
+    upstreams: impl FnOnce() -> &'u Upstreams,
 ) -> Option<(Target, Destination)> {
     match &pass.to {
         To::Written { group, target_parts, .. } => {
@@ -283,7 +283,7 @@ pub(crate) fn evaluated<R: HasVariables>(
         }
         To::Variables(template, position) => {
             let text = template.rendered(request);
-            let evaluated = evaluate(prefix, pass, upstreams, &text).map_err(|fault| {
+            let evaluated = evaluate(prefix, pass, upstreams(), &text).map_err(|fault| {
                 let shown = fault.shown(&text);
                 request.log(Level::Error, format_args!("{shown} of \"{prefix}_pass\" in {position}"));
             });

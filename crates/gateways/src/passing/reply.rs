@@ -92,6 +92,9 @@ impl Conf {
     }
 }
 
+/// Maximum number of digits of an `Age`, which is a `u32`.
+const AGE_LEN_MAX: usize = 10;
+
 /// Creates the response for the client from that of an upstream, or follows a redirect in it.
 pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let conf = via.conf;
@@ -124,7 +127,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
         Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;
         if let Some(age_s) = stored.age_s {
-            let mut age = Vec::new();
+            let mut age = Vec::with_capacity(AGE_LEN_MAX);
             http::push_decimal(&mut age, age_s.into());
             push(request, b"Age", age);
         }
@@ -206,14 +209,14 @@ struct Steering<'h> {
 
 /// Applies the fields that control this server.
 fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steering<'h> {
-    let ignored = conf.ignored();
-    let get = |id: HeaderId| heading.head().get(heading.raw(), id).filter(|_| !ignored.has(id));
+    let (ignored, head, raw) = (conf.ignored(), heading.head(), heading.raw());
+    let get = |id: HeaderId| head.get(raw, id).filter(|_| !ignored.has(id));
     // Limit rate and charset also apply to the target of a redirect, so they are set first.
     if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
         request.limit_rate = Some(rate);
     }
     // As in nginx, the last value of these two fields counts.
-    let charset = heading.head().all(heading.raw(), HeaderId::XAccelCharset).last();
+    let charset = head.all(raw, HeaderId::XAccelCharset).last();
     if let Some(charset) = charset.filter(|_| !ignored.has(HeaderId::XAccelCharset)) {
         request.response.charset_override = charset::of_upstream(request, charset);
     }
