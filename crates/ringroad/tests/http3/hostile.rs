@@ -55,6 +55,45 @@ fn forged_packets_disturb_nobody() {
     assert_eq!(Client::connect(address(&server)).get("/").text(), "x");
 }
 
+/// Whoever repeats the first packets of a client, from its address or another, opens at most one connection, disturbs nobody, and gets no more
+/// than three times the bytes.
+#[test]
+fn replayed_first_packets_open_one_connection() {
+    let server = serve(1, "location / { return 200 x; } location = /metrics { metrics; }", |builder| builder);
+    let mut client = Client::begin(address(&server), Options::default());
+    let first = client.packets();
+    let attacker = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let replay = |socket: &UdpSocket| {
+        for packet in &first {
+            socket.send_to(packet, address(&server)).expect("a socket");
+        }
+        first.iter().map(Vec::len).sum::<usize>()
+    };
+    replay(client.socket());
+    assert_eq!(client.get("/").text(), "x");
+    let mut other = Client::connect(address(&server));
+    let mut sent = 0;
+    for round in 0..300 {
+        sent += replay(&attacker);
+        replay(client.socket());
+        if round % 50 == 0 {
+            assert_eq!((client.get("/").text(), other.get("/").text()), ("x".into(), "x".into()));
+        }
+    }
+    // Those of the client, of the other client, and one whose client never answers.
+    let page = other.get("/metrics").text();
+    let accepted = page.lines().find(|line| line.starts_with("ringroad_connections_accepted_total "));
+    let accepted = accepted.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).expect("a number");
+    assert!((2..=3).contains(&accepted), "{accepted}");
+    attacker.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket");
+    let (mut received, mut space) = (0, [0; 2048]);
+    while let Ok(count) = attacker.recv(&mut space) {
+        received += count;
+    }
+    assert!(received <= 3 * sent, "{sent} sent, {received} received");
+    assert_eq!((client.get("/").text(), other.get("/").text()), ("x".into(), "x".into()));
+}
+
 /// Unfinished handshakes occupy slots only until others need them.
 #[test]
 fn unfinished_handshakes_make_room() {
