@@ -21,7 +21,11 @@ pub async fn serve(
         return Box::pin(serve_stream(thread, listen_socket, fd, index)).await;
     }
     let Some(opened) = opening::open(thread, listen_socket, fd).await else { return };
-    serve_opened(opened).await;
+    // As in `serve_opened`, whose future would need memory for its argument in each connection.
+    match opened.protocol {
+        Protocol::Http1 => h1::serve(opened).await,
+        Protocol::Http2 => Box::pin(h2::serve(opened)).await,
+    }
 }
 
 /// Serves a connection of `stream`, which may continue in `http`.

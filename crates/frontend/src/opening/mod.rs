@@ -105,21 +105,24 @@ impl Unusable {
 }
 
 impl Opening {
-    /// Opens a connection of `http`; `None` if it has ended.
-    pub(crate) async fn open(mut self) -> Option<Opened> {
-        if self.is_traced() {
-            self.trace_accept();
-        }
-        // Boxed, because most connections need neither.
-        if self.info.is_proxied && Box::pin(self.read_proxy_header()).await.is_err() {
-            return self.end();
-        }
-        if self.info.is_tls {
-            self = Box::pin(self.secured()).await?;
-        }
-        match self.find_protocol().await {
-            Some(protocol) => Some(self.opened(protocol)),
-            None => self.end(),
+    /// Opens a connection of `http`; `None` if it has ended. This is not an async function, which would hold the argument twice.
+    pub(crate) fn open(self) -> impl Future<Output = Option<Opened>> {
+        let mut opening = self;
+        async move {
+            if opening.is_traced() {
+                opening.trace_accept();
+            }
+            // Boxed, because most connections need neither.
+            if opening.info.is_proxied && Box::pin(opening.read_proxy_header()).await.is_err() {
+                return opening.end();
+            }
+            if opening.info.is_tls {
+                opening = Box::pin(opening.secured()).await?;
+            }
+            match opening.find_protocol().await {
+                Some(protocol) => Some(opening.opened(protocol)),
+                None => opening.end(),
+            }
         }
     }
 
