@@ -28,7 +28,7 @@ impl Ports {
             rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, wanted)))?;
             Ok((SocketAddr::try_from(rustix::net::getsockname(&socket)?)?.port(), socket))
         });
-        let failed = Failure::kernel(format!("binding 127.0.0.1:{wanted}"));
+        let failed = Failure::kernel(format!("listening on 127.0.0.1:{wanted}"));
         let (port, socket) = bound.map_err(|error| failed(std::io::Error::from(error)))?;
         self.0.borrow_mut().push(socket);
         Ok(port)
