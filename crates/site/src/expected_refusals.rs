@@ -27,6 +27,8 @@ pub struct ExpectedRefusals {
     /// Values of directives whose port only a request determines. Connections to all ports are allowed, except with
     /// `sandbox strict`.
     pub any_ports: Vec<OfDirective<String>>,
+    /// Whether the ports of `any_ports` are refused, unless another directive names them.
+    pub is_strict: bool,
 }
 
 /// Finds what the sandbox will refuse: nothing if it is off.
@@ -42,5 +44,6 @@ pub fn expected_refusals(config: &Config) -> ExpectedRefusals {
     directories.dedup();
     let links = allowed.links_out(directories, LIMITS);
     let omitted = allowed.omitted().cloned().collect();
-    ExpectedRefusals { open: needs.open, omitted, links, any_ports: needs.any_ports }
+    let is_strict = config.main.sandbox == Sandbox::Strict;
+    ExpectedRefusals { open: needs.open, omitted, links, any_ports: needs.any_ports, is_strict }
 }

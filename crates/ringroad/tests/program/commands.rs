@@ -214,7 +214,16 @@ fn check_lists_what_the_sandbox_refuses_and_the_directive_that_allows_it() {
     assert_eq!(found["links"][0]["allow"], format!("sandbox_path {shown}/mirror;"));
     assert_eq!(found["links"].as_array().map(Vec::len), Some(1));
     assert_eq!(found["any_port"][0]["place"], format!("{path}:8"));
+    assert_eq!(found["any_port_is_refused"], false);
     assert_eq!(found["search_is_complete"], true);
+    let strict = std::fs::read_to_string(&path).expect("our file").replace("sandbox on;", "sandbox strict;");
+    dir.write("nginx.conf", strict);
+    let said = run(BINARY, &["check", &path]);
+    let expected = format!(
+        "  proxy_pass \"http://$arg_to\": only a request determines the port, and \"sandbox strict\" allows only those that a \
+         directive names; allow them: upstream NAME {{ server ADDRESS:PORT; }}\n    {path}:8\n"
+    );
+    assert!(said.stdout.contains(&expected) && said.stdout.contains("sandbox (4):"), "{}", said.stdout);
 }
 
 #[test]

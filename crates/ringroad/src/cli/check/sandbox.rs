@@ -1,4 +1,4 @@
-//! The part of `ringroad check` about the sandbox: paths that it will refuse, each with the directive that allows the path.
+//! The part of `ringroad check` about the sandbox: paths and ports that it will refuse, each with the directive that allows them.
 
 use std::fmt::Write;
 
@@ -15,6 +15,9 @@ pub(super) struct SandboxSection {
 /// Directive that allows a path that only a request determines. The operator knows the directory.
 const ALLOWS_OPEN: &str = "sandbox_path DIRECTORY;";
 
+/// Directive that allows ports that only a request determines.
+const ALLOWS_PORTS: &str = "upstream NAME { server ADDRESS:PORT; }";
+
 impl SandboxSection {
     /// Searches the paths of a valid configuration.
     pub(super) fn of(config: &Config) -> SandboxSection {
@@ -23,8 +26,9 @@ impl SandboxSection {
 
     /// Appends the section; nothing if nothing will be refused.
     pub(super) fn write(&self, text: &mut String, all: bool) {
-        let ExpectedRefusals { open, omitted, links, .. } = &self.found;
-        let count = open.len() + omitted.len() + links.links.len();
+        let ExpectedRefusals { open, omitted, links, any_ports, is_strict } = &self.found;
+        let ports = if *is_strict { &any_ports[..] } else { &[] };
+        let count = open.len() + omitted.len() + links.links.len() + ports.len();
         if count > 0 {
             let _infallible = writeln!(text, "Refused by the sandbox ({count}):");
             for need in open {
@@ -34,6 +38,16 @@ impl SandboxSection {
                     "  {name} \"{value}\": only a request determines the path; allow its directory: {ALLOWS_OPEN}"
                 );
                 let position = need.position.as_ref().map(ToString::to_string);
+                list_positions(text, &position.iter().map(String::as_str).collect::<Vec<_>>(), all);
+            }
+            for found in ports {
+                let (name, value) = (&found.directive, &found.value);
+                let _infallible = writeln!(
+                    text,
+                    "  {name} \"{value}\": only a request determines the port, and \"sandbox strict\" allows only those that a \
+                     directive names; allow them: {ALLOWS_PORTS}"
+                );
+                let position = found.position.as_ref().map(ToString::to_string);
                 list_positions(text, &position.iter().map(String::as_str).collect::<Vec<_>>(), all);
             }
             for path in omitted {
@@ -57,7 +71,7 @@ impl SandboxSection {
 
     /// Formats the section as JSON.
     pub(super) fn to_json(&self) -> Value {
-        let ExpectedRefusals { open, omitted, links, any_ports } = &self.found;
+        let ExpectedRefusals { open, omitted, links, any_ports, is_strict } = &self.found;
         let omitted = omitted.iter().map(|path| {
             let position = path.position.as_ref().map(ToString::to_string);
             json!({ "directive": path.directive, "path": path.path, "place": position, "reason": path.to_string() })
@@ -76,6 +90,7 @@ impl SandboxSection {
         json!({
             "paths": open.collect::<Vec<_>>(), "omitted": omitted.collect::<Vec<_>>(), "links": found.collect::<Vec<_>>(),
             "search_is_complete": !links.is_partial, "any_port": ports.collect::<Vec<_>>(),
+            "any_port_is_refused": is_strict,
         })
     }
 }
