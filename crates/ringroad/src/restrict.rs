@@ -70,7 +70,8 @@ const READ: &[&str] = &[
 /// Directories of libraries, which the C library loads for name lookups.
 pub(crate) const LIBRARIES: &[&str] = &["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
-/// As [`READ`], for directories of /proc. The kernel forgets their inodes, and with them the rules, unless they stay open.
+/// As [`READ`], for directories of /proc that differ between processes. The kernel forgets inodes of /proc, and with them the rules,
+/// unless they stay open.
 const PROCESS: &[&str] = &["/proc/self", "/proc/pressure"];
 
 /// Files that the C library writes.
@@ -117,7 +118,7 @@ pub(crate) struct Comparison {
 #[derive(Debug)]
 pub(crate) struct OpenRules {
     rules: FileRules,
-    /// Directories of this process in /proc: their rules last as long as they are open.
+    /// Files and directories of /proc: their rules last as long as they are open.
     pinned: Vec<OwnedFd>,
     /// Lines about paths that could not be opened.
     unopened: Vec<String>,
@@ -334,13 +335,15 @@ impl Plan {
     pub(crate) fn before_user(&self) -> Result<OpenRules, String> {
         sandbox::empty_bounding_set().map_err(failed)?;
         let mut rules = FileRules::new(self.connect.as_ref(), self.bind.as_ref()).map_err(failed)?;
-        let (mut opened, mut refused) = (AllowedPaths::default(), Vec::new());
+        let (mut opened, mut refused, mut pinned) = (AllowedPaths::default(), Vec::new(), Vec::new());
         let mut is_outdated = false;
         for (allowed, identity) in self.paths.rules() {
             match rules.permit(&allowed.path, allowed.access == Access::Write) {
                 Ok(file) => {
-                    is_outdated |= file.is_some_and(|file| Identity::of_file(&file) != identity);
+                    let is_other = |file| Identity::of_file(file, &allowed.path) != identity;
+                    is_outdated |= file.as_ref().is_some_and(is_other);
                     opened.add(allowed.path.clone(), allowed.access);
+                    pinned.extend(file.filter(|_| allowed.path.starts_with("/proc")));
                 }
                 // Files that only some systems have.
                 Err(RuleError::Path(_)) if allowed.directive.is_empty() => {}
@@ -362,7 +365,6 @@ impl Plan {
         };
         let unopened =
             refused.into_iter().filter(is_refused).map(|(allowed, error)| unopened(allowed, &error));
-        let mut pinned = Vec::new();
         // Each process has its own directory in /proc, so these are not in the plan.
         for path in PROCESS.iter().filter_map(|path| fs::canonicalize(path).ok()) {
             match rules.permit(&path, false) {

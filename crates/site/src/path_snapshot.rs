@@ -28,19 +28,19 @@ impl Identity {
     /// Returns the identity of the file that a path leads to, through symbolic links; `None` if no file can be reached.
     #[expect(clippy::disallowed_methods, reason = "not on worker threads, see the description of this file")]
     pub fn of(path: &Path) -> Option<Identity> {
-        fs::metadata(path).ok().map(|facts| Identity::from(&facts))
+        fs::metadata(path).ok().map(|facts| Identity::new(path, &facts))
     }
 
-    /// Returns the identity of an open file, such as one that was opened with `O_PATH`.
-    pub fn of_file(file: impl AsFd) -> Option<Identity> {
+    /// Returns the identity of an open file, such as one that was opened with `O_PATH`, and the path that led to it.
+    pub fn of_file(file: impl AsFd, path: &Path) -> Option<Identity> {
         let file = fs::File::from(file.as_fd().try_clone_to_owned().ok()?);
-        file.metadata().ok().map(|facts| Identity::from(&facts))
+        file.metadata().ok().map(|facts| Identity::new(path, &facts))
     }
-}
 
-impl From<&Metadata> for Identity {
-    fn from(facts: &Metadata) -> Identity {
-        Identity { device: facts.dev(), inode: facts.ino() }
+    /// A file of /proc that nobody has open gets another inode when memory is scarce, and nobody can replace it.
+    fn new(path: &Path, facts: &Metadata) -> Identity {
+        let inode = if path.starts_with("/proc") { 0 } else { facts.ino() };
+        Identity { device: facts.dev(), inode }
     }
 }
 

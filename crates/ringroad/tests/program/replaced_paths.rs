@@ -197,6 +197,25 @@ fn a_directory_that_workers_may_replace_by_a_link_gives_nothing() {
     assert_eq!(get(&server, "/a.txt"), (200, "new".to_owned()));
 }
 
+/// While memory is scarce, the kernel gives files of /proc other inodes. They were not replaced.
+#[test]
+fn scarce_memory_is_no_reason_for_a_new_worker() {
+    let evict = || fs::write("/proc/sys/vm/drop_caches", "2");
+    if evict().is_err() {
+        return testkit::skip("only root can evict inodes");
+    }
+    let Some(server) = serve("site", "", |_| ()) else { return };
+    let before = server.workers();
+    for _ in 0..5 {
+        evict().expect("we are root");
+        pause(100);
+    }
+    server.reload();
+    server.wait_for_log("in place", Deadline::default());
+    assert_eq!(server.workers(), before);
+    assert!(!server.error_log().contains("a new worker process is needed"), "{}", server.error_log());
+}
+
 /// `mv site site.old`, a pause, `mv next site`: while the name is missing, no worker gets the directory above.
 #[test]
 fn a_path_that_is_missing_for_a_moment_gives_no_directory_above_it() {
