@@ -6,12 +6,14 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid as RawPid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid as RawPid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
 use crate::process::{self, Pid};
 use crate::tempdir::TempDir;
@@ -27,7 +29,6 @@ const RUN_MAX: Duration = wait::DEFAULT_LIMIT.saturating_mul(5);
 pub struct Program {
     child: Child,
     guard: Guard,
-    status: Option<ExitStatus>,
     stdout: PathBuf,
     stderr: PathBuf,
     /// Directory of the output files if the caller has not named one.
@@ -87,7 +88,7 @@ impl Program {
         command.process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let guard = Guard::of(child.id(), pid_file);
-        Program { child, guard, status: None, stdout, stderr, _dir: None }
+        Program { child, guard, stdout, stderr, _dir: None }
     }
 
     /// Returns the process id.
@@ -136,25 +137,26 @@ impl Program {
         ended.unwrap_or_else(|late| panic!("{late}\n{}{}", self.stdout(), self.stderr()))
     }
 
-    /// Returns the exit status if the program has exited; the status is stored.
+    /// Returns the exit status if the program has exited. It stays a zombie until this value is dropped, so that its ID is not reused:
+    /// the kill of its group would otherwise hit another group.
     pub fn exited(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
-            self.status = self.child.try_wait().unwrap_or_else(|error| panic!("wait: {error}"));
-        }
-        self.status
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let found = waitid(WaitId::Pid(RawPid::from_child(&self.child)), options);
+        let ended = found.unwrap_or_else(|error| panic!("waitid: {error}"))?;
+        // The format of wait(2).
+        let code = ended.exit_status().map(|code| code << 8);
+        let raw = code.or(ended.terminating_signal()).unwrap_or_else(|| panic!("{ended:?} is no end"));
+        Some(ExitStatus::from_raw(raw))
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let ended = self.exited().is_some();
-        // A running program is waited for only after this call, so that its pid is not reused as a group id before. A
-        // worker that is being started is already in the group.
+        // The program is waited for only after this call, so that its pid is not reused as a group id before. A worker that is being
+        // started is already in the group.
         self.guard.kill_group(self.child.id());
-        if !ended {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
         self.guard.end();
     }
 }

@@ -201,6 +201,14 @@ impl Server {
         self.child.wait(QUIT_TIMEOUT);
     }
 
+    /// Adds the end of the error log to a failure.
+    pub(crate) fn with_log(&self, failure: Failure) -> Failure {
+        match std::fs::read_to_string(self.instance.directory.join("logs/error.log")) {
+            Ok(log) if !log.is_empty() => Failure::Other(format!("{failure}; error log: {log}")),
+            _ => failure,
+        }
+    }
+
     /// Replaces the standard error in a failure by the error log, if there is one: it is more detailed.
     fn failed(&self, failure: Failure) -> Failure {
         let log = crate::method::process::last_output(&self.instance.directory.join("logs/error.log"));

@@ -391,7 +391,10 @@ fn servers_exit_when_their_run_is_killed() {
         bench.processes().is_empty().then_some(())
     });
     assert!(gone.is_ok(), "{:?}", bench.processes());
+    let pid = program.pid();
+    // The run is a zombie until then.
+    drop(program);
     // The next run of the same kind removes the cgroups that a killed run has left behind.
     Bench::new("bench-after").report(&["http", "--instant", "--connections", "1"]);
-    assert_eq!(groups_of(program.pid()), Vec::<PathBuf>::new());
+    assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
 }
