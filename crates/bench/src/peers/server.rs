@@ -203,7 +203,7 @@ impl Server {
 
     /// Adds the end of the error log to a failure.
     pub(crate) fn with_log(&self, failure: Failure) -> Failure {
-        match std::fs::read_to_string(self.instance.directory.join("logs/error.log")) {
+        match fs::read_to_string(self.instance.directory.join("logs/error.log")) {
             Ok(log) if !log.is_empty() => Failure::Other(format!("{failure}; error log: {log}")),
             _ => failure,
         }
