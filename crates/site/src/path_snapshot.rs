@@ -37,7 +37,7 @@ impl Identity {
         file.metadata().ok().map(|facts| Identity::new(path, &facts))
     }
 
-    /// A file of /proc that nobody has open gets another inode when memory is scarce, and nobody can replace it.
+    /// Files of /proc get another inode while memory is scarce, unless a process has them open. No process can replace them.
     fn new(path: &Path, facts: &Metadata) -> Identity {
         let inode = if path.starts_with("/proc") { 0 } else { facts.ino() };
         Identity { device: facts.dev(), inode }
