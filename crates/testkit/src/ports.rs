@@ -23,15 +23,7 @@ pub fn free_port_of(ip: Ipv4Addr) -> u16 {
     address.port()
 }
 
-/// Returns a port of 127.0.0.1, and a socket that reserves it as long as it is open. Programs that set SO_REUSEADDR can
-/// listen on the port.
-#[track_caller]
-pub fn reserved_port() -> (OwnedFd, u16) {
-    let (keeper, address) = reserved(([127, 0, 0, 1], 0).into());
-    (keeper, address.port())
-}
-
-/// Returns a socket that reserves a port, and its address with that port.
+/// Returns a socket that reserves a port as long as it is open, and its address with that port.
 #[track_caller]
 pub(crate) fn reserved(address: SocketAddr) -> (OwnedFd, SocketAddr) {
     let keeper = bound(address).unwrap_or_else(|error| panic!("bind {address}: {error}"));

@@ -201,7 +201,7 @@ impl Server {
         self.child.wait(QUIT_TIMEOUT);
     }
 
-    /// Adds the end of the error log to a failure.
+    /// Adds the complete error log to a failure, if there is one.
     pub(crate) fn with_log(&self, failure: Failure) -> Failure {
         match fs::read_to_string(self.instance.directory.join("logs/error.log")) {
             Ok(log) if !log.is_empty() => Failure::Other(format!("{failure}; error log: {log}")),

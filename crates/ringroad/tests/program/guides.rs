@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use std::process::Command;
 use crate::control::BINARY;
 use rustix::process::Signal;
 use testkit::TempDir;
-use testkit::ports::reserved_port;
+use testkit::ports::free_port;
 use testkit::program::{Program, signal_process};
 use testkit::{Deadline, skip};
 
@@ -107,7 +106,7 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
     // These ports replace the fixed ports of the pages, which may be in use. All programs of the pages set SO_REUSEADDR.
-    let reserved: BTreeMap<u16, (OwnedFd, u16)> = PORTS.map(|port| (port, reserved_port())).collect();
+    let reserved: BTreeMap<u16, u16> = PORTS.map(|port| (port, free_port())).collect();
     let mut script = String::from("set -eu\numask 022\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
     for (number, segment) in segments.iter().enumerate() {
         let _infallible = writeln!(script, "{{\n{}}} >out.{number} 2>&1 </dev/null", segment.commands);
@@ -120,7 +119,7 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
             let end = length.map_or(rest.len(), |length| start + length);
             out.push_str(&rest[..start]);
             match rest[start..end].parse().ok().and_then(|port: u16| reserved.get(&port)) {
-                Some((_, here)) => out.push_str(&here.to_string()),
+                Some(here) => out.push_str(&here.to_string()),
                 None => out.push_str(&rest[start..end]),
             }
             rest = &rest[end..];
