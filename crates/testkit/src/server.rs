@@ -354,12 +354,23 @@ impl Server {
         self.pid
     }
 
-    /// Returns the worker processes: the running children of the master, without the signing process of `sandbox strict`. Empty
-    /// with `master_process off`.
+    /// Returns the worker processes: the running children of the master, without the signing process of `sandbox strict` and
+    /// the one of ACME. Empty with `master_process off`.
     pub fn workers(&self) -> Vec<Pid> {
+        let others = ["ringroad: signing process", "ringroad: acme process"];
         let mut children = process::children(self.pid);
-        children.retain(|&pid| !process::command_line_begins(pid, "ringroad: signing process"));
+        children.retain(|&pid| !others.iter().any(|title| process::command_line_begins(pid, title)));
         children
+    }
+
+    /// Returns the only worker process. Waits while there are several, as after a reload that started a new one.
+    pub fn worker(&self) -> Pid {
+        let only = || match self.workers()[..] {
+            [worker] => Some(worker),
+            _ => None,
+        };
+        wait::until("exactly one worker process", Deadline::default(), only)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Whether one worker process runs, and it is none of these.

@@ -32,7 +32,7 @@ http {
 
 /// Returns the files below a directory that the worker has open, unnamed ones included.
 fn open_below(server: &Server, folder: &Path) -> Vec<PathBuf> {
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("the worker lives");
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.worker())).expect("the worker lives");
     let targets = fds.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     targets.filter(|target| target.starts_with(folder) && target.as_path() != folder).collect()
 }

@@ -235,7 +235,7 @@ fn a_body_requested_byte_by_byte_is_served() {
 
 /// Returns the resident memory of the worker in KiB.
 fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.workers()[0]));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.worker()));
     let status = status.expect("a worker");
     let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a size").to_owned();
     line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("a number")

@@ -148,8 +148,7 @@ fn slow_readers_with_many_streams_delay_nobody() {
         builder.file("html/large.bin", Content::new(3, 8 << 20))
     });
     let memory = || {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/statm", server.workers()[0])).expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/statm", server.worker())).expect("it runs");
         status.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
     };
     let mut other = Client::connect(address(&server));

@@ -136,7 +136,7 @@ fn reconnect(host_key: &str) {
         assert_eq!(client.get("/version").text(), "first");
         client.drive_for(Duration::from_millis(40));
     }
-    let worker = server.workers()[0];
+    let worker = server.worker();
     signal_process(worker, Signal::KILL).expect("it lives");
     server.wait_for_log_count("start worker process ", 2, Deadline::default());
     assert_eq!(Client::connect(address(&server)).get("/version").text(), "first");

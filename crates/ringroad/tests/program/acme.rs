@@ -147,7 +147,7 @@ fn names_are_verified_over_http_and_the_certificate_is_stored() {
         (0o700, 0o600, 0o600, 0o700)
     );
     // A new worker process uses the certificate too, and so does a new master.
-    let worker = desk.server.workers()[0];
+    let worker = desk.server.worker();
     signal_process(worker, Signal::KILL).expect("it lives");
     desk.server.wait_for_log("exited on signal 9", Deadline::default());
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
@@ -405,7 +405,7 @@ fn certificates_are_obtained_without_a_state_directory() {
     let root = desk.root();
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
     let one = shown(&desk.server, SECURE, "a.example");
-    signal_process(desk.server.workers()[0], Signal::KILL).expect("it lives");
+    signal_process(desk.server.worker(), Signal::KILL).expect("it lives");
     desk.server.wait_for_log("exited on signal 9", Deadline::default());
     assert_eq!(shown(&desk.server, SECURE, "a.example"), one, "the master has it");
     signal_process(agent(&desk.server), Signal::KILL).expect("it lives");

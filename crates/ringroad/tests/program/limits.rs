@@ -21,7 +21,7 @@ fn the_worker_raises_its_soft_limits_to_the_hard_limits() {
     let builder = Server::builder(BINARY).conf(&site("", "here"));
     let server = builder.shell("ulimit -S -n 256 && ulimit -S -l 64").start();
     assert_eq!(ask(server.addr(0)), "here");
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let (soft, hard) = limit(worker, "Max open files");
     assert_eq!((&soft, &hard), (&own_limit("Max open files").1, &soft));
     let (soft, hard) = limit(worker, "Max locked memory");
@@ -56,7 +56,7 @@ fn a_limit_above_the_permitted_maximum_becomes_the_hard_limit() {
     let builder = Server::builder(BINARY).conf(&conf);
     let server = builder.shell("ulimit -S -n 128 && ulimit -H -n 256").start();
     assert_eq!(ask(server.addr(0)), "here");
-    assert_eq!(limit(server.workers()[0], "Max open files"), ("256".to_owned(), "256".to_owned()));
+    assert_eq!(limit(server.worker(), "Max open files"), ("256".to_owned(), "256".to_owned()));
     let log = server.error_log();
     for line in [
         "[alert] setrlimit(RLIMIT_NOFILE, 4000000000) failed (1: Operation not permitted)",
@@ -92,7 +92,7 @@ fn a_worker_without_free_descriptors_continues_with_its_logs_and_configuration()
         site("user root; worker_processes 8;", text).replace("events {}", "events { use epoll; }")
     };
     let mut server = Server::start(BINARY, &conf("old"));
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let previous: u64 = limit(worker, "Max open files").0.parse().expect("a number");
     let is_free = |number: &u64| std::fs::symlink_metadata(format!("/proc/{worker}/fd/{number}")).is_err();
     let leave = |count| limit_descriptors(worker, (0..).filter(is_free).nth(count).expect("there is no end"));

@@ -139,7 +139,7 @@ fn the_last_of_several_quick_reloads_is_effective() {
 #[test]
 fn a_worker_killed_during_a_reload_is_replaced_with_the_new_configuration() {
     let mut server = Server::start(BINARY, &site("", "v0"));
-    let worker = server.workers()[0];
+    let worker = server.worker();
     signal_process(worker, Signal::STOP).expect("it runs");
     server.rewrite_conf(&site("", "v1"));
     server.reload();
@@ -209,7 +209,7 @@ fn a_replaced_configuration_is_freed_after_its_last_request() {
     assert_eq!(server.error_log().matches("exited with code 0").count(), 1, "{}", server.error_log());
     body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
     let line = server.wait_for_log_count("exited with code 0", 2, Deadline::default());
-    let worker = server.workers()[0];
+    let worker = server.worker();
     assert!(
         line.ends_with(&format!("configuration 1 of worker process {worker} exited with code 0")),
         "{line}"
@@ -229,7 +229,7 @@ fn the_memory_of_a_replaced_configuration_is_released() {
     );
     let mut server = Server::start(BINARY, &conf);
     assert_eq!(ask(server.addr(0)), "a");
-    let processes = [server.pid(), server.workers()[0]];
+    let processes = [server.pid(), server.worker()];
     let before = processes.map(resident_bytes);
     for round in 1..=2 {
         server.rewrite_conf(&conf);
@@ -329,7 +329,7 @@ fn links_of_the_user_of_workers_are_not_followed_by_the_master() {
     server.signal(Signal::USR1);
     wait(&server, "real/access.log\" failed (40");
     // A worker replaces one that died.
-    signal_process(server.workers()[0], Signal::KILL).expect("it lives");
+    signal_process(server.worker(), Signal::KILL).expect("it lives");
     wait(&server, "using its previous content");
     // The configuration is read again.
     server.reload();
@@ -392,7 +392,7 @@ fn the_reload_command_reports_a_new_worker_process_and_one_that_cannot_start() {
     // The old worker may accept a last connection before it reads the message to leave.
     wait_for_answer(&server, "v1");
     // A reload in flight is cancelled by the end of the server.
-    signal_process(server.workers()[0], Signal::STOP).expect("it runs");
+    signal_process(server.worker(), Signal::STOP).expect("it runs");
     server.rewrite_conf(&site("worker_processes 2;", "v2"));
     let prefix = format!("{}/", server.dir().display());
     let mut waiting = Program::start(BINARY, &["-p", &prefix, "-c", "conf/nginx.conf", "-s", "reload"]);

@@ -29,7 +29,7 @@ fn start(main: &str) -> Server {
 
 /// Returns a line of the status of a worker, without its name.
 fn status(server: &Server, name: &str) -> String {
-    let pid = server.workers()[0];
+    let pid = server.worker();
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker runs");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.expect("a line of the kernel").trim().to_owned()

@@ -146,7 +146,7 @@ fn no_key_and_no_password_is_in_the_memory_of_a_worker() {
     let secrets: Vec<_> = secrets.into_iter().chain([PASSWORD.as_bytes().to_vec()]).collect();
     // Without a signing process the worker has the files.
     let open = serve_with(&conf, |builder| prepare(builder.not_strict(StrictLimit::KeyInWorker)));
-    let Some(found) = found_in_memory(open.workers()[0], &secrets) else {
+    let Some(found) = found_in_memory(open.worker(), &secrets) else {
         return testkit::skip(format_args!("the memory of other processes cannot be read"));
     };
     assert_eq!(found.len(), secrets.len(), "{found:?}");
@@ -282,7 +282,7 @@ fn a_killed_worker_is_replaced_and_uses_the_same_keys() {
     let own = authority.server("a.test");
     let server = start(&one("return 200 x;"), |builder| files(builder, "a", &own));
     let pid = signer(&server);
-    signal_process(server.workers()[0], Signal::KILL).expect("it lives");
+    signal_process(server.worker(), Signal::KILL).expect("it lives");
     server.wait_for_log("exited on signal 9", Deadline::default());
     let clients = authority.clients(BOTH, None);
     let again = || shake(server.addr(0).tcp(), &clients, "a.test").ok();

@@ -437,7 +437,7 @@ fn a_slow_client_needs_a_bounded_amount_of_memory() {
     let location =
         format!("location /memory/ {{ proxy_pass http://{}; proxy_max_temp_file_size 0; }}", origin.addr());
     let server = setup(&origin).value("SERVER", &location).start(BINARY);
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let before = process::resident_bytes(worker);
     let testkit::ListenAddr::Tcp(address) = server.addr(0) else { panic!("it listens on TCP") };
     let mut slow = Client::connect_narrow(*address, 4096);

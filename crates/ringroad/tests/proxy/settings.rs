@@ -104,7 +104,7 @@ fn a_temporary_file_obeys_its_size_limit() {
 
 /// Returns the length of the largest temporary file below this directory that the worker has open.
 fn temp_length(server: &Server, folder: &std::path::Path) -> Option<u64> {
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("the worker lives");
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.worker())).expect("the worker lives");
     let folder = folder.display().to_string();
     let files = fds.flatten().filter(|entry| {
         std::fs::read_link(entry.path()).is_ok_and(|link| link.display().to_string().starts_with(&folder))
@@ -267,7 +267,7 @@ fn memory_for_an_origin_that_does_not_read_is_bounded() {
         "",
         "location / { proxy_send_timeout 500ms; proxy_request_buffering off; proxy_socket_sndbuf 64k; proxy_pass http://@ORIGIN@; }",
     );
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let before = process::resident_bytes(worker);
     let mut client = Client::connect(server.addr(0));
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 268435456\r\n\r\n");

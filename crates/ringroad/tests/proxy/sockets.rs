@@ -91,7 +91,7 @@ fn socket_options_are_set_as_configured() {
         let before = gate.arrived();
         client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
         gate.wait_reached_by(before + 1);
-        let (sockets, is_allowed) = process::sockets_to(server.workers()[0], origin.addr().tcp());
+        let (sockets, is_allowed) = process::sockets_to(server.worker(), origin.addr().tcp());
         if !is_allowed {
             return testkit::skip("descriptors of another process cannot be copied here");
         }
@@ -192,7 +192,7 @@ fn a_transparent_address_works_without_a_root_worker() {
     }
     let origin = client_address_server();
     let server = Server::start(BINARY, &transparent(&origin));
-    let threads = process::threads(server.workers()[0]);
+    let threads = process::threads(server.worker());
     let is_allowed = process::threads(server.pid()).iter().all(|thread| thread.capabilities & NET_RAW != 0);
     if !is_allowed {
         return testkit::skip("this root has no CAP_NET_RAW");
@@ -221,7 +221,7 @@ fn a_transparent_address_without_the_capability_is_reported() {
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let binary = if is_root { script.as_path() } else { std::path::Path::new(BINARY) };
     let server = Server::start(binary, &transparent(&origin));
-    let threads = process::threads(server.workers()[0]);
+    let threads = process::threads(server.worker());
     if threads.iter().any(|thread| thread.capabilities != 0) {
         return testkit::skip("capabilities cannot be taken away here");
     }

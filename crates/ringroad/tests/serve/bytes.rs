@@ -505,7 +505,7 @@ fn shared_memory_is_bounded_with_clients_that_do_not_read() {
                 http { server { listen 127.0.0.1:0 sndbuf=64k; location / { root html; aio_sendfile 512k; } } }";
     let content = Content::new(11, SIZE);
     let server = Server::builder(common::BINARY).conf(conf).file("html/a", content).start();
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let ListenAddr::Tcp(address) = *server.addr(0) else { panic!("it listens on an address") };
     let mut most = 0;
     let mut slow: Vec<Client> = (0..64).map(|_| Client::connect_narrow(address, 16 << 10)).collect();

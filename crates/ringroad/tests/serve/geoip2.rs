@@ -117,7 +117,7 @@ fn a_worker_that_replaces_a_killed_one_reads_the_replaced_database() {
     let server = setup.start(BINARY);
     assert_eq!(send_request(&server, "/", "1.2.3.4"), "DE none [] 1700000000 yes");
     publish(&setup.data().join("db"), &database(1_700_000_001, "PL"));
-    let killed = server.workers()[0];
+    let killed = server.worker();
     signal_process(killed, Signal::KILL).expect("it runs");
     let is_over = || (!server.workers().contains(&killed)).then_some(());
     wait::until("the end of the worker", Deadline::default(), is_over).expect("a signal");

@@ -29,7 +29,7 @@ fn connections_that_are_reset_before_the_accept_are_logged_counted_and_limited()
                 Err(reason) if reason.contains("io_uring") => continue,
                 Err(reason) => panic!("{reason}"),
             };
-        let (worker, address) = (server.workers()[0], server.addr(0).tcp());
+        let (worker, address) = (server.worker(), server.addr(0).tcp());
         let address: testkit::ListenAddr =
             testkit::ListenAddr::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], address.port())));
         signal_process(worker, Signal::STOP).expect("it is ours");

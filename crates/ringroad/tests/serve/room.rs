@@ -56,7 +56,7 @@ fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&S
 }
 
 fn descriptors(server: &Server) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("procfs").count()
+    std::fs::read_dir(format!("/proc/{}/fd", server.worker())).expect("procfs").count()
 }
 
 /// Returns the number of a serving worker's descriptors: a worker that has just started has not opened all of its own
@@ -117,7 +117,7 @@ fn the_accept_queue_is_emptied_up_to_worker_connections() {
         let before = descriptors_at_rest(server);
         // Makes connections while the worker is stopped; returns those that get a response.
         let ask = |count: usize| -> Vec<Client> {
-            let worker = server.workers()[0];
+            let worker = server.worker();
             signal_process(worker, Signal::STOP).expect("it is ours");
             wait::until("the stop", Deadline::default(), || is_process_stopped(worker)).expect("a signal");
             let connect = |_| {
@@ -356,7 +356,7 @@ fn http2_connections_with_closed_windows_are_closed_for_new_clients() {
 
 /// Returns the CPU time of the worker in clock ticks: hundredths of a second.
 fn cpu_ticks(server: &Server) -> u64 {
-    let path = format!("/proc/{}/stat", server.workers()[0]);
+    let path = format!("/proc/{}/stat", server.worker());
     let stat = std::fs::read_to_string(path).expect("procfs");
     let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
     // `utime` and `stime` (proc_pid_stat(5)); the first of these fields is number 3.
@@ -545,7 +545,7 @@ fn incomplete_header_sections_using_all_buffers_are_closed_and_logged() {
 
 /// Returns the worker's resident memory in KiB.
 fn resident(server: &Server) -> u64 {
-    let path = format!("/proc/{}/status", server.workers()[0]);
+    let path = format!("/proc/{}/status", server.worker());
     let text = std::fs::read_to_string(path).expect("procfs");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     line.trim().trim_end_matches(" kB").parse().expect("a number")

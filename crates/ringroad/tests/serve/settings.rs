@@ -176,7 +176,7 @@ fn thread_pools_have_names() {
         content.assert_body(&response.body);
         assert_eq!(response.field("x-engine"), Some(engine), "{target}");
     }
-    named(server.workers()[0], "few", 2);
+    named(server.worker(), "few", 2);
     let unknown = conf.replace("thread_pool few", "thread_pool other");
     let (status, output) = Server::builder(common::BINARY).conf(&unknown).run_to_end();
     assert!(!status.success());
@@ -192,7 +192,7 @@ fn threads_have_the_configured_affinity_and_priority() {
         http { server { listen 127.0.0.1:0; return 200; } }";
     let server = serve(conf);
     assert_eq!(client(&server).get("/").status, 200);
-    let worker = server.workers()[0];
+    let worker = server.worker();
     for thread in named(worker, "worker ", 2) {
         let read = |name: &str| {
             std::fs::read_to_string(format!("/proc/{worker}/task/{thread}/{name}")).expect("it runs")

@@ -103,7 +103,7 @@ fn reloads_are_counted_by_method_across_workers() {
     // The syntax is valid, but the log file cannot be created.
     let unusable = format!("error_log /nowhere/error.log; {in_place}");
     reload(&mut server, &unusable, ([1.0, 0.0, 3.0], 0.0));
-    let before = server.workers()[0];
+    let before = server.worker();
     let replaced = reload(&mut server, &reload_conf("worker_processes 3;", ""), ([1.0, 1.0, 3.0], 1.0));
     assert_eq!(replaced["config_generation"], 1.0, "it is another process");
     reload(&mut server, "nonsense", ([1.0, 1.0, 4.0], 0.0));

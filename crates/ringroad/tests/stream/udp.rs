@@ -225,7 +225,7 @@ fn a_flood_that_waits_for_its_upstream_leaves_memory_and_first_datagrams_to_othe
         upstream.port()
     );
     let server = Server::builder(crate::common::BINARY).conf(&conf).start();
-    let worker = server.workers()[0];
+    let worker = server.worker();
     let first = client();
     first.send_to(b"first", server.addr(0).tcp()).expect("it is sent");
     gate.wait_reached();
