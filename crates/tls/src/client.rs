@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::SupportedCipherSuite;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::crypto::SupportedKxGroup;
@@ -94,6 +95,20 @@ impl Client {
         let nameless = || ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         let name = ServerName::try_from(name.to_owned()).unwrap_or_else(|_| nameless());
         Session::client(&config, name)
+    }
+
+    /// Returns the settings of connections over QUIC with the upstream at `peer`. `early_data` permits requests in the first packets
+    /// of a resumed session.
+    pub fn quic(
+        &self,
+        peer: &str,
+        name: &str,
+        early_data: bool,
+    ) -> Result<Arc<dyn quinn_proto::crypto::ClientConfig>, TlsError> {
+        let mut config = rustls::ClientConfig::clone(&self.config_of(peer, name));
+        config.enable_early_data = early_data;
+        let no_suite = |_| TlsError::new(rustls::Error::General("no suite for Initial packets".to_owned()));
+        Ok(Arc::new(QuicClientConfig::try_from(config).map_err(no_suite)?))
     }
 
     fn config_of(&self, peer: &str, name: &str) -> Arc<rustls::ClientConfig> {

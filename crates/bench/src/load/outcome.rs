@@ -6,7 +6,9 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
-use super::plan::LoopKind;
+use super::link::Pending;
+use super::plan::{LoopKind, Plan};
+use super::reader::Response;
 use crate::failure::Failure;
 
 /// Share of its processor's time above which a generator thread is considered saturated.
@@ -140,6 +142,12 @@ impl Outcome {
     }
 }
 
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally::new()
+    }
+}
+
 impl Tally {
     pub(crate) fn new() -> Tally {
         Tally {
@@ -150,6 +158,40 @@ impl Tally {
             statuses: BTreeMap::new(),
             latency: histogram(),
             service: histogram(),
+        }
+    }
+
+    /// Counts a response that is complete `now`, and whether it meets the expectations of the plan.
+    pub(super) fn count(&mut self, plan: &Plan, pending: Pending, response: Response, now: u64) {
+        self.responses += 1;
+        self.body_bytes += response.body_bytes;
+        *self.statuses.entry(response.status).or_default() += 1;
+        // Wrong responses count too: the latency of a 503 is a valid result.
+        self.latency.saturating_record(now - pending.due.min(now));
+        if plan.loop_kind != LoopKind::Closed {
+            self.service.saturating_record(now - pending.sent);
+        }
+        let expect = &plan.expect;
+        // A response with a wrong status usually has a different body, so its content is not checked.
+        let is_expected = match expect.status {
+            Some(status) => response.status == status,
+            None => (200..400).contains(&response.status),
+        };
+        if !is_expected {
+            self.errors.count(Failed::BadStatus);
+        } else if expect.length.is_some_and(|length| length != response.body_bytes)
+            || expect.crc32c.is_some_and(|crc32c| crc32c != response.crc32c)
+        {
+            self.errors.count(Failed::BadCheck);
+        }
+    }
+
+    /// Counts a request that was due at this time and has failed `now`.
+    pub(super) fn count_failed(&mut self, failed: Failed, due: u64, now: u64) {
+        self.errors.count(failed);
+        if failed == Failed::Timeout {
+            // Omitting the slowest requests would make a stalled server look fast.
+            self.latency.saturating_record(now - due);
         }
     }
 

@@ -50,6 +50,20 @@ pub(crate) struct Plan {
     pub(crate) grain: Option<Duration>,
     /// TLS client settings, if the connections use TLS.
     pub(crate) tls: Option<tls::Client>,
+    /// Settings of QUIC, if the requests are those of HTTP/3. The engine is not used then.
+    pub(crate) quic: Option<QuicSettings>,
+}
+
+/// Settings of connections over QUIC.
+#[derive(Clone, Debug)]
+pub(crate) struct QuicSettings {
+    pub(crate) tls: tls::Client,
+    /// Requests in flight of a connection.
+    pub(crate) streams: u32,
+    /// Whether a request of a resumed session is sent before the handshake is complete.
+    pub(crate) early_data: bool,
+    /// Share of datagrams that are lost in each direction, in percent. The generator discards them.
+    pub(crate) loss_percent: u32,
 }
 
 /// Kind of a response, which decides what is sent.
@@ -135,6 +149,7 @@ impl Plan {
             receive_bytes: 16 << 10,
             grain: None,
             tls: None,
+            quic: None,
         }
     }
 

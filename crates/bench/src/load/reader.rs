@@ -26,7 +26,7 @@ pub(crate) struct Response {
 }
 
 /// The start value of a response; the length and the checksum of its body are added to it.
-const START: Response = Response { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
+pub(super) const START: Response = Response { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
 
 /// A response after its head, and the decoder of its body.
 type Start = (Response, Decoder);

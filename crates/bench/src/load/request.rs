@@ -30,7 +30,7 @@ impl Requests {
         }
     }
 
-    /// Appends the next request to `out`.
+    /// Appends the next request to `out`; over QUIC, its path.
     pub(crate) fn push(&mut self, out: &mut Vec<u8>) {
         let number = self.next;
         self.next += self.threads;
@@ -55,6 +55,10 @@ impl Requests {
 
 /// Encodes the fixed bytes of a target's requests, with its numbers between them.
 fn pieces(plan: &Plan, target: &Target) -> Vec<Piece> {
+    if plan.quic.is_some() {
+        // Only the path: QPACK compresses the rest.
+        return target.pieces.clone();
+    }
     if plan.response_kind != ResponseKind::Http {
         return vec![Piece::Literal(plan.body.clone())];
     }

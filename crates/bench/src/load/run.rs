@@ -9,6 +9,7 @@ use io::probe::Probe;
 
 use super::outcome::{Outcome, Tally, ThreadUse};
 use super::plan::{Length, LoopKind, Plan};
+use super::quic::QuicWorker;
 use super::worker::Worker;
 use crate::failure::Failure;
 use crate::method::pin;
@@ -87,7 +88,7 @@ fn add_up(plan: &Plan, net: NetKind, counts: Vec<(Tally, ThreadUse)>) -> Outcome
         }
         _ => threads.iter().map(|used| used.seconds).fold(0.0, f64::max),
     };
-    let engine = if net == NetKind::Uring { "io_uring" } else { "epoll" };
+    let engine = if net == NetKind::Uring && plan.quic.is_none() { "io_uring" } else { "epoll" };
     Outcome { engine, seconds, tally, threads, loop_kind: plan.loop_kind }
 }
 
@@ -146,12 +147,23 @@ impl LoadThread<'_> {
         // Requests are scheduled to the microsecond; with the default timer slack the kernel wakes a thread up to 50 us
         // late.
         let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        if let Some(settings) = &self.plan.quic {
+            let mut worker = QuicWorker::new(self.plan, settings, self.share)?;
+            worker.connect()?;
+            let Some(start) = report_ready(ready, start) else { return Ok(Default::default()) };
+            let used = worker.run(start, self.aborted)?;
+            return Ok((worker.tally, ThreadUse { cpu: self.cpu, ..used }));
+        }
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
         worker.connect()?;
-        let _ = ready.send(());
-        // Another thread could not connect.
-        let Ok(start) = start.recv() else { return Ok((Tally::new(), ThreadUse::default())) };
+        let Some(start) = report_ready(ready, start) else { return Ok(Default::default()) };
         let used = worker.run(start, self.aborted)?;
         Ok((worker.tally, ThreadUse { cpu: self.cpu, ..used }))
     }
+}
+
+/// Reports that a thread is ready, and waits for the start; `None` if another thread could not connect.
+fn report_ready(ready: &Sender<()>, start: &Receiver<Instant>) -> Option<Instant> {
+    let _ = ready.send(());
+    start.recv().ok()
 }

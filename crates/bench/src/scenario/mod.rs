@@ -10,6 +10,7 @@ mod disk;
 mod echo;
 mod fill;
 mod h2;
+mod h3;
 mod http;
 mod isolate;
 mod large;
@@ -64,6 +65,7 @@ pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<tls::TlsOptions>(),
     entry::<h2::FilesOptions>(),
     entry::<h2::CallsOptions>(),
+    entry::<h3::Http3Options>(),
     entry::<delay::DelayOptions>(),
 ];
 

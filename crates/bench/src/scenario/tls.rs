@@ -63,6 +63,11 @@ const IDLE_BYTES: Figure =
 const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
 
 pub(super) fn client(resumes: bool) -> Result<Client, Failure> {
+    client_for(resumes, b"http/1.1")
+}
+
+/// Returns a client that offers this protocol.
+pub(super) fn client_for(resumes: bool, protocol: &[u8]) -> Result<Client, Failure> {
     let settings = ClientSettings {
         identity: None,
         versions: Versions { tls12: false, tls13: true },
@@ -72,7 +77,7 @@ pub(super) fn client(resumes: bool) -> Result<Client, Failure> {
         groups: groups::parse("X25519").map(|groups| groups.supported).unwrap_or_default(),
         reuses_sessions: resumes,
         sends_name: false,
-        alpn: vec![b"http/1.1".to_vec()],
+        alpn: vec![protocol.to_vec()],
     };
     Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
 }

@@ -243,6 +243,7 @@ fn a_new_report_of_this_machine_is_drawn_too() {
         "tls",
         "h2",
         "grpc",
+        "h3",
         "delay",
     ];
     assert_eq!(scenarios, all, "{}", program.stderr());

@@ -270,6 +270,24 @@ fn tls_runs_with_the_installed_peers() {
     run_with_installed_peers("tls", &[]);
 }
 
+/// The peers of Debian have no QUIC: their rows have the reason.
+#[test]
+fn requests_over_http3_are_measured() {
+    let report = Bench::new("bench-h3").report(&["h3", "--instant"]);
+    let section = &report["sections"][0];
+    let tables = list(&section["tables"]);
+    assert_eq!(tables.len(), 12, "{}", section["skipped"]);
+    for table in tables {
+        for row in &list(&table["rows"])[..2] {
+            let cell = &list(&row["cells"])[0];
+            assert!(cell["figure"].is_object(), "{}: {row}", table["title"]);
+        }
+    }
+    for part in ["plots", "findings", "rankings"] {
+        assert!(!list(&section[part]).is_empty(), "{part}");
+    }
+}
+
 #[test]
 fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
     for (scenario, tables) in [("h2", 5), ("grpc", 3)] {

@@ -342,7 +342,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Returns the seconds that this thread has used a processor, and those that it has waited for one.
-fn thread_times() -> (f64, f64) {
+pub(super) fn thread_times() -> (f64, f64) {
     // The clock exists on every machine, so the call cannot fail.
     let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     let cpu_seconds = clock.map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9);
@@ -363,6 +363,6 @@ fn grain(plan: &Plan, threads: usize) -> u64 {
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
